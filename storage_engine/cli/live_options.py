@@ -61,7 +61,7 @@ def live_broker(values: Mapping[str, Any]) -> LiveBroker | None:
     said = {name: values[argument_of(name)] for name in _NAMES}
     if values[_UNVERIFIED] and not said["tls"]:
         raise click.UsageError(f"--tls-unverified: expected {_shown('tls')} with it, found none.")
-    if not (said["broker_address"] or said["name_servers"]):
+    if not (said["broker_address"] or said["name_servers"] or said["client_config"]):
         if given := [_shown(name) for name, value in said.items() if value and _is_typed(argument_of(name))]:
             expected = f"{_shown('broker_address')} or {_shown('name_servers')}"
             raise click.UsageError(f"{', '.join(given)}: expected {expected} with it, found none.")

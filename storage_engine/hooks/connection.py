@@ -91,7 +91,7 @@ def managed_store(
         policy=Policy(**{one.name: one.read(read.value(one.name), read.error) for one in _POLICY_SETTINGS}),
         second_lake=_second_lake(read, defaults),
         host=read.text("store_host") or None,
-        live=broker_of_fields(read),
+        live=broker_of_fields(read, find_broker(broker).client_connection),
         named=True,
     )
 

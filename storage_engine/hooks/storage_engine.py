@@ -16,7 +16,8 @@ from airflow.providers.common.compat.sdk import (
     mask_secret,
 )
 
-from storage_engine.credentials import url_secrets
+from storage_engine.brokers import find_broker
+from storage_engine.credentials import property_secrets, url_secrets
 from storage_engine.exceptions import BadInputError, NoSuchConnectionError, StorageEngineError
 from storage_engine.hooks.configured_stores import DEFAULT_CONNECTION, SECTION
 from storage_engine.hooks.connection import (
@@ -98,6 +99,7 @@ class StorageEngineHook(BaseHook):
                 live,
                 broker_connection(conn_id, extra),
                 self._named_by("broker_conn_id"),
+                find_broker(store.broker).client_connection,
             ),
         )
         _mask_secrets(store)
@@ -208,5 +210,7 @@ def _mask_secrets(store: ManagedStore) -> None:
     secrets = {secret for lake in store.lakes for secret in lake.secrets} | url_secrets(store.journal_url)
     if store.live and store.live.secret_key:
         secrets.add(store.live.secret_key)
+    if store.live:
+        secrets |= property_secrets(store.live.client)
     for secret in sorted(secrets):
         mask_secret(secret)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from storage_engine.model.facts import FactsScope, StoreFacts
     from storage_engine.model.hold import HoldMemory
     from storage_engine.model.inspection import Inspection
+    from storage_engine.model.live import LiveBroker, RunningBroker
     from storage_engine.model.store import StoreSnapshot
 
 
@@ -24,6 +25,7 @@ class Kafka(Broker):
     title = "Apache Kafka"
     cleans_up = False
     rows_table = "records"
+    client_connection = "kafka"
 
     @property
     def codec(self) -> SegmentCodec:
@@ -44,6 +46,10 @@ class Kafka(Broker):
         return store_around(path)
 
     def open_store(self, settings: StoreSettings, memory: HoldMemory | None) -> BrokerStore:
+        if settings.live is not None:
+            from storage_engine.kafka.live.live_store import open_live
+
+            return open_live(settings, settings.live)
         from storage_engine.kafka.store import open_store
 
         return open_store(settings)
@@ -68,9 +74,18 @@ class Kafka(Broker):
         return inspect(settings, messages=messages)
 
     def diagnose(self, settings: StoreSettings, memory: HoldMemory | None, now_ms: int) -> BrokerDiagnosis:
+        if settings.live is not None:
+            from storage_engine.kafka.live.diagnosis import diagnose_live
+
+            return diagnose_live(settings, settings.live, now_ms)
         from storage_engine.kafka.diagnose import diagnose
 
         return diagnose(settings, now_ms)
+
+    def running_broker(self, live: LiveBroker) -> RunningBroker:
+        from storage_engine.kafka.live.live_store import running_cluster
+
+        return running_cluster(live)
 
 
 BROKER = Kafka()

@@ -48,6 +48,8 @@ def archivable_segments(
         return (), f"it reaches above the high watermark {watermark}"
     try:
         first_open = _first_open(log, below[-1].end_offset, seen.max_offset)
+        if (stable_offset := directory.stable_offsets.get(seen.name)) is not None:
+            first_open = stable_offset if first_open is None else min(first_open, stable_offset)
     except (StorageEngineError, OSError) as error:
         return (), f"its open transactions aren't known: {reason_of(error)}"
     stable = tuple(segment for segment in below if first_open is None or segment.end_offset <= first_open)

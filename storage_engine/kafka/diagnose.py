@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from storage_engine.exceptions import StorageEngineError, StoreNotFoundError
+from storage_engine.exceptions import BrokerError, StorageEngineError, StoreNotFoundError
 from storage_engine.kafka.file_names import DirectoryState, FileState
 from storage_engine.kafka.layout import LogDirectory, Node, PartitionLog, read_node
 from storage_engine.kafka.lock_holder import lock_holder
@@ -34,11 +34,16 @@ _ASIDE = {
 }
 
 
-def diagnose(settings: StoreSettings, now_ms: int) -> BrokerDiagnosis:
-    """See :meth:`storage_engine.model.broker.Broker.diagnose`."""
+def diagnose(
+    settings: StoreSettings, now_ms: int, look: Callable[[Path], Node] = read_node
+) -> BrokerDiagnosis:
+    """See :meth:`storage_engine.model.broker.Broker.diagnose`.
+
+    :param look: by which the node is looked at, such as beside its running cluster.
+    """
     try:
-        node = read_node(Path(settings.root))
-    except StoreNotFoundError:
+        node = look(Path(settings.root))
+    except (StoreNotFoundError, BrokerError):
         raise
     except StorageEngineError as error:
         finding = Finding(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from storage_engine.exceptions import StoreLayoutError, StoreNotFoundError
@@ -18,6 +18,7 @@ from storage_engine.kafka.file_names import (
     log_file,
     partition_directory,
 )
+from storage_engine.kafka.live_facts import LiveFacts
 from storage_engine.kafka.meta_properties import MetaProperties
 from storage_engine.kafka.server_properties import (
     ServerProperties,
@@ -75,6 +76,7 @@ class LogDirectory:
     :param broker_epoch: of the broker when it stopped; None: no marker says it.
     :param cleaned_to: by compacted log, up to where the cleaner has cleaned it.
     :param aside: logs that are deleted, copied or set aside.
+    :param stable_offsets: by log, below which a running cluster has no open transaction.
     """
 
     path: Path
@@ -86,6 +88,7 @@ class LogDirectory:
     cleaned_to: Mapping[str, int]
     logs: tuple[PartitionLog, ...]
     aside: tuple[PartitionLog, ...]
+    stable_offsets: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def left_uncleanly(self) -> bool:
@@ -100,11 +103,13 @@ class Node:
 
     :param root: what it was named by: its ``server.properties``, or a log directory.
     :param properties: None: only a log directory is known.
+    :param live: what its running cluster said; None: it was not asked.
     """
 
     root: Path
     properties: ServerProperties | None
     directories: tuple[LogDirectory, ...]
+    live: LiveFacts | None = None
 
     @property
     def logs(self) -> tuple[tuple[LogDirectory, PartitionLog], ...]:

@@ -20,6 +20,10 @@ class LivePartition:
     :param high_watermark: the end for who reads uncommitted records too.
     :param last_stable_offset: the end for who reads committed records alone.
     :param topic_settings: all that are in effect, by Kafka's names, those of the node and defaults too.
+    :param own_settings: names of those that the topic itself has.
+    :param replicas: nodes that have one, the preferred leader first.
+    :param in_sync: those that follow (ISR).
+    :param refused: what the cluster did not tell, and why, as a list of clauses.
     """
 
     topic_id: uuid.UUID | None = None
@@ -28,6 +32,10 @@ class LivePartition:
     high_watermark: int | None = None
     last_stable_offset: int | None = None
     topic_settings: Mapping[str, str] | None = None
+    own_settings: frozenset[str] = frozenset()
+    replicas: tuple[int, ...] = ()
+    in_sync: tuple[int, ...] = ()
+    refused: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,9 +37,9 @@ def plan_log(
     """
     topic = settings.of(log.name.topic)
     if isinstance(topic, str):
-        return _alike(seen, f"how long the topic's segments stay isn't known: {topic}")
+        return undecided(seen, f"how long the topic's segments stay isn't known: {topic}")
     if topic.compact:
-        return _alike(seen, "cleanup.policy has compact: only the broker's cleaner deletes")
+        return undecided(seen, "cleanup.policy has compact: only the broker's cleaner deletes")
     facts = log_facts(seen, directory, log)
     return _decided(seen, facts, topic, retention_pass(facts, topic, now_ms))
 
@@ -59,7 +59,8 @@ def log_facts(seen: LogSnapshot, directory: LogDirectory, log: PartitionLog) -> 
     )
 
 
-def _alike(seen: LogSnapshot, detail: str) -> LogPlan:
+def undecided(seen: LogSnapshot, detail: str) -> LogPlan:
+    """Return a plan that keeps all of a log for one reason."""
     return LogPlan(
         seen.name,
         tuple(

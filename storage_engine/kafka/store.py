@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -21,10 +21,10 @@ from storage_engine.kafka.layout import LogDirectory, Node, PartitionLog, data_p
 from storage_engine.kafka.lock_holder import lock_holder
 from storage_engine.kafka.log_end import end_offset, first_batch_ms
 from storage_engine.kafka.next_deletions import deletes_at_ms
-from storage_engine.kafka.plan import log_facts, plan_log, plan_notices
-from storage_engine.kafka.topic_settings import read_topic_settings
+from storage_engine.kafka.plan import log_facts, plan_log, plan_notices, undecided
+from storage_engine.kafka.topic_settings import TopicSettings, read_topic_settings
 from storage_engine.model.broker_store import BrokerStore, LockedStore, Remove, StoreSettings
-from storage_engine.model.plan import Plan, PlanRequest
+from storage_engine.model.plan import LogPlan, Plan, PlanRequest
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import (
     Archivable,
@@ -38,6 +38,8 @@ from storage_engine.model.store import (
 )
 
 NAME = "kafka"
+_LOOKS = 3
+"""How often a node is looked at whose files go away meanwhile."""
 NEVER_DELETED_FROM = (
     "stores of Apache Kafka are archived, and never deleted from by this version. Nothing was changed. Let "
     "its broker delete by its own rules: storage-engine plan shows which."
@@ -60,10 +62,8 @@ class KafkaStore(BrokerStore):
         return data_paths(self.root)
 
     def snapshot(self, now_ms: int) -> StoreSnapshot:
-        node = read_node(self.root)
+        logs, node = self.seen = self._look(now_ms)
         *others, last = (DiskUsage.of(directory.path) for directory in node.directories)
-        logs = tuple(log_snapshot(directory, log) for directory, log in node.logs if not log.name.is_internal)
-        self.seen = (logs, node)
         running = any(lock_holder(directory.path) is not None for directory in node.directories)
         return StoreSnapshot(
             broker=NAME,
@@ -78,34 +78,56 @@ class KafkaStore(BrokerStore):
 
     def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
         """Decide as the broker would; what indexes and the cluster's metadata say is read here."""
-        node = self._node_of(snapshot)
+        node = self._node_of(snapshot, now_ms)
         settings = read_topic_settings(node)
         logs = {log.name.log: (directory, log) for directory, log in node.logs}
         triggers, _ = self.triggers(snapshot, now_ms, request)
         plans = tuple(
-            plan_log(seen, *logs[seen.name], settings, now_ms) for seen in snapshot.logs if seen.name in logs
+            _plan_log(seen, *logs[seen.name], settings, now_ms) for seen in snapshot.logs if seen.name in logs
         )
         return Plan(snapshot.root, now_ms, triggers, plans, plan_notices(node, settings))
 
     def deletes_at_ms(self, snapshot: StoreSnapshot, now_ms: int) -> Mapping[SegmentId, int | None]:
-        node = self._node_of(snapshot)
+        node = self._node_of(snapshot, snapshot.taken_at_ms)
         settings = read_topic_settings(node)
         logs = {log.name.log: (directory, log) for directory, log in node.logs}
         found: dict[SegmentId, int | None] = {}
         for seen in snapshot.logs:
             directory, log = logs[seen.name]
             topic = settings.of(log.name.topic)
-            if not isinstance(topic, str) and seen.sealed:
+            if isinstance(topic, str) or not seen.sealed:
+                continue
+            # Of a log that its running broker deletes from just now, nothing is known.
+            with suppress(FileNotFoundError):
                 moments = deletes_at_ms(log_facts(seen, directory, log), topic, now_ms)
                 found |= {SegmentId(seen.name, offset): at_ms for offset, at_ms in moments.items()}
         return found
 
     def oldest_message_ms(self, snapshot: StoreSnapshot) -> int | None:
-        found = (first_batch_ms(log.segments[0]) for _, log in self._node_of(snapshot).logs if log.segments)
+        node = self._node_of(snapshot, snapshot.taken_at_ms)
+        found = (first_batch_ms(log.segments[0]) for _, log in node.logs if log.segments)
         return min((at_ms for at_ms in found if at_ms is not None), default=None)
 
-    def _node_of(self, snapshot: StoreSnapshot) -> Node:
-        return self.seen[1] if self.seen and self.seen[0] is snapshot.logs else read_node(self.root)
+    def read_node(self, now_ms: int) -> Node:
+        """Look at the node."""
+        return read_node(self.root)
+
+    def _look(self, now_ms: int) -> tuple[tuple[LogSnapshot, ...], Node]:
+        """Look at the node's logs, again where a file went away: its broker may run, and delete."""
+        left = _LOOKS
+        while True:
+            node, left = self.read_node(now_ms), left - 1
+            try:
+                logs = (
+                    log_snapshot(directory, log) for directory, log in node.logs if not log.name.is_internal
+                )
+                return tuple(logs), node
+            except FileNotFoundError:
+                if not left:
+                    raise
+
+    def _node_of(self, snapshot: StoreSnapshot, now_ms: int) -> Node:
+        return self.seen[1] if self.seen and self.seen[0] is snapshot.logs else self.read_node(now_ms)
 
     def check_manageable(self) -> None:
         if self.root.is_dir():
@@ -116,7 +138,7 @@ class KafkaStore(BrokerStore):
 
     def archivable(self, snapshot: StoreSnapshot) -> Archivable:
         """Leave out what is compacted, has remote storage, isn't replicated yet or in an open transaction."""
-        node = self._node_of(snapshot)
+        node = self._node_of(snapshot, snapshot.taken_at_ms)
         settings = read_topic_settings(node)
         logs = {log.name.log: (directory, log) for directory, log in node.logs}
         segments: list[Segment] = []
@@ -167,6 +189,16 @@ def open_store(settings: StoreSettings) -> KafkaStore:
     store = KafkaStore(Path(settings.root))
     store.data_paths  # noqa: B018  says at once what is wrong with the file
     return store
+
+
+def _plan_log(
+    seen: LogSnapshot, directory: LogDirectory, log: PartitionLog, settings: TopicSettings, now_ms: int
+) -> LogPlan:
+    try:
+        return plan_log(seen, directory, log, settings, now_ms)
+    except FileNotFoundError:
+        # Beside its files a running broker deletes: the next look knows what is left.
+        return undecided(seen, "a segment went away while it was looked at: ask again")
 
 
 def log_snapshot(directory: LogDirectory, log: PartitionLog) -> LogSnapshot:

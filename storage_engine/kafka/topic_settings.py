@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from storage_engine.exceptions import BrokerConfigError, StorageEngineError
 from storage_engine.kafka.cluster_metadata import LOG, ClusterMetadata, read_cluster_metadata
@@ -18,22 +18,30 @@ class TopicSettings:
 
     :param node: what counts where a topic has none of its own.
     :param unknown: why topics' own settings aren't known; "" where they are.
+    :param live: all settings of topics as their running cluster says them, by topic; they win.
     """
 
     node: Mapping[str, str]
     metadata: ClusterMetadata
     unknown: str
+    live: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def of(self, topic: str) -> RetentionSettings | str:
         """Return how long a topic's segments stay; text: why that isn't known."""
+        if topic in self.live:
+            return _read({}, self.live[topic])
         if self.unknown:
             return self.unknown
         if topic not in self.metadata.topic_ids:
             return "the cluster's metadata on this node have no such topic"
-        try:
-            return retention_settings(self.node, self.metadata.topic_settings.get(topic, {}))
-        except BrokerConfigError as error:
-            return str(error).partition(" Nothing was changed.")[0]
+        return _read(self.node, self.metadata.topic_settings.get(topic, {}))
+
+
+def _read(node: Mapping[str, str], topic: Mapping[str, str]) -> RetentionSettings | str:
+    try:
+        return retention_settings(node, topic)
+    except BrokerConfigError as error:
+        return str(error).partition(" Nothing was changed.")[0]
 
 
 def read_topic_settings(node: Node) -> TopicSettings:
@@ -50,4 +58,22 @@ def read_topic_settings(node: Node) -> TopicSettings:
             unknown = f"the cluster's metadata can't be read: {error}"
     own = {} if properties is None else properties.values
     while_running = metadata.settings_of_node(properties.node_id) if properties is not None else {}
-    return TopicSettings({**own, **while_running}, metadata, unknown)
+    live = _live(node)
+    if node.live is not None:
+        topics = {log.name.log: log.name.topic for _, log in node.logs}
+        known = node.live.partitions.items()
+        metadata.topic_ids |= {topics[log]: one.topic_id for log, one in known if one.topic_id is not None}
+    if live and all(log.name.topic in live or log.name.is_internal for _, log in node.logs):
+        unknown = ""
+    return TopicSettings({**own, **while_running}, metadata, unknown, live)
+
+
+def _live(node: Node) -> dict[str, Mapping[str, str]]:
+    """Return what a running cluster says of topics' settings."""
+    if node.live is None:
+        return {}
+    return {
+        log.name.topic: known.topic_settings
+        for _, log in node.logs
+        if (known := node.live.partitions.get(log.name.log)) and known.topic_settings is not None
+    }

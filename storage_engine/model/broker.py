@@ -36,6 +36,8 @@ class Broker(ABC):
         package's brokers may say so.
     :cvar cleans_up: False: its stores are archived, proven and restored, and never held or deleted from.
     :cvar rows_table: name of the lakes' table that has its segments' rows; never changes.
+    :cvar client_connection: type of the Airflow connections whose extra is the settings of this broker's
+        client; "": a connection has its access key and its secret key.
     :cvar task_modules: what a Spark task needs of it, loaded before workers fork.
     """
 
@@ -44,6 +46,7 @@ class Broker(ABC):
     is_default: ClassVar[bool] = False
     cleans_up: ClassVar[bool] = True
     rows_table: ClassVar[str] = "messages"
+    client_connection: ClassVar[str] = ""
     task_modules: ClassVar[tuple[str, ...]] = ()
 
     # Segments

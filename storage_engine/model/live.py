@@ -21,16 +21,19 @@ class RunningBroker:
     :param role: by the broker's own word, such as ASYNC_MASTER.
     :param version: its release, by its own word.
     :param dispatch_behind_bytes: in the log and not in consume queues and index yet.
+    :param described: what it says as one line, of a kind whose brokers say nothing of the others; "": the
+        others make one.
     """
 
     address: str
     name: str
-    role: str
-    version: str
-    boot_timestamp_ms: int
-    min_offset: int
-    max_offset: int
-    dispatch_behind_bytes: int
+    role: str = ""
+    version: str = ""
+    boot_timestamp_ms: int = 0
+    min_offset: int = 0
+    max_offset: int = 0
+    dispatch_behind_bytes: int = 0
+    described: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,8 @@ class LiveBroker:
     :param name_servers: ``host:port``, several separated by ``;``; asked for the master of ``broker_name``.
     :param broker_name: the broker's name; with an address it has to be the name of the broker there.
     :param access_key: user of a broker with authentication; empty: requests are not signed.
+    :param client_config: file with settings of the broker's own client library; empty: there is none.
+    :param client: such settings, secrets among them; they win over those of the file.
     :param tls: speak TLS.
     :param tls_ca_file: PEM file of who signed the broker's certificate; empty: the system's authorities.
     :param tls_server_name: name that the certificate must bear; empty: the host of the address.
@@ -56,6 +61,8 @@ class LiveBroker:
     broker_name: str = ""
     access_key: str = ""
     secret_key: str = field(default="", repr=False)
+    client_config: str = ""
+    client: Mapping[str, str] = field(default_factory=dict, repr=False)
     tls: bool = False
     tls_ca_file: str = ""
     tls_server_name: str = ""
@@ -66,17 +73,20 @@ class LiveBroker:
     allow_same_disk: bool = False
 
 
-def live_broker(values: Mapping[str, Any], refuse: Refuse, shown: Callable[[str], str]) -> LiveBroker:
+def live_broker(
+    values: Mapping[str, Any], refuse: Refuse, shown: Callable[[str], str], *, address_elsewhere: bool = False
+) -> LiveBroker:
     """Return the broker that settings lead to.
 
     :param values: of each live setting by its name, access keys apart; what nobody said is None or empty.
     :param shown: how a person calls a setting.
+    :param address_elsewhere: settings of the broker's client, which are not read here, have its address.
     :raises Exception: settings that contradict each other or lack one, as ``refuse`` makes it.
     """
     address, name_servers = values["broker_address"], values["name_servers"]
-    if not address and not name_servers:
+    if not (address or name_servers or values["client_config"] or address_elsewhere):
         raise refuse("broker_address", f"a value, or one for {shown('name_servers')}", "")
-    if not address and not values["broker_name"]:
+    if name_servers and not address and not values["broker_name"]:
         raise refuse("broker_name", f"the name by which {shown('name_servers')} know the broker", "")
     tls = values["tls"] or TLS_OFF
     for name in ("ca_file", "server_name", "certificate_file"):
@@ -86,6 +96,7 @@ def live_broker(values: Mapping[str, Any], refuse: Refuse, shown: Callable[[str]
         address=address or "",
         name_servers=name_servers or "",
         broker_name=values["broker_name"] or "",
+        client_config=values["client_config"] or "",
         tls=tls != TLS_OFF,
         tls_ca_file=values["ca_file"] or "",
         tls_server_name=values["server_name"] or "",

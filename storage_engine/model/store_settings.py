@@ -239,7 +239,8 @@ STORE_SETTINGS = (
     _broker_setting(
         "conn_id",
         Kind.TEXT,
-        "Connection with the access key as its login and the secret key as its password.",
+        "Connection with the access key as its login and the secret key as its password; or one of the type "
+        "of the broker's client, such as kafka, with the client's settings as its extra.",
         label="Access keys",
         section=SECTION_BROKER,
         at_shell="Sign requests as this user; the secret key is taken from STORAGE_ENGINE_SECRET_KEY.",
@@ -247,6 +248,16 @@ STORE_SETTINGS = (
         argument="NAME",
         empty="requests are not signed",
         field="broker_conn_id",
+        live=True,
+    ),
+    _broker_setting(
+        "client_config",
+        Kind.PATH,
+        "File with settings of the client library of the broker's kind, such as librdkafka's, one name=value "
+        "a line.",
+        at_shell="The broker runs on: settings of its client library, one name=value a line.",
+        option="--client-config",
+        argument="FILE",
         live=True,
     ),
     _broker_setting(

@@ -192,9 +192,9 @@ class Kafka:
         self.log.unlink(missing_ok=True)
         first = Path(str(self._settings["log.dirs"]).split(",")[0])
         if not (first / _FORMATTED).exists():
-            cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
             conf = str(self.server_properties)
-            self.run_class("kafka.tools.StorageTool", "format", "-t", cluster, "-c", conf, *format_options)
+            options = ("-t", _cluster_id(), "-c", conf, *format_options)
+            self.run_class("kafka.tools.StorageTool", "format", *options)
         self._java(_NODE, ["kafka.Kafka", str(self.server_properties)], self.log)
         deadline = time.monotonic() + _START_SECONDS
         while _STARTED not in tail(self.log, _START_LINES):
@@ -214,3 +214,10 @@ class Kafka:
         return StorageEngineError(
             f"Kafka's node: expected it {expected}, found otherwise. {self.log} ends:\n{tail(self.log)}"
         )
+
+
+def _cluster_id() -> str:
+    """Make up an id; Kafka's tools take one that begins with a hyphen for an option."""
+    while (made := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
+        continue
+    return made

@@ -9,6 +9,8 @@ from storage_engine.wording import bytes_text, time_text
 
 def broker_text(broker: RunningBroker) -> str:
     """Return what a broker says of itself, in one line."""
+    if broker.described:
+        return broker.described
     return (
         f"Broker {broker.name} at {broker.address}: {broker.role}, {broker.version}, up since "
         f"{time_text(broker.boot_timestamp_ms)}; offsets {broker.min_offset} to {broker.max_offset}, "

@@ -105,6 +105,39 @@ def test_a_connection_without_both_keys_is_refused(login: str, password: str, mi
         with_broker_credentials(LiveBroker(), "keys", _lookup(named))
 
 
+def test_a_connection_of_the_brokers_client_gives_its_settings() -> None:
+    named = Connection(
+        conn_id="cluster",
+        conn_type="kafka",
+        extra=json.dumps({"bootstrap.servers": "a:1", "sasl.password": "hush", "retries": 3}),
+    )
+    live = with_broker_credentials(LiveBroker(), "cluster", _lookup(named), "kafka")
+    assert live.client == {"bootstrap.servers": "a:1", "sasl.password": "hush", "retries": "3"}
+    assert "hush" not in repr(live)
+
+
+def test_a_store_whose_client_has_a_connection_needs_no_address_beside_it() -> None:
+    extra = {"broker_type": "kafka", "mode": "live", "broker_conn_id": "cluster"}
+    assert _live(extra) == LiveBroker()
+    with pytest.raises(BadInputError, match="field broker_address: expected a value"):
+        _live({**extra, "broker_type": "rocketmq"})
+
+
+@pytest.mark.slow
+def test_the_settings_of_a_client_are_looked_up_and_their_secrets_masked(
+    store_connection: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.sdk.log import redact
+
+    extra = {"bootstrap.servers": "127.0.0.1:1", "sasl.password": "cluster-secret"}
+    monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", json.dumps({"conn_type": "kafka", "extra": extra}))
+    store = store_connection(extra={"broker_type": "kafka", "mode": "live", "broker_conn_id": "cluster"})
+    live = StorageEngineHook(store.conn_id).managed_store.live
+    assert live is not None
+    assert live.client == extra
+    assert redact("cluster-secret") == "***"
+
+
 @pytest.mark.slow
 def test_the_secret_key_is_masked(store_connection: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from airflow.sdk.log import redact

@@ -362,3 +362,18 @@ def test_nothing_is_configured_beside_the_nodes_own_file(node: Path) -> None:
     settings = StoreSettings(str(node / "server.properties"), overrides={"log.retention.ms": "1"})
     with pytest.raises(BadInputError, match="nothing beside it, found settings"):
         BROKER.open_store(settings, None)
+
+
+def test_a_segment_that_goes_away_meanwhile_keeps_its_log_and_no_other(copy: Path) -> None:
+    """As beside a broker that deletes by its own rules."""
+    store = opened(copy / "server.properties")
+    snapshot = store.snapshot(NOW_MS)
+    lost = next(one for one in snapshot.logs if one.name == "retslow-0")
+    for path in Path(lost.segments[0].facts.path).parent.glob("*[xg]"):
+        path.unlink()
+    plan = store.plan(snapshot, NOW_MS, PlanRequest())
+    (of_log,) = (one for one in plan.logs if one.log == "retslow-0")
+    assert {one.detail for one in of_log.decisions if one.segment in lost.sealed} == {
+        "a segment went away while it was looked at: ask again"
+    }
+    assert len(plan.logs) == len(snapshot.logs)

@@ -301,8 +301,8 @@ def _look(
     found += [*space_findings(figures), *retention_findings(figures, said.age_setting)]
     found += minimum_findings(figures, store.policy.minimum_retention_hours)
     if find_broker(store.broker).cleans_up:
-        found += consumer_findings(figures)
-    found += [*pending_findings(figures), *hold_findings(figures.hold)]
+        found += [*consumer_findings(figures), *hold_findings(figures.hold)]
+    found += pending_findings(figures)
     return _Looked(figures, stamp, data_paths, due)
 
 

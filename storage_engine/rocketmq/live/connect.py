@@ -39,10 +39,17 @@ def access_of(live: LiveBroker) -> Access:
 def reach(live: LiveBroker) -> BrokerAdmin:
     """The broker's admin interface; by name servers, it is the master that is registered now.
 
-    :raises BadInputError: neither an address, nor name servers with a broker's name.
+    :raises BadInputError: neither an address, nor name servers with a broker's name; or settings of a client
+        library, of which none is used.
     :raises NotOnBrokerError: name servers don't know the broker, or no master of it.
     :raises BrokerUnavailableError: no name server answers.
     """
+    if live.client or live.client_config:
+        said = live.client_config or "The connection of the broker"
+        raise BadInputError(
+            f"{said}: expected no settings of a client library, as RocketMQ's broker is asked without one. "
+            "Nothing was changed. Give host:port of its listen port."
+        )
     access = access_of(live)
     if live.address:
         return BrokerAdmin(live.address, access)

@@ -1,0 +1,70 @@
+"""What is wrong with a node whose cluster runs: what its files say, and what the cluster knows better."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from storage_engine.exceptions import BrokerRefusedError
+from storage_engine.kafka.diagnose import diagnose
+from storage_engine.kafka.file_names import METADATA_TOPIC
+from storage_engine.kafka.layout import Node, read_node
+from storage_engine.kafka.live.client import TIMEOUT_SECONDS, Cluster
+from storage_engine.kafka.live.consumers import listed_groups
+from storage_engine.kafka.live.findings import live_findings, node_id_of
+from storage_engine.kafka.live.observe import observe
+from storage_engine.kafka.live.overlay import with_live
+from storage_engine.kafka.live.rights import lacking_rights
+from storage_engine.kafka.server_properties import RETENTION_SETTINGS
+from storage_engine.model.broker_store import StoreSettings
+from storage_engine.model.diagnosis import BrokerDiagnosis, Finding, SettingFrom, SettingInEffect
+from storage_engine.model.live import LiveBroker
+
+
+def diagnose_live(settings: StoreSettings, live: LiveBroker, now_ms: int) -> BrokerDiagnosis:
+    """See :meth:`storage_engine.model.broker.Broker.diagnose`.
+
+    :raises BrokerError: the cluster can't be asked.
+    """
+    cluster = Cluster(live)
+    found: list[Finding] = []
+    shown: list[SettingInEffect] = []
+
+    def look(root: Path) -> Node:
+        node = read_node(root)
+        names = [log.name for _, log in node.logs if log.name.topic != METADATA_TOPIC]
+        facts = observe(cluster, names, now_ms)
+        known = with_live(node, facts, cluster.address)
+        found.extend(live_findings(node, facts))
+        topics = sorted({name.topic for name in names if not name.is_internal})
+        found.extend(one.finding for one in lacking_rights(cluster, topics, listed_groups(cluster)))
+        shown.extend(_settings(cluster, node_id_of(node)))
+        return known
+
+    said = diagnose(settings, now_ms, look)
+    return replace(
+        said,
+        running=True,
+        running_text=f"cluster at {cluster.address}",
+        settings=tuple(shown) or said.settings,
+        findings=(*said.findings, *found),
+    )
+
+
+def _settings(cluster: Cluster, node_id: int | None) -> Iterator[SettingInEffect]:
+    """Yield the node's settings of retention; nothing where the account may not ask."""
+    from confluent_kafka.admin import ConfigResource
+
+    if node_id is None:
+        return
+    resource = ConfigResource(ConfigResource.Type.BROKER, str(node_id))
+    asked = cluster.admin.describe_configs([resource], request_timeout=TIMEOUT_SECONDS)
+    try:
+        for entries in [cluster.answer("settings of the node", future) for future in asked.values()]:
+            for name in sorted(RETENTION_SETTINGS & set(entries)):
+                if (value := entries[name].value) is not None:
+                    yield SettingInEffect(name, value, SettingFrom.RUNNING_BROKER)
+    except BrokerRefusedError:
+        # Which right is lacking is a finding of its own.
+        return

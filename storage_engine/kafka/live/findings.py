@@ -1,0 +1,81 @@
+"""What is wrong with a node by the word of its running cluster. Of files only topics' ids are read."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from storage_engine.kafka.layout import Node
+from storage_engine.kafka.live.overlay import is_same_topic
+from storage_engine.kafka.live_facts import LiveFacts, LivePartition
+from storage_engine.model.diagnosis import Finding, Severity, named_in_short
+from storage_engine.wording import count_text
+
+
+def live_findings(node: Node, facts: LiveFacts) -> Iterator[Finding]:
+    """Yield what the cluster says of a node's partitions that somebody should look at.
+
+    :param facts: as the cluster said them, whatever the node's files say.
+    """
+    node_id = node_id_of(node)
+    for _, log in node.logs:
+        known = facts.partitions.get(log.name.log)
+        if known is None:
+            continue
+        if not is_same_topic(log, known):
+            yield Finding(
+                Severity.URGENT,
+                "topic-id",
+                f"log {log.name.log}: its topic has another id in the running cluster: it was deleted and "
+                "made again, and these files are of the one that is gone",
+                "keep the directory: what is in it is nowhere else",
+            )
+        elif known.replicas:
+            yield from _partition(log.name.log, known, node_id)
+    yield from _unknown(facts)
+
+
+def _partition(name: str, known: LivePartition, node_id: int | None) -> Iterator[Finding]:
+    if known.leader is None:
+        yield Finding(
+            Severity.URGENT,
+            "no-leader",
+            f"log {name}: no replica leads it: nothing is written, and how far it is replicated isn't known",
+            "start one of its replicas: " + ", ".join(map(str, known.replicas)),
+        )
+    behind = [one for one in known.replicas if one not in known.in_sync]
+    if behind and known.leader is not None:
+        nodes = ", ".join(map(str, behind))
+        yield Finding(
+            Severity.WARNING,
+            "not-in-sync",
+            f"log {name}: of its replicas {nodes} doesn't follow the leader {known.leader}: the high "
+            "watermark may be left behind, and nothing above it is deleted",
+            "look for what ails that node",
+        )
+    if node_id is not None and node_id not in known.replicas:
+        yield Finding(
+            Severity.WARNING,
+            "no-replica",
+            f"log {name}: node {node_id} has no replica of it by the cluster's word, only "
+            f"{', '.join(map(str, known.replicas))}: it deletes the directory when it notices",
+        )
+
+
+def _unknown(facts: LiveFacts) -> Iterator[Finding]:
+    """Yield what the cluster didn't tell, by why."""
+    refused: dict[str, list[str]] = defaultdict(list)
+    for name, known in facts.partitions.items():
+        for why in known.refused:
+            refused[why].append(name)
+    for why, names in refused.items():
+        what = (
+            f"the cluster doesn't tell all of {count_text(len(names), 'log')}, {named_in_short(names)}: {why}"
+        )
+        yield Finding(Severity.WARNING, "live-unknown", what.removesuffix("."))
+
+
+def node_id_of(node: Node) -> int | None:
+    """Return the node's own id; None: it isn't said."""
+    said = (one.meta.node_id for one in node.directories if one.meta is not None)
+    return next((one for one in said if one is not None), None)

@@ -1,0 +1,158 @@
+"""One look at what a running cluster says of a node's partitions. Changes nothing.
+
+What the cluster refuses is unknown, and said; where nobody answers the whole look is an error.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from storage_engine.exceptions import BrokerRefusedError
+from storage_engine.kafka.file_names import PartitionDirectory
+from storage_engine.kafka.live.client import TIMEOUT_SECONDS, Cluster
+from storage_engine.kafka.live_facts import LiveFacts, LivePartition
+
+if TYPE_CHECKING:
+    from confluent_kafka import TopicPartition
+
+NO_LEADER = -1
+
+
+def observe(cluster: Cluster, partitions: Collection[PartitionDirectory], now_ms: int) -> LiveFacts:
+    """Ask a cluster for all that it says of partitions.
+
+    :param partitions: those of a node's logs; internal topics are asked for likewise.
+    :raises BrokerUnavailableError: nobody answers.
+    :raises BrokerRefusedError: the account may not even ask which cluster it is.
+    """
+    described = cluster.answer("what it is", cluster.admin.describe_cluster(request_timeout=TIMEOUT_SECONDS))
+    topics = _topics(cluster, sorted({one.topic for one in partitions}))
+    asked = {
+        one.log: _of_topic(topics[one.topic], one.partition)
+        for one in partitions
+        if one.partition in topics[one.topic].partitions or topics[one.topic].refused
+    }
+    led = [one for one in partitions if (known := asked.get(one.log)) and known.leader is not None]
+    for name, refused, offsets in _offsets(cluster, led):
+        for log, offset in offsets.items():
+            asked[log] = replace(asked[log], **{name: offset})  # type: ignore[arg-type]
+        for log, why in refused.items():
+            asked[log] = replace(asked[log], refused=(*asked[log].refused, f"{name}: {why}"))
+    return LiveFacts(now_ms, described.cluster_id or "", asked)
+
+
+@dataclass(slots=True)
+class _Topic:
+    """What is said of a topic.
+
+    :param partitions: leader, replicas and replicas in sync of each.
+    """
+
+    topic_id: uuid.UUID | None = None
+    partitions: dict[int, tuple[int | None, tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
+    settings: Mapping[str, str] | None = None
+    own_settings: frozenset[str] = frozenset()
+    refused: tuple[str, ...] = ()
+
+
+def _topics(cluster: Cluster, names: Sequence[str]) -> dict[str, _Topic]:
+    from confluent_kafka import TopicCollection
+    from confluent_kafka.admin import ConfigResource, ConfigSource
+
+    admin, limit = cluster.admin, TIMEOUT_SECONDS
+    found = {name: _Topic() for name in names}
+
+    def describe(some: Sequence[str]) -> Any:
+        return admin.describe_topics(TopicCollection(list(some)), request_timeout=limit)
+
+    for name, answer in cluster.answers("topics", names, describe):
+        if isinstance(answer, BrokerRefusedError):
+            found[name].refused = (f"topic: {answer.remark}",)
+            continue
+        found[name].topic_id = _uuid(answer.topic_id)
+        found[name].partitions = {
+            one.id: (
+                None if one.leader is None or one.leader.id == NO_LEADER else one.leader.id,
+                tuple(node.id for node in one.replicas),
+                tuple(node.id for node in one.isr),
+            )
+            for one in answer.partitions
+        }
+
+    def configs(some: Sequence[str]) -> Any:
+        resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in some]
+        return admin.describe_configs(resources, request_timeout=limit)
+
+    known = [name for name in names if found[name].partitions]
+    for resource, answer in cluster.answers("settings of topics", known, configs):
+        topic = found[resource.name]
+        if isinstance(answer, BrokerRefusedError):
+            topic.refused = (*topic.refused, f"settings: {answer.remark}")
+            continue
+        topic.settings = {entry.name: entry.value for entry in answer.values() if entry.value is not None}
+        own = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+        topic.own_settings = frozenset(entry.name for entry in answer.values() if _source(entry) == own)
+    return found
+
+
+def _source(entry: Any) -> int:
+    return int(getattr(entry.source, "value", entry.source))
+
+
+def _of_topic(topic: _Topic, partition: int) -> LivePartition:
+    leader, replicas, in_sync = topic.partitions.get(partition, (None, (), ()))
+    return LivePartition(
+        topic_id=topic.topic_id,
+        leader=leader,
+        topic_settings=topic.settings,
+        own_settings=topic.own_settings,
+        replicas=replicas,
+        in_sync=in_sync,
+        refused=topic.refused,
+    )
+
+
+def _uuid(found: Any) -> uuid.UUID | None:
+    """Return a topic's id; None: a cluster before 2.8, or one that doesn't say it."""
+    bits = ((found.get_most_significant_bits() & _MASK) << 64) | (found.get_least_significant_bits() & _MASK)
+    return uuid.UUID(int=bits) if bits else None
+
+
+_MASK = (1 << 64) - 1
+
+
+def _offsets(
+    cluster: Cluster, partitions: Sequence[PartitionDirectory]
+) -> Iterable[tuple[str, Mapping[str, str], Mapping[str, int]]]:
+    """Yield, for each kind of offset, its name, why it is refused by log, and what it is by log.
+
+    The log's start is asked for last: it only grows, so that what lies below it is gone for sure.
+    """
+    from confluent_kafka import IsolationLevel, TopicPartition
+    from confluent_kafka.admin import OffsetSpec
+
+    keys = [TopicPartition(one.topic, one.partition) for one in partitions]
+    kinds = (
+        ("last_stable_offset", OffsetSpec.latest(), IsolationLevel.READ_COMMITTED),
+        ("high_watermark", OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED),
+        ("log_start", OffsetSpec.earliest(), IsolationLevel.READ_UNCOMMITTED),
+    )
+    for name, spec, isolation in kinds:
+
+        def ask(some: Sequence[TopicPartition], spec: Any = spec, isolation: Any = isolation) -> Any:
+            return cluster.admin.list_offsets(
+                dict.fromkeys(some, spec), isolation_level=isolation, request_timeout=TIMEOUT_SECONDS
+            )
+
+        refused: dict[str, str] = {}
+        offsets: dict[str, int] = {}
+        for key, answer in cluster.answers("offsets of partitions", keys, ask):
+            log = f"{key.topic}-{key.partition}"
+            if isinstance(answer, BrokerRefusedError):
+                refused[log] = answer.remark
+            else:
+                offsets[log] = answer.offset
+        yield name, refused, offsets

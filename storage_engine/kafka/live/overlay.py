@@ -1,0 +1,63 @@
+"""A node's files with what its running cluster knows better: high watermarks, log starts and topic ids. Pure
+but for the small file with a log's topic id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from storage_engine.exceptions import BadInputError, StorageEngineError
+from storage_engine.kafka.layout import LogDirectory, Node, PartitionLog
+from storage_engine.kafka.live_facts import LiveFacts, LivePartition
+from storage_engine.kafka.partition_metadata import NAME as PARTITION_METADATA
+from storage_engine.kafka.partition_metadata import read_topic_id
+
+
+def with_live(node: Node, facts: LiveFacts, address: str) -> Node:
+    """Return a node as its running cluster knows it.
+
+    Of a log whose topic has another id by now nothing is taken: its files are of a topic that is gone.
+
+    :param address: of the cluster, for a message.
+    :raises BadInputError: the directories are of another cluster.
+    """
+    other = node.cluster_ids - {facts.cluster_id}
+    if other:
+        raise BadInputError(
+            f"{node.root}: expected log directories of the cluster at {address}, {facts.cluster_id}, found "
+            f"those of {', '.join(sorted(other))}. Nothing was changed. Name a broker of their own cluster."
+        )
+    same = {
+        log.name.log: known
+        for _, log in node.logs
+        if (known := facts.partitions.get(log.name.log)) is not None and is_same_topic(log, known)
+    }
+    directories = tuple(_directory(directory, same) for directory in node.directories)
+    return replace(node, directories=directories, live=replace(facts, partitions=same))
+
+
+def is_same_topic(log: PartitionLog, known: LivePartition) -> bool:
+    """Return whether nothing speaks against a log being of the topic that has its name now."""
+    if known.topic_id is None:
+        return True
+    try:
+        return read_topic_id(log.path / PARTITION_METADATA) == known.topic_id
+    except FileNotFoundError:
+        return True
+    except (StorageEngineError, OSError):
+        return False
+
+
+def _directory(directory: LogDirectory, known: Mapping[str, LivePartition]) -> LogDirectory:
+    def offsets(one: Callable[[LivePartition], int | None]) -> dict[str, int]:
+        names = (log.name.log for log in directory.logs)
+        found = ((name, one(known[name])) for name in names if name in known)
+        return {name: offset for name, offset in found if offset is not None}
+
+    return replace(
+        directory,
+        high_watermarks={**directory.high_watermarks, **offsets(lambda one: one.high_watermark)},
+        log_starts={**directory.log_starts, **offsets(lambda one: one.log_start)},
+        stable_offsets=offsets(lambda one: one.last_stable_offset),
+    )

@@ -1,0 +1,122 @@
+"""What an account lacks to see all of a node's partitions and their consumers, by the cluster's own word."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from storage_engine.exceptions import BrokerRefusedError
+from storage_engine.kafka.live.client import TIMEOUT_SECONDS, Cluster
+from storage_engine.model.diagnosis import Finding, Severity, named_in_short
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """A right that looking takes.
+
+    :param resource: cluster, topic or group.
+    :param operation: as Kafka's tools call it.
+    :param shows: what is unknown without it, as the end of a sentence.
+    """
+
+    resource: str
+    operation: str
+    shows: str
+
+
+RIGHTS = (
+    Right("cluster", "Describe", "which consumer groups there are"),
+    Right("cluster", "DescribeConfigs", "the settings of this node"),
+    Right("topic", "Describe", "leader, replicas and offsets of their partitions"),
+    Right("topic", "DescribeConfigs", "how long their records stay"),
+    Right("group", "Describe", "how far they have read"),
+)
+"""All of them change nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """A right that an account doesn't have.
+
+    :param names: of the topics or groups; none of the cluster.
+    """
+
+    right: Right
+    names: tuple[str, ...] = ()
+
+    @property
+    def finding(self) -> Finding:
+        """Return it as what a person should know."""
+        resource, operation = self.right.resource, self.right.operation
+        on = {
+            "cluster": "the cluster",
+            "topic": f"topics: {named_in_short(self.names)}",
+            "group": f"consumer groups: {named_in_short(self.names)}",
+        }[resource]
+        target = "--cluster" if resource == "cluster" else f"--{resource} NAME"
+        return Finding(
+            Severity.WARNING,
+            "rights",
+            f"the account lacks {operation} on {on}; so it isn't known {self.right.shows}",
+            f"grant it: kafka-acls --add --allow-principal User:NAME --operation {operation} {target}",
+        )
+
+
+def lacking_rights(cluster: Cluster, topics: Sequence[str], groups: Sequence[str]) -> tuple[Lack, ...]:
+    """Ask which rights the account lacks; a topic or group that the cluster doesn't know asks for none.
+
+    :raises BrokerUnavailableError: nobody answers.
+    """
+    found: dict[Right, list[str]] = {}
+    for resource, name, operations in _granted(cluster, topics, groups):
+        for right in RIGHTS:
+            if right.resource == resource and _key(right.operation) not in operations:
+                found.setdefault(right, []).append(name)
+    return tuple(
+        Lack(right, () if right.resource == "cluster" else tuple(sorted(found[right])))
+        for right in RIGHTS
+        if right in found
+    )
+
+
+def _granted(
+    cluster: Cluster, topics: Sequence[str], groups: Sequence[str]
+) -> Iterator[tuple[str, str, frozenset[str]]]:
+    """Yield resource, name, and what the account may do there."""
+    from confluent_kafka import KafkaError, TopicCollection
+
+    denied = (
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    )
+    admin, limit = cluster.admin, TIMEOUT_SECONDS
+    what = "what the account may do"
+    described = admin.describe_cluster(include_authorized_operations=True, request_timeout=limit)
+    yield "cluster", "", _operations(cluster.answer(what, described))
+
+    def of_topics(some: Sequence[str]) -> Any:
+        collection = TopicCollection(list(some))
+        return admin.describe_topics(collection, include_authorized_operations=True, request_timeout=limit)
+
+    def of_groups(some: Sequence[str]) -> Any:
+        return admin.describe_consumer_groups(
+            list(some), include_authorized_operations=True, request_timeout=limit
+        )
+
+    for resource, names, ask in (("topic", topics, of_topics), ("group", groups, of_groups)):
+        for name, answer in cluster.answers(what, names, ask):
+            if not isinstance(answer, BrokerRefusedError):
+                yield resource, name, _operations(answer)
+            elif answer.code in denied:
+                yield resource, name, frozenset()
+
+
+def _operations(answer: Any) -> frozenset[str]:
+    return frozenset(_key(one.name) for one in answer.authorized_operations or ())
+
+
+def _key(operation: str) -> str:
+    """Return an operation's name as one spelling: tools say DescribeConfigs, the client DESCRIBE_CONFIGS."""
+    return operation.replace("_", "").lower()

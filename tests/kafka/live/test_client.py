@@ -1,0 +1,106 @@
+"""How a cluster is reached: librdkafka's settings by all that is said, and errors without secrets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from storage_engine.exceptions import BadInputError, BrokerUnavailableError, MissingExtraError
+from storage_engine.extras import KAFKA
+from storage_engine.kafka.live.client import Cluster, client_settings
+from storage_engine.model.live import LiveBroker
+from tests.extras import take_away
+
+HUSH = "hush-hush"
+
+
+def test_an_address_alone_is_enough() -> None:
+    assert client_settings(LiveBroker("a:9092")) == {"bootstrap.servers": "a:9092"}
+
+
+def test_what_is_typed_wins_over_a_connection_and_that_over_a_file(tmp_path: Path) -> None:
+    conf = tmp_path / "client.conf"
+    conf.write_text("# ours\nbootstrap.servers=f:1\nclient.id = file\nsasl.mechanism=PLAIN\n")
+    connection = {"bootstrap.servers": "c:1,d:1", "client.id": "connection", "error_cb": "a.python.function"}
+    live = LiveBroker(client_config=str(conf), client=connection)
+    assert client_settings(live) == {
+        "bootstrap.servers": "c:1,d:1",
+        "client.id": "connection",
+        "sasl.mechanism": "PLAIN",
+    }
+    assert client_settings(LiveBroker("t:1", client=connection))["bootstrap.servers"] == "t:1"
+
+
+def test_keys_and_tls_become_the_clients_own_settings() -> None:
+    live = LiveBroker(
+        "a:9093",
+        access_key="archiver",
+        secret_key=HUSH,
+        tls=True,
+        tls_ca_file="/ca.pem",
+        tls_certificate_file="/own.pem",
+        tls_verify=False,
+    )
+    assert client_settings(live) == {
+        "bootstrap.servers": "a:9093",
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "archiver",
+        "sasl.password": HUSH,
+        "ssl.ca.location": "/ca.pem",
+        "ssl.certificate.location": "/own.pem",
+        "ssl.key.location": "/own.pem",
+        "enable.ssl.certificate.verification": "false",
+    }
+
+
+def test_a_mechanism_that_somebody_said_stays() -> None:
+    live = LiveBroker("a:1", access_key="u", secret_key=HUSH, client={"sasl.mechanisms": "PLAIN"})
+    found = client_settings(live)
+    assert (found["sasl.mechanism"], found["security.protocol"]) == ("PLAIN", "SASL_PLAINTEXT")
+    assert "sasl.mechanisms" not in found
+
+
+@pytest.mark.parametrize(
+    ("live", "said"),
+    [
+        (LiveBroker(name_servers="n:9876", broker_name="b"), "n:9876: expected a cluster of Kafka by"),
+        (LiveBroker("a:1", tls=True, tls_server_name="internal"), "internal: expected a cluster of Kafka"),
+        (LiveBroker(client={"client.id": "x"}), "expected bootstrap.servers among the settings"),
+        (LiveBroker(client_config="/no/such/file"), "/no/such/file: expected settings of librdkafka"),
+    ],
+)
+def test_what_means_nothing_to_this_client_is_refused(live: LiveBroker, said: str) -> None:
+    with pytest.raises(BadInputError, match=said):
+        client_settings(live)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "said"),
+    [
+        ("no.such.setting", HUSH, "no.such.setting"),
+        ("sasl.jaas.config", f'x required password="{HUSH}";', "give sasl.username and sasl.password"),
+        ("security.protocol", "SASL_LOUD", "SASL_LOUD"),
+    ],
+)
+def test_a_setting_that_the_library_does_not_take_is_named(setting: str, value: str, said: str) -> None:
+    client = {"sasl.password": HUSH, setting: value}
+    with pytest.raises(BadInputError, match="expected settings that librdkafka takes, found: ") as error:
+        Cluster(LiveBroker("127.0.0.1:1", client=client))
+    assert said in str(error.value)
+    assert HUSH not in str(error.value)
+
+
+def test_a_cluster_that_does_not_answer_is_one_error_that_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("storage_engine.kafka.live.client.TIMEOUT_SECONDS", 1.0)
+    cluster = Cluster(LiveBroker("127.0.0.1:1"))
+    with pytest.raises(BrokerUnavailableError, match=r"^127\.0\.0\.1:1: asked for its metadata, .*refused"):
+        cluster.check_reached()
+
+
+def test_without_the_client_a_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    take_away(monkeypatch, KAFKA)
+    needs = r"^a running cluster of Kafka needs .*: pip install 'storage-engine\[kafka\]'$"
+    with pytest.raises(MissingExtraError, match=needs):
+        Cluster(LiveBroker("127.0.0.1:1"))
