@@ -1,6 +1,6 @@
 """Keeps in the journal what :mod:`storage_engine.retention.range_memory` remembers, in a table of its own.
 
-It is made where a monitor has looked. Where it can't be read, lakes and journal are read from their beginning.
+It is made where a monitor has looked. Where it can't be read, lakes and journal are read from the beginning.
 """
 
 from __future__ import annotations
