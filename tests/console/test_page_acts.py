@@ -225,6 +225,28 @@ def test_a_cleanup_is_tried_before_it_is_done(visit: Visit, console: Console) ->
     assert page.get_by_role("dialog").count() == 0
 
 
+def test_what_is_typed_while_a_dry_run_goes_was_not_tried(visit: Visit, console: Console) -> None:
+    console.run_state = "running"
+    page = open_chart(visit)
+    page.get_by_role("button", name="Forced cleanup").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Reason").fill("the disk is full")
+    dialog.get_by_label("Number of segments").fill("1")
+    dialog.get_by_role("button", name="Start a dry run").click()
+    dialog.get_by_text("running").wait_for()
+    dialog.get_by_label("Number of segments").fill("500")
+    console.run_state = "success"
+    dialog.get_by_text("Open the report").wait_for()
+    assert dialog.get_by_role("button", name="Delete by force").is_disabled()
+    assert '"dry_run": true' in dialog.inner_text()
+    # As it was tried it may be done.
+    dialog.get_by_role("button", name="Start a dry run").click()
+    dialog.get_by_text("Starting").wait_for(state="hidden")
+    dialog.get_by_text("Open the report").wait_for()
+    assert dialog.get_by_role("button", name="Delete by force").is_enabled()
+    assert [body["conf"]["segments"] for _, body in console.posted] == [1, 500]
+
+
 def test_who_may_not_run_sees_no_button_and_a_paused_dag_is_said(visit: Visit, console: Console) -> None:
     console.is_paused = True
     page = open_chart(visit)

@@ -59,6 +59,7 @@ class Console:
     """What the page is answered; a test may change each of it while the page is open.
 
     :param extra: answers instead of the real ones, by the path behind ``api/``.
+    :param run_state: of a run that was posted, when it is asked for.
     :param posted: what the page sent to Airflow.
     """
 
@@ -67,6 +68,7 @@ class Console:
     now_ms: int | None = None
     may_run: bool = True
     is_paused: bool = False
+    run_state: str = "success"
     extra: dict[str, Answer] = field(default_factory=dict)
     posted: list[tuple[str, Any]] = field(default_factory=list)
 
@@ -130,7 +132,7 @@ class Console:
         if body is not None:
             self.posted.append((path, body))
             return {"dag_run_id": "manual__1", "state": "queued"}
-        return {"dag_run_id": "manual__1", "state": "success"}
+        return {"dag_run_id": "manual__1", "state": self.run_state}
 
 
 @contextmanager

@@ -72,10 +72,12 @@ function confirm(act, shared, reload, signal) {
     dry.disabled = true;
     if (real) real.disabled = true;
     replace(result, h("p", { role: "status" }, t("starting")));
+    // What is typed while the run goes was not tried.
+    const tried = JSON.stringify(conf(false));
     try {
       const dag = encodeURIComponent(act.dag.dag_id);
       const run = await postToAirflow(`dags/${dag}/dagRuns`, { logical_date: null, conf: conf(isDry) });
-      await follow(run.dag_run_id, isDry);
+      await follow(run.dag_run_id, isDry, tried);
     } catch (error) {
       if (!signal.aborted) replace(result, notice("urgent", t(error.status === 403 ? "act_forbidden" : "act_failed"), error.detail ? h("p", null, error.detail) : null));
     }
@@ -83,7 +85,7 @@ function confirm(act, shared, reload, signal) {
     reload();
   }
 
-  async function follow(runId, isDry) {
+  async function follow(runId, isDry, tried) {
     const at = `dags/${encodeURIComponent(act.dag.dag_id)}/dagRuns/${encodeURIComponent(runId)}`;
     let run = { state: "queued" };
     while (!ENDED.has(run.state)) {
@@ -101,7 +103,7 @@ function confirm(act, shared, reload, signal) {
       (told.story?.answers ?? []).map((one) => h("p", { class: "small" }, h("b", null, one.question), " ", one.short)),
       h("p", null, h("a", { href: report }, t("open_report"))),
     );
-    if (real && isDry && !isBad) {
+    if (real && isDry && !isBad && tried === JSON.stringify(conf(false))) {
       real.disabled = false;
       replace(params, h("pre", { tabindex: "0", "aria-label": t("params") }, JSON.stringify(conf(false), null, 2)));
     }
