@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import numba
 import numpy as np
@@ -25,9 +25,11 @@ int64: Callable[[Any], int] = cast("Any", np.int64)
 """numpy's int64: widens what a kernel reads from a narrower array."""
 
 _SHARED = ("crc.py", "native.py")
-_CONSTANTS = frozenset({"batch_columns.py", "batch_header.py", "decode_columns.py", "frame.py"})
+_CONSTANTS = frozenset(
+    {"batch_columns.py", "batch_header.py", "decode_columns.py", "frame.py", "row_columns.py"}
+)
 """Modules without kernels whose values are compiled into them."""
-_LITTLE_ENDIAN = sys.byteorder == "little"
+LITTLE_ENDIAN: Final = sys.byteorder == "little"
 
 
 def kernel(function: Kernel) -> Kernel:
@@ -93,7 +95,7 @@ def _load(bits: int, result: Any, big_endian: bool | None, signed: bool) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             pointer = builder.inttoptr(args[0], ir.IntType(bits).as_pointer())
             value = builder.load(pointer, align=1)
-            if bits > 8 and big_endian is not None and big_endian == _LITTLE_ENDIAN:
+            if bits > 8 and big_endian is not None and big_endian == LITTLE_ENDIAN:
                 value = builder.bswap(value)
             if bits < 64:
                 extend = builder.sext if signed else builder.zext
@@ -111,7 +113,7 @@ def _store(bits: int, big_endian: bool | None) -> Any:
             word = args[1]
             if bits < 64:
                 word = builder.trunc(word, ir.IntType(bits))
-            if bits > 8 and big_endian is not None and big_endian == _LITTLE_ENDIAN:
+            if bits > 8 and big_endian is not None and big_endian == LITTLE_ENDIAN:
                 word = builder.bswap(word)
             pointer = builder.inttoptr(args[0], ir.IntType(bits).as_pointer())
             builder.store(word, pointer, align=1)
@@ -193,7 +195,7 @@ def _mask_of_64(compare: Callable[[Any, Any], Any]) -> Any:
             vector = ir.VectorType(ir.IntType(8), 64)
             value = builder.load(builder.inttoptr(args[0], vector.as_pointer()), align=1)
             mask = builder.bitcast(compare(builder, value), ir.IntType(64))
-            return mask if _LITTLE_ENDIAN else builder.bitreverse(mask)
+            return mask if LITTLE_ENDIAN else builder.bitreverse(mask)
 
         return types.uint64(types.int64), generate
 

@@ -65,9 +65,15 @@ PIECE_BYTES: Final = 1 << 20
 """A run of bytes that are no batch is split into pieces of at most so many."""
 
 
+CHECK_NONE: Final = 0
+CHECK_ALL: Final = 1
+CHECK_COMPRESSED: Final = 2
+"""All but the batches whose records are read next, where they lie: whoever reads them checks them then."""
+
+
 @inlined
 def fault_of(
-    at: int, left: int, crc_function: int, crc_table: int, crc32_function: int, crc32_table: int, check: bool
+    at: int, left: int, crc_function: int, crc_table: int, crc32_function: int, crc32_table: int, check: int
 ) -> int:
     """Return what is wrong with the batch or message at address ``at``; FAULT_NONE where it is whole."""
     if left < MAGIC_AT + 1:
@@ -79,7 +85,7 @@ def fault_of(
     if size > left:
         return FAULT_TORN
     if magic == 0 or magic == 1:
-        if check:
+        if check != CHECK_NONE:
             found = crc32(crc32_function, crc32_table, at + LEGACY_CRC_AT + 4, size - LEGACY_CRC_AT - 4)
             if found != load_be_u32(at + LEGACY_CRC_AT):
                 return FAULT_CRC
@@ -88,15 +94,14 @@ def fault_of(
         return FAULT_MAGIC
     if size < HEADER_BYTES:
         return FAULT_SIZE
-    if check:
+    count = load_be_i32(at + RECORD_COUNT_AT)
+    compressed = load_be_i16(at + ATTRIBUTES_AT) & CODEC_MASK != 0
+    many = count < 0 or (not compressed and count > (size - HEADER_BYTES) // MIN_RECORD_BYTES)
+    if check == CHECK_ALL or (check == CHECK_COMPRESSED and (compressed or many)):
         found = crc32c(crc_function, crc_table, at + ATTRIBUTES_AT, size - ATTRIBUTES_AT)
         if found != load_be_u32(at + CRC_AT):
             return FAULT_CRC
-    count = load_be_i32(at + RECORD_COUNT_AT)
-    compressed = load_be_i16(at + ATTRIBUTES_AT) & CODEC_MASK != 0
-    if count < 0 or (not compressed and count > (size - HEADER_BYTES) // MIN_RECORD_BYTES):
-        return FAULT_COUNT
-    return FAULT_NONE
+    return FAULT_COUNT if many else FAULT_NONE
 
 
 @kernel
@@ -108,12 +113,14 @@ def scan(
     crc_table: int,
     crc32_function: int,
     crc32_table: int,
-    check_crc: bool,
+    check: int,
     state: Ints64,
     positions: Ints64,
     sizes: Ints32,
     kinds: Bytes,
     faults: Bytes,
+    counts: Ints32,
+    codecs: Bytes,
 ) -> None:
     """Find the batches of about ``limit`` bytes from where the walk stands, at least one.
 
@@ -129,7 +136,7 @@ def scan(
         fault = FAULT_NONE
         if position >= run_end:
             left = length - position
-            fault = fault_of(at, left, crc_function, crc_table, crc32_function, crc32_table, check_crc)
+            fault = fault_of(at, left, crc_function, crc_table, crc32_function, crc32_table, check)
             if fault in (FAULT_TORN, FAULT_SIZE):
                 run_end = length
             else:
@@ -143,6 +150,11 @@ def scan(
         sizes[rows] = size
         kinds[rows] = kind
         faults[rows] = fault
+        counts[rows] = 0
+        codecs[rows] = 0
+        if kind == BATCH:
+            counts[rows] = load_be_i32(at + RECORD_COUNT_AT)
+            codecs[rows] = load_be_i16(at + ATTRIBUTES_AT) & CODEC_MASK
         rows += 1
         position += size
     state[POSITION] = position

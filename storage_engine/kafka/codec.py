@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from storage_engine.kafka.record_batch import SegmentBytes, as_array, iterate_batches
+from storage_engine.kafka.record_batch import CrcCheck, SegmentBytes, as_array, iterate_batches
 from storage_engine.kafka.record_schema import COLUMNS, SCHEMA
 from storage_engine.model.codec import Columns, Damage, SegmentCodec
 
@@ -59,7 +59,7 @@ class KafkaCodec(SegmentCodec):
 
         array, decompressor = as_array(data), Decompressor()
         add_columns = with_context(context)
-        for chunk in iterate_batches(array, chunk_bytes):
+        for chunk in iterate_batches(array, chunk_bytes, CrcCheck.COMPRESSED):
             for rows, damage in decode_chunk(array, self.origin(base_offset), chunk, decompressor):
                 yield add_columns(rows), damage
 

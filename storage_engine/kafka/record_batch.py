@@ -41,12 +41,27 @@ class BatchChunk:
     :param positions: of their first bytes in the segment.
     :param kinds: a BatchKind each.
     :param faults: of the kernels' faults, where a run of undecodable bytes begins.
+    :param counts: how many records a batch says that it has; of all others 0.
+    :param codecs: by which a batch's records are compressed; 0: they aren't.
     """
 
     positions: Longs
     sizes: npt.NDArray[np.int32]
     kinds: npt.NDArray[np.uint8]
     faults: npt.NDArray[np.uint8]
+    counts: npt.NDArray[np.int32]
+    codecs: npt.NDArray[np.uint8]
+
+    def chosen(self, which: slice | npt.NDArray[np.bool_]) -> BatchChunk:
+        """Return some of the ranges; where that leaves gaps, what is made of it has them too."""
+        return BatchChunk(
+            self.positions[which],
+            self.sizes[which],
+            self.kinds[which],
+            self.faults[which],
+            self.counts[which],
+            self.codecs[which],
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,7 +101,17 @@ def as_array(data: SegmentBytes) -> npt.NDArray[np.uint8]:
     return array
 
 
-def iterate_batches(data: SegmentBytes, chunk_bytes: int, *, check_crc: bool = True) -> Iterator[BatchChunk]:
+class CrcCheck(IntEnum):
+    """Of which batches the walk checks the CRC; the values are those of the kernels."""
+
+    NONE = kernels.CHECK_NONE
+    ALL = kernels.CHECK_ALL
+    COMPRESSED = kernels.CHECK_COMPRESSED
+
+
+def iterate_batches(
+    data: SegmentBytes, chunk_bytes: int, check: CrcCheck = CrcCheck.ALL
+) -> Iterator[BatchChunk]:
     """Walk over a segment in chunks of about ``chunk_bytes``; a longer batch is a chunk of its own."""
     array = as_array(data)
     capacity = min(_MAX_CHUNK_BATCHES, min(chunk_bytes, len(array)) // header.MIN_LEGACY_BYTES + 1)
@@ -97,6 +122,8 @@ def iterate_batches(data: SegmentBytes, chunk_bytes: int, *, check_crc: bool = T
         sizes = np.empty(capacity, np.int32)
         kinds = np.empty(capacity, np.uint8)
         faults = np.empty(capacity, np.uint8)
+        counts = np.empty(capacity, np.int32)
+        codecs = np.empty(capacity, np.uint8)
         kernels.scan(
             address_of(array),
             len(array),
@@ -105,15 +132,17 @@ def iterate_batches(data: SegmentBytes, chunk_bytes: int, *, check_crc: bool = T
             engine.table,
             legacy.function,
             legacy.table,
-            check_crc,
+            check,
             state,
             positions,
             sizes,
             kinds,
             faults,
+            counts,
+            codecs,
         )
-        rows = int(state[kernels.ROWS])
-        yield BatchChunk(positions[:rows], sizes[:rows], kinds[:rows], faults[:rows])
+        chunk = BatchChunk(positions, sizes, kinds, faults, counts, codecs)
+        yield chunk.chosen(slice(int(state[kernels.ROWS])))
 
 
 def read_batches(data: SegmentBytes, *, check_crc: bool = True) -> Batches:
@@ -122,7 +151,8 @@ def read_batches(data: SegmentBytes, *, check_crc: bool = True) -> Batches:
     :param check_crc: False for who only counts, and trusts the bytes.
     """
     array = as_array(data)
-    chunks = list(iterate_batches(array, max(1, len(array)), check_crc=check_crc))
+    check = CrcCheck.ALL if check_crc else CrcCheck.NONE
+    chunks = list(iterate_batches(array, max(1, len(array)), check))
     damages = merged(damage for chunk in chunks for damage in scan_damages(array, 0, chunk))
     found = [chunk.positions[chunk.kinds == BatchKind.BATCH] for chunk in chunks]
     positions = np.concatenate(found) if found else np.empty(0, np.int64)

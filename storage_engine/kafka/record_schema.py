@@ -66,9 +66,6 @@ alone. ``raw``: the exact bytes, where the typed columns would not re-encode to 
 of all. ``key``, ``value`` and ``raw`` are no copies: what is decoded holds on to the segment.
 """
 
-KINDS = pa.array(["batch", "legacy", "undecodable", "message", "control"], pa.string())
-"""By the number that kernels give a row."""
-
 CONTROL_TYPES = pa.array(
     [
         "abort",
@@ -83,9 +80,6 @@ CONTROL_TYPES = pa.array(
     pa.string(),
 )
 """Kinds of markers by their number (ControlRecordType); the last is for all others."""
-
-BATCH_COLUMNS = ("last_offset_delta", "max_timestamp", "base_sequence", "record_count", "batch_size", "crc")
-"""What only the row of a batch has."""
 
 COLUMNS = Columns(
     stored_at="timestamp",

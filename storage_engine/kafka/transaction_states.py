@@ -28,6 +28,7 @@ from storage_engine.kafka.producer_snapshot import Producer
 from storage_engine.kafka.record_batch import (
     BatchChunk,
     BatchKind,
+    CrcCheck,
     Longs,
     SegmentBytes,
     as_array,
@@ -224,33 +225,31 @@ def _in_words(entries: Sequence[tuple[int, int, int]]) -> str:
 
 def _events(data: npt.NDArray[np.uint8], begin_offset: int, end_offset: int) -> tuple[Longs, Longs, Longs]:
     """Return producers, offsets and kinds (data, commit, abort) of a log's transactional batches."""
-    chunks = list(iterate_batches(data, max(1, len(data)), check_crc=False))
-    found = [chunk.positions[chunk.kinds == BatchKind.BATCH] for chunk in chunks]
-    positions = np.concatenate(found) if found else np.empty(0, np.int64)
-    bases = field(data, positions, header.BASE_OFFSET_AT, 8)
-    attributes = field(data, positions, header.ATTRIBUTES_AT, 2)
-    wanted = (bases >= begin_offset) & (bases < end_offset) & (attributes & header.TRANSACTIONAL != 0)
-    positions, bases, attributes = positions[wanted], bases[wanted], attributes[wanted]
-    kinds = np.full(len(positions), _DATA, np.int64)
-    is_control = attributes & header.CONTROL != 0
-    kinds[is_control] = _marker_kinds(data, positions[is_control])
-    known = kinds >= 0
-    producers = field(data, positions, header.PRODUCER_ID_AT, 8)
-    return producers[known], bases[known], kinds[known]
+    empty = np.empty(0, np.int64)
+    found = [(empty, empty, empty)]
+    for chunk in iterate_batches(data, max(1, len(data)), CrcCheck.NONE):
+        batches = chunk.chosen(chunk.kinds == BatchKind.BATCH)
+        bases = field(data, batches.positions, header.BASE_OFFSET_AT, 8)
+        attributes = field(data, batches.positions, header.ATTRIBUTES_AT, 2)
+        wanted = (bases >= begin_offset) & (bases < end_offset) & (attributes & header.TRANSACTIONAL != 0)
+        batches, bases = batches.chosen(wanted), bases[wanted]
+        is_control = attributes[wanted] & header.CONTROL != 0
+        kinds = np.full(len(bases), _DATA, np.int64)
+        kinds[is_control] = _marker_kinds(data, batches.chosen(is_control))
+        known = kinds >= 0
+        producers = field(data, batches.positions, header.PRODUCER_ID_AT, 8)
+        found.append((producers[known], bases[known], kinds[known]))
+    producers, bases, kinds = (np.concatenate(values) for values in zip(*found, strict=True))
+    return producers, bases, kinds
 
 
-def _marker_kinds(data: npt.NDArray[np.uint8], positions: Longs) -> Longs:
+def _marker_kinds(data: npt.NDArray[np.uint8], markers: BatchChunk) -> Longs:
     """Return the kinds of control batches; -1: it ends no transaction."""
-    found = np.full(len(positions), -1, np.int64)
-    if not len(positions):
-        return found
-    sizes = (field(data, positions, header.LENGTH_AT, 4) + header.LENGTH_OVERHEAD).astype(np.int32)
-    whole = np.zeros(len(positions), np.uint8)
-    chunk = BatchChunk(positions, sizes, np.full(len(positions), BatchKind.BATCH, np.uint8), whole)
-    tables = [rows for rows, _ in decode_chunk(data, 0, chunk, Decompressor())]
-    rows = pa.concat_tables(tables)
-    words = rows.column("control")
-    places = np.searchsorted(positions, rows.column("physical_offset").to_numpy(), side="right") - 1
-    for word, kind in (("commit", _COMMIT), ("abort", _ABORT)):
-        found[places[np.asarray(pc.fill_null(pc.equal(words, word), False))]] = kind
+    found = np.full(len(markers.positions), -1, np.int64)
+    for rows, _ in decode_chunk(data, 0, markers, Decompressor()):
+        words = rows.column("control")
+        positions = rows.column("physical_offset").to_numpy()
+        places = np.searchsorted(markers.positions, positions, side="right") - 1
+        for word, kind in (("commit", _COMMIT), ("abort", _ABORT)):
+            found[places[np.asarray(pc.fill_null(pc.equal(words, word), False))]] = kind
     return found
