@@ -9,7 +9,7 @@ import click
 
 from storage_engine.cli.airflow_connection import store_of_connection
 from storage_engine.cli.command import GroupedOption, command
-from storage_engine.cli.next_line import say_next
+from storage_engine.cli.next_line import archive_command, say_next
 from storage_engine.cli.options import json_option
 from storage_engine.cli.output import print_json, say
 from storage_engine.cli.store_argument import installed_broker
@@ -64,7 +64,7 @@ def init_lake(lake_dir: Path | None, conn_id: str | None, broker_type: str | Non
         say(f"Lake {lake['lake_id']} {said}: {lake['location']}")
     if lake_dir is not None and not any(lake["copy_of"] for lake in made):
         say_next(
-            f"archive STORE --broker-conf FILE --lake {quote(str(lake_dir))}",
+            archive_command(str(made[0]["broker"]), lake_dir),
             "It takes the sealed segments of STORE, with proof",
         )
     elif lake_dir is not None:

@@ -103,12 +103,13 @@ def _print_archived(run_key: str, done: ArchiveResult, as_json: bool) -> None:
         say("Nothing to archive: every segment asked for has a valid receipt, or none is sealed.")
     if not receipts:
         return
+    several = len({receipt.log for receipt in receipts}) > 1
     print_table(
         "Archived and proven",
         ("segment", "messages#", "size#", "in the lake#", "SHA-256"),
         (
             (
-                f"{receipt.base_offset:020d}",
+                f"{receipt.log}/" * several + f"{receipt.base_offset:020d}",
                 receipt.message_count,
                 bytes_text(receipt.size_bytes),
                 bytes_text(receipt.data_file_bytes),

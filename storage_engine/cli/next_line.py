@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from shlex import quote
+
 import click
 
+from storage_engine.brokers import find_broker
 from storage_engine.cli.call_parameters import said_by
 from storage_engine.cli.output import say, say_styled
 from storage_engine.next_commands import with_arguments
 from storage_engine.wording import printable
+
+
+def archive_command(broker: str, lake_dir: Path) -> str:
+    """Return the command that archives some store into a lake.
+
+    :param broker: name of the lake's.
+    """
+    names_its_file = find_broker(broker).age_settings != frozenset()
+    options = " --broker-conf FILE" if names_its_file else ""
+    return f"archive STORE{options} --lake {quote(str(lake_dir))}"
 
 
 def say_next(command: str, why: str, options: str = "") -> None:

@@ -57,8 +57,8 @@ def _segments(
     callback=_segments,
     help="Only these, by file name or base offset, separated by commas.",
 )
-@click.option("--from-offset", type=int, help="First physical offset.")
-@click.option("--to-offset", type=int, help="Physical offset behind the last.")
+@click.option("--from-offset", type=int, help="First offset.")
+@click.option("--to-offset", type=int, help="Offset behind the last.")
 @click.option("--from-time", metavar="TIME", help="Messages stored at or after TIME.")
 @click.option("--to-time", metavar="TIME", help="Messages stored before TIME.")
 @click.option(

@@ -7,8 +7,10 @@ from pathlib import Path
 from shlex import quote
 
 from storage_engine.cli.next_cleanup import say_cleanup
-from storage_engine.cli.next_line import say_next
+from storage_engine.cli.next_line import archive_command, say_next
 from storage_engine.cli.output import print_table, say
+from storage_engine.lake.catalog import open_lake
+from storage_engine.lake.config import LakeConfig
 from storage_engine.model.validation import Status
 from storage_engine.model.verification import Coverage, StoreVerification, VerifyLevel
 from storage_engine.retention.managed_store import ManagedStore
@@ -45,7 +47,9 @@ def say_next_step(
     """
     lake = f"--lake {quote(str(lake_dir))}"
     if not any(result.receipt_count or result.overall is Status.FAILURE for result in found):
-        what = "archive" if managed is not None else f"archive STORE --broker-conf FILE {lake}"
+        what = "archive"
+        if managed is None:
+            what = archive_command(open_lake(LakeConfig.local(lake_dir)).broker, lake_dir)
         say_next(what, "It takes the sealed segments of a store, with proof")
     elif any(result.overall is Status.FAILURE for result in found):
         again = "verify" if managed is not None else f"verify {lake}"
