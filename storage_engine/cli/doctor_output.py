@@ -115,8 +115,10 @@ def _about_lakes(found: Diagnosis) -> Iterator[tuple[str, str]]:
     for lake in found.lakes:
         yield _LAKE_LABELS.get(lake.title, lake.title), lake_text(lake, found.at_ms)
     if found.unproven is not None and found.figures is not None:
-        sealed = len(found.figures.sealed)
-        yield "proven", f"{sealed - len(found.unproven)} of {count_text(sealed, 'sealed segment')}"
+        archivable = len(found.figures.archivable.segments)
+        told = f"{archivable - len(found.unproven)} of {count_text(archivable, 'sealed segment')}"
+        out = len(found.figures.sealed) - archivable
+        yield "proven", f"{told}; {out} more may not be archived by now" if out else told
 
 
 def _print_settings(found: Diagnosis, width: int) -> None:

@@ -55,10 +55,9 @@ class Kafka(Broker):
         return open_store(settings)
 
     def collect_facts(self, settings: StoreSettings, scope: FactsScope) -> StoreFacts:
-        from storage_engine.exceptions import BadInputError
-        from storage_engine.kafka.store import NEVER_DELETED_FROM
+        from storage_engine.kafka.facts import collect
 
-        raise BadInputError(f"{settings.root}: {NEVER_DELETED_FROM}")
+        return collect(settings, scope)
 
     def inspect(
         self,

@@ -51,17 +51,17 @@ class KafkaCodec(SegmentCodec):
         :param base_offset: offset of its first record; positions don't depend on it.
         :param chunk_bytes: length of a range; a longer batch is a range of its own.
         :param context: what :mod:`~storage_engine.kafka.segment_context` writes; "": topic, partition and
-            state have no value.
+            state have no value, and no batch's offsets are held against those of the segment.
         """
         from storage_engine.kafka.compression import Decompressor
         from storage_engine.kafka.decode import decode_chunk
-        from storage_engine.kafka.segment_context import with_context
+        from storage_engine.kafka.segment_context import SegmentColumns
 
         array, decompressor = as_array(data), Decompressor()
-        add_columns = with_context(context)
+        segment = SegmentColumns(context, base_offset)
         for chunk in iterate_batches(array, chunk_bytes, CrcCheck.COMPRESSED):
             for rows, damage in decode_chunk(array, self.origin(base_offset), chunk, decompressor):
-                yield add_columns(rows), damage
+                yield segment.added_to(rows), (*damage, *segment.misplaced(rows))
 
     def encode(self, rows: pa.Table, out: memoryview, first_position: int) -> int:
         """Write each row's bytes into ``out`` at physical_offset - first_position.

@@ -6,13 +6,16 @@ Written where the store is, read where its segments are decoded, as text of JSON
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from storage_engine.kafka.transaction_index import AbortedTransaction
+from storage_engine.model.codec import Damage
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_COLUMNS = ("topic", "partition", "state")
 
 
 def context_text(topic: str, partition: int, end: int, aborted: Sequence[AbortedTransaction]) -> str:
@@ -25,40 +28,66 @@ def context_text(topic: str, partition: int, end: int, aborted: Sequence[Aborted
     return json.dumps({"topic": topic, "partition": partition, "end": end, "aborted": ranges})
 
 
-def with_context(text: str) -> Callable[[pa.Table], pa.Table]:
-    """Return what adds the columns to decoded rows that a segment's context gives.
+class SegmentColumns:
+    """Adds to a segment's rows what its context says, and finds batches that aren't where they should be.
 
-    :param text: of :func:`context_text`; "": they have no value.
+    :param context: of :func:`context_text`; "": the columns have no value, and no offset is looked at.
+    :param base_offset: of the segment.
     """
-    import pyarrow as pa
 
-    from storage_engine.kafka.record_schema import SCHEMA
-    from storage_engine.kafka.transaction_states import UncommittedTransactions
+    def __init__(self, context: str, base_offset: int) -> None:
+        from storage_engine.kafka.transaction_states import UncommittedTransactions
 
-    def in_order(rows: pa.Table, columns: dict[str, Any]) -> pa.Table:
+        self._said: dict[str, Any] | None = json.loads(context) if context else None
+        self._next_offset = base_offset
+        aborted = self._said["aborted"] if self._said else ()
+        entries = [
+            AbortedTransaction(producer, first, last, last_stable_offset=first)
+            for producer, first, last in aborted
+        ]
+        self._end = self._said["end"] if self._said else 0
+        self._transactions = UncommittedTransactions.of_files(entries, (), self._end)
+
+    def added_to(self, rows: pa.Table) -> pa.Table:
+        """Return rows with topic, partition and state."""
+        import pyarrow as pa
+
+        from storage_engine.kafka.record_schema import SCHEMA
+
+        types = {name: SCHEMA.field(name).type for name in _COLUMNS}
+        columns: dict[str, Any] = {name: pa.nulls(rows.num_rows, kind) for name, kind in types.items()}
+        if self._said is not None:
+            for name in ("topic", "partition"):
+                columns[name] = pa.repeat(pa.scalar(self._said[name], types[name]), rows.num_rows)
+            columns["state"] = self._transactions.state_column(rows)
         found = [columns[name] if name in columns else rows[name] for name in SCHEMA.names]
         return pa.Table.from_arrays(found, schema=SCHEMA)
 
-    def without(rows: pa.Table) -> pa.Table:
-        names = ("topic", "partition", "state")
-        return in_order(rows, {name: pa.nulls(rows.num_rows, SCHEMA.field(name).type) for name in names})
+    def misplaced(self, rows: pa.Table) -> Iterator[Damage]:
+        """Yield batches whose offsets aren't behind those before them, or lie outside of the segment.
 
-    if not text:
-        return without
-    said = json.loads(text)
-    entries = [
-        AbortedTransaction(producer, first, last, last_stable_offset=first)
-        for producer, first, last in said["aborted"]
-    ]
-    transactions = UncommittedTransactions.of_files(entries, (), said["end"])
-    topic, partition = pa.scalar(said["topic"], pa.string()), pa.scalar(said["partition"], pa.int32())
+        A batch's CRC doesn't cover its base offset (DefaultRecordBatch#computeChecksum).
 
-    def given(rows: pa.Table) -> pa.Table:
-        columns = {
-            "topic": pa.repeat(topic, rows.num_rows),
-            "partition": pa.repeat(partition, rows.num_rows),
-            "state": transactions.state_column(rows),
-        }
-        return in_order(rows, columns)
+        :param rows: of the next part of the segment.
+        """
+        import numpy as np
+        import pyarrow as pa
+        import pyarrow.compute as pc
 
-    return given
+        if self._said is None:
+            return
+        columns = rows.select(["physical_offset", "size", "kind", "offset", "last_offset_delta"])
+        batches = columns.filter(pc.equal(rows["kind"], pa.scalar("batch")))
+        firsts = batches["offset"].to_numpy()
+        behind = firsts + batches["last_offset_delta"].to_numpy() + 1
+        lowest = np.concatenate(([self._next_offset], behind[:-1]))
+        wrong = np.flatnonzero((firsts < lowest) | (behind > self._end))
+        if len(behind):
+            self._next_offset = int(behind[-1])
+        for place in wrong[:1].tolist():
+            yield Damage(
+                int(batches["physical_offset"][place].as_py()),
+                int(batches["size"][place].as_py()),
+                f"a batch of offsets in [{lowest[place]}, {self._end})",
+                f"one of [{firsts[place]}, {behind[place]})",
+            )

@@ -80,22 +80,24 @@ def log_ranges(
     :param released: what the journal says has gone.
     :param broken: receipts whose data file is not what they say, with the reason: they prove nothing.
     """
-    spans = [span for span in local if span.end_offset > span.start_offset]
-    proofs = list(receipts)
-    gone = [span for span in released if span.end_offset > span.start_offset]
-    broken = broken or {}
-    logs = sorted({*(s.log for s in spans), *(r.log for r in proofs), *(g.log for g in gone)})
+    spans = _by_log(span for span in local if span.end_offset > span.start_offset)
+    proofs = _by_log(receipts)
+    gone = _by_log(span for span in released if span.end_offset > span.start_offset)
     return tuple(
         row
-        for log in logs
-        for row in _one_log(
-            log,
-            [s for s in spans if s.log == log],
-            [r for r in proofs if r.log == log],
-            [g for g in gone if g.log == log],
-            broken,
-        )
+        for log in sorted({*spans, *proofs, *gone})
+        for row in _one_log(log, spans.get(log, []), proofs.get(log, []), gone.get(log, []), broken or {})
     )
+
+
+_OfLog = TypeVar("_OfLog", LocalSpan, Receipt, ReleasedSpan)
+
+
+def _by_log(rows: Iterable[_OfLog]) -> dict[str, list[_OfLog]]:
+    found: dict[str, list[_OfLog]] = {}
+    for row in rows:
+        found.setdefault(row.log, []).append(row)
+    return found
 
 
 def lost_ranges(ranges: Iterable[RangeStatus]) -> tuple[RangeStatus, ...]:

@@ -16,6 +16,9 @@ from storage_engine.retention.broker_answers import ask, take_archivable
 from storage_engine.retention.current_receipts import current_receipts
 from storage_engine.retention.steps.context import Context
 
+NOTHING = "Nothing of it was archived."
+"""Stands between what is wrong with a log and what to do about it."""
+
 
 def archivable_segments(context: Context) -> Archivable:
     """Return what may be archived by now, oldest first in each log."""
@@ -51,6 +54,6 @@ def refuse_other_logs(context: Context, lakes: Sequence[Lake], segments: Sequenc
         if why:
             raise LakeConflictError(
                 f"{context.store.root}: log {log}: expected the log that is archived, found another: {why}. "
-                "Nothing of it was archived. Find out what became of it; then storage-engine adopt --log "
-                f"{log} opens a new lineage of it, and what is archived stays under the old one."
+                f"{NOTHING} Find out what became of it; then storage-engine adopt --log {log} opens a new "
+                "lineage of it, and what is archived stays under the old one."
             )

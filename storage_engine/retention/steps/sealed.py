@@ -26,7 +26,7 @@ from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.proofs import Proofs, reachable_lakes, read_proofs
 from storage_engine.retention.refusing import refusal
-from storage_engine.retention.steps.archivable import archivable_segments, kept_out_notices
+from storage_engine.retention.steps.archivable import NOTHING, archivable_segments, kept_out_notices
 from storage_engine.retention.steps.archiving import (
     ArchiveResult,
     ArchiveWith,
@@ -82,7 +82,7 @@ def archive_sealed(
                 break
         if failed and not {segment.log for segment in listing.chosen or ()} - failed.keys():
             raise next(iter(failed.values()))
-        refused = tuple(refusal(log, why).said for log, why in failed.items())
+        refused = tuple(refusal(log, why, NOTHING).said for log, why in failed.items())
         record_refused(context, run, Step.SEALED, refused)
         result = replace(result, refused=refused)
         context.save(run, Step.SEALED, {"segments": len(result.receipts), "lake": result.lake}, started_ns)

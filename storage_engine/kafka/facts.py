@@ -1,0 +1,141 @@
+"""What validation has to know of a node's logs. Reads only, and judges nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from pathlib import Path
+
+from storage_engine.kafka.batch_walk import batch_heads, opened
+from storage_engine.kafka.layout import LogDirectory, PartitionLog, SegmentFiles, read_node
+from storage_engine.kafka.log_end import end_offset, segment_end
+from storage_engine.kafka.stored_files import read_stored
+from storage_engine.long_work import told_each
+from storage_engine.model.broker_store import StoreSettings
+from storage_engine.model.facts import (
+    CheckpointFact,
+    FactsScope,
+    FrameFact,
+    IndexFact,
+    LocalSegment,
+    SegmentFact,
+    StoreFacts,
+)
+
+_LONGEST_INDEX_BYTES = 1 << 30
+
+
+@dataclass(slots=True)
+class _Found:
+    local: list[LocalSegment] = field(default_factory=list)
+    segments: list[SegmentFact] = field(default_factory=list)
+    frames: list[FrameFact] = field(default_factory=list)
+    indexes: list[IndexFact] = field(default_factory=list)
+    checkpoint: list[CheckpointFact] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def collect(settings: StoreSettings, scope: FactsScope) -> StoreFacts:
+    """Look at a node: all logs but those of Kafka itself.
+
+    What lies beyond a segment's last record is missing, unless the cleaner has been there: it leaves gaps.
+
+    :raises StoreNotFoundError: a directory is missing, or is none of Kafka's.
+    :raises StoreLayoutError: a log lies in two directories, or directories are of two clusters.
+    :raises CorruptFileError: a checkpoint or another small file can't be what its name says.
+    """
+    node, found = read_node(Path(settings.root)), _Found()
+    logs = [(directory, log) for directory, log in node.logs if not log.name.is_internal]
+    for directory, log in told_each(logs, "Reading logs", "logs"):
+        try:
+            _collect_log(directory, log, scope, found)
+        except FileNotFoundError as error:
+            found.notes.append(f"log {log.name.log} changed while it was looked at: {error.filename} is gone")
+    return StoreFacts(
+        local=tuple(found.local),
+        segments=tuple(found.segments),
+        frames=tuple(found.frames),
+        index_files=tuple(found.indexes),
+        checkpoint=tuple(found.checkpoint),
+        notes=tuple(found.notes),
+    )
+
+
+def _collect_log(directory: LogDirectory, log: PartitionLog, scope: FactsScope, found: _Found) -> None:
+    name, end = log.name.log, end_offset(log)
+    cleaned_to = directory.cleaned_to.get(name, 0)
+    for files, following in zip_longest(log.segments, log.segments[1:]):
+        own_end = end if following is None else segment_end(files)
+        if following is not None and own_end < following.base_offset <= cleaned_to:
+            own_end = following.base_offset
+        found.local.append(LocalSegment(name, files.base_offset, own_end, files.log, files.companions))
+        found.segments.append(_segment_fact(log, files, own_end, cleaned=files.base_offset < cleaned_to))
+        if scope.full:
+            accepted = scope.accepted_damage.get((name, files.base_offset), 0)
+            found.frames.append(_frame_fact(log, files, accepted))
+            found.indexes += _index_facts(log, files, own_end)
+    found.checkpoint += _checkpoint_facts(directory, name, end)
+
+
+def _subject(log: PartitionLog, path: str) -> str:
+    return f"{log.name.log}/{Path(path).name}"
+
+
+def _segment_fact(log: PartitionLog, files: SegmentFiles, end: int, *, cleaned: bool) -> SegmentFact:
+    with opened(files.log.path) as descriptor:
+        first = next(batch_heads(descriptor, 0), None)
+    size = files.log.size_bytes
+    return SegmentFact(
+        subject=_subject(log, files.log.path),
+        log=log.name.log,
+        name=Path(files.log.path).stem,
+        base_offset=files.base_offset,
+        end_offset=end,
+        # The cleaner may have removed the records that a segment began with.
+        first_frame_offset=-1 if first is None or cleaned else first.base_offset,
+        expected_size_bytes=size,
+        size_bytes=size,
+    )
+
+
+def _frame_fact(log: PartitionLog, files: SegmentFiles, accepted: int) -> FrameFact:
+    """Check every batch with its CRC."""
+    # NumPy and the kernels, which a look at boundaries needs for nothing.
+    from storage_engine.kafka.record_batch import read_batches
+
+    batches = read_batches(read_stored(Path(files.log.path), 1 << 31))
+    damaged = sum(damage.size_bytes for damage in batches.damages)
+    count = len(batches.positions) + batches.legacy
+    return FrameFact(_subject(log, files.log.path), count, accepted, damaged)
+
+
+def _index_facts(log: PartitionLog, files: SegmentFiles, end: int) -> Iterator[IndexFact]:
+    """Tell from where to where a segment's offset index leads; the broker makes a damaged one again."""
+    if files.offset_index is None:
+        return
+    from storage_engine.kafka.offset_index import parse_offset_index
+
+    path = files.offset_index
+    offsets = parse_offset_index(
+        read_stored(Path(path), _LONGEST_INDEX_BYTES), files.base_offset, path
+    ).offsets.tolist()
+    yield IndexFact(
+        subject=_subject(log, path),
+        log_min_offset=files.base_offset,
+        log_max_offset=end,
+        floor=files.base_offset,
+        first_offset=offsets[0] if offsets else -1,
+        last_offset=offsets[-1] if offsets else -1,
+        left_over_files=0,
+    )
+
+
+def _checkpoint_facts(directory: LogDirectory, log: str, end: int) -> Iterator[CheckpointFact]:
+    """No checkpoint may lie behind a log's end: a broker deletes all of a log whose start does."""
+    for what, offsets in (
+        ("log start", directory.log_starts),
+        ("high watermark", directory.high_watermarks),
+    ):
+        if (value := offsets.get(log)) is not None:
+            yield CheckpointFact(f"{log}: {what}", 0, value, end)

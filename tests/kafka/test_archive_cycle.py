@@ -1,0 +1,111 @@
+"""A node's logs on their way into the lake, without one that can't be archived or is another one."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pytest
+from pyiceberg.expressions import AlwaysTrue
+
+from storage_engine.cycle import archive_here
+from storage_engine.exceptions import CorruptFrameError, LakeConflictError
+from storage_engine.lake.catalog import open_lake
+from storage_engine.lake.making import make_lake
+from storage_engine.lake.receipts import receipts
+from storage_engine.lake.scan import read_rows
+from storage_engine.retention.adopting import adopt
+from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.steps import ArchiveResult
+from storage_engine.retention.steps.sealed import archive_lag, archive_sealed
+from tests.kafka_fixture import truth
+
+
+@pytest.fixture
+def store(node: Path, tmp_path: Path) -> ManagedStore:
+    copied = Path(shutil.copytree(node, tmp_path / "node"))
+    properties = copied / "server.properties"
+    properties.write_text(properties.read_text().replace(str(node), str(copied)))
+    made = ManagedStore.local("k", str(properties), tmp_path / "managed", broker="kafka")
+    make_lake(made.lake, "kafka")
+    return made
+
+
+def archive(store: ManagedStore, run: str, budget_bytes: int | None = None) -> ArchiveResult:
+    return archive_sealed(store, run, archive_here, budget_bytes=budget_bytes)
+
+
+def logs_of(store: ManagedStore) -> Path:
+    return Path(store.root).parent / "logs"
+
+
+def test_every_log_is_archived_and_read_by_topic_and_state(store: ManagedStore) -> None:
+    done = archive(store, "first")
+    assert not done.refused
+    assert len(done.receipts) > 90
+    assert any("compacted-0: cleanup.policy has compact" in notice for notice in done.notices)
+    assert archive(store, "second").receipts == ()
+    assert archive_lag(store).segments == 0
+    for receipt in done.receipts:
+        assert receipt.log_id is not None
+        assert receipt.was_settled
+        assert receipt.known["leader_epochs"]
+    rows = read_rows(
+        open_lake(store.lake).messages(),
+        AlwaysTrue(),
+        ["topic", "partition", "offset", "kind", "state", "log"],
+    )
+    messages = rows.filter(pc.equal(rows["kind"], "message"))
+    spans = {(one.log, one.base_offset, one.end) for one in done.receipts}
+    known = [
+        one
+        for batch in truth()["batch"]
+        for one in [batch]
+        if not batch["control"]
+        and any(
+            batch["file"].startswith(f"logs/{log}/") and first <= batch["base"] < end
+            for log, first, end in spans
+        )
+    ]
+    assert messages.num_rows == sum(batch["count"] for batch in known)
+    assert set(messages["topic"].to_pylist()) == {log.rpartition("-")[0] for log, _, _ in spans}
+    assert set(messages["state"].to_pylist()) == {"committed", "aborted"}
+    aborted = messages.filter(pc.equal(messages["state"], "aborted"))
+    assert set(aborted["topic"].to_pylist()) == {"txn"}
+
+
+@pytest.mark.parametrize(("at", "expected"), [(130, "CRC-32C"), (100, "a batch of offsets in [")])
+def test_a_damaged_log_keeps_no_other_out(store: ManagedStore, at: int, expected: str) -> None:
+    path = logs_of(store) / "plain-0" / f"{0:020d}.log"
+    data = bytearray(path.read_bytes())
+    # The second batch begins at byte 98. Its CRC doesn't cover its offset.
+    data[at] ^= 1
+    path.write_bytes(data)
+    done = archive(store, "damaged")
+    assert [one.log for one in done.refused] == ["plain-0"]
+    assert done.refused[0].error == CorruptFrameError.__name__
+    assert str(path) in done.refused[0].why
+    assert expected in done.refused[0].why
+    assert not [one for one in done.receipts if one.log == "plain-0"]
+    assert len({one.log for one in done.receipts}) > 10
+
+
+def test_a_log_with_other_leaders_is_refused_until_a_person_adopts_it(store: ManagedStore) -> None:
+    first = archive(store, "first", budget_bytes=1)
+    (row,) = first.receipts
+    checkpoint = logs_of(store) / row.log / "leader-epoch-checkpoint"
+    checkpoint.write_text(f"0\n2\n0 0\n7 {row.base_offset + 1}\n")
+    second = archive(store, "second")
+    assert [one.log for one in second.refused] == [row.log]
+    assert second.refused[0].error == LakeConflictError.__name__
+    assert f"adopt --log {row.log} " in second.refused[0].remedy
+    assert len({one.log for one in second.receipts}) > 10
+    record = adopt(store, "me", "an unclean election", log=row.log)
+    assert record.lineage_of(row.log) == 2
+    third = archive(store, "third")
+    assert {one.log for one in third.receipts} == {row.log}
+    assert {one.lineage for one in third.receipts} == {2}
+    assert not third.refused
+    kept = receipts(open_lake(store.lake), record.store_id, log=row.log)
+    assert {one.lineage for one in kept} == {1, 2}

@@ -1,0 +1,83 @@
+"""What validation finds in a node: nothing wrong in what a broker wrote, and each thing that was broken."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from storage_engine.kafka.facts import collect
+from storage_engine.model.broker_store import StoreSettings
+from storage_engine.model.facts import FactsScope
+from storage_engine.model.validation import Status
+from storage_engine.quality.validate import validate_store
+from storage_engine.retention.managed_store import ManagedStore
+from tests.kafka_fixture import truth
+
+SCOPE = FactsScope(full=True, queues=None, files=(), accepted_damage={})
+
+
+@pytest.fixture
+def copy(node: Path, tmp_path: Path) -> Path:
+    """A node that a test may change."""
+    copied = Path(shutil.copytree(node, tmp_path / "node"))
+    properties = copied / "server.properties"
+    properties.write_text(properties.read_text().replace(str(node), str(copied)))
+    return copied
+
+
+def failures(root: Path, tmp_path: Path) -> set[str]:
+    """Return the rules that a node breaks."""
+    store = ManagedStore.local("k", str(root / "server.properties"), tmp_path / "managed", broker="kafka")
+    result = validate_store(store, None, full=True, with_lake=False)
+    return {check.expectation for check in result.checks if check.status is Status.FAILURE}
+
+
+def test_every_batch_and_index_entry_of_a_broker_is_found(node: Path) -> None:
+    facts = collect(StoreSettings(str(node / "server.properties")), SCOPE)
+    names = {fact.subject for fact in facts.frames}
+    known = [
+        batch
+        for batch in truth()["batch"]
+        if batch["file"].startswith("logs/") and batch["file"].removeprefix("logs/") in names
+    ]
+    assert sum(fact.frames for fact in facts.frames) == len(known) > 1000
+    assert {fact.damaged_bytes for fact in facts.frames} == {0}
+    assert not facts.notes
+    assert not any(fact.log.startswith("__") for fact in facts.segments)
+
+
+def test_nothing_is_wrong_with_what_a_broker_wrote(node: Path, tmp_path: Path) -> None:
+    assert failures(node, tmp_path) == set()
+
+
+def gone(path: Path) -> None:
+    path.unlink()
+
+
+def damaged(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[130] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "expected"),
+    [
+        (gone, "plain-0/00000000000000000623.log", "ExpectStoreAndLakeToFormOneInterval"),
+        (damaged, "plain-0/00000000000000000000.log", "ExpectFramesToBeWhole"),
+    ],
+)
+def test_what_is_broken_fails(
+    copy: Path, tmp_path: Path, change: Callable[[Path], None], name: str, expected: str
+) -> None:
+    change(copy / "logs" / name)
+    assert expected in failures(copy, tmp_path)
+
+
+def test_a_log_start_above_the_end_fails(copy: Path, tmp_path: Path) -> None:
+    checkpoint = copy / "logs" / "log-start-offset-checkpoint"
+    checkpoint.write_text("0\n1\nplain 0 999999\n")
+    assert failures(copy, tmp_path) == {"ExpectCheckpointInRange"}
