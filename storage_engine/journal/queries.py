@@ -63,14 +63,16 @@ T = TypeVar("T")
 class JournalReader:
     """:param url: SQLAlchemy URL of a journal.
 
+    :param answer_seconds: how long a server may take to take a connection, and for each question; None: as
+        long as its driver waits.
     :raises BadInputError: not a URL.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, answer_seconds: int | None = None) -> None:
         place = place_of(url)
         self.name, self._secrets, self._file = place.name, place.secrets, place.file
         with place.driver_errors():
-            self._engine = read_only_engine(url, self._file)
+            self._engine = read_only_engine(url, self._file, answer_seconds)
 
     def stores(self) -> tuple[StoreRow, ...]:
         """Return every store, by name and path."""
@@ -164,15 +166,14 @@ class JournalReader:
             .where(runs.c.store_id == store_id, runs.c.run_key == run_key)
         )
 
-        def read(connection: Connection) -> StoredReport | None:
+        def read(connection: Connection) -> StoredReport | str | None:
             row = connection.execute(query).first()
-            if row is not None and row.report is None:
-                return self.report(store_id, row.unchanged_since)
-            if row is None:
-                return None
+            if row is None or row.report is None:
+                return None if row is None else row.unchanged_since
             return StoredReport(row.version, row.at_ms, json.loads(zlib.decompress(row.report)))
 
-        return self.read(read)
+        found = self.read(read)
+        return self.report(store_id, found) if isinstance(found, str) else found
 
     def water_levels(
         self, store_id: str, start_ms: int, end_ms: int, bucket_ms: int

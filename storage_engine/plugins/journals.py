@@ -12,6 +12,7 @@ from storage_engine.console.stores import AskedJournal, StoresAnswer, all_stores
 from storage_engine.exceptions import BadInputError, NoSuchConnectionError
 from storage_engine.hooks.storage_engine import StorageEngineHook
 from storage_engine.journal.queries import JournalReader
+from storage_engine.plugins.web_journal import WebJournal
 
 _REMEMBERED_SECONDS = 60.0
 """Looking connections up takes longer than asking their journal, and one page asks again and again."""
@@ -48,7 +49,7 @@ def journal_of(conn_id: str) -> JournalReader:
 
 @lru_cache(maxsize=_MOST_JOURNALS)
 def _reader(url: str) -> JournalReader:
-    return JournalReader(url)
+    return WebJournal(url)
 
 
 def overview(conn_ids: Sequence[str], now_ms: int) -> StoresAnswer:
