@@ -19,7 +19,9 @@ from storage_engine.kafka.stored_files import corrupt, read_stored
 LOG = f"{METADATA_TOPIC}-0"
 _SNAPSHOT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint\Z", re.ASCII)
 _MAX_BYTES = 1 << 30
-_TOPIC, _CONFIG, _REMOVE_TOPIC = 2, 4, 9
+_TOPIC, _CONFIG, _REMOVE_TOPIC, _FEATURE_LEVEL = 2, 4, 9, 12
+_VERSION_FEATURE, _NEWEST_VERSION = "metadata.version", 33
+"""The newest that Kafka 4.4 knows (MetadataVersion): a later one may keep settings elsewhere."""
 _OF_BROKER, _OF_TOPIC = 4, 2
 _REMEDY = "Compare the file with another node's."
 
@@ -113,14 +115,21 @@ def _apply(found: ClusterMetadata, value: bytes, path: Path) -> None:
     reader = _Reader(value, path)
     reader.varint()
     kind, version = reader.varint(), reader.varint()
-    if kind not in (_TOPIC, _CONFIG, _REMOVE_TOPIC):
+    if kind not in (_TOPIC, _CONFIG, _REMOVE_TOPIC, _FEATURE_LEVEL):
         return
     if version != 0:
         raise UnsupportedLayoutError(
             f"{path}: expected metadata records of version 0, found kind {kind} of version {version}. "
             "Nothing was changed. Use a newer storage-engine."
         )
-    if kind == _TOPIC:
+    if kind == _FEATURE_LEVEL:
+        feature, level = reader.text(), int.from_bytes(reader.take(2), "big", signed=True)
+        if feature == _VERSION_FEATURE and level > _NEWEST_VERSION:
+            raise UnsupportedLayoutError(
+                f"{path}: expected {_VERSION_FEATURE} up to {_NEWEST_VERSION}, found {level}. Nothing was "
+                "changed. Use a newer storage-engine."
+            )
+    elif kind == _TOPIC:
         name = reader.text() or ""
         found.topic_ids[name] = uuid.UUID(bytes=reader.take(16))
     elif kind == _REMOVE_TOPIC:

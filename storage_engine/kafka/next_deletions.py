@@ -21,7 +21,7 @@ def deletes_at_ms(facts: LogFacts, settings: RetentionSettings, now_ms: int) -> 
         if segment.base_offset in going:
             found[segment.base_offset] = now_ms
             continue
-        if facts.high_watermark < following.base_offset:
+        if facts.high_watermark is None or facts.high_watermark < following.base_offset:
             break
         at_ms = max(at_ms, segment.largest_timestamp_ms + settings.kept_ms + 1)
         found[segment.base_offset] = at_ms if by_age else None

@@ -2,148 +2,171 @@
 
 from __future__ import annotations
 
-from storage_engine.kafka.file_names import METADATA_TOPIC
-from storage_engine.kafka.layout import LogDirectory, Node, PartitionLog
-from storage_engine.kafka.log_end import segment_facts
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from storage_engine.kafka.layout import LogDirectory, Node, PartitionLog, SegmentFiles
+from storage_engine.kafka.log_end import LogEnd, segment_facts
+from storage_engine.kafka.log_faults import holes, start_fault, topic_fault
+from storage_engine.kafka.plan_wording import DELETED_BY, active_text, kept_because, remote_text
 from storage_engine.kafka.rules import (
-    Halt,
     LogFacts,
     RetentionPass,
     RetentionSettings,
-    Rule,
     SegmentFacts,
-    Stop,
+    delete_old_segments,
     retention_pass,
 )
 from storage_engine.kafka.topic_settings import TopicSettings
 from storage_engine.model.diagnosis import named_in_short
 from storage_engine.model.plan import Decision, LogPlan, Reason
-from storage_engine.model.store import LogSnapshot, Segment, SegmentState
-from storage_engine.wording import bytes_text, time_text
+from storage_engine.model.store import LogSnapshot, SegmentState
 
-_BY_RULE = {
-    Rule.LOG_START: "lies below the log's start: its records count as deleted",
-    Rule.SIZE: "what stays has at least retention.bytes",
-    Rule.TIME: "its newest record is older than retention.ms",
-}
+_ACTIVE = "the broker writes to it"
 
 
-def plan_log(
-    seen: LogSnapshot, directory: LogDirectory, log: PartitionLog, settings: TopicSettings, now_ms: int
-) -> LogPlan:
+@dataclass(frozen=True, slots=True)
+class SeenLog:
+    """A log with all that its plan is made of."""
+
+    seen: LogSnapshot
+    directory: LogDirectory
+    log: PartitionLog
+    end: LogEnd
+
+    @property
+    def high_watermark(self) -> int | None:
+        """Return below which offset all replicas that count have the records; None: it isn't known."""
+        found = self.directory.high_watermarks.get(self.seen.name)
+        return None if found is None else min(found, self.end.offset)
+
+    @property
+    def start_offset(self) -> int:
+        """Return below which offset records count as deleted."""
+        first = self.seen.min_offset
+        return max(self.directory.log_starts.get(self.seen.name, first), first)
+
+
+def plan_log(one: SeenLog, topics: TopicSettings, settings: RetentionSettings | str, now_ms: int) -> LogPlan:
     """Decide on a log's segments as its broker would in a pass at this moment.
 
-    :raises OSError: an index can't be read.
+    :param settings: of its topic; text: why they aren't known.
+    :raises OSError: a file can't be read.
     """
-    topic = settings.of(log.name.topic)
-    if isinstance(topic, str):
-        return undecided(seen, f"how long the topic's segments stay isn't known: {topic}")
-    if topic.compact:
-        return undecided(seen, "cleanup.policy has compact: only the broker's cleaner deletes")
-    facts = log_facts(seen, directory, log)
-    return _decided(seen, facts, topic, retention_pass(facts, topic, now_ms))
+    if fault := topic_fault(one.log, topics) or start_fault(one.directory, one.log, one.end.offset):
+        return undecided(one.seen, Reason.REFUSED, fault)
+    if isinstance(settings, str):
+        why = f"how long the topic's segments stay isn't known: {settings}"
+        return undecided(one.seen, Reason.UNKNOWN, why)
+    active = f"{_ACTIVE}; {active_text(one.end, one.log, settings, now_ms)}"
+    if settings.compact:
+        return undecided(one.seen, Reason.COMPACTED, _compacted(one, settings), active)
+    if not one.log.segments:
+        return LogPlan(one.seen.name, ())
+    settings = replace(settings, delete=settings.delete or settings.local_without_delete)
+    facts = log_facts(one, settings, now_ms)
+    found = retention_pass(facts, settings, now_ms)
+    going = len([each for each in found.deletions if each.base_offset != facts.segments[-1].base_offset])
+    if fault := next(holes(one.directory, one.log, one.log.segments[: going + 1] if going else ()), ""):
+        return undecided(one.seen, Reason.REFUSED, fault, active)
+    return LogPlan(one.seen.name, tuple(_decided(one.seen, facts, settings, found, active)))
 
 
-def log_facts(seen: LogSnapshot, directory: LogDirectory, log: PartitionLog) -> LogFacts:
+def log_facts(one: SeenLog, settings: RetentionSettings, now_ms: int, *, until_kept: bool = True) -> LogFacts:
     """Return what the rules ask of a log.
 
+    A timestamp costs the reading of an index. None is read of what goes whatever its age.
+
+    :param until_kept: nor behind the first segment that its age keeps, where a walk ends.
     :raises OSError: an index can't be read.
     """
-    first = seen.min_offset
-    last = len(log.segments) - 1
-    return LogFacts(
-        tuple(segment_facts(files, active=place == last) for place, files in enumerate(log.segments)),
-        max(directory.log_starts.get(seen.name, first), first),
-        seen.dispatched_offset,
-        seen.max_offset,
+    segments = one.log.segments
+    unread = LogFacts(
+        tuple(SegmentFacts(files.base_offset, files.log.size_bytes, now_ms) for files in segments),
+        one.start_offset,
+        one.high_watermark,
+        one.end.offset,
     )
+    if not segments or not settings.delete or settings.kept_ms < 0 or unread.high_watermark is None:
+        return unread
+    ageless = replace(settings, retention_ms=-1, local_retention_ms=-1)
+    going = len(delete_old_segments(unread, ageless, now_ms).deletions)
+    kept_since_ms = now_ms - settings.kept_ms if until_kept else None
+    read = tuple(_timed(segments[going:], segments[-1], kept_since_ms))
+    behind = going + len(read)
+    return replace(unread, segments=(*unread.segments[:going], *read, *unread.segments[behind:]))
 
 
-def undecided(seen: LogSnapshot, detail: str) -> LogPlan:
+def _timed(
+    segments: Sequence[SegmentFiles], active: SegmentFiles, kept_since_ms: int | None
+) -> Iterator[SegmentFacts]:
+    """Yield segments with the time of their newest record, the last one that of the first kept; None: all."""
+    for files in segments:
+        facts = segment_facts(files, active=files is active)
+        yield facts
+        if kept_since_ms is not None and facts.largest_timestamp_ms >= kept_since_ms:
+            return
+
+
+def _compacted(one: SeenLog, settings: RetentionSettings) -> str:
+    also = ", and deletes what has expired" if settings.delete else ""
+    cleaned_to = one.directory.cleaned_to.get(one.seen.name)
+    said = (
+        "it never has, by its checkpoint"
+        if cleaned_to is None
+        else f"it has cleaned the log up to offset {cleaned_to}"
+    )
+    return f"cleanup.policy has compact: only the broker's cleaner takes records away{also}; {said}"
+
+
+def undecided(seen: LogSnapshot, reason: Reason, detail: str, active: str = _ACTIVE) -> LogPlan:
     """Return a plan that keeps all of a log for one reason."""
     return LogPlan(
         seen.name,
         tuple(
-            Decision(segment, Reason.ACTIVE, "the broker writes to it")
+            Decision(segment, Reason.ACTIVE, active)
             if segment.state is SegmentState.ACTIVE
-            else Decision(segment, Reason.NOT_EXPIRED, detail)
+            else Decision(segment, reason, detail)
             for segment in seen.segments
         ),
     )
 
 
 def _decided(
-    seen: LogSnapshot, facts: LogFacts, settings: RetentionSettings, found: RetentionPass
-) -> LogPlan:
-    by_offset = {one.base_offset: one.rule for one in found.deletions}
-    of = {one.base_offset: one for one in facts.segments}
-    decisions: list[Decision] = []
+    seen: LogSnapshot, facts: LogFacts, settings: RetentionSettings, found: RetentionPass, active: str
+) -> Iterator[Decision]:
+    rules = {one.base_offset: one.rule for one in found.deletions}
+    known = {one.base_offset: one for one in facts.segments}
     stopped = False
     for segment in seen.segments:
-        rule = by_offset.get(segment.base_offset)
+        rule, fact = rules.get(segment.base_offset), known.get(segment.base_offset)
         if segment.state is SegmentState.ACTIVE:
-            more = "; it has expired, so the broker closes it and deletes it too" if rule else ""
-            decisions.append(Decision(segment, Reason.ACTIVE, f"the broker writes to it{more}"))
+            going = rule is not None and not settings.remote
+            more = f"{_ACTIVE}; it has expired, so the broker closes it and deletes it too"
+            yield Decision(segment, Reason.ACTIVE, more if going else active)
+        elif fact is None:
+            yield Decision(segment, Reason.UNKNOWN, "it was gone when the plan was made")
+        elif rule is not None and settings.remote:
+            yield Decision(segment, Reason.REMOTE_STORAGE, f"{rule.value}: {remote_text(settings)}")
         elif rule is not None:
-            decisions.append(Decision(segment, Reason.EXPIRED, f"{rule.value}: {_BY_RULE[rule]}"))
+            yield Decision(segment, Reason.EXPIRED, f"{rule.value}: {DELETED_BY[rule]}")
         elif stopped:
-            decisions.append(Decision(segment, Reason.BEHIND_KEPT, "an older segment of its log stays"))
+            yield Decision(segment, Reason.BEHIND_KEPT, "an older segment of its log stays")
         else:
             stopped = True
-            behind = any(halt.stop is Stop.HIGH_WATERMARK for halt in found.halts)
-            reason = Reason.NOT_DISPATCHED if behind else Reason.NOT_EXPIRED
-            fact = of.get(segment.base_offset)
-            decisions.append(Decision(segment, reason, _why(segment, fact, facts, settings, found)))
-    return LogPlan(seen.name, tuple(decisions))
-
-
-def _why(
-    segment: Segment,
-    fact: SegmentFacts | None,
-    facts: LogFacts,
-    settings: RetentionSettings,
-    found: RetentionPass,
-) -> str:
-    reasons = [_reason(halt, fact, facts, settings) for halt in found.halts]
-    return "; ".join(dict.fromkeys(reason for reason in reasons if reason))
-
-
-def _reason(halt: Halt, fact: SegmentFacts | None, facts: LogFacts, settings: RetentionSettings) -> str:
-    """Say why a rule stops at a segment; "" where that is nothing to tell."""
-    if halt.stop is Stop.HIGH_WATERMARK:
-        return f"it reaches above the high watermark {facts.high_watermark}"
-    if halt.stop is Stop.POLICY:
-        return "cleanup.policy has no delete"
-    if halt.rule is Rule.LOG_START or fact is None:
-        return ""
-    if halt.rule is Rule.SIZE:
-        if settings.kept_bytes < 0:
-            return "retention.bytes is off"
-        size = sum(one.size_bytes for one in facts.segments)
-        return f"retention.bytes {bytes_text(settings.kept_bytes)}: the log has {bytes_text(size)}"
-    if halt.stop is Stop.OFF:
-        return "retention.ms is off"
-    newest = time_text(fact.largest_timestamp_ms)
-    if halt.stop is Stop.FUTURE:
-        return f"its newest record is of {newest}, in the future, and keeps all behind it"
-    return f"retention.ms {settings.kept_ms}: its newest record is of {newest}"
+            yield Decision(segment, *kept_because(fact, facts, settings, found))
 
 
 def plan_notices(node: Node, settings: TopicSettings) -> tuple[str, ...]:
-    """Return what a person should know of logs that no plan has, or has for reading alone."""
+    """Return what a person should know of logs that no plan has, or that a plan rests on."""
     notices = []
     internal = [log.name.log for _, log in node.logs if log.name.is_internal]
     if internal:
         notices.append(f"internal topics are Kafka's own, and not planned: {named_in_short(internal)}")
     if settings.unknown:
         notices.append(f"topics' own settings are unknown, so nothing expires: {settings.unknown}")
-        return tuple(notices)
-    remote = [log.name.log for _, log in node.logs if _is_remote(settings, log)]
-    if remote:
-        notices.append(f"logs with remote storage, by their local retention alone: {named_in_short(remote)}")
+    if node.left_uncleanly:
+        notices.append(
+            "no clean stop is marked: a broker that starts reads the logs' ends again, and may cut"
+        )
     return tuple(notices)
-
-
-def _is_remote(settings: TopicSettings, log: PartitionLog) -> bool:
-    found = settings.of(log.name.topic) if log.name.topic != METADATA_TOPIC else ""
-    return not isinstance(found, str) and found.remote

@@ -21,6 +21,10 @@ class RetentionSettings:
     :param delete: ``cleanup.policy`` contains delete.
     :param compact: it contains compact.
     :param remote: ``remote.storage.enable`` is true.
+    :param local_without_delete: the policy has no word; what is copied to remote storage goes by the local
+        bounds all the same, since Kafka 4.3.
+    :param segment_ms: from its first record on, until a newer record closes the active segment.
+    :param segment_bytes: size that closes it.
     """
 
     delete: bool = True
@@ -30,6 +34,9 @@ class RetentionSettings:
     remote: bool = False
     local_retention_ms: int = LIKE_RETENTION
     local_retention_bytes: int = LIKE_RETENTION
+    local_without_delete: bool = False
+    segment_ms: int = 7 * 24 * 3_600_000
+    segment_bytes: int = 1 << 30
 
     @property
     def kept_ms(self) -> int:
@@ -64,11 +71,12 @@ class LogFacts:
 
     :param segments: oldest first; the last one is active.
     :param start_offset: below it records count as deleted.
+    :param high_watermark: None: it isn't known, and nothing goes.
     """
 
     segments: tuple[SegmentFacts, ...]
     start_offset: int
-    high_watermark: int
+    high_watermark: int | None
     end_offset: int
 
 
@@ -88,6 +96,8 @@ class Stop(StrEnum):
     """Only the cleaner deletes of a log whose policy contains compact."""
     POLICY = "policy"
     """The policy doesn't contain delete."""
+    UNKNOWN = "unknown"
+    """Without the high watermark nothing tells what may go."""
     HIGH_WATERMARK = "high-watermark"
     EMPTY = "empty"
     """The last segment has nothing in it."""
@@ -217,6 +227,8 @@ def _walk(
         following = segments[place + 1] if place + 1 < len(segments) else None
         upper_bound = log.end_offset if following is None else following.base_offset
         at = segment.base_offset
+        if log.high_watermark is None:
+            return place, Halt(rule, Stop.UNKNOWN, at)
         if log.high_watermark < upper_bound:
             return place, Halt(rule, Stop.HIGH_WATERMARK, at)
         if not breaches(segment, following):

@@ -15,6 +15,8 @@ _MAX_BYTES = 1 << 20
 _DIRECTORIES = ("log.dirs", "log.dir")
 _ANY_NODE = ("node.id", "broker.id", "process.roles", "zookeeper.connect")
 _HOUR_MS, _MINUTE_MS = 3_600_000, 60_000
+_OWN_SEGMENT_BYTES = "internal.segment.bytes"
+"""Wins, as it may be smaller than what Kafka 4 allows."""
 
 RETENTION_SETTINGS = frozenset(
     {
@@ -116,6 +118,13 @@ def retention_settings(node: Mapping[str, str], topic: Mapping[str, str]) -> Ret
         remote=remote,
         local_retention_ms=local_ms if copies else LIKE_RETENTION,
         local_retention_bytes=local_bytes if copies else LIKE_RETENTION,
+        local_without_delete=copies and not policies,
+        segment_ms=number("segment.ms", "log.roll.ms", _of_hours(node, "log.roll.hours")),
+        segment_bytes=number(
+            _OWN_SEGMENT_BYTES if _OWN_SEGMENT_BYTES in topic else "segment.bytes",
+            "log.segment.bytes",
+            1 << 30,
+        ),
     )
 
 
@@ -127,9 +136,14 @@ def _default_retention_ms(node: Mapping[str, str]) -> int:
     """Return ``log.retention.ms`` where it isn't set itself (KafkaConfig#logRetentionTimeMillis)."""
     if "log.retention.minutes" in node:
         value, unit_ms = _number("log.retention.minutes", node["log.retention.minutes"]), _MINUTE_MS
-    else:
-        value, unit_ms = _number("log.retention.hours", node.get("log.retention.hours", "168")), _HOUR_MS
-    return UNLIMITED if value < 0 else value * unit_ms
+        return UNLIMITED if value < 0 else value * unit_ms
+    return _of_hours(node, "log.retention.hours")
+
+
+def _of_hours(node: Mapping[str, str], name: str) -> int:
+    """Return a setting in hours, a week where there is none."""
+    value = _number(name, node.get(name, "168"))
+    return UNLIMITED if value < 0 else value * _HOUR_MS
 
 
 def _number(name: str, text: str) -> int:

@@ -19,12 +19,13 @@ from storage_engine.kafka.archiving import (
 )
 from storage_engine.kafka.layout import LogDirectory, Node, PartitionLog, data_paths, read_node
 from storage_engine.kafka.lock_holder import lock_holder
-from storage_engine.kafka.log_end import end_offset, first_batch_ms
+from storage_engine.kafka.log_end import LogEnd, first_batch_ms, log_end
 from storage_engine.kafka.next_deletions import deletes_at_ms
-from storage_engine.kafka.plan import log_facts, plan_log, plan_notices, undecided
+from storage_engine.kafka.plan import SeenLog, log_facts, plan_log, plan_notices, undecided
+from storage_engine.kafka.rules import RetentionSettings
 from storage_engine.kafka.topic_settings import TopicSettings, read_topic_settings
 from storage_engine.model.broker_store import BrokerStore, LockedStore, Remove, StoreSettings
-from storage_engine.model.plan import LogPlan, Plan, PlanRequest
+from storage_engine.model.plan import LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import (
     Archivable,
@@ -47,60 +48,66 @@ NEVER_DELETED_FROM = (
 """What is said to who wants more."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """:param ends: by log."""
+
+    logs: tuple[LogSnapshot, ...]
+    node: Node
+    ends: Mapping[str, LogEnd]
+
+
 @dataclass(slots=True)
 class KafkaStore(BrokerStore):
     """A node's log directories, by its ``server.properties`` or by one of them.
 
-    :param seen: the last snapshot's logs and the node that they were made of.
+    :param seen: the last snapshot's logs, and what they were made of.
     """
 
     root: Path
-    seen: tuple[tuple[LogSnapshot, ...], Node] | None = None
+    seen: _Seen | None = None
 
     @property
     def data_paths(self) -> tuple[Path, ...]:
         return data_paths(self.root)
 
     def snapshot(self, now_ms: int) -> StoreSnapshot:
-        logs, node = self.seen = self._look(now_ms)
+        self.seen = seen = self._look(now_ms)
+        node = seen.node
         *others, last = (DiskUsage.of(directory.path) for directory in node.directories)
         running = any(lock_holder(directory.path) is not None for directory in node.directories)
         return StoreSnapshot(
             broker=NAME,
             root=str(self.root),
             taken_at_ms=now_ms,
-            logs=logs,
+            logs=seen.logs,
             log_disks=tuple(others) or (last,),
             dependents_disk=last,
-            crashed=not running and any(one.left_uncleanly for one in node.directories),
-            used_bytes=sum(segment.disk_bytes for log in logs for segment in log.segments),
+            crashed=not running and node.left_uncleanly,
+            used_bytes=sum(segment.disk_bytes for log in seen.logs for segment in log.segments),
         )
 
     def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
         """Decide as the broker would; what indexes and the cluster's metadata say is read here."""
-        node = self._node_of(snapshot, now_ms)
-        settings = read_topic_settings(node)
-        logs = {log.name.log: (directory, log) for directory, log in node.logs}
-        triggers, _ = self.triggers(snapshot, now_ms, request)
+        seen = self._seen_of(snapshot, now_ms)
+        topics = read_topic_settings(seen.node)
         plans = tuple(
-            _plan_log(seen, *logs[seen.name], settings, now_ms) for seen in snapshot.logs if seen.name in logs
+            _plan_log(log, topics, settings, now_ms) for log, settings in _logs(seen, snapshot, topics)
         )
-        return Plan(snapshot.root, now_ms, triggers, plans, plan_notices(node, settings))
+        triggers, _ = self.triggers(snapshot, now_ms, request)
+        return Plan(snapshot.root, now_ms, triggers, plans, plan_notices(seen.node, topics))
 
     def deletes_at_ms(self, snapshot: StoreSnapshot, now_ms: int) -> Mapping[SegmentId, int | None]:
-        node = self._node_of(snapshot, snapshot.taken_at_ms)
-        settings = read_topic_settings(node)
-        logs = {log.name.log: (directory, log) for directory, log in node.logs}
+        seen = self._seen_of(snapshot, snapshot.taken_at_ms)
         found: dict[SegmentId, int | None] = {}
-        for seen in snapshot.logs:
-            directory, log = logs[seen.name]
-            topic = settings.of(log.name.topic)
-            if isinstance(topic, str) or not seen.sealed:
+        for log, settings in _logs(seen, snapshot, read_topic_settings(seen.node)):
+            if isinstance(settings, str) or not log.seen.sealed:
                 continue
             # Of a log that its running broker deletes from just now, nothing is known.
             with suppress(FileNotFoundError):
-                moments = deletes_at_ms(log_facts(seen, directory, log), topic, now_ms)
-                found |= {SegmentId(seen.name, offset): at_ms for offset, at_ms in moments.items()}
+                facts = log_facts(log, settings, now_ms, until_kept=False)
+                moments = deletes_at_ms(facts, settings, now_ms)
+                found |= {SegmentId(log.seen.name, offset): at_ms for offset, at_ms in moments.items()}
         return found
 
     def oldest_message_ms(self, snapshot: StoreSnapshot) -> int | None:
@@ -112,22 +119,22 @@ class KafkaStore(BrokerStore):
         """Look at the node."""
         return read_node(self.root)
 
-    def _look(self, now_ms: int) -> tuple[tuple[LogSnapshot, ...], Node]:
+    def _look(self, now_ms: int) -> _Seen:
         """Look at the node's logs, again where a file went away: its broker may run, and delete."""
         left = _LOOKS
         while True:
             node, left = self.read_node(now_ms), left - 1
             try:
-                logs = (
-                    log_snapshot(directory, log) for directory, log in node.logs if not log.name.is_internal
-                )
-                return tuple(logs), node
+                return _seen(node)
             except FileNotFoundError:
                 if not left:
                     raise
 
+    def _seen_of(self, snapshot: StoreSnapshot, now_ms: int) -> _Seen:
+        return self.seen if self.seen and self.seen.logs is snapshot.logs else self._look(now_ms)
+
     def _node_of(self, snapshot: StoreSnapshot, now_ms: int) -> Node:
-        return self.seen[1] if self.seen and self.seen[0] is snapshot.logs else self.read_node(now_ms)
+        return self.seen.node if self.seen and self.seen.logs is snapshot.logs else self.read_node(now_ms)
 
     def check_manageable(self) -> None:
         if self.root.is_dir():
@@ -151,7 +158,7 @@ class KafkaStore(BrokerStore):
         return Archivable(tuple(segments), kept_out)
 
     def contexts(self, segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
-        node = self.seen[1] if self.seen else read_node(self.root)
+        node = self.seen.node if self.seen else read_node(self.root)
         logs = {log.name.log: (directory, log) for directory, log in node.logs}
         return {
             segment_id: context
@@ -161,10 +168,9 @@ class KafkaStore(BrokerStore):
         }
 
     def contradiction(self, log: str, receipts: Sequence[Receipt]) -> str:
-        logs, node = self.seen or (self.snapshot(0).logs, read_node(self.root))
-        ends = {one.name: one.max_offset for one in logs}
-        directory, found = next(pair for pair in node.logs if pair[1].name.log == log)
-        return contradiction_of(found, log_id_of(directory, found), ends[log], receipts)
+        seen = self.seen or self._look(0)
+        directory, found = next(pair for pair in seen.node.logs if pair[1].name.log == log)
+        return contradiction_of(found, log_id_of(directory, found), seen.ends[log].offset, receipts)
 
     def lock(self) -> AbstractContextManager[LockedStore]:
         raise BadInputError(f"{self.root}: {NEVER_DELETED_FROM}")
@@ -191,25 +197,46 @@ def open_store(settings: StoreSettings) -> KafkaStore:
     return store
 
 
-def _plan_log(
-    seen: LogSnapshot, directory: LogDirectory, log: PartitionLog, settings: TopicSettings, now_ms: int
-) -> LogPlan:
+def _logs(
+    seen: _Seen, snapshot: StoreSnapshot, topics: TopicSettings
+) -> Iterator[tuple[SeenLog, RetentionSettings | str]]:
+    """Yield a snapshot's logs with how long their topics' segments stay."""
+    logs = {log.name.log: (directory, log) for directory, log in seen.node.logs}
+    known: dict[str, RetentionSettings | str] = {}
+    for one in snapshot.logs:
+        if one.name in logs:
+            directory, log = logs[one.name]
+            if log.name.topic not in known:
+                known[log.name.topic] = topics.of(log.name.topic)
+            yield SeenLog(one, directory, log, seen.ends[one.name]), known[log.name.topic]
+
+
+def _plan_log(one: SeenLog, topics: TopicSettings, settings: RetentionSettings | str, now_ms: int) -> LogPlan:
     try:
-        return plan_log(seen, directory, log, settings, now_ms)
+        return plan_log(one, topics, settings, now_ms)
     except FileNotFoundError:
         # Beside its files a running broker deletes: the next look knows what is left.
-        return undecided(seen, "a segment went away while it was looked at: ask again")
+        return undecided(one.seen, Reason.UNKNOWN, "a segment went away while it was looked at: ask again")
 
 
-def log_snapshot(directory: LogDirectory, log: PartitionLog) -> LogSnapshot:
+def _seen(node: Node) -> _Seen:
+    found = [
+        (log_snapshot(directory, log, end), end)
+        for directory, log in node.logs
+        if not log.name.is_internal
+        for end in [log_end(log)]
+    ]
+    return _Seen(tuple(one for one, _ in found), node, {one.name: end for one, end in found})
+
+
+def log_snapshot(directory: LogDirectory, log: PartitionLog, end: LogEnd) -> LogSnapshot:
     """Return a log as the contract has it: all segments but the last are sealed.
 
     What is above the checkpointed high watermark counts as not yet safe; without an entry all does.
     """
-    end = end_offset(log)
     name = log.name.log
-    watermark = min(directory.high_watermarks.get(name, 0), end)
-    return LogSnapshot(name, tuple(_segments(log, end)), end, watermark)
+    watermark = min(directory.high_watermarks.get(name, 0), end.offset)
+    return LogSnapshot(name, tuple(_segments(log, end.offset)), end.offset, watermark)
 
 
 def _segments(log: PartitionLog, end: int) -> Iterator[Segment]:

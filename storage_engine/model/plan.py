@@ -48,6 +48,20 @@ class Reason(StrEnum):
     MINIMUM_RETENTION = "minimum-retention"
     REFUSED = "refused"
     """A segment of its log is not as the plan needs it, so no segment of that log goes."""
+    UNKNOWN = "unknown"
+    """What decides on it isn't known, which never lets it go."""
+    UNLIMITED = "unlimited"
+    """No bound of age or size applies to its log."""
+    SIZE_NOT_REACHED = "size-not-reached"
+    """Size alone decides on its log, and what would stay without it is too little."""
+    FUTURE_TIMESTAMP = "future-timestamp"
+    """By its newest record it is of the future, and no age is reached before that."""
+    NOT_REPLICATED = "not-replicated"
+    """Not all replicas that count have it yet."""
+    COMPACTED = "compacted"
+    """The broker's cleaner alone takes records from its log."""
+    REMOTE_STORAGE = "remote-storage"
+    """Its log is copied to remote storage, and the broker alone knows what is there."""
 
 
 DELETING = frozenset({Reason.EXPIRED, Reason.FORCED})

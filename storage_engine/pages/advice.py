@@ -182,6 +182,19 @@ REASONS: Mapping[str, tuple[str, str]] = {
     ),
     "minimum-retention": ("younger than the minimum retention", ""),
     "refused": ("its log was refused", "Mend what is named of the log; the next run plans it again."),
+    "unknown": ("what decides on it isn't known, so it stays", "Make known what is named."),
+    "unlimited": ("no bound of age or size applies to its log", ""),
+    "size-not-reached": ("its log is smaller than its bound", ""),
+    "future-timestamp": (
+        "its newest record is of the future",
+        "Wait until then, or set a bound of size for the log.",
+    ),
+    "not-replicated": (
+        "not all replicas have it yet",
+        "Look for the replica that doesn't follow.",
+    ),
+    "compacted": ("the broker's cleaner alone takes records from its log", ""),
+    "remote-storage": ("its broker deletes it by what remote storage has", ""),
 }
 """By the reason of a decision: the reason in words, and what to do where something is to be done."""
 

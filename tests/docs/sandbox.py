@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,9 +17,10 @@ import pytest
 
 from storage_engine.cli import cli, main
 from storage_engine.project.sample import unpack_sample_store
+from tests.kafka_fixture import unpack as unpack_kafka_node
 
 PROGRAM = "storage-engine"
-_PATH = re.compile(r"(?<![\w./~:-])/(?=(?:data2?|lake2?|backup|new|srv)\b)")
+_PATH = re.compile(r"(?<![\w./~:-])/(?=(?:data2?|lake2?|backup|new|srv|etc/kafka)\b)")
 """Directories that the pages speak of."""
 
 _HOLD_LOCK = """
@@ -128,12 +130,20 @@ def _locked(sandbox: Sandbox) -> None:
     assert process.stdout.readline() == b"locked\n"
 
 
+def _kafka(sandbox: Sandbox) -> None:
+    """A node of Kafka that was stopped cleanly, with /etc/kafka/server.properties."""
+    root = unpack_kafka_node(sandbox.directory / "srv" / "kafka")
+    (sandbox.directory / "etc").mkdir()
+    shutil.copytree(root, sandbox.directory / "etc" / "kafka", ignore=shutil.ignore_patterns("logs", "meta"))
+
+
 STARTS: dict[str, Callable[[Sandbox], None]] = {
     "nothing": _nothing,
     "sample": _sample,
     "archived": _archived,
     "cleaned": _cleaned,
     "locked": _locked,
+    "kafka": _kafka,
 }
 """Data that a page's commands begin with, by name."""
 

@@ -1,0 +1,65 @@
+"""What is wrong with a log's files, so that nothing may be decided by them. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from storage_engine.exceptions import CorruptFileError
+from storage_engine.kafka.layout import LogDirectory, PartitionLog, SegmentFiles
+from storage_engine.kafka.log_end import segment_end
+from storage_engine.kafka.partition_metadata import NAME, read_topic_id, text_of
+from storage_engine.kafka.topic_settings import TopicSettings
+from storage_engine.model.diagnosis import reason_of
+
+
+def topic_fault(log: PartitionLog, topics: TopicSettings) -> str:
+    """Return why a log isn't of the topic that has its name now; "" where it is, or nothing tells.
+
+    :raises OSError: the file can't be read.
+    """
+    known = topics.metadata.topic_ids.get(log.name.topic)
+    if known is None:
+        return ""
+    path = log.path / NAME
+    try:
+        found = read_topic_id(path)
+    except FileNotFoundError:
+        return f"{path}: expected the topic's id, found no file; a broker would set the log aside"
+    except CorruptFileError as error:
+        return reason_of(error)
+    if found == known:
+        return ""
+    return f"{path} has topic id {text_of(found)}, and the cluster's metadata have {text_of(known)}"
+
+
+def start_fault(directory: LogDirectory, log: PartitionLog, end: int) -> str:
+    """Return what is wrong with a log's start in the checkpoint; "" where nothing is."""
+    start = directory.log_starts.get(log.name.log)
+    if start is None or start <= end:
+        return ""
+    return (
+        f"{log.path}: its start {start} in the checkpoint lies above its end {end}; a broker would delete "
+        "all of its segments"
+    )
+
+
+def holes(directory: LogDirectory, log: PartitionLog, segments: Sequence[SegmentFiles]) -> Iterator[str]:
+    """Yield where a segment doesn't end at the beginning of the next one.
+
+    The cleaner leaves such gaps in what it has cleaned: there they are nothing to tell.
+
+    :param segments: of the log, oldest first and none left out.
+    :raises OSError: a segment can't be read.
+    """
+    cleaned_to = directory.cleaned_to.get(log.name.log, 0)
+    for segment, following in pairwise(segments):
+        end = segment_end(segment)
+        if end == following.base_offset or end < following.base_offset <= cleaned_to:
+            continue
+        what = "is missing" if end < following.base_offset else "is there twice"
+        first, last = sorted((end, following.base_offset))
+        yield (
+            f"{segment.log.path} ends at offset {end}, and the next segment begins at "
+            f"{following.base_offset}: [{first}, {last}) {what}"
+        )

@@ -1,0 +1,408 @@
+"""Why a segment isn't deleted, by nodes made by hand, and what a running cluster changes in it."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from storage_engine.exceptions import CorruptFileError, StorageEngineError, StoreLayoutError
+from storage_engine.kafka import BROKER
+from storage_engine.kafka.layout import Node, read_node
+from storage_engine.kafka.live.overlay import with_live
+from storage_engine.kafka.live_facts import LiveFacts, LivePartition
+from storage_engine.kafka.log_end import log_end, segment_facts
+from storage_engine.kafka.plan import SeenLog, log_facts
+from storage_engine.kafka.rules import LogFacts, RetentionSettings, retention_pass
+from storage_engine.kafka.store import KafkaStore, log_snapshot
+from storage_engine.model.broker_store import StoreSettings
+from storage_engine.model.plan import Decision, Plan, PlanRequest, Reason
+from storage_engine.retention.broker_answers import propose, take_snapshot
+from tests.kafka.made_node import CLUSTER, WRITTEN_MS, MadeNode, batch_of, feature_level, metadata_record
+
+DAY_MS = 24 * 3_600_000
+NOW_MS = WRITTEN_MS + 10 * DAY_MS
+THREE = {0: [batch_of(0)], 2: [batch_of(2)], 4: [batch_of(4)]}
+"""Two closed segments and an active one, of two records each."""
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> MadeNode:
+    return MadeNode(tmp_path / "node")
+
+
+@dataclass(slots=True)
+class _Beside(KafkaStore):
+    """A node whose cluster has said something."""
+
+    facts: LiveFacts = field(default_factory=lambda: LiveFacts(NOW_MS, CLUSTER, {}))
+
+    def read_node(self, now_ms: int) -> Node:
+        return with_live(KafkaStore.read_node(self, now_ms), self.facts, "localhost:9092")
+
+
+def planned(root: Path, live: LiveFacts | None = None, now_ms: int = NOW_MS) -> Plan:
+    store = KafkaStore(root) if live is None else _Beside(root, facts=live)
+    return propose(store, take_snapshot(store, now_ms, "kafka"), now_ms, PlanRequest())
+
+
+def decisions(
+    root: Path, log: str = "t-0", live: LiveFacts | None = None, now_ms: int = NOW_MS
+) -> Sequence[Decision]:
+    (found,) = [one for one in planned(root, live, now_ms).logs if one.log == log]
+    return found.decisions
+
+
+def first(root: Path, live: LiveFacts | None = None, now_ms: int = NOW_MS) -> tuple[Reason, str]:
+    found = decisions(root, live=live, now_ms=now_ms)[0]
+    return found.reason, found.detail
+
+
+def asked(**facts: object) -> LiveFacts:
+    return LiveFacts(NOW_MS, CLUSTER, {"t-0": replace(LivePartition(leader=1), **facts)})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("settings", "now_ms", "reason", "said"),
+    [
+        ({}, NOW_MS, Reason.EXPIRED, "retention.ms: its newest record is older"),
+        ({}, WRITTEN_MS, Reason.NOT_EXPIRED, "so it stays until 2027-01-22 08:00:00Z"),
+        ({"retention.ms": "-1"}, NOW_MS, Reason.UNLIMITED, "retention.ms is off; retention.bytes is off"),
+        (
+            {"retention.ms": "-1", "retention.bytes": "1000"},
+            NOW_MS,
+            Reason.SIZE_NOT_REACHED,
+            "retention.bytes 1000 bytes isn't reached: the log has",
+        ),
+        ({"cleanup.policy": ""}, NOW_MS, Reason.UNLIMITED, "cleanup.policy has no delete"),
+        ({}, WRITTEN_MS - 1, Reason.FUTURE_TIMESTAMP, "in the future, and keeps all behind it until 2027"),
+        ({"cleanup.policy": "compact"}, NOW_MS, Reason.COMPACTED, "it never has, by its checkpoint"),
+        ({"cleanup.policy": "compact,delete"}, NOW_MS, Reason.COMPACTED, "and deletes what has expired"),
+        ({"retention.ms": "soon"}, NOW_MS, Reason.UNKNOWN, "retention.ms: expected a whole number, found"),
+    ],
+)
+def test_each_reason_has_its_word_and_its_sentence(
+    made: MadeNode, settings: Mapping[str, str], now_ms: int, reason: Reason, said: str
+) -> None:
+    made.add("t-0", THREE, settings=settings)
+    found, detail = first(made.write(), now_ms=now_ms)
+    assert (found, said in detail) == (reason, True), detail
+
+
+def test_the_active_segment_says_when_it_closes(made: MadeNode) -> None:
+    made.add("t-0", {0: [batch_of(0)]}, settings={"segment.ms": "3600000", "segment.bytes": "1048576"})
+    made.add("empty-0", {0: []})
+    made.node_settings = {"log.retention.hours": "1000"}
+    root = made.write()
+    (active,) = decisions(root, now_ms=WRITTEN_MS + 60_000)
+    assert "it closes with a record of 2027-01-15 09:00:00Z or later, by segment.ms" in active.detail
+    assert "or at segment.bytes 1.0 MiB (it has" in active.detail
+    (active,) = decisions(root)
+    assert "it closes with the next record: segment.ms was over at 2027-01-15 09:00:00Z" in active.detail
+    (active,) = decisions(root, "empty-0")
+    assert "it is empty" in active.detail
+
+
+def test_what_has_a_remote_copy_is_never_planned(made: MadeNode) -> None:
+    remote = {"remote.storage.enable": "true", "retention.ms": "-1"}
+    made.add("t-0", THREE, settings={**remote, "local.retention.ms": "1000"})
+    made.add("kept-0", THREE, settings={**remote, "local.retention.ms": "-1"})
+    made.add("empty-0", THREE, settings={**remote, "local.retention.ms": "1000", "cleanup.policy": ""})
+    root = made.write()
+    assert planned(root).to_delete == ()
+    found = decisions(root)
+    assert [one.reason for one in found] == [Reason.REMOTE_STORAGE, Reason.REMOTE_STORAGE, Reason.ACTIVE]
+    assert found[0].detail.startswith("retention.ms: the broker deletes it once remote storage has it")
+    assert decisions(root, "kept-0")[0].reason is Reason.UNLIMITED
+    assert decisions(root, "empty-0")[0].reason is Reason.REMOTE_STORAGE
+    assert "only Kafka 4.3 and newer do so" in decisions(root, "empty-0")[0].detail
+
+
+def test_internal_topics_are_named_and_not_planned(made: MadeNode) -> None:
+    for name in ("__consumer_offsets-0", "__transaction_state-3", "__remote_log_metadata-1", "t-0"):
+        made.add(name, THREE)
+    found = planned(made.write())
+    assert [log.log for log in found.logs] == ["t-0"]
+    assert any("not planned: __cluster_metadata-0, __consumer_offsets-0" in one for one in found.notices)
+
+
+def test_an_unknown_high_watermark_is_said_and_frees_nothing(made: MadeNode) -> None:
+    made.add("t-0", THREE)
+    made.watermarks.clear()
+    reason, detail = first(made.write())
+    assert reason is Reason.UNKNOWN
+    assert "its high watermark isn't known" in detail
+    assert first(made.properties, asked(high_watermark=6))[0] is Reason.EXPIRED
+    assert first(made.properties, asked(high_watermark=3))[0] is Reason.EXPIRED
+    assert decisions(made.properties, live=asked(high_watermark=3))[1].reason is Reason.NOT_REPLICATED
+
+
+def test_a_replica_that_does_not_follow_keeps_what_it_lacks(made: MadeNode) -> None:
+    made.add("t-0", THREE)
+    made.watermarks["t-0"] = 1
+    reason, detail = first(made.write())
+    assert (reason, "above the high watermark 1" in detail) == (Reason.NOT_REPLICATED, True)
+
+
+@pytest.mark.parametrize("live", [asked(), LiveFacts(NOW_MS, CLUSTER, {})])
+def test_what_a_cluster_does_not_say_frees_nothing(made: MadeNode, live: LiveFacts) -> None:
+    made.add("t-0", THREE)
+    made.watermarks.clear()
+    assert planned(made.write(), live).to_delete == ()
+
+
+def test_a_running_cluster_says_settings_and_start(made: MadeNode) -> None:
+    made.add("t-0", THREE, settings={"retention.ms": "-1"})
+    root = made.write()
+    assert first(root)[0] is Reason.UNLIMITED
+    assert first(root, asked(topic_settings={"retention.ms": "1000"}))[0] is Reason.EXPIRED
+    assert first(root, asked(topic_settings={"cleanup.policy": "compact"}))[0] is Reason.COMPACTED
+    assert first(root, asked(log_start=2)) == (
+        Reason.EXPIRED,
+        "log-start: lies below the log's start: its records count as deleted",
+    )
+
+
+def test_another_topic_of_the_same_name_frees_nothing(made: MadeNode) -> None:
+    path = made.add("t-0", THREE)
+    root = made.write()
+    other = asked(topic_id=uuid.uuid4(), topic_settings={"retention.ms": "1"})
+    assert planned(root, other, WRITTEN_MS + DAY_MS).to_delete == ()
+    (path / "partition.metadata").write_text(f"version: 0\ntopic_id: {'B' * 21}A")
+    reason, detail = first(root)
+    assert reason is Reason.REFUSED
+    assert detail.startswith(
+        f"{path}/partition.metadata has topic id {'B' * 21}A, and the cluster's metadata"
+    )
+    (path / "partition.metadata").write_text("version: 0\n")
+    assert "partition.metadata: at byte 11 expected one line with the topic_id" in first(root)[1]
+    (path / "partition.metadata").unlink()
+    reason, detail = first(root)
+    assert (reason, "partition.metadata: expected the topic's id, found no file" in detail) == (
+        Reason.REFUSED,
+        True,
+    )
+
+
+def test_a_start_above_the_end_is_refused(made: MadeNode) -> None:
+    path = made.add("t-0", THREE)
+    root = made.write()
+    made.checkpoint("log-start-offset-checkpoint", {"t-0": 7})
+    assert first(root) == (
+        Reason.REFUSED,
+        f"{path}: its start 7 in the checkpoint lies above its end 6; a broker would delete all of its "
+        "segments",
+    )
+
+
+def test_a_hole_between_segments_is_refused(made: MadeNode) -> None:
+    path = made.add("t-0", THREE)
+    root = made.write()
+    (path / f"{2:020d}.log").unlink()
+    reason, detail = first(root)
+    assert reason is Reason.REFUSED
+    assert detail == (
+        f"{path}/{0:020d}.log ends at offset 2, and the next segment begins at 4: [2, 4) is missing"
+    )
+    made.checkpoint("cleaner-offset-checkpoint", {"t-0": 4})
+    assert first(root)[0] is Reason.EXPIRED, "the cleaner leaves gaps"
+    assert [one.reason for one in decisions(root, now_ms=WRITTEN_MS)] == [Reason.NOT_EXPIRED, Reason.ACTIVE]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        metadata_record(4, b"", version=1),
+        metadata_record(2, b"", version=9),
+        feature_level("metadata.version", 99),
+    ],
+)
+def test_newer_metadata_make_settings_unknown(made: MadeNode, record: bytes) -> None:
+    made.add("t-0", THREE)
+    made.more_records = [feature_level("metadata.version", 27)]
+    assert first(made.write())[0] is Reason.EXPIRED
+    made.more_records = [record]
+    reason, detail = first(made.write())
+    assert reason is Reason.UNKNOWN
+    assert "__cluster_metadata-0/00000000000000000000.log: expected" in detail
+
+
+BAD_CHECKPOINTS = ("0\n2\nt 0 5\n", "1\n1\nt 0 5\n", "0\n1\nt 0 five\n", "0\n1\nt 0 -5\n", "x")
+
+
+def _twice(made: MadeNode) -> None:
+    made.add("t-0", THREE, directory=1)
+    made.write()
+
+
+def _of_two_clusters(made: MadeNode) -> None:
+    (made.directories[1] / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=other\n")
+
+
+def _of_a_newer_version(made: MadeNode) -> None:
+    (made.directories[1] / "meta.properties").write_text("version=2\nnode.id=1\ncluster.id=other\n")
+
+
+BAD_NODES: tuple[tuple[Callable[[MadeNode], None], type[StorageEngineError], str], ...] = (
+    (_twice, StoreLayoutError, "log t-0: expected one directory, found .*/a/t-0 and .*/b/t-0"),
+    (_of_two_clusters, StoreLayoutError, "expected log directories of one cluster, found those of other and"),
+    (_of_a_newer_version, CorruptFileError, "b/meta.properties: at byte 0 expected version 0 or 1, found 2"),
+)
+
+
+def files_of(root: Path) -> Mapping[str, tuple[int, str]]:
+    return {
+        str(path): (path.stat().st_mtime_ns, hashlib.sha256(path.read_bytes()).hexdigest())
+        for path in sorted(root.rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.mark.parametrize(("spoil", "error", "said"), BAD_NODES)
+def test_a_bad_node_is_one_error_and_stays_as_it_is(
+    tmp_path: Path, spoil: Callable[[MadeNode], None], error: type[StorageEngineError], said: str
+) -> None:
+    made = MadeNode(tmp_path / "node", ("a", "b"))
+    made.add("t-0", THREE)
+    made.write()
+    spoil(made)
+    before = files_of(tmp_path)
+    with pytest.raises(error, match=f"{said}.*Nothing was changed"):
+        planned(made.properties)
+    assert BROKER.diagnose(StoreSettings(str(made.properties)), None, NOW_MS).refused
+    assert files_of(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["replication-offset-checkpoint", "log-start-offset-checkpoint", "cleaner-offset-checkpoint"],
+)
+@pytest.mark.parametrize("content", BAD_CHECKPOINTS)
+def test_a_bad_checkpoint_is_one_error(made: MadeNode, name: str, content: str) -> None:
+    made.add("t-0", THREE)
+    root = made.write()
+    (made.directories[0] / name).write_text(content)
+    before = files_of(made.root)
+    with pytest.raises(CorruptFileError, match=rf"{name}: at byte \d+ expected .*Nothing was changed"):
+        planned(root)
+    assert files_of(made.root) == before
+
+
+def test_markers_of_two_stops_are_no_clean_stop(tmp_path: Path) -> None:
+    made = MadeNode(tmp_path / "node", ("a", "b"))
+    made.add("t-0", THREE)
+    root = made.write()
+    assert not KafkaStore(root).snapshot(NOW_MS).crashed
+    (made.directories[1] / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":8}')
+    assert KafkaStore(root).snapshot(NOW_MS).crashed
+    assert any("no clean stop is marked" in one for one in planned(root).notices)
+
+
+LOGS = st.lists(st.tuples(st.integers(-10, 10), st.integers(1, 3)), min_size=1, max_size=5)
+"""Of each segment the day of its records and how many batches it has."""
+SETTINGS = st.fixed_dictionaries(
+    {},
+    optional={
+        "retention.ms": st.sampled_from(["-1", "0", str(3 * DAY_MS)]),
+        "retention.bytes": st.sampled_from(["-1", "0", "100", "300"]),
+        "cleanup.policy": st.sampled_from(["delete", "compact", "compact,delete", ""]),
+        "remote.storage.enable": st.just("true"),
+    },
+)
+NODES = st.lists(
+    st.tuples(LOGS, SETTINGS, st.one_of(st.none(), st.integers(0, 12)), st.integers(0, 12)),
+    min_size=1,
+    max_size=4,
+)
+made_often = hypothesis_settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+def node_of(
+    root: Path, logs: Sequence[tuple[Sequence[tuple[int, int]], Mapping[str, str], int | None, int]]
+) -> Path:
+    made = MadeNode(root / uuid.uuid4().hex)
+    starts = {}
+    for number, (shape, settings, watermark, start) in enumerate(logs):
+        segments, at = {}, 0
+        for day, count in shape:
+            ms = WRITTEN_MS + day * DAY_MS
+            segments[at] = [batch_of(at + 2 * i, ms=ms) for i in range(count)]
+            at += 2 * count
+        made.add(f"t{number}-0", segments, settings=settings)
+        if watermark is None:
+            del made.watermarks[f"t{number}-0"]
+        else:
+            made.watermarks[f"t{number}-0"] = min(watermark, at)
+        starts[f"t{number}-0"] = min(start, at)
+    made.checkpoint("log-start-offset-checkpoint", starts)
+    return made.write()
+
+
+def words(plan: Plan) -> dict[str, list[tuple[int, str, str]]]:
+    return {
+        log.log: [(one.segment.base_offset, one.reason.value, one.detail) for one in log.decisions]
+        for log in plan.logs
+    }
+
+
+@made_often
+@given(logs=NODES)
+def test_one_plan_of_many_logs_is_many_plans_of_one(
+    tmp_path: Path, logs: list[tuple[list[tuple[int, int]], dict[str, str], int | None, int]]
+) -> None:
+    together = words(planned(node_of(tmp_path, logs), now_ms=WRITTEN_MS))
+    for number, one in enumerate(logs):
+        alone = words(planned(node_of(tmp_path, [one]), now_ms=WRITTEN_MS))
+        assert alone["t0-0"] == together[f"t{number}-0"]
+
+
+@made_often
+@given(logs=NODES, left_out=st.sampled_from(["watermarks", "metadata", "properties", "ids", "metadata.log"]))
+def test_what_is_unknown_never_frees(
+    tmp_path: Path,
+    logs: list[tuple[list[tuple[int, int]], dict[str, str], int | None, int]],
+    left_out: str,
+) -> None:
+    root = node_of(tmp_path, logs)
+    known = {segment.id for segment in planned(root, now_ms=WRITTEN_MS).to_delete}
+    logs_dir = root.parent / "logs"
+    if left_out == "watermarks":
+        (logs_dir / "replication-offset-checkpoint").unlink()
+    elif left_out == "metadata":
+        (root.parent / "meta" / "__cluster_metadata-0" / f"{0:020d}.log").write_bytes(b"")
+    elif left_out == "metadata.log":
+        (root.parent / "meta" / "__cluster_metadata-0" / f"{0:020d}.log").unlink()
+    elif left_out == "ids":
+        for path in logs_dir.glob("*/partition.metadata"):
+            path.unlink()
+    else:
+        root = logs_dir
+    assert planned(root, now_ms=WRITTEN_MS).to_delete == (), known
+
+
+@made_often
+@given(logs=NODES)
+def test_reading_few_indexes_decides_as_reading_all(
+    tmp_path: Path, logs: list[tuple[list[tuple[int, int]], dict[str, str], int | None, int]]
+) -> None:
+    for directory, log in read_node(node_of(tmp_path, logs).parent / "logs").logs:
+        end = log_end(log)
+        one = SeenLog(log_snapshot(directory, log, end), directory, log, end)
+        facts = tuple(segment_facts(each, active=each is log.segments[-1]) for each in log.segments)
+        whole = LogFacts(facts, one.start_offset, one.high_watermark, end.offset)
+        for kept_ms in (-1, 0, 2 * DAY_MS):
+            for kept_bytes in (-1, 0, 200):
+                settings = RetentionSettings(retention_ms=kept_ms, retention_bytes=kept_bytes)
+                few = log_facts(one, settings, WRITTEN_MS)
+                assert retention_pass(few, settings, WRITTEN_MS) == retention_pass(
+                    whole, settings, WRITTEN_MS
+                )
