@@ -11,9 +11,10 @@ from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 
-from storage_engine.exceptions import StorageEngineError
+from storage_engine.exceptions import StorageEngineError, StoreLayoutError
 from storage_engine.kafka.checkpoints import LEADER_EPOCHS, LeaderEpoch, read_leader_epochs
 from storage_engine.kafka.layout import LogDirectory, PartitionLog
+from storage_engine.kafka.log_faults import holes, topic_fault
 from storage_engine.kafka.open_transactions import open_transactions
 from storage_engine.kafka.partition_metadata import NAME as PARTITION_METADATA
 from storage_engine.kafka.partition_metadata import read_topic_id, text_of
@@ -72,16 +73,15 @@ def _kept_out(directory: LogDirectory, log: PartitionLog, settings: TopicSetting
     if directory.meta is None or not directory.meta.cluster_id:
         return f"{directory.path} doesn't say of which cluster it is"
     try:
-        found = read_topic_id(log.path / PARTITION_METADATA)
-    except FileNotFoundError:
-        return f"it has no {PARTITION_METADATA}, so its topic isn't certain"
-    except (StorageEngineError, OSError) as error:
-        return f"its topic isn't certain: {reason_of(error)}"
-    known = settings.metadata.topic_ids.get(log.name.topic)
-    if found != known:
-        said = "none" if known is None else text_of(known)
-        return f"its topic id is {text_of(found)}, and the cluster's metadata have {said}"
-    return ""
+        # Where nothing tells which topic it is of, no receipt could.
+        return topic_fault(log, settings) or _unnamed(log)
+    except OSError as error:
+        return f"its topic isn't certain: {error}"
+
+
+def _unnamed(log: PartitionLog) -> str:
+    path = log.path / PARTITION_METADATA
+    return "" if path.exists() else f"it has no {PARTITION_METADATA}, so its topic isn't certain"
 
 
 def _first_open(log: PartitionLog, end: int, log_end: int) -> int | None:
@@ -102,10 +102,18 @@ def contexts_of(
     """Yield what is known of archivable segments of a log beside their files.
 
     :param segments: of this log, oldest first.
+    :raises StoreLayoutError: a segment is missing between them, or behind the last.
     :raises CorruptFileError: a transaction index or the log's epochs can't be what their names say.
     :raises OSError: a file can't be read.
     """
     log_id = log_id_of(directory, log)
+    by_offset = {files.base_offset: place for place, files in enumerate(log.segments)}
+    behind = by_offset[segments[-1].base_offset] + 2
+    if hole := next(holes(directory, log, log.segments[by_offset[segments[0].base_offset] : behind]), ""):
+        raise StoreLayoutError(
+            f"log {log.name.log}: expected segments back to back, found that {hole}. Nothing of it was "
+            "archived. Bring the segment back, or let its broker copy the log from a replica."
+        )
     epochs = _epochs(log)
     aborted = list(_aborted(log, segments[0].base_offset))
     for segment in segments:

@@ -147,7 +147,7 @@ class KafkaStore(BrokerStore):
         """Leave out what is compacted, has remote storage, isn't replicated yet or in an open transaction."""
         node = self._node_of(snapshot, snapshot.taken_at_ms)
         settings = read_topic_settings(node)
-        logs = {log.name.log: (directory, log) for directory, log in node.logs}
+        logs = {log.name.log: (directory, log) for directory, log in _as_its_broker_knows(node)}
         segments: list[Segment] = []
         kept_out: dict[str, str] = {}
         for seen in snapshot.logs:
@@ -179,6 +179,19 @@ class KafkaStore(BrokerStore):
         self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
     ) -> None:
         raise BadInputError(f"{self.root}: {NEVER_DELETED_FROM}")
+
+
+def _as_its_broker_knows(node: Node) -> Iterator[tuple[LogDirectory, PartitionLog]]:
+    """Yield logs with their directories: a stopped broker's own checkpoint bounds what is replicated.
+
+    What its cluster took since may differ from the end of this copy, as its next start cuts that off.
+    """
+    own: dict[Path, LogDirectory] = {}
+    if node.live is not None:
+        stopped = [one.path for one in node.directories if lock_holder(one.path) is None]
+        own = {one.path: one for one in read_node(node.root).directories if one.path in stopped}
+    for directory, log in node.logs:
+        yield own.get(directory.path, directory), log
 
 
 def open_store(settings: StoreSettings) -> KafkaStore:

@@ -91,6 +91,15 @@ def test_a_damaged_log_keeps_no_other_out(store: ManagedStore, at: int, expected
     assert len({one.log for one in done.receipts}) > 10
 
 
+def test_a_log_without_a_segment_in_the_middle_keeps_no_other_out(store: ManagedStore) -> None:
+    paths = sorted((logs_of(store) / "plain-0").glob("*.log"))
+    paths[2].unlink()
+    done = archive(store, "hole")
+    assert [one.log for one in done.refused] == ["plain-0"]
+    assert f"{paths[1]} ends at offset {int(paths[2].stem)}, and the next" in done.refused[0].why
+    assert len({one.log for one in done.receipts}) > 10
+
+
 def test_a_log_with_other_leaders_is_refused_until_a_person_adopts_it(store: ManagedStore) -> None:
     first = archive(store, "first", budget_bytes=1)
     (row,) = first.receipts

@@ -115,12 +115,12 @@ def test_nothing_is_archived_above_the_first_offset_of_an_open_transaction(copy:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda log: (log / "partition.metadata").unlink(), "it has no partition.metadata"),
+        (lambda log: (log / "partition.metadata").unlink(), "expected the topic's id, found no file"),
         (
             lambda log: edit(log / "partition.metadata", lambda text: text[:-4] + "AAAA"),
             "and the cluster's metadata have",
         ),
-        (lambda log: (log / "partition.metadata").write_text("version: 1\n"), "its topic isn't certain"),
+        (lambda log: (log / "partition.metadata").write_text("version: 1\n"), "expected 'version: 0'"),
     ],
 )
 def test_a_log_whose_topic_is_not_certain_stays_out(
