@@ -79,7 +79,7 @@ def receipts_in(
     condition, offsets = all_equal(where), base_offsets or EVERY_OFFSET
     if base_offsets is not None:
         condition = And(condition, between("base_offset", *base_offsets))
-    rows = _read(table, condition, offsets)
+    rows = read_receipts(table, condition, offsets)
     return rows if superseded else current(rows)
 
 
@@ -116,10 +116,14 @@ def list_stores(lake: Lake) -> tuple[StoreSummary, ...]:
     return tuple(_summary(by_store[store_id]) for store_id in sorted(by_store))
 
 
-def _read(
+def read_receipts(
     table: Table, where: BooleanExpression, base_offsets: Offsets = EVERY_OFFSET
 ) -> tuple[Receipt, ...]:
-    """Return rows in the order of the chain."""
+    """Return rows of a loaded ``segments`` table, superseded ones too, by their place in a store's chain.
+
+    :param base_offsets: only files are read that can hold a segment whose base offset lies within these two.
+    :raises LakeUnavailableError: the table can't be read.
+    """
     with metadata_errors(table.location(), "read receipts"):
         rows = read_rows(table, where, base_offsets=base_offsets).to_pylist()
     return tuple(sorted(map(receipt_of_row, rows), key=lambda r: r.sequence))

@@ -32,7 +32,7 @@ Offsets = tuple[int, int]
 EVERY_OFFSET: Offsets = (-(2**63), 2**63 - 1)
 
 _OFFSET_COLUMNS = ("segment_base_offset", "base_offset")
-_KEPT_BOUNDS = ("store_id", "lineage", "log", *_OFFSET_COLUMNS, "sequence")
+_KEPT_BOUNDS = ("store_id", "lineage", "log", *_OFFSET_COLUMNS, "sequence", "log_id")
 _POSITIONS = {field.name: at for at, field in enumerate(DATA_FILE_TYPE[2].fields)}
 
 

@@ -85,7 +85,11 @@ _COMMON_PROPERTIES = {
     **GROWTH_PROPERTIES,
 }
 
-SEGMENTS_PROPERTIES = _COMMON_PROPERTIES
+SEGMENTS_PROPERTIES = {
+    **_COMMON_PROPERTIES,
+    # Of a log's own identity the beginning says little.
+    "write.metadata.metrics.column.log_id": "truncate(64)",
+}
 
 _INTEGERS = {"lineage", "proof_version"}
 

@@ -1,0 +1,121 @@
+"""What another replica of a log has archived, and which segments here that stands for.
+
+Stores of one cluster may share a lake. Their receipts of one log have the same ``log_id``, and segments that
+are cut otherwise: a receipt counts here only where the log's own files, put together over the receipt's
+offsets, have its SHA-256.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+
+from pyiceberg.expressions import And, BooleanExpression, In, NotEqualTo
+
+from storage_engine.lake.catalog import Lake
+from storage_engine.lake.filters import between
+from storage_engine.lake.receipts import current, read_receipts
+from storage_engine.lake.soundness import Depth
+from storage_engine.lake.soundness_reader import broken_receipts
+from storage_engine.model.receipt import Receipt
+from storage_engine.model.store import Segment
+
+HashRange = Callable[[int, int], "str | None"]
+"""Gives the SHA-256 of a log's bytes at the offsets [first, end), in hex; None where it has no such bytes."""
+
+_MOST_NAMED = 200
+"""Logs that are named where the table is read; of more all are read."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaCover:
+    """A segment that other replicas' receipts cover.
+
+    :param receipts: each has the bytes of this log at its offsets; by offset.
+    """
+
+    segment: Segment
+    receipts: tuple[Receipt, ...]
+
+
+def replica_receipts(
+    lake: Lake, store_id: str, logs: Mapping[str, tuple[int, int]]
+) -> dict[str, tuple[Receipt, ...]]:
+    """Return other stores' receipts that lie inside the offsets of logs, by log, store and offset.
+
+    Of each segment that which counts, whatever its lineage: the bytes tell. The table is read once, and of it
+    only files that may have one, by their bounds.
+
+    :param store_id: the store that asks.
+    :param logs: by ``Receipt.log_id``, the first offset and that behind the last.
+    :raises LakeUnavailableError: the table can't be read.
+    """
+    table = lake.segments()
+    if not logs or "log_id" not in table.schema().column_names:
+        return {}
+    first, end = min(it[0] for it in logs.values()), max(it[1] for it in logs.values())
+    if first >= end:
+        return {}
+    # PyIceberg's constructors take (term, literal); their pydantic models declare something else.
+    where: BooleanExpression = And(
+        NotEqualTo("store_id", store_id),  # type: ignore[call-arg,arg-type]
+        between("base_offset", first, end - 1),
+    )
+    if len(logs) <= _MOST_NAMED:
+        where = And(where, In("log_id", set(logs)))  # type: ignore[call-arg,arg-type]
+    inside: dict[tuple[str, str], list[Receipt]] = {}
+    for row in read_receipts(table, where, (first, end - 1)):
+        log_first, log_end = logs.get(row.log_id or "", (0, 0))
+        if log_first <= row.base_offset and row.end <= log_end:
+            inside.setdefault((str(row.log_id), row.store_id), []).append(row)
+    found: dict[str, tuple[Receipt, ...]] = {}
+    for log_id, other in sorted(inside):
+        found[log_id] = (*found.get(log_id, ()), *current(inside[log_id, other]))
+    return found
+
+
+def covered_by_replicas(
+    lake: Lake, segments: Sequence[Segment], found: Sequence[Receipt], hash_range: HashRange
+) -> tuple[ReplicaCover, ...]:
+    """Return which segments of a log other replicas have archived, byte for byte.
+
+    A receipt counts where its files are sound and this log has its bytes. Whether the chain of its store is
+    whole, is not looked at. Only ranges are hashed that may cover one of the segments.
+
+    :param segments: of one log, oldest first.
+    :param found: of :func:`replica_receipts`, for this log.
+    :param hash_range: of this log's files.
+    :raises LakeUnavailableError: the lake can't be read.
+    """
+    # What the offsets alone leave uncovered, no hash covers.
+    wanted = {row.identity: row for cover in _covers(segments, found) for row in cover.receipts}
+    broken = broken_receipts(lake, list(wanted.values()), Depth.SIZES)
+    same: list[Receipt] = []
+    for row in wanted.values():
+        if row.identity in broken or _reached(same, row.base_offset) >= row.end:
+            # Several replicas may have archived the same offsets: once is enough.
+            continue
+        if hash_range(row.base_offset, row.end) == row.sha256:
+            same.append(row)
+    return tuple(_covers(segments, same))
+
+
+def _covers(segments: Iterable[Segment], rows: Iterable[Receipt]) -> Iterable[ReplicaCover]:
+    """Yield the segments all of whose offsets receipts have, of whatever stores."""
+    ordered = sorted(rows, key=attrgetter("base_offset", "end"))
+    for segment in segments:
+        first, end = segment.base_offset, segment.end_offset
+        if _reached(ordered, first) >= end:
+            inside = (row for row in ordered if row.end > first and row.base_offset < end)
+            yield ReplicaCover(segment, tuple(inside))
+
+
+def _reached(rows: Iterable[Receipt], first: int) -> int:
+    """Return up to which offset receipts have all from ``first`` on."""
+    reached = first
+    for row in sorted(rows, key=attrgetter("base_offset")):
+        if row.base_offset > reached:
+            break
+        reached = max(reached, row.end)
+    return reached

@@ -1,0 +1,150 @@
+"""Replicas of one log, which cut the same batches into other files."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage_engine.kafka.range_digest import sha256_of_range
+from storage_engine.kafka.record_batch import read_batches
+from storage_engine.lake.names import data_file_of
+from storage_engine.lake.replica_coverage import covered_by_replicas, replica_receipts
+from storage_engine.model.store import FileFacts, Segment, SegmentState
+from tests.kafka.lakes import STORE, archive, new_lake, segments_of
+from tests.lake.garbage_helpers import local
+
+LOG = "javacodec-0"
+
+
+def recut(segments: list[Segment], directory: Path, every: int) -> list[Segment]:
+    """Return a replica of a log whose files have so many batches each, but the last, which may have fewer."""
+    data = b"".join(Path(one.facts.path).read_bytes() for one in segments)
+    found = read_batches(data)
+    directory.mkdir()
+    starts = list(range(0, len(found.positions), every))
+    cuts = [*(int(found.positions[at]) for at in starts), len(data)]
+    bases = [*(int(found.base_offsets[at]) for at in starts), segments[-1].end_offset]
+    bases[0] = segments[0].base_offset
+    replica = []
+    for (begin, end), (base, following) in zip(pairwise(cuts), pairwise(bases), strict=True):
+        path = directory / f"{base:020d}.log"
+        path.write_bytes(data[begin:end])
+        replica.append(Segment(LOG, base, FileFacts.of(path), SegmentState.SEALED, end=following))
+    return replica
+
+
+@pytest.fixture(scope="module")
+def original(node: Path) -> list[Segment]:
+    return segments_of(node, LOG)
+
+
+@pytest.fixture(scope="module")
+def replica(original: list[Segment], tmp_path_factory: pytest.TempPathFactory) -> list[Segment]:
+    return recut(original, tmp_path_factory.mktemp("replica") / LOG, 7)
+
+
+def test_a_range_has_one_digest_however_it_is_cut(original: list[Segment], replica: list[Segment]) -> None:
+    data = b"".join(Path(one.facts.path).read_bytes() for one in original)
+    found = read_batches(data)
+    ends = [*found.base_offsets.tolist()[1:], original[-1].end_offset]
+    every = list(
+        zip(found.base_offsets.tolist(), ends, found.positions.tolist(), found.sizes.tolist(), strict=True)
+    )
+
+    @given(st.tuples(*[st.integers(0, len(every) - 1)] * 2).map(sorted))
+    def one_digest(chosen: list[int]) -> None:
+        (first, _, begin, _), (_, end, at, size) = every[chosen[0]], every[chosen[1]]
+        expected = hashlib.sha256(data[begin : at + size]).hexdigest()
+        assert sha256_of_range(original, first, end) == expected
+        assert sha256_of_range(replica, first, end) == expected
+
+    one_digest()
+
+
+def test_a_range_that_no_batches_have_has_none(original: list[Segment], replica: list[Segment]) -> None:
+    found = read_batches(Path(original[0].facts.path).read_bytes())
+    long = next(
+        (base, last)
+        for base, last in zip(found.base_offsets.tolist(), found.last_offsets.tolist(), strict=True)
+        if last > base
+    )
+    for segments in (original, replica):
+        end = segments[-1].end_offset
+        assert sha256_of_range(segments, long[0] + 1, end) is None
+        assert sha256_of_range(segments, 0, long[1]) is None
+        assert sha256_of_range(segments, 0, end + 1) is None
+        assert sha256_of_range(segments[1:], 0, end) is None
+        assert sha256_of_range([], 0, 1) is None
+
+
+def test_an_index_of_another_file_leads_nowhere(replica: list[Segment], tmp_path: Path) -> None:
+    segment = replica[2]
+    path = tmp_path / Path(segment.facts.path).name
+    path.write_bytes(Path(segment.facts.path).read_bytes())
+    # Its entry leads behind what is asked for.
+    path.with_suffix(".index").write_bytes((1).to_bytes(4) + (path.stat().st_size - 100).to_bytes(4))
+    found = read_batches(path.read_bytes())
+    first = int(found.base_offsets[3])
+    expected = hashlib.sha256(path.read_bytes()[int(found.positions[3]) :]).hexdigest()
+    here = replace(segment, facts=FileFacts.of(path))
+    assert sha256_of_range([here], first, segment.end_offset) == expected
+
+
+def test_what_another_replica_archived_counts_where_the_bytes_are_the_same(
+    node: Path, original: list[Segment], replica: list[Segment], tmp_path: Path
+) -> None:
+    lake = new_lake(tmp_path / "lake")
+    rows = archive(lake, node, original[:-1])
+    archive(lake, node, segments_of(node, "plain-0")[:2])
+    log_id = rows[0].log_id
+    assert log_id is not None
+    log = (0, original[-1].end_offset)
+    found = replica_receipts(lake, "node-2", {log_id: log})
+    assert found == {log_id: rows}
+    assert replica_receipts(lake, STORE, {log_id: log}) == {}
+    assert replica_receipts(lake, "node-2", {"another/log/0": log}) == {}
+    inside = replica_receipts(lake, "node-2", {log_id: (rows[1].base_offset, rows[3].end)})
+    assert inside == {log_id: rows[1:4]}
+
+    hashed: list[tuple[int, int]] = []
+
+    def hash_range(first: int, end: int) -> str | None:
+        hashed.append((first, end))
+        return sha256_of_range(replica, first, end)
+
+    archived_to = rows[-1].end
+    covers = covered_by_replicas(lake, replica, rows, hash_range)
+    assert [it.segment for it in covers] == [one for one in replica if one.end_offset <= archived_to]
+    for cover in covers:
+        assert cover.receipts[0].base_offset <= cover.segment.base_offset
+        assert cover.receipts[-1].end >= cover.segment.end_offset
+    # Only what may cover it is hashed.
+    hashed.clear()
+    (one,) = covered_by_replicas(lake, replica[:1], rows, hash_range)
+    assert hashed == [(row.base_offset, row.end) for row in one.receipts]
+    assert len(hashed) < len(rows)
+    # A file of the lake that is gone proves nothing here either.
+    local(data_file_of(lake.messages(), rows[0])).unlink()
+    assert covered_by_replicas(lake, replica[:1], rows, hash_range) == ()
+
+
+def test_other_bytes_at_the_same_offsets_cover_nothing(
+    node: Path, original: list[Segment], replica: list[Segment], tmp_path: Path
+) -> None:
+    lake = new_lake(tmp_path / "lake")
+    rows = archive(lake, node, original[:2])
+    path = tmp_path / Path(replica[0].facts.path).name
+    data = bytearray(Path(replica[0].facts.path).read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    diverged = [replace(replica[0], facts=FileFacts.of(path)), *replica[1:]]
+    covers = covered_by_replicas(
+        lake, diverged, rows, lambda first, end: sha256_of_range(diverged, first, end)
+    )
+    assert diverged[0] not in [it.segment for it in covers]
