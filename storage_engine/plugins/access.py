@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 from airflow.api_fastapi.app import get_auth_manager
@@ -75,6 +76,15 @@ ReadableStore = Annotated[ConfiguredStore, Depends(readable_store)]
 def dag_id(store: ConfiguredStore, purpose: str) -> str:
     """Return the id of one of a store's DAGs."""
     return f"storage_{purpose}__{store.in_dag_ids}"
+
+
+def is_own_dag(stores: Iterable[ConfiguredStore], conn_id: str, dag: str) -> bool:
+    """Return whether a DAG is one of those by which a store is managed.
+
+    :param stores: that the user may read.
+    """
+    mine = (store for store in stores if store.conn_id == conn_id)
+    return any(dag == dag_id(store, purpose) for store in mine for purpose in PURPOSES)
 
 
 def dags_of(store: ConfiguredStore, user: Any, dags: frozenset[str]) -> list[dict[str, Any]]:

@@ -18,9 +18,9 @@ from starlette.responses import Response
 
 from storage_engine.exceptions import JournalUnavailableError, StorageEngineError
 from storage_engine.links import CONSOLE_PATH, REPORT_PATH
-from storage_engine.plugins.access import ReadableDags, not_found
+from storage_engine.plugins.access import ReadableDags, ReadableStores, is_own_dag, not_found
 from storage_engine.plugins.journals import REACH
-from storage_engine.plugins.report import NoSuchStoreError, message_html, report_of_run
+from storage_engine.plugins.report import NoSuchStoreError, message_html, report_of_run, report_or_none
 
 _HEADERS = {
     # Reports bring their style with them, and nothing else; the console's page has a policy of its own.
@@ -78,11 +78,15 @@ def make_app(*, has_console: bool) -> FastAPI:
         return _said(request, "This can't be shown", str(error), 503)
 
     @app.get(REPORT_PATH)
-    def report(readable: ReadableDags, store: Id, dag_id: Id, run_id: Id) -> Response:
+    def report(readable: ReadableDags, stores: ReadableStores, store: Id, dag_id: Id, run_id: Id) -> Response:
         if dag_id not in readable:
             # As for a run that isn't there: who may not read it isn't told that it is.
             raise not_found()
-        return HTMLResponse(report_of_run(store, f"{dag_id}/{run_id}"))
+        run_key = f"{dag_id}/{run_id}"
+        if is_own_dag(stores, store, dag_id):
+            return HTMLResponse(report_of_run(store, run_key))
+        # A DAG that somebody made may have a report in any store; what else there is of the store is not its.
+        return HTMLResponse(report_or_none(store, run_key))
 
     if has_console:
         from storage_engine.plugins.console_routes import console

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from html import escape
 from typing import Any
@@ -12,6 +13,8 @@ from storage_engine.journal.queries import JournalReader
 from storage_engine.pages.report import report_html
 from storage_engine.pages.story import of_any_release, tell
 from storage_engine.plugins.journals import journal_of
+
+_log = logging.getLogger(__name__)
 
 _NONE = (
     "This run has no report of its own. Either nothing was due, or its last task has not run yet, or the "
@@ -39,6 +42,18 @@ def report_of_run(conn_id: str, run_key: str) -> str:
     if (found := _stored(reader, conn_id, run_key)) is not None:
         return report_html(found.report, version=found.version)
     return message_html(run_key, _NONE)
+
+
+def report_or_none(conn_id: str, run_key: str) -> str:
+    """Return the page of a run's report; whatever keeps it from being shown, that there is none.
+
+    :param conn_id: of a connection that who asks may know nothing of.
+    """
+    try:
+        return report_of_run(conn_id, run_key)
+    except StorageEngineError as error:
+        _log.warning("report of %s: %s", run_key, error)
+        return message_html(run_key, _NONE)
 
 
 def run_in_short(conn_id: str, run_key: str) -> Mapping[str, Any]:

@@ -23,8 +23,9 @@ RUN_ID = "manual__2026-11-24T10:58:43.747132+00:00"
 
 
 @pytest.fixture
-def client(airflow_web: SomeDagsManager) -> Callable[..., Client]:
+def client(airflow_web: SomeDagsManager, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Client]:
     """Ask the app as somebody: client("viewer"); client(None) is nobody."""
+    monkeypatch.setenv("AIRFLOW__STORAGE_ENGINE__STORES", STORE)
     airflow_web.readable = frozenset({DAG_ID})
     return lambda role: client_of(airflow_web, role)
 
@@ -59,11 +60,36 @@ def test_anonymous_is_401_everywhere(client: Any, reported: Any) -> None:
 
 
 def test_who_may_not_read_the_dag_is_told_what_who_asks_for_nothing_is(client: Any, reported: Any) -> None:
-    viewer = client("viewer")
-    other = viewer.get("/report", params=asked(dag_id="storage_retention__other"))
-    unknown = viewer.get("/report", params=asked(store="no_such_store"))
+    other, unknown = (
+        client("viewer").get("/report", params=asked(dag_id=dag_id))
+        for dag_id in ("storage_retention__other", "no_such_dag")
+    )
     assert (other.status_code, unknown.status_code) == (404, 404)
     assert other.text == unknown.text
+
+
+def test_who_may_read_another_dag_is_told_nothing_of_a_store(
+    client: Any, reported: Any, store_connection: Any, airflow_web: SomeDagsManager
+) -> None:
+    airflow_web.readable = frozenset({"own_dag"})
+    # One whose journal is nowhere, one with a journal, and none at all.
+    store_connection("b_store")
+    told = {
+        store: client("viewer").get("/report", params=asked(store=store, dag_id="own_dag"))
+        for store in (STORE, "b_store", "no_such_store")
+    }
+    assert len({(one.status_code, one.text) for one in told.values()}) == 1
+    assert "This run has no report of its own" in told[STORE].text
+
+
+def test_a_dag_of_one_s_own_has_its_reports(client: Any, reported: Any, airflow_web: SomeDagsManager) -> None:
+    managed = StorageEngineHook(STORE).managed_store
+    steps.make_plan(managed, f"own_dag/{RUN_ID}", PlanRequest(dry_run=True))
+    finish(managed, f"own_dag/{RUN_ID}")
+    airflow_web.readable = frozenset({"own_dag"})
+    found = client("viewer").get("/report", params=asked(dag_id="own_dag"))
+    assert found.status_code == 200
+    assert "no report" not in found.text
 
 
 def test_a_run_without_a_report_gets_a_page_that_says_so(client: Any, reported: Any) -> None:
@@ -82,8 +108,10 @@ def test_a_store_that_nobody_has_looked_at_yet_is_no_server_error(client: Any, s
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "%2e%2e/x", "a\x00b", "x" * 300])
 def test_names_are_no_paths(client: Any, reported: Any, name: str) -> None:
-    found = client("viewer").get("/report", params=asked(store=name))
-    assert found.status_code in (404, 422)
+    found, unknown = (
+        client("viewer").get("/report", params=asked(store=one)) for one in (name, "no_such_store")
+    )
+    assert found.status_code == 422 or found.text == unknown.text
 
 
 @pytest.mark.parametrize(
