@@ -24,6 +24,11 @@ class Kafka(Broker):
     name = "kafka"
     title = "Apache Kafka"
     cleans_up = False
+    task_modules = (
+        "storage_engine.kafka.codec",
+        "storage_engine.kafka.decode",
+        "storage_engine.kafka.encode",
+    )
     rows_table = "records"
     client_connection = "kafka"
 

@@ -1,0 +1,88 @@
+"""A node of Kafka in Airflow: sampled and archived by its DAGs, and never deleted from."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage_engine.lake.catalog import open_lake
+from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.making import make_lake
+from storage_engine.lake.receipts import list_stores, receipts
+from storage_engine.sensors.cleanup import StorageEngineDueSensor
+from tests.kafka_fixture import unpack
+
+# What Airflow and its dependencies warn about in their own code is not ours to mend.
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore")]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _collected() -> Iterator[None]:
+    """Airflow leaves its in-process tasks' files to the garbage collector, which would warn of them later."""
+    yield
+    gc.collect()
+
+
+@pytest.fixture
+def node(airflow_database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory of a node that the default connection leads to, with few logs, as each takes its time."""
+    root = tmp_path / "node"
+    root.mkdir()
+    unpack(root)
+    for log in (root / "logs").iterdir():
+        if log.is_dir() and log.name not in ("plain-0", "txn-0", "compacted-0"):
+            shutil.rmtree(log)
+    managed = tmp_path / "managed"
+    fields = {
+        "root": str(root / "server.properties"),
+        "broker_type": "kafka",
+        "archive_when": "seal",
+        "lake_directory": str(managed / "lake"),
+        "journal_url": f"sqlite:///{managed}/journal.db",
+        "report_dir": str(managed / "reports"),
+    }
+    connection = {"conn_type": "storage_engine", "extra": fields}
+    monkeypatch.setenv("AIRFLOW_CONN_STORAGE_ENGINE_DEFAULT", json.dumps(connection))
+    make_lake(LakeConfig.local(managed / "lake"), "kafka")
+    return root
+
+
+def ran(dag: Any) -> tuple[str, dict[str, str]]:
+    for task in dag.tasks:
+        task.retries = 0
+        if isinstance(task, StorageEngineDueSensor):
+            task.timeout = 0
+    dag_run = dag.test()
+    return str(dag_run.state), {ti.task_id: str(ti.state) for ti in dag_run.get_task_instances()}
+
+
+def content(root: Path) -> dict[str, str]:
+    files = (path for path in sorted(root.rglob("*")) if path.is_file())
+    return {str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+@pytest.mark.again
+def test_its_dags_sample_and_archive_it_and_none_deletes(node: Path, tmp_path: Path, load_dag: Any) -> None:
+    before = content(node)
+    assert ran(load_dag("storage_monitor.py")) == ("success", {"monitor": "success", "sense": "success"})
+    state, tasks = ran(load_dag("storage_archive.py"))
+    assert (state, tasks) == ("success", {"archive_sealed": "success", "report": "success"})
+    lake = open_lake(LakeConfig.local(tmp_path / "managed" / "lake"))
+    (store,) = list_stores(lake)
+    found = receipts(lake, store.store_id)
+    sealed = {log: len(list((node / "logs" / log).glob("*.log"))) - 1 for log in ("plain-0", "txn-0")}
+    assert {log: sum(one.log == log for one in found) for log in sealed} == sealed
+    assert len(found) == sum(sealed.values())
+    assert ran(load_dag("storage_monitor.py"))[1]["sense"] == "skipped"
+    state, tasks = ran(load_dag("storage_retention.py"))
+    assert state == "failed"
+    assert tasks["plan"] == "failed"
+    assert tasks["release"] == "upstream_failed"
+    assert content(node) == before
