@@ -27,6 +27,7 @@ _LABEL_WIDTH = 11
 _LAKE_LABELS = {"second lake": "lake 2"}
 _LONG_MS = 365 * 24 * 3_600_000
 _MOST_COLUMNS = 100
+_MOST_LOGS = 8
 _SOURCES = {
     SettingFrom.CONFIG_FILE: "broker.conf",
     SettingFrom.OVERRIDE: "--set",
@@ -71,9 +72,10 @@ def _about(found: Diagnosis) -> Iterator[tuple[str, str]]:
 def _about_figures(figures: Figures, newest_ms: int | None) -> Iterator[tuple[str, str]]:
     logs = figures.snapshot.logs
     segments = sum(len(log.segments) for log in logs)
-    offsets = "; ".join(
-        f"{log.name + ' ' if len(logs) > 1 else ''}{log.min_offset} to {log.max_offset}" for log in logs
-    )
+    spans = [f"{log.name + ' ' if len(logs) > 1 else ''}{log.min_offset} to {log.max_offset}" for log in logs]
+    offsets = "; ".join(spans[:_MOST_LOGS])
+    if len(spans) > _MOST_LOGS:
+        offsets += f"; and {count_text(len(spans) - _MOST_LOGS, 'more log')}"
     yield "size", f"{count_text(segments, 'segment')}, {bytes_text(figures.log_bytes)}; offsets {offsets}"
     if figures.oldest_message_ms is not None and newest_ms is not None:
         yield "messages", f"{time_text(figures.oldest_message_ms)} to {time_text(newest_ms)}"

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from storage_engine.exceptions import BrokerError, StorageEngineError, StoreNotFoundError
-from storage_engine.kafka.file_names import DirectoryState, FileState
+from storage_engine.kafka.checkpoints import HIGH_WATERMARK
+from storage_engine.kafka.cleaner import cleaner_findings
+from storage_engine.kafka.directory_room import imbalance, internal_findings, room_findings, rooms_of
+from storage_engine.kafka.hanging_transactions import find_open, transaction_findings
 from storage_engine.kafka.layout import LogDirectory, Node, PartitionLog, read_node
+from storage_engine.kafka.left_behind import left_behind
 from storage_engine.kafka.lock_holder import lock_holder
 from storage_engine.kafka.log_end import end_offset, segment_facts
-from storage_engine.kafka.partition_metadata import NAME as PARTITION_METADATA
-from storage_engine.kafka.partition_metadata import read_topic_id, text_of
+from storage_engine.kafka.log_faults import holes, start_fault, topic_fault
 from storage_engine.kafka.server_properties import RETENTION_SETTINGS
 from storage_engine.kafka.topic_settings import TopicSettings, read_topic_settings
 from storage_engine.model.broker_store import StoreSettings
@@ -25,13 +28,7 @@ from storage_engine.model.diagnosis import (
     named_in_short,
     reason_of,
 )
-from storage_engine.wording import bytes_text, count_text, time_text
-
-_ASIDE = {
-    DirectoryState.DELETED: "are deleted by the broker, file.delete.delay.ms after their topic",
-    DirectoryState.FUTURE: "are copies that a move between log directories has begun",
-    DirectoryState.STRAY: "were set aside, as the cluster doesn't know them by their topic id",
-}
+from storage_engine.wording import count_text, time_text
 
 
 def diagnose(
@@ -52,12 +49,21 @@ def diagnose(
         return BrokerDiagnosis(findings=(finding,), refused=True)
     topics = read_topic_settings(node)
     holders = {lock_holder(directory.path) for directory in node.directories} - {None}
+    running = bool(holders) or node.live is not None
+    at_ms = now_ms if running else _last_active_ms(node, now_ms)
+    ends = dict(_ends(node))
+    opened = find_open(node, ends)
+    rooms = rooms_of(node, topics, at_ms)
     findings = [
-        *_states(node, running=bool(holders)),
+        *_states(node, running=running),
         *_settings(node, topics),
-        *_topic_ids(node, topics),
-        *_logs(node, topics, now_ms),
-        *_left_over(node),
+        *_logs(node, topics, ends, now_ms),
+        *transaction_findings(opened, topics.node, at_ms),
+        *cleaner_findings(node, topics, opened.first_offsets, at_ms),
+        *room_findings(rooms),
+        *imbalance(node, rooms),
+        *internal_findings(node, at_ms),
+        *left_behind(node, at_ms, running=running),
     ]
     return BrokerDiagnosis(
         layout=_layout(node),
@@ -66,6 +72,20 @@ def diagnose(
         settings=_in_effect(topics),
         findings=tuple(findings),
     )
+
+
+def _last_active_ms(node: Node, now_ms: int) -> int:
+    """Return when a stopped broker last did something: it writes its high watermarks every 5 seconds."""
+    paths = (directory.path / HIGH_WATERMARK for directory in node.directories)
+    known = [path.stat().st_mtime_ns // 1_000_000 for path in paths if path.exists()]
+    return min(max(known, default=now_ms), now_ms)
+
+
+def _ends(node: Node) -> Iterator[tuple[str, int]]:
+    """Yield where logs end; one that goes away meanwhile, or can't be read, is left out."""
+    for _, log in node.logs:
+        with suppress(OSError):
+            yield log.name.log, end_offset(log)
 
 
 def _layout(node: Node) -> tuple[str, ...]:
@@ -91,6 +111,14 @@ def _states(node: Node, *, running: bool) -> Iterator[Finding]:
             f"no broker runs, and {named_in_short(unclean)} has no marker of a clean stop",
             "let the broker recover it: start it on all of its log.dirs",
         )
+    if len(node.broker_epochs) > 1:
+        found = ", ".join(map(str, sorted(node.broker_epochs)))
+        yield Finding(
+            Severity.WARNING,
+            "markers-differ",
+            f"log directories have markers of different stops, of the broker's epochs {found}",
+            "expect the controller to take the stop for an unclean one: see that other replicas are in sync",
+        )
     unformatted = [str(one.path) for one in node.directories if one.meta is None]
     if unformatted:
         yield Finding(
@@ -113,47 +141,39 @@ def _settings(node: Node, topics: TopicSettings) -> Iterator[Finding]:
         yield Finding(Severity.WARNING, "settings-unknown", what, advice)
 
 
-def _topic_ids(node: Node, topics: TopicSettings) -> Iterator[Finding]:
-    if topics.unknown:
-        return
-    for _, log in node.logs:
-        known = topics.metadata.topic_ids.get(log.name.topic)
-        path = log.path / PARTITION_METADATA
-        if known is None or not path.exists():
-            continue
-        try:
-            found = read_topic_id(path)
-        except StorageEngineError as error:
-            yield Finding(Severity.URGENT, "topic-id", reason_of(error))
-            continue
-        if found != known:
-            yield Finding(
-                Severity.URGENT,
-                "topic-id",
-                f"{path} has topic id {text_of(found)}, and the cluster's metadata have {text_of(known)}",
-                "start no broker on it: it would set the log aside and serve the partition empty",
-            )
-
-
-def _logs(node: Node, topics: TopicSettings, now_ms: int) -> Iterator[Finding]:
+def _logs(node: Node, topics: TopicSettings, ends: Mapping[str, int], now_ms: int) -> Iterator[Finding]:
     for directory, log in node.logs:
         try:
-            yield from _log(directory, log, topics, now_ms)
+            if log.name.log not in ends:
+                end_offset(log)
+            else:
+                yield from _log(directory, log, topics, ends[log.name.log], now_ms)
         except OSError as error:
             yield Finding(Severity.WARNING, "unreadable", f"log {log.name.log}: {error}")
 
 
-def _log(directory: LogDirectory, log: PartitionLog, topics: TopicSettings, now_ms: int) -> Iterator[Finding]:
+def _log(
+    directory: LogDirectory, log: PartitionLog, topics: TopicSettings, end: int, now_ms: int
+) -> Iterator[Finding]:
     name = log.name.log
-    end = end_offset(log)
-    start = directory.log_starts.get(name)
-    if start is not None and start > end:
+    if not topics.unknown and (fault := topic_fault(log, topics)):
         yield Finding(
             Severity.URGENT,
-            "start-above-end",
-            f"log {name}: its start {start} in the checkpoint lies above its end {end}",
-            "start no broker on it: it would delete all of its segments",
+            "topic-id",
+            fault,
+            "start no broker on it: it would set the log aside and serve the partition empty",
         )
+    if fault := start_fault(directory, log, end):
+        yield Finding(Severity.URGENT, "start-above-end", fault, "start no broker on it")
+    settings = topics.of(log.name.topic)
+    if not isinstance(settings, str) and not settings.compact:
+        for fault in holes(directory, log, log.segments):
+            yield Finding(
+                Severity.URGENT,
+                "hole",
+                f"log {name}: {fault}",
+                "compare it with a replica: readers skip a hole without a word",
+            )
     watermark = directory.high_watermarks.get(name)
     if watermark is not None and log.segments[:-1] and watermark < log.segments[-1].base_offset:
         yield Finding(
@@ -163,7 +183,6 @@ def _log(directory: LogDirectory, log: PartitionLog, topics: TopicSettings, now_
             f"{log.segments[-1].base_offset}: nothing above it is deleted",
             "look for the replica that doesn't follow",
         )
-    settings = topics.of(log.name.topic)
     if isinstance(settings, str) or settings.compact or settings.kept_ms < 0 or log.name.is_internal:
         return
     facts = [segment_facts(one, active=one is log.segments[-1]) for one in log.segments]
@@ -182,27 +201,3 @@ def _log(directory: LogDirectory, log: PartitionLog, topics: TopicSettings, now_
             "active-segment",
             f"log {name}: all of it has expired, in its active segment: the broker closes it first",
         )
-
-
-def _left_over(node: Node) -> Iterator[Finding]:
-    for directory in node.directories:
-        for state, words in _ASIDE.items():
-            logs = [log for log in directory.aside if log.name.state is state]
-            if logs:
-                size = sum(log.size_bytes for log in logs)
-                what = f"{directory.path}: {len(logs)} directories {words} ({bytes_text(size)})"
-                severity = Severity.WARNING if state is DirectoryState.STRAY else Severity.NOTE
-                yield Finding(severity, f"directories-{state.value}", what)
-        found: Counter[FileState] = Counter()
-        for log in directory.logs:
-            for left, facts in log.left_over:
-                found[left] += facts.size_bytes
-        for left, size in found.items():
-            what = f"{directory.path}: {bytes_text(size)} in .{left.value} files"
-            yield Finding(Severity.NOTE, f"files-{left.value}", what, _advice(left))
-
-
-def _advice(state: FileState) -> str:
-    if state is FileState.DELETED:
-        return "the broker removes them after file.delete.delay.ms, or when it starts"
-    return "leave them: when the broker starts it ends by them what was interrupted"

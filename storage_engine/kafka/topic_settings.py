@@ -36,6 +36,10 @@ class TopicSettings:
             return "the cluster's metadata on this node have no such topic"
         return _read(self.node, self.metadata.topic_settings.get(topic, {}))
 
+    def values(self, topic: str) -> Mapping[str, str]:
+        """Return a topic's settings by Kafka's names: its own, or all where its running cluster says them."""
+        return self.live.get(topic) or self.metadata.topic_settings.get(topic, {})
+
 
 def _read(node: Mapping[str, str], topic: Mapping[str, str]) -> RetentionSettings | str:
     try:
