@@ -143,6 +143,29 @@ store_be_i32: Callable[[int, int], None] = _store(32, big_endian=True)
 store_be_i64: Callable[[int, int], None] = _store(64, big_endian=True)
 
 
+def _store_splat(bits: int, count: int) -> Any:
+    def typer(typingctx: Any, address: Any, value: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            element, int32 = ir.IntType(bits), ir.IntType(32)
+            vector = ir.VectorType(element, count)
+            word = builder.trunc(args[1], element) if bits < 64 else args[1]
+            one = builder.insert_element(ir.Constant(vector, ir.Undefined), word, int32(0))
+            mask = ir.Constant(ir.VectorType(int32, count), [0] * count)
+            every = builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), mask)
+            builder.store(every, builder.inttoptr(args[0], vector.as_pointer()), align=1)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64), generate
+
+    return intrinsic(typer)
+
+
+store_i32_8: Callable[[int, int], None] = _store_splat(32, 8)
+"""Write a 32-bit integer eight times, one behind the other, in the machine's byte order."""
+store_i64_4: Callable[[int, int], None] = _store_splat(64, 4)
+"""Write a 64-bit integer four times."""
+
+
 @inlined
 def word(table: int, index: int) -> int:
     """Element of a table of 64-bit integers at an address.

@@ -6,6 +6,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final
 
+import cramjam
 import pyarrow as pa
 import zstandard
 from isal import isal_zlib
@@ -18,8 +19,22 @@ CODEC_NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES = 16
-_FAILURES: Any = (isal_zlib.error, OSError, pa.ArrowException, zstandard.ZstdError)
+_LZ4_HEADER = bytes.fromhex("04224d18604082")
+"""Of the frames that Java and librdkafka write: independent blocks of at most 64 KiB, without checksums."""
+_LZ4_BLOCK_BYTES = 64 << 10
+_LZ4_STORED = 1 << 31
+_snappy_size = cramjam.snappy.decompress_raw_len
+_expand_snappy = cramjam.snappy.decompress_raw_into
+_expand_lz4 = cramjam.lz4.decompress_block_into
+_FAILURES: Any = (
+    cramjam.DecompressionError,
+    isal_zlib.error,
+    OSError,
+    pa.ArrowException,
+    zstandard.ZstdError,
+)
 _UINT32 = struct.Struct(">I")
+_LITTLE_UINT32 = struct.Struct("<I")
 
 
 class ExpansionError(Exception):
@@ -40,10 +55,9 @@ class Decompressor:
 
     def __init__(self) -> None:
         self._zstd = zstandard.ZstdDecompressor()
-        self._snappy = pa.Codec("snappy")
         self._by_codec: dict[int, Callable[[memoryview, memoryview], int]] = {
             1: _gzip,
-            2: self._snappy_blocks,
+            2: _snappy,
             3: _lz4,
             4: self._zstd_frames,
         }
@@ -66,30 +80,6 @@ class Decompressor:
             raise ExpansionError(f"records that expand to at most {len(out)} bytes", "more")
         return written
 
-    def _snappy_blocks(self, data: memoryview, out: memoryview) -> int:
-        """Read the frames that Java writes, or the one block that librdkafka does."""
-        if data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
-            return self._snappy_block(data, out, 0)
-        at, written = _XERIAL_HEADER_BYTES, 0
-        while at < len(data):
-            if at + 4 > len(data):
-                raise ExpansionError("a snappy block's length", f"{len(data) - at} bytes")
-            (size,) = _UINT32.unpack_from(data, at)
-            at += 4
-            if size > len(data) - at:
-                raise ExpansionError(f"a snappy block of {size} bytes", f"{len(data) - at}")
-            written = self._snappy_block(data[at : at + size], out, written)
-            if written > len(out):
-                break
-            at += size
-        return written
-
-    def _snappy_block(self, block: memoryview, out: memoryview, at: int) -> int:
-        size = _snappy_size(block)
-        if at + size <= len(out):
-            out[at : at + size] = self._snappy.decompress(block, size, asbytes=True)
-        return at + size
-
     def _zstd_frames(self, data: memoryview, out: memoryview) -> int:
         with self._zstd.stream_reader(data, read_across_frames=True, closefd=False) as stream:
             return _filled(stream, out)
@@ -106,9 +96,64 @@ def _gzip(data: memoryview, out: memoryview) -> int:
     return len(content)
 
 
+def _snappy(data: memoryview, out: memoryview) -> int:
+    """Read the frames that Java writes, or the one block that librdkafka does."""
+    if data[:8] != _XERIAL_MAGIC:
+        return _snappy_block(data, out, 0)
+    at, written, end, room = _XERIAL_HEADER_BYTES, 0, len(data), len(out)
+    while at < end:
+        if at + 4 > end:
+            raise ExpansionError("a snappy block's length", f"{end - at} bytes")
+        (size,) = _UINT32.unpack_from(data, at)
+        at += 4
+        if size > end - at:
+            raise ExpansionError(f"a snappy block of {size} bytes", f"{end - at}")
+        written = _snappy_block(data[at : at + size], out, written)
+        if written > room:
+            break
+        at += size
+    return written
+
+
+def _snappy_block(block: memoryview, out: memoryview, at: int) -> int:
+    size = _snappy_size(block)
+    if at + size <= len(out) and _expand_snappy(block, out[at : at + size]) != size:
+        raise ExpansionError(f"a snappy block that expands to {size} bytes", "another size")
+    return at + size
+
+
 def _lz4(data: memoryview, out: memoryview) -> int:
+    """Read the blocks of the usual frame, each to its place; of any other, and of damage, a stream tells."""
+    written = _lz4_blocks(data, out) if data[:7] == _LZ4_HEADER else -1
+    if written >= 0:
+        return written
     with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), "lz4") as stream:
         return _filled(stream, out)
+
+
+def _lz4_blocks(data: memoryview, out: memoryview) -> int:
+    """Return how long all blocks are; -1: the frame isn't whole, has damage, or more than ``out`` takes."""
+    at, written, last = len(_LZ4_HEADER), 0, len(data) - 4
+    while at <= last:
+        (size,) = _LITTLE_UINT32.unpack_from(data, at)
+        at += 4
+        if size == 0:
+            return written if at == last + 4 else -1
+        stored = size >= _LZ4_STORED
+        size &= _LZ4_STORED - 1
+        block, room = data[at : at + size], out[written : written + _LZ4_BLOCK_BYTES]
+        at += size
+        if not stored:
+            try:
+                written += _expand_lz4(block, room, len(room))
+            except cramjam.DecompressionError:
+                return -1
+        elif size == len(block) <= len(room):
+            room[:size] = block
+            written += size
+        else:
+            return -1
+    return -1
 
 
 def _filled(stream: Any, out: memoryview) -> int:
@@ -120,16 +165,6 @@ def _filled(stream: Any, out: memoryview) -> int:
             return written
         written += count
     return written + len(stream.read(1))
-
-
-def _snappy_size(block: memoryview) -> int:
-    """Return what a snappy block says that it expands to."""
-    size = 0
-    for place, byte in enumerate(block[:5]):
-        size |= (byte & 0x7F) << (7 * place)
-        if byte < 0x80:
-            return size
-    raise ExpansionError("a snappy block that begins with its size", bytes(block[:5]).hex() or "nothing")
 
 
 def _in_short(error: Exception) -> str:

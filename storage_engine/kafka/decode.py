@@ -65,40 +65,39 @@ class _Filling:
     def fill(self, decompressor: Decompressor) -> None:
         """Write rows, until there is no room for more that expands."""
         compressed = np.flatnonzero(self._chunk.codecs)
-        claimed = int(self._counts[compressed].sum(dtype=np.int64))
-        others = int(self._counts.sum(dtype=np.int64)) - claimed + len(self._counts)
-        if len(compressed):
+        batches = self._chunk.chosen(compressed)
+        begins = (batches.positions + header.HEADER_BYTES).tolist()
+        ends = (batches.positions + batches.sizes).tolist()
+        counts = batches.counts.tolist()
+        # Batches that aren't compressed have as many records as they say.
+        others = int(self._counts.sum(dtype=np.int64)) - sum(counts) + len(self._counts)
+        room = min(sum(counts), _MAX_EXPANDED_ROWS)
+        if counts:
             self._expanded = pa.allocate_buffer(_EXPANDED_CHUNK_BYTES + MAX_EXPANDED_BYTES)
-        room = min(claimed, _MAX_EXPANDED_ROWS)
+        data, out = self._data.data, memoryview(self._expanded).cast("B")
         used = written = rows = 0
-        for i in compressed.tolist():
-            if used > _EXPANDED_CHUNK_BYTES or (rows and rows + int(self._counts[i]) > room):
+        for i, codec, begin, end, count in zip(
+            compressed.tolist(), batches.codecs.tolist(), begins, ends, counts, strict=True
+        ):
+            if used > _EXPANDED_CHUNK_BYTES or (rows and rows + count > room):
                 self._write(i, others + max(rows, room))
                 return
             if used - written > _GROUP_BYTES:
                 self._write(i, others + max(rows, room))
                 written = used
-            used += self._expand(i, decompressor, used)
-            rows += int(self._counts[i])
+            try:
+                size = decompressor.decompress(codec, data[begin:end], out[used : used + MAX_EXPANDED_BYTES])
+                if count > size // header.MIN_RECORD_BYTES:
+                    raise ExpansionError(f"records that fit into {size} bytes", f"a count of {count}")
+            except ExpansionError as error:
+                self._kinds[i], self._faults[i] = BatchKind.UNDECODABLE, batch_kernels.FAULT_EXPANSION
+                self._counts[i] = 0
+                self._reasons[i] = (error.expected, error.found)
+                continue
+            self._payloads[i], self._payload_sizes[i] = used, size
+            used += size
+            rows += count
         self._write(len(self._kinds), others + max(rows, room))
-
-    def _expand(self, i: int, decompressor: Decompressor, used: int) -> int:
-        """Decompress a batch's records to where others end. :return: how long they are; 0: they can't be."""
-        begin = int(self._chunk.positions[i]) + header.HEADER_BYTES
-        payload = self._data.data[begin : begin + int(self._payload_sizes[i])]
-        out = memoryview(self._expanded).cast("B")[used : used + MAX_EXPANDED_BYTES]
-        try:
-            size = decompressor.decompress(int(self._chunk.codecs[i]), payload, out)
-            count = int(self._counts[i])
-            if count > size // header.MIN_RECORD_BYTES:
-                raise ExpansionError(f"records that fit into {size} bytes", f"a count of {count}")
-        except ExpansionError as error:
-            self._kinds[i], self._faults[i] = BatchKind.UNDECODABLE, batch_kernels.FAULT_EXPANSION
-            self._counts[i] = 0
-            self._reasons[i] = (error.expected, error.found)
-            return 0
-        self._payloads[i], self._payload_sizes[i] = used, size
-        return size
 
     def _write(self, last: int, rows: int) -> None:
         """Write the rows of the batches before ``last``.

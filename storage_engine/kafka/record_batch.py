@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -52,7 +53,7 @@ class BatchChunk:
     counts: npt.NDArray[np.int32]
     codecs: npt.NDArray[np.uint8]
 
-    def chosen(self, which: slice | npt.NDArray[np.bool_]) -> BatchChunk:
+    def chosen(self, which: slice | npt.NDArray[Any]) -> BatchChunk:
         """Return some of the ranges; where that leaves gaps, what is made of it has them too."""
         return BatchChunk(
             self.positions[which],

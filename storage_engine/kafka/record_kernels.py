@@ -56,6 +56,7 @@ from storage_engine.kafka.row_kernels import (
     CONTROL_WORD,
     MESSAGE_WORD,
     clear_bit,
+    fill_32,
     read_varint,
     set_bit,
     take_back,
@@ -188,6 +189,7 @@ def decode_batches(
             text_at = load_i32(kind_end + 4 * row + 4)
             row += 1
             end = place + payload_sizes[b]
+            fill_32(record_attributes, row, row + counts[b], 0)
             for _ in range(counts[b]):
                 start = place
                 length, place, exact = read_varint(place, end, 5)
@@ -195,7 +197,9 @@ def decode_batches(
                 if place == 0 or length < 6 or record_end > end:
                     fault = FAULT_RECORD
                     break
-                store_i32(record_attributes + 4 * row, load_i8(place))
+                own_attributes = load_i8(place)
+                if own_attributes != 0:
+                    store_i32(record_attributes + 4 * row, own_attributes)
                 timestamp_delta, place, ok = read_varint(place + 1, record_end, 10)
                 exact &= ok
                 if place == 0:

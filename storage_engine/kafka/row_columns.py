@@ -56,6 +56,8 @@ VIEW_BYTES: Final = 16
 
 _WIDTHS: Final = (*[8] * 6, *[4] * 7, 16, 16, 11, 8, 8, *[4] * 5, 8, 16, 1)
 _LINE_BYTES: Final = 64
+_OVERRUN_BYTES: Final = 32
+"""The kernels write some values several at a time."""
 
 _zeros = np.zeros(0, np.uint8)
 
@@ -73,7 +75,7 @@ class RowColumns:
     """Columns for at most so many rows. What is made of one of them keeps the memory of all."""
 
     def __init__(self, rows: int) -> None:
-        sizes = [width * (rows + 2) for width in _WIDTHS]
+        sizes = [width * (rows + 2) + _OVERRUN_BYTES for width in _WIDTHS]
         sizes += [rows // 8 + 1] * (COLUMNS - len(sizes))
         places, used = [], 0
         for size in sizes:

@@ -71,7 +71,9 @@ from storage_engine.native import (
     load_u8,
     load_u32,
     store_i32,
+    store_i32_8,
     store_i64,
+    store_i64_4,
     store_u8,
     word,
 )
@@ -99,6 +101,11 @@ def read_varint(at: int, end: int, longest: int) -> tuple[int, int, int]:
     low = load_u8(at)
     if low < 0x80:
         return (low >> 1) ^ -(low & 1), at + 1, 1
+    if at + 1 < end:
+        high = load_u8(at + 1)
+        if high < 0x80:
+            low = low & 0x7F | high << 7
+            return (low >> 1) ^ -(low & 1), at + 2, 1 if high != 0 else 0
     value = np.uint64(low & 0x7F)
     shift = np.uint64(7)
     place = at + 1
@@ -166,16 +173,16 @@ def clear_bit(bits: int, i: int) -> None:
 
 @inlined
 def fill_32(column: int, first: int, last: int, value: int) -> None:
-    """Write one value to the rows [first, last)."""
-    for i in range(first, last):
-        store_i32(column + 4 * i, value)
+    """Write one value to the rows [first, last), and to up to seven behind them, which aren't written yet."""
+    for i in range(first, last, 8):
+        store_i32_8(column + 4 * i, value)
 
 
 @inlined
 def fill_64(column: int, first: int, last: int, value: int) -> None:
-    """Write one value to the rows [first, last)."""
-    for i in range(first, last):
-        store_i64(column + 8 * i, value)
+    """Write one value to the rows [first, last), and to up to three behind them, which aren't written yet."""
+    for i in range(first, last, 4):
+        store_i64_4(column + 8 * i, value)
 
 
 @inlined

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import struct
 
+import cramjam
 import pyarrow as pa
 import pytest
 import zstandard
@@ -26,11 +27,20 @@ def xerial(*blocks: bytes) -> bytes:
     return b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1) + framed
 
 
+def java_lz4(data: bytes) -> bytes:
+    """Return a frame as Java's clients make it; its last block is stored as it is."""
+    first, last = data[: 64 << 10], data[64 << 10 :]
+    block = cramjam.lz4.compress_block(first, store_size=False)
+    sizes = struct.pack("<I", len(block)), struct.pack("<I", len(last) | 1 << 31)
+    return b"\x04\x22\x4d\x18\x60\x40\x82" + sizes[0] + bytes(block) + sizes[1] + last + bytes(4)
+
+
 COMPRESSED = {
     "gzip": (1, gzip.compress(TEXT)),
     "snappy": (2, snappy(TEXT)),
     "snappy in frames": (2, xerial(snappy(TEXT[:5000]), snappy(TEXT[5000:]))),
     "lz4": (3, pa.Codec("lz4").compress(TEXT, asbytes=True)),
+    "lz4 by Java": (3, java_lz4(TEXT)),
     "zstd": (4, zstandard.compress(TEXT)),
     "zstd without its size": (4, zstandard.ZstdCompressor(write_content_size=False).compress(TEXT)),
     "two zstd frames": (4, zstandard.compress(TEXT[:7000]) + zstandard.compress(TEXT[7000:])),
