@@ -7,25 +7,31 @@ import json
 import shutil
 import sqlite3
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
+from pyiceberg.expressions import And, BooleanExpression, EqualTo
 
 from storage_engine.exceptions import BadInputError, LakeMissingError, ProofError
 from storage_engine.kafka.codec import CODEC
+from storage_engine.kafka.segment_context import context_text
 from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.copying import copy_lake
 from storage_engine.lake.data_file import check_tiled, plan_windows, segment_bytes, write_data_file
 from storage_engine.lake.describing import describe
 from storage_engine.lake.export import ExportFormat, check_topic, export_messages
+from storage_engine.lake.filters import between
 from storage_engine.lake.garbage import collect, undo
 from storage_engine.lake.jobs import SegmentJob
 from storage_engine.lake.maintenance import LakePolicy, maintain_lake
+from storage_engine.lake.message_batches import ReadCount, message_batches
 from storage_engine.lake.names import data_file_of
 from storage_engine.lake.promoting import promote
 from storage_engine.lake.rebuilding import rebuild
@@ -35,7 +41,7 @@ from storage_engine.lake.reproof import reprove
 from storage_engine.lake.restore import restore
 from storage_engine.lake.selection import Selection
 from storage_engine.lake.verify import verify
-from storage_engine.model.store import FileFacts, Segment
+from storage_engine.model.store import FileFacts, Segment, SegmentContext
 from storage_engine.model.validation import Status
 from storage_engine.model.verification import VerifyLevel
 from storage_engine.quality.lake_facts import collect_lake
@@ -336,3 +342,69 @@ def test_headers_are_exported_as_they_are(lake: Lake, tmp_path: Path) -> None:
     assert headers
     assert {frozenset(header) for header in headers} == {frozenset(("key", "value", "value_encoding"))}
     assert {line["value_encoding"] for line in lines} <= {"utf-8", "base64"}
+
+
+def test_offsets_and_times_choose_files_and_row_groups(
+    node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("storage_engine.lake.row_groups.ROW_GROUP_BYTES", 16 << 10)
+    lake = new_lake(tmp_path / "lake")
+    segments = segments_of(node, "plain-0", "retbytes-0")
+    archive(lake, node, segments)
+
+    def read(where: BooleanExpression) -> tuple[list[int], ReadCount]:
+        count = ReadCount()
+        found = message_batches(lake.messages(), where, ("offset",), count=count)
+        return [offset for rows in found for offset in rows["offset"].to_pylist()], count
+
+    of_topic = And(EqualTo("topic", "plain"), EqualTo("kind", "message"))
+    every, whole = read(of_topic)
+    assert every == sorted(every)
+    assert whole.files == sum(segment.log == "plain-0" for segment in segments)
+    assert whole.row_groups > 3 * whole.files
+    middle = every[len(every) // 2]
+    found, count = read(And(of_topic, between("offset", middle, middle + 9)))
+    assert found == list(range(middle, middle + 10))
+    assert count.files <= 2
+    assert count.row_groups <= 2
+    assert count.bytes < whole.bytes / 10
+    (moment,) = lake.messages().scan(And(of_topic, EqualTo("offset", middle))).to_arrow()["timestamp"]
+    at_ms = int(moment.as_py().timestamp() * 1000)
+    part = export_messages(lake, tmp_path / "rows", Selection(topic="plain", from_ms=at_ms, to_ms=at_ms + 1))
+    assert part.message_count >= 1
+    assert part.files_read <= 2
+    assert part.row_groups_read <= 3
+
+
+VALUES = {
+    "text": lambda random, size: b" ".join(b"word-%d" % random.randint(0, 2000) for _ in range(size))[:size],
+    "random": lambda random, size: random.randbytes(size),
+}
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+@pytest.mark.parametrize("value", VALUES)
+@pytest.mark.parametrize(("size", "together"), [(100, 140), (1024, 16)])
+def test_a_data_file_is_hardly_larger_than_its_segment(
+    tmp_path: Path, codec: str, value: str, size: int, together: int
+) -> None:
+    random, offset, data = Random(size), 0, b""
+    while len(data) < 600_000:
+        records = [
+            batches.Record(1_795_180_000_000 + at, b"key-%08d" % (offset + at), VALUES[value](random, size))
+            for at in range(together)
+        ]
+        content = b"".join(batches.record(one, records[0].timestamp, at) for at, one in enumerate(records))
+        data += batches.batch(
+            records,
+            base_offset=offset,
+            attributes=4 if codec == "zstd" else 0,
+            payload=zstandard.compress(content) if codec == "zstd" else None,
+        )
+        offset += together
+    path = tmp_path / "0.log"
+    path.write_bytes(data)
+    job, sink = job_of(path, tmp_path), io.BytesIO()
+    context = SegmentContext(codec=context_text("orders", 3, offset, ()))
+    write_data_file(replace(job, context=context), CODEC, memoryview(data), sink)
+    assert len(sink.getvalue()) / len(data) <= (1.3 if codec == "none" else 2.2)
