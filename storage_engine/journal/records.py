@@ -22,6 +22,7 @@ class Step(StrEnum):
     PLAN = "plan"
     ARCHIVE = "archive"
     SEALED = "archive-sealed"
+    REPLICA = "archived-by-replica"
     ARCHIVE_LAG = "archive-lag"
     LAG = "lag"
     STAMP = "stamp"

@@ -22,6 +22,7 @@ from storage_engine.kafka.lock_holder import lock_holder
 from storage_engine.kafka.log_end import LogEnd, first_batch_ms, log_end
 from storage_engine.kafka.next_deletions import deletes_at_ms
 from storage_engine.kafka.plan import SeenLog, log_facts, plan_log, plan_notices, undecided
+from storage_engine.kafka.range_digest import sha256_of_range
 from storage_engine.kafka.rules import RetentionSettings
 from storage_engine.kafka.topic_settings import TopicSettings, read_topic_settings
 from storage_engine.model.broker_store import BrokerStore, LockedStore, Remove, StoreSettings
@@ -166,6 +167,9 @@ class KafkaStore(BrokerStore):
             if name in logs
             for segment_id, context in contexts_of(*logs[name], of_log)
         }
+
+    def range_sha256(self, segments: Sequence[Segment], first: int, end: int) -> str | None:
+        return sha256_of_range(segments, first, end)
 
     def contradiction(self, log: str, receipts: Sequence[Receipt]) -> str:
         seen = self.seen or self._look(0)

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.broker_store import BrokerStore, FenceWatch, StoreSettings
+from storage_engine.model.broker_store import BrokerStore, StoreSettings
 from storage_engine.model.diagnosis import BrokerDiagnosis
+from storage_engine.model.fence_watch import FenceWatch
 
 if TYPE_CHECKING:
     from storage_engine.model.codec import Bodies, RestoredConfig, SegmentCodec

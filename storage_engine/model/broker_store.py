@@ -153,6 +153,17 @@ class BrokerStore(ABC):
         """
         return {}
 
+    def range_sha256(self, segments: Sequence[Segment], first: int, end: int) -> str | None:
+        """Return the SHA-256, in hex, of a log's bytes at the offsets [first, end), whatever files have them.
+
+        Only who gives logs an identity that their replicas share, has to tell. None, as by default: there are
+        no such bytes, or offsets can't be found in files.
+
+        :param segments: of one log, oldest first.
+        :raises OSError: a file can't be read.
+        """
+        return None
+
     def contradiction(self, log: str, receipts: Sequence[Receipt]) -> str:
         """Return what shows that a log isn't the one that receipts are of, though its name and its segments'
         offsets may be the same; "": nothing does, as by default.
@@ -348,48 +359,3 @@ class BrokerStore(ABC):
         """Files and directories whose state matters to a start of the broker after a cleanup."""
         active = (s for log in snapshot.logs for s in log.segments if s.state is SegmentState.ACTIVE)
         return (*(Path(file.path) for segment in active for file in segment.files), *self.data_paths)
-
-
-class FenceWatch(Protocol):
-    """Looks at what the hold on a store rests on, and mends it; asks neither broker nor journal."""
-
-    @property
-    def directories(self) -> tuple[Path, ...]:
-        """Return where files lie whose change is a reason to look at once, as of the last look."""
-        ...
-
-    def watching(self) -> AbstractContextManager[Beating | None]:
-        """Be the store's only watch until the block ends; None: another process is.
-
-        :raises OSError: the store can't be written.
-        """
-        ...
-
-    def silent(self) -> str:
-        """Return which process watched the store last and doesn't show that it is alive; empty: none is."""
-        ...
-
-    def look(self, now_ms: int) -> tuple[Drift, ...]:
-        """Mend what isn't as the hold left it.
-
-        :return: what was found, and what was done.
-        :raises StorageEngineError: something can't be mended; says why.
-        :raises OSError: the store can't be read or written.
-        """
-        ...
-
-    def left_over(self) -> tuple[Drift, ...]:
-        """Return, once, what a look has found and done before it raised."""
-        ...
-
-
-class Beating(Protocol):
-    """What tells others that a watch is alive."""
-
-    def beat(self, *, tends_shield: bool) -> None:
-        """To be called at each look.
-
-        :param tends_shield: the watch acts on what is deleted, so that nobody else has to.
-        :raises OSError: the store can't be written.
-        """
-        ...

@@ -16,7 +16,7 @@ from typing import Final
 from storage_engine.brokers import find_broker
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import BadInputError, StorageEngineError
-from storage_engine.model.broker_store import Beating, FenceWatch
+from storage_engine.model.fence_watch import Beating, FenceWatch
 from storage_engine.model.hold import Drift
 from storage_engine.retention.brokers import settings_of
 from storage_engine.retention.file_changes import FileChanges

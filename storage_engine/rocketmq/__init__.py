@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from storage_engine.model.broker import Broker
-from storage_engine.model.broker_store import BrokerStore, FenceWatch, StoreSettings
+from storage_engine.model.broker_store import BrokerStore, StoreSettings
+from storage_engine.model.fence_watch import FenceWatch
 
 if TYPE_CHECKING:
     from storage_engine.model.codec import Bodies, RestoredConfig, SegmentCodec

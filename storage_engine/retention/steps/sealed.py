@@ -38,6 +38,7 @@ from storage_engine.retention.steps.archiving import (
     slots,
 )
 from storage_engine.retention.steps.context import AnyStore, Context, open_context
+from storage_engine.retention.steps.replicas import archived_by_replicas, without_replicas_work
 
 _LISTINGS = 3
 
@@ -118,6 +119,7 @@ class _Listing:
         proofs = read_faulty_files(self.context.store.journal_url, proofs)
         unproven = still_unproven(self.context.journal, self.context.record, proofs, segments)
         if self.chosen is None:
+            unproven = without_replicas_work(self.context, self.run, proofs, unproven, self.segments)
             self.chosen = within_budget(unproven, self.budget_bytes)
             record_intents(self.context, self.run, Step.SEALED, self.chosen)
             return self.chosen
@@ -226,7 +228,7 @@ def still_unproven(
 
     A lake that can't be asked has, by the journal's word, what was archived there: enough not to archive it
     again, never enough to delete it. A file that was touched since its receipt counts as proven where it
-    was compared again as it is now.
+    was compared again as it is now. What another replica has archived counts, too.
     """
     missing = proofs.unproven(segments)
     if not missing:
@@ -249,7 +251,9 @@ def still_unproven(
             for files, lake in compared.get(segment_subject(*slot), ())
         )
 
-    return [segment for segment in missing if not is_proven(segment)]
+    left = [segment for segment in missing if not is_proven(segment)]
+    by_replicas = archived_by_replicas(journal, record, proofs, left)
+    return [segment for segment in left if segment.id not in by_replicas]
 
 
 def _measure(

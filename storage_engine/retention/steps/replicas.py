@@ -1,0 +1,138 @@
+"""What another store has archived of a log that this one has a replica of: it isn't archived again.
+
+Only a log with an identity of its own, which all replicas share, is looked for. That the bytes are the same
+was seen once, and is recorded; that the receipts are still there is seen at each look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from operator import attrgetter
+from typing import Any
+
+from storage_engine.journal.journal import Journal, Phase, Run, Step, StoreRecord
+from storage_engine.lake.replica_coverage import ReplicaCover, covered_by_replicas, replica_receipts
+from storage_engine.lake.soundness import Depth
+from storage_engine.lake.soundness_reader import broken_receipts
+from storage_engine.model.broker_store import BrokerStore
+from storage_engine.model.jsonable import from_jsonable, to_jsonable
+from storage_engine.model.store import FileFacts, Segment, SegmentId
+from storage_engine.retention.broker_answers import ask
+from storage_engine.retention.gate import same_files
+from storage_engine.retention.history import segment_subject
+from storage_engine.retention.proofs import LakeProofs, Proofs
+from storage_engine.retention.steps.context import Context
+
+
+def without_replicas_work(
+    context: Context, run: Run, proofs: Proofs, unproven: Sequence[Segment], there: Sequence[Segment]
+) -> list[Segment]:
+    """Return the segments that no other replica has archived either, and record which receipts cover others.
+
+    :param unproven: what no receipt of this store proves.
+    :param there: all archivable segments of the store, by which bytes are compared.
+    :raises LakeUnavailableError: a lake can't be read.
+    """
+    if not unproven or type(context.broker).range_sha256 is BrokerStore.range_sha256:
+        return list(unproven)
+    doing = "tell what it knows of segments beside their files"
+    contexts = ask(context.store.broker, doing, lambda: context.broker.contexts(unproven))
+    covered: set[SegmentId] = set()
+    for asked in proofs.asked:
+        left = [segment for segment in unproven if segment.id not in covered]
+        spans = {
+            str(contexts[of_log[0].id].log_id): (of_log[0].base_offset, of_log[-1].end_offset)
+            for of_log in _by_log(there)
+            if of_log[0].log in {segment.log for segment in left} and of_log[0].id in contexts
+        }
+        found = replica_receipts(asked.lake, context.record.store_id, spans)
+        for of_log in _by_log(left):
+            log_id = contexts[of_log[0].id].log_id
+            if rows := found.get(log_id or "", ()):
+                files = [segment for segment in there if segment.log == of_log[0].log]
+                covers = covered_by_replicas(
+                    asked.lake, of_log, rows, partial(context.broker.range_sha256, files)
+                )
+                _record(context, run, asked, str(log_id), covers)
+                covered.update(cover.segment.id for cover in covers)
+    return [segment for segment in unproven if segment.id not in covered]
+
+
+def _by_log(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
+    ordered = sorted(segments, key=attrgetter("log", "base_offset"))
+    for _, of_log in groupby(ordered, key=attrgetter("log")):
+        yield list(of_log)
+
+
+def _record(
+    context: Context, run: Run, asked: LakeProofs, log_id: str, covers: Sequence[ReplicaCover]
+) -> None:
+    said = [
+        (
+            segment_subject(*cover.segment.id),
+            {
+                "lineage": context.record.lineage_of(cover.segment.log),
+                "files": [to_jsonable(facts) for facts in cover.segment.files],
+                "lake": asked.lake.config.location,
+                "log_id": log_id,
+                "first": min(row.base_offset for row in cover.receipts),
+                "end": max(row.end for row in cover.receipts),
+                "receipts": [row.row_hash for row in cover.receipts],
+            },
+        )
+        for cover in covers
+    ]
+    context.journal.record(run, Step.REPLICA, Phase.RESULT, said)
+
+
+@dataclass(frozen=True, slots=True)
+class _Covered:
+    segment: Segment
+    said: Mapping[str, Any]
+
+
+def archived_by_replicas(
+    journal: Journal, record: StoreRecord, proofs: Proofs, segments: Sequence[Segment]
+) -> frozenset[SegmentId]:
+    """Return which segments other replicas' receipts cover, as was recorded and still holds.
+
+    Of a lake that can't be asked the journal's word counts: enough not to archive again, never to delete.
+
+    :raises LakeUnavailableError: a lake can't be read.
+    """
+    by_subject = {segment_subject(*segment.id): segment for segment in segments}
+    known = [
+        _Covered(segment, event.payload)
+        for event in journal.results_of(record.store_id, Step.REPLICA, list(by_subject))
+        if event.payload["lineage"] == record.lineage_of((segment := by_subject[event.subject]).log)
+        and _are_the_files(segment, event.payload["files"], proofs)
+    ]
+    unreachable = {config.location for config, _ in proofs.unreachable}
+    found = {one.segment.id for one in known if one.said["lake"] in unreachable}
+    for asked in proofs.asked:
+        here = [one for one in known if one.said["lake"] == asked.lake.config.location]
+        found |= _still_there(asked, record, here)
+    return frozenset(found)
+
+
+def _are_the_files(segment: Segment, files: Sequence[Any], proofs: Proofs) -> bool:
+    known = tuple(from_jsonable(FileFacts, facts) for facts in files)
+    return same_files(segment.files, known, proofs.acts)
+
+
+def _still_there(asked: LakeProofs, record: StoreRecord, known: Sequence[_Covered]) -> set[SegmentId]:
+    spans: dict[str, tuple[int, int]] = {}
+    for one in known:
+        first, end = spans.get(one.said["log_id"], (one.said["first"], one.said["end"]))
+        spans[one.said["log_id"]] = (min(first, one.said["first"]), max(end, one.said["end"]))
+    if not spans:
+        return set()
+    rows = [row for of_log in replica_receipts(asked.lake, record.store_id, spans).values() for row in of_log]
+    wanted = {row_hash for one in known for row_hash in one.said["receipts"]}
+    named = [row for row in rows if row.row_hash in wanted]
+    broken = broken_receipts(asked.lake, named, Depth.SIZES)
+    sound = {row.row_hash for row in named if row.identity not in broken}
+    return {one.segment.id for one in known if sound.issuperset(one.said["receipts"])}

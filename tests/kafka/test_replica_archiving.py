@@ -1,0 +1,73 @@
+"""Two nodes that have replicas of the same logs, and share a lake: each record is archived once."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from storage_engine.cycle import archive_here
+from storage_engine.lake.catalog import open_lake
+from storage_engine.lake.making import make_lake
+from storage_engine.lake.receipts import list_stores
+from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.steps.sealed import archive_lag, archive_sealed
+from tests.lakes import path_of
+
+
+@pytest.fixture
+def nodes(node: Path, tmp_path: Path) -> tuple[ManagedStore, ManagedStore]:
+    """Two stores with few logs, whose lake is the same, and whose journals aren't."""
+    made = []
+    for name in ("one", "other"):
+        copied = Path(shutil.copytree(node, tmp_path / name))
+        properties = copied / "server.properties"
+        properties.write_text(properties.read_text().replace(str(node), str(copied)))
+        for log in (copied / "logs").iterdir():
+            if log.is_dir() and log.name not in ("plain-0", "txn-0"):
+                shutil.rmtree(log)
+        made.append(ManagedStore.local(name, str(properties), tmp_path / f"managed-{name}", broker="kafka"))
+    first, second = made
+    make_lake(first.lake, "kafka")
+    return first, replace(second, lake=first.lake)
+
+
+def test_what_one_replica_has_archived_counts_for_the_other(
+    nodes: tuple[ManagedStore, ManagedStore],
+) -> None:
+    first, second = nodes
+    path = Path(second.root).parent / "logs" / "plain-0" / f"{0:020d}.log"
+    data = path.read_bytes()
+    done = archive_sealed(first, "run", archive_here)
+    again = archive_sealed(second, "run", archive_here)
+    assert len(done.receipts) > 10
+    assert again.receipts == ()
+    assert archive_lag(second).segments == 0
+    lake = open_lake(first.lake)
+    assert len(list_stores(lake)) == 1
+
+    # Who touches a file, or loses what the other one archived, has it archived here.
+    path.write_bytes(data)
+    row = next(one for one in done.receipts if (one.log, one.base_offset) != ("plain-0", 0))
+    path_of(lake, row).unlink()
+    assert archive_lag(second).segments == 2
+    last = archive_sealed(second, "later", archive_here)
+    assert [(one.log, one.base_offset) for one in last.receipts] == [(row.log, row.base_offset)]
+    assert archive_lag(second).segments == 0
+    assert len(list_stores(lake)) == 2
+
+
+def test_other_bytes_at_the_same_offsets_are_archived_here(
+    nodes: tuple[ManagedStore, ManagedStore],
+) -> None:
+    first, second = nodes
+    archive_sealed(first, "run", archive_here)
+    ours = Path(second.root).parent / "logs" / "plain-0" / f"{0:020d}.log"
+    data = bytearray(ours.read_bytes())
+    # The leader's epoch in the first batch, which no CRC covers.
+    data[15] ^= 1
+    ours.write_bytes(data)
+    done = archive_sealed(second, "run", archive_here)
+    assert [(one.log, one.base_offset) for one in done.receipts] == [("plain-0", 0)]
