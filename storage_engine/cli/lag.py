@@ -14,7 +14,7 @@ from storage_engine.model.lag import LagSource, PositionsFrom
 from storage_engine.model.store import SegmentId
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.spark.consumer_lag import ConsumerLagRequest, LagInProcess, lag_in_process
-from storage_engine.wording import count_text, duration_text
+from storage_engine.wording import bytes_text, count_text, duration_text
 
 
 def in_process_lag(managed: ManagedStore, going: Sequence[SegmentId]) -> LagInProcess:
@@ -72,22 +72,33 @@ def print_groups(groups: Sequence[GroupAtRisk]) -> None:
     )
 
 
-def print_lag(rows: Sequence[Mapping[str, Any]], source: LagSource, *, by_hand: bool) -> None:
+def print_lag(
+    rows: Sequence[Mapping[str, Any]], source: LagSource, *, by_hand: bool, by_broker: bool
+) -> None:
     """Print what consumer groups have read and what they may lose.
 
     :param by_hand: the segments that are about to go go only if a person asks.
+    :param by_broker: the store's broker alone deletes them.
     """
     lost = any(row["lost_messages"] for row in rows)
+    sized = any(row["lag_bytes"] is not None for row in rows)
     now = "by hand" if by_hand else "now"
     print_table(
         "Consumer lag",
-        ("group~", "queue~", "committed#?", "behind#", "by#?", *(["lost#"] if lost else []), "next one goes"),
+        (
+            *("group~", "queue~", "committed#?", "behind#"),
+            *(["bytes#?"] if sized else []),
+            "by#?",
+            *(["lost#"] if lost else []),
+            "next one goes",
+        ),
         (
             (
                 row["group"],
                 f"{row['topic']}/{row['queue_id']}",
                 _known(row["committed_offset"]),
                 _known(row["lag_messages"]),
+                *([_bytes(row["lag_bytes"])] if sized else []),
                 duration_text(row["lag_ms"]) if row["lag_messages"] else "",
                 *([row["lost_messages"]] if lost else []),
                 now if row["at_risk"] else _goes(row),
@@ -100,6 +111,8 @@ def print_lag(rows: Sequence[Mapping[str, Any]], source: LagSource, *, by_hand: 
     groups = len({row["group"] for row in rows})
     risky = sum(row["at_risk"] for row in rows)
     what = "a cleanup by hand (--manual) deletes; nothing goes now" if by_hand else "a cleanup deletes now"
+    if by_broker:
+        what = "the broker deletes now"
     say(
         f"{count_text(groups, 'group')}, {count_text(behind, 'message')} behind; in "
         f"{count_text(risky, 'queue')} the next message is in a segment that {what}."
@@ -112,6 +125,10 @@ def print_lag(rows: Sequence[Mapping[str, Any]], source: LagSource, *, by_hand: 
 
 def _known(value: int | None) -> int | str:
     return "unknown" if value is None else value
+
+
+def _bytes(size: int | None) -> str:
+    return "unknown" if size is None else bytes_text(size)
 
 
 def _goes(row: Mapping[str, Any]) -> str:

@@ -168,7 +168,9 @@ def lag(
         print_json("lag", {"rows": rows, "source": tables.source, "pending": seen.pending})
     else:
         # What a person may ask for goes now only if the broker's own rules say so, too.
-        print_lag(rows, tables.source, by_hand=not preview(managed, PlanRequest()).plan.to_delete)
+        by_hand = not preview(managed, PlanRequest()).plan.to_delete
+        by_broker = not find_broker(managed.broker).cleans_up
+        print_lag(rows, tables.source, by_hand=by_hand and not by_broker, by_broker=by_broker)
         if group is None:
             print_pending(seen.pending)
     return 0

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from storage_engine.model.facts import FactsScope, StoreFacts
     from storage_engine.model.hold import HoldMemory
     from storage_engine.model.inspection import Inspection
+    from storage_engine.model.lag_job import LagJob, LagRequest
     from storage_engine.model.live import LiveBroker, RunningBroker
     from storage_engine.model.store import StoreSnapshot
 
@@ -85,6 +86,11 @@ class Kafka(Broker):
         from storage_engine.kafka.diagnose import diagnose
 
         return diagnose(settings, now_ms)
+
+    def lag(self, request: LagRequest) -> LagJob:
+        from storage_engine.kafka.lag_job import lag_job
+
+        return lag_job(request)
 
     def running_broker(self, live: LiveBroker) -> RunningBroker:
         from storage_engine.kafka.live.live_store import running_cluster

@@ -19,7 +19,7 @@ from storage_engine.kafka.stored_files import corrupt, read_stored
 LOG = f"{METADATA_TOPIC}-0"
 _SNAPSHOT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint\Z", re.ASCII)
 _MAX_BYTES = 1 << 30
-_TOPIC, _CONFIG, _REMOVE_TOPIC, _FEATURE_LEVEL = 2, 4, 9, 12
+_TOPIC, _PARTITION, _CONFIG, _REMOVE_TOPIC, _FEATURE_LEVEL = 2, 3, 4, 9, 12
 _VERSION_FEATURE, _NEWEST_VERSION = "metadata.version", 33
 """The newest that Kafka 4.4 knows (MetadataVersion): a later one may keep settings elsewhere."""
 _OF_BROKER, _OF_TOPIC = 4, 2
@@ -32,11 +32,18 @@ class ClusterMetadata:
 
     :param topic_settings: by topic.
     :param node_settings: set while the cluster ran, by node; "" has those of all.
+    :param partitions: numbers of a topic's partitions, on whatever nodes they are, by its id.
     """
 
     topic_ids: dict[str, uuid.UUID] = field(default_factory=dict)
     topic_settings: dict[str, dict[str, str]] = field(default_factory=dict)
     node_settings: dict[str, dict[str, str]] = field(default_factory=dict)
+    partitions: dict[uuid.UUID, set[int]] = field(default_factory=dict)
+
+    def partitions_of(self, topic: str) -> frozenset[int]:
+        """Return the numbers of a topic's partitions in the whole cluster; none of one that isn't known."""
+        topic_id = self.topic_ids.get(topic)
+        return frozenset() if topic_id is None else frozenset(self.partitions.get(topic_id, ()))
 
     def settings_of_node(self, node_id: str) -> Mapping[str, str]:
         """Return what was set for a node while the cluster ran; its own settings win over those of all."""
@@ -115,6 +122,11 @@ def _apply(found: ClusterMetadata, value: bytes, path: Path) -> None:
     reader = _Reader(value, path)
     reader.varint()
     kind, version = reader.varint(), reader.varint()
+    if kind == _PARTITION:
+        # Whatever its version, it begins with these.
+        number = int.from_bytes(reader.take(4), "big", signed=True)
+        found.partitions.setdefault(uuid.UUID(bytes=reader.take(16)), set()).add(number)
+        return
     if kind not in (_TOPIC, _CONFIG, _REMOVE_TOPIC, _FEATURE_LEVEL):
         return
     if version != 0:
@@ -134,6 +146,7 @@ def _apply(found: ClusterMetadata, value: bytes, path: Path) -> None:
         found.topic_ids[name] = uuid.UUID(bytes=reader.take(16))
     elif kind == _REMOVE_TOPIC:
         gone = uuid.UUID(bytes=reader.take(16))
+        found.partitions.pop(gone, None)
         for name in [name for name, topic_id in found.topic_ids.items() if topic_id == gone]:
             del found.topic_ids[name]
             found.topic_settings.pop(name, None)

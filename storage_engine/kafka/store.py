@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from storage_engine import durable
 from storage_engine.exceptions import BadInputError
@@ -39,6 +40,9 @@ from storage_engine.model.store import (
     StoreSnapshot,
 )
 
+if TYPE_CHECKING:
+    from storage_engine.kafka.live.client import Cluster
+
 NAME = "kafka"
 _LOOKS = 3
 """How often a node is looked at whose files go away meanwhile."""
@@ -50,8 +54,11 @@ NEVER_DELETED_FROM = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """:param ends: by log."""
+class SeenNode:
+    """What a snapshot was made of.
+
+    :param ends: by log.
+    """
 
     logs: tuple[LogSnapshot, ...]
     node: Node
@@ -66,7 +73,7 @@ class KafkaStore(BrokerStore):
     """
 
     root: Path
-    seen: _Seen | None = None
+    seen: SeenNode | None = None
 
     @property
     def data_paths(self) -> tuple[Path, ...]:
@@ -93,7 +100,7 @@ class KafkaStore(BrokerStore):
         seen = self._seen_of(snapshot, now_ms)
         topics = read_topic_settings(seen.node)
         plans = tuple(
-            _plan_log(log, topics, settings, now_ms) for log, settings in _logs(seen, snapshot, topics)
+            _plan_log(log, topics, settings, now_ms) for log, settings in logs_of(seen, snapshot, topics)
         )
         triggers, _ = self.triggers(snapshot, now_ms, request)
         return Plan(snapshot.root, now_ms, triggers, plans, plan_notices(seen.node, topics))
@@ -101,7 +108,7 @@ class KafkaStore(BrokerStore):
     def deletes_at_ms(self, snapshot: StoreSnapshot, now_ms: int) -> Mapping[SegmentId, int | None]:
         seen = self._seen_of(snapshot, snapshot.taken_at_ms)
         found: dict[SegmentId, int | None] = {}
-        for log, settings in _logs(seen, snapshot, read_topic_settings(seen.node)):
+        for log, settings in logs_of(seen, snapshot, read_topic_settings(seen.node)):
             if isinstance(settings, str) or not log.seen.sealed:
                 continue
             # Of a log that its running broker deletes from just now, nothing is known.
@@ -116,11 +123,16 @@ class KafkaStore(BrokerStore):
         found = (first_batch_ms(log.segments[0]) for _, log in node.logs if log.segments)
         return min((at_ms for at_ms in found if at_ms is not None), default=None)
 
+    @property
+    def asked(self) -> Cluster | None:
+        """Return the running cluster that is asked beside the files; None: none is."""
+        return None
+
     def read_node(self, now_ms: int) -> Node:
         """Look at the node."""
         return read_node(self.root)
 
-    def _look(self, now_ms: int) -> _Seen:
+    def _look(self, now_ms: int) -> SeenNode:
         """Look at the node's logs, again where a file went away: its broker may run, and delete."""
         left = _LOOKS
         while True:
@@ -131,7 +143,7 @@ class KafkaStore(BrokerStore):
                 if not left:
                     raise
 
-    def _seen_of(self, snapshot: StoreSnapshot, now_ms: int) -> _Seen:
+    def _seen_of(self, snapshot: StoreSnapshot, now_ms: int) -> SeenNode:
         return self.seen if self.seen and self.seen.logs is snapshot.logs else self._look(now_ms)
 
     def _node_of(self, snapshot: StoreSnapshot, now_ms: int) -> Node:
@@ -214,8 +226,8 @@ def open_store(settings: StoreSettings) -> KafkaStore:
     return store
 
 
-def _logs(
-    seen: _Seen, snapshot: StoreSnapshot, topics: TopicSettings
+def logs_of(
+    seen: SeenNode, snapshot: StoreSnapshot, topics: TopicSettings
 ) -> Iterator[tuple[SeenLog, RetentionSettings | str]]:
     """Yield a snapshot's logs with how long their topics' segments stay."""
     logs = {log.name.log: (directory, log) for directory, log in seen.node.logs}
@@ -236,14 +248,14 @@ def _plan_log(one: SeenLog, topics: TopicSettings, settings: RetentionSettings |
         return undecided(one.seen, Reason.UNKNOWN, "a segment went away while it was looked at: ask again")
 
 
-def _seen(node: Node) -> _Seen:
+def _seen(node: Node) -> SeenNode:
     found = [
         (log_snapshot(directory, log, end), end)
         for directory, log in node.logs
         if not log.name.is_internal
         for end in [log_end(log)]
     ]
-    return _Seen(tuple(one for one, _ in found), node, {one.name: end for one, end in found})
+    return SeenNode(tuple(one for one, _ in found), node, {one.name: end for one, end in found})
 
 
 def log_snapshot(directory: LogDirectory, log: PartitionLog, end: LogEnd) -> LogSnapshot:

@@ -50,6 +50,7 @@ class QueueLag:
     :param time_to_loss_ms: time until that segment may be deleted by age at the next window; 0 when
         it may go now; None when caught up or unknown.
     :param log: that the queue's messages lie in; None: it isn't said, as in tables of older versions.
+    :param lag_bytes: that the log has from the group's next message on; None: unknown, or not told by queues.
     """
 
     group: str
@@ -66,6 +67,7 @@ class QueueLag:
     lost_messages: int
     time_to_loss_ms: int | None
     log: str | None = None
+    lag_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from storage_engine.lag_columns import POSITIONS_SCHEMA
 from storage_engine.name_columns import Names, one_array
 from storage_engine.rocketmq.config_files import parse_object, read_config
 from storage_engine.rocketmq.fastjson import FastjsonError
 from storage_engine.rocketmq.layout import StoreLayout
-from storage_engine.rocketmq.positions import POSITIONS_SCHEMA, from_rows, in_queue_order
+from storage_engine.rocketmq.positions import from_rows, in_queue_order
 
 TOPIC_GROUP_SEPARATOR = "@"
 

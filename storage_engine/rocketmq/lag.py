@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage_engine.exceptions import BadInputError, StoreBusyError
+from storage_engine.lag_columns import LAG_SCHEMA
 from storage_engine.model.lag import LagSource
 from storage_engine.model.store import SegmentId, StoreSnapshot
 from storage_engine.name_columns import names_of, one_array
@@ -26,7 +27,6 @@ from storage_engine.rocketmq import batch_consume_queue, consume_queue
 from storage_engine.rocketmq.broker_config import CONSUME_QUEUE_ENTRY_BYTES, BrokerConfig
 from storage_engine.rocketmq.layout import StoreLayout
 from storage_engine.rocketmq.mapped_files import MappedFile, check_not_emptied, has_directory, mapped
-from storage_engine.rocketmq.positions import NAME
 from storage_engine.rocketmq.queue_files import FILLER_SIZE, Position
 from storage_engine.rocketmq.rereading import reread
 from storage_engine.rocketmq.rules import delete_hours, expires_at_ms
@@ -37,25 +37,6 @@ from storage_engine.rocketmq.window import next_window_ms
 
 Longs = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
-
-_COLUMNS: list[pa.Field[Any]] = [
-    pa.field("group", NAME, nullable=False),
-    pa.field("topic", NAME, nullable=False),
-    pa.field("queue_id", pa.int32(), nullable=False),
-    pa.field("committed_offset", pa.int64()),
-    pa.field("min_offset", pa.int64(), nullable=False),
-    pa.field("max_offset", pa.int64(), nullable=False),
-    pa.field("lag_messages", pa.int64()),
-    pa.field("lag_ms", pa.int64()),
-    pa.field("next_physical_offset", pa.int64()),
-    pa.field("next_segment_base_offset", pa.int64()),
-    pa.field("at_risk", pa.bool_(), nullable=False),
-    pa.field("lost_messages", pa.int64(), nullable=False),
-    pa.field("time_to_loss_ms", pa.int64()),
-    pa.field("log", NAME, nullable=False),
-]
-LAG_SCHEMA = pa.schema(_COLUMNS)
-"""One column for each field of :class:`storage_engine.model.lag.QueueLag`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +110,7 @@ def queue_lags(context: LagContext, positions: pa.Table | pa.RecordBatch) -> pa.
     queue, or in a queue that is gone, is caught up. A group without a committed offset is unknown, and at
     risk with the queue's oldest message, since it may need it.
 
-    :param positions: of :data:`~storage_engine.rocketmq.positions.POSITIONS_SCHEMA`, rows of one queue
+    :param positions: of :data:`~storage_engine.lag_columns.POSITIONS_SCHEMA`, rows of one queue
         together (they may go on in another call).
     :return: of :data:`LAG_SCHEMA`, in the order of ``positions``.
     :raises CorruptFileError: a queue's files aren't a queue.
@@ -169,6 +150,7 @@ def queue_lags(context: LagContext, positions: pa.Table | pa.RecordBatch) -> pa.
         lost,
         pa.array(losses[segment], mask=~(in_segment & (losses[segment] != UNKNOWN))),
         pa.DictionaryArray.from_arrays(np.zeros(positions.num_rows, dtype=np.int32), pa.array([LOG])),
+        pa.nulls(positions.num_rows, pa.int64()),
     ]
     return pa.table(columns, schema=LAG_SCHEMA)
 

@@ -9,13 +9,14 @@ from functools import partial
 import pyarrow as pa
 
 from storage_engine.exceptions import BrokerError
+from storage_engine.lag_columns import LAG_SCHEMA
 from storage_engine.model.broker_store import StoreSettings
 from storage_engine.model.lag import LagSource, Unread
 from storage_engine.model.lag_job import LagRequest, Measure
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.store import FileFacts, Segment, StoreSnapshot
 from storage_engine.rocketmq.broker_config import BrokerConfig, load_broker_config
-from storage_engine.rocketmq.lag import LAG_SCHEMA, LagContext, lag_context, queue_lags, queue_shares
+from storage_engine.rocketmq.lag import LagContext, lag_context, queue_lags, queue_shares
 from storage_engine.rocketmq.live.connect import local_settings, reach
 from storage_engine.rocketmq.live.consumers import consumers_written_down, live_consumers
 from storage_engine.rocketmq.rereading import ATTEMPTS, reread

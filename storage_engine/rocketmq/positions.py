@@ -1,36 +1,26 @@
-"""Groups' positions in queues as columns. Names are dictionary-coded: there may be 10 million rows."""
+"""Groups' positions in queues as columns, in the order of the queues."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from storage_engine.lag_columns import POSITIONS_SCHEMA
 from storage_engine.name_columns import coded
 
 Codes = npt.NDArray[np.int64]
 Longs = npt.NDArray[np.int64]
-
-NAME: pa.DataType = pa.dictionary(pa.int32(), pa.string())
-
-_COLUMNS: list[pa.Field[Any]] = [
-    pa.field("topic", NAME, nullable=False),
-    pa.field("queue_id", pa.int32(), nullable=False),
-    pa.field("group", NAME, nullable=False),
-    pa.field("committed_offset", pa.int64()),
-]
-POSITIONS_SCHEMA = pa.schema(_COLUMNS)
 
 _MAX_KEY = 1 << 62
 
 
 def from_rows(rows: Sequence[tuple[str, int, str, int | None]]) -> pa.Table:
     """A table of :data:`POSITIONS_SCHEMA` from its rows."""
-    columns = list(zip(*rows, strict=True)) or [()] * len(_COLUMNS)
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, _COLUMNS, strict=True)]
+    columns = list(zip(*rows, strict=True)) or [()] * len(POSITIONS_SCHEMA)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, POSITIONS_SCHEMA, strict=True)]
     return pa.table(arrays, schema=POSITIONS_SCHEMA)
 
 

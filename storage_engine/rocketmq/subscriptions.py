@@ -17,12 +17,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from storage_engine.lag_columns import POSITIONS_SCHEMA
 from storage_engine.name_columns import names_of, one_array
 from storage_engine.rocketmq import config_files
 from storage_engine.rocketmq.consumer_offsets import consumer_offsets
 from storage_engine.rocketmq.layout import StoreLayout
 from storage_engine.rocketmq.mapped_files import has_directory, queue_id_of
-from storage_engine.rocketmq.positions import POSITIONS_SCHEMA, from_rows, in_queue_order
+from storage_engine.rocketmq.positions import from_rows, in_queue_order
 from storage_engine.rocketmq.stored_files import refuse_link
 
 RETRY_TOPIC_PREFIX = "%RETRY%"

@@ -188,7 +188,7 @@ def test_a_high_watermark_that_no_checkpoint_has_is_known_by_the_cluster(cast: C
 
     offline, live = plan(None), plan(cast.account("auditor"))
     first = min(offline)
-    assert offline[first] is Reason.NOT_DISPATCHED
+    assert offline[first] is Reason.UNKNOWN
     assert live[first] is Reason.EXPIRED
     assert len(live) > 3
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from storage_engine.lag_columns import LAG_SCHEMA
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.lag import LagSummary, QueueLag
 from storage_engine.retention import lag_table
@@ -22,7 +23,6 @@ from storage_engine.retention.lag_table import (
     read_lag_table,
     write_share,
 )
-from storage_engine.rocketmq.lag import LAG_SCHEMA
 
 CAUGHT_UP = QueueLag("readers", "orders", 0, 10, 0, 10, 0, 0, None, None, False, 0, None, "commitlog")
 BEHIND = QueueLag("readers", "orders", 1, 4, 0, 10, 6, 500, 1234, 1000, True, 0, 0, "commitlog")

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage_engine.exceptions import CorruptFileError
+from storage_engine.lag_columns import POSITIONS_SCHEMA
 from storage_engine.rocketmq import consumer_offsets as module
 from storage_engine.rocketmq.broker_config import load_broker_config
 from storage_engine.rocketmq.fastjson import FastjsonError
 from storage_engine.rocketmq.layout import StoreLayout, resolve_layout
-from storage_engine.rocketmq.positions import POSITIONS_SCHEMA
 
 pytestmark = pytest.mark.slow
 

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage_engine.exceptions import BadInputError, CorruptFileError
+from storage_engine.lag_columns import LAG_SCHEMA, POSITIONS_SCHEMA
 from storage_engine.model.store import SegmentId, StoreSnapshot
 from storage_engine.rocketmq.broker_config import BrokerConfig, load_broker_config
-from storage_engine.rocketmq.lag import LAG_SCHEMA, LagContext, lag_context, queue_lags
-from storage_engine.rocketmq.positions import POSITIONS_SCHEMA
+from storage_engine.rocketmq.lag import LagContext, lag_context, queue_lags
 from storage_engine.rocketmq.store import LOG, RocketMQStore
 from storage_engine.rocketmq.store_times import UNKNOWN, LogFile, store_timestamps
 from storage_engine.rocketmq.subscriptions import group_positions
@@ -127,6 +127,7 @@ def expected(
         "at_risk": oldest is not None and oldest // SEGMENT_BYTES * SEGMENT_BYTES in doomed,
         "lost_messages": 0,
         "log": "commitlog",
+        "lag_bytes": None,
     }
     if committed is None:
         return result

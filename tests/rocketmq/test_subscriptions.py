@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage_engine.exceptions import CorruptFileError
+from storage_engine.lag_columns import POSITIONS_SCHEMA
 from storage_engine.rocketmq.broker_config import load_broker_config
 from storage_engine.rocketmq.layout import StoreLayout, resolve_layout
-from storage_engine.rocketmq.positions import POSITIONS_SCHEMA
 from storage_engine.rocketmq.subscriptions import group_positions
 
 Row = tuple[str, int, str, int | None]

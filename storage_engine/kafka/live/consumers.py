@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from storage_engine.exceptions import BrokerRefusedError, BrokerUnavailableError
 from storage_engine.kafka.live.client import TIMEOUT_SECONDS, Cluster
+from storage_engine.kafka.live.rights import lacking_rights
 from storage_engine.model.diagnosis import named_in_short
+
+_TOPICS, _GROUPS = ("topic", "Describe"), ("cluster", "Describe")
+"""Rights without which positions, or groups, are left out of answers without a word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,10 +21,14 @@ class GroupPositions:
 
     :param committed: by group, topic and partition; None: the group reads there and never committed.
     :param notices: what isn't known, for a person.
+    :param all_groups: the account sees every group, and all that it reads.
+    :param unseen_topics: of which the account sees no position.
     """
 
     committed: Mapping[tuple[str, str, int], int | None]
     notices: tuple[str, ...] = ()
+    all_groups: bool = True
+    unseen_topics: frozenset[str] = frozenset()
 
 
 def listed_groups(cluster: Cluster) -> tuple[str, ...]:
@@ -51,6 +59,7 @@ def group_positions(cluster: Cluster, topics: Collection[str]) -> GroupPositions
     admin, limit = cluster.admin, TIMEOUT_SECONDS
     committed: dict[tuple[str, str, int], int | None] = {}
     unknown: dict[str, str] = {}
+    positions: dict[str, set[str]] = {group: set() for group in groups}
 
     def members(some: Sequence[str]) -> Any:
         return admin.describe_consumer_groups(list(some), request_timeout=limit)
@@ -61,6 +70,7 @@ def group_positions(cluster: Cluster, topics: Collection[str]) -> GroupPositions
             continue
         for member in answer.members:
             for one in member.assignment.topic_partitions if member.assignment else ():
+                positions[group].add(one.topic)
                 if one.topic in topics:
                     committed[group, one.topic, one.partition] = None
 
@@ -79,12 +89,39 @@ def group_positions(cluster: Cluster, topics: Collection[str]) -> GroupPositions
             unknown[group] = answer.remark
             continue
         for one in answer.topic_partitions:
+            positions[group].add(one.topic)
             if one.topic in topics:
                 is_known = one.error is None and one.offset >= 0
                 committed[group, one.topic, one.partition] = one.offset if is_known else None
-    notices = [
-        f"positions of {named_in_short([group for group in unknown if unknown[group] == why])} aren't known: "
-        f"{why.removesuffix('.')}"
-        for why in dict.fromkeys(unknown.values())
-    ]
-    return GroupPositions(committed, tuple(notices))
+    lacks = lacking_rights(cluster, sorted(topics), ())
+    unseen = frozenset(
+        name for one in lacks if (one.right.resource, one.right.operation) == _TOPICS for name in one.names
+    )
+    hidden = any((one.right.resource, one.right.operation) == _GROUPS for one in lacks)
+    reading = {group for group, _, _ in committed}
+    silent = sorted(set(groups) - reading - unknown.keys() - _elsewhere(positions, topics))
+    return GroupPositions(
+        committed,
+        tuple(_notices(unknown, unseen, silent, hidden=hidden)),
+        all_groups=not (unknown or silent or hidden),
+        unseen_topics=unseen,
+    )
+
+
+def _notices(
+    unknown: Mapping[str, str], unseen: Collection[str], silent: Sequence[str], *, hidden: bool
+) -> Iterator[str]:
+    for why in dict.fromkeys(unknown.values()):
+        groups = named_in_short([group for group in unknown if unknown[group] == why])
+        yield f"positions of {groups} aren't known: {why.removesuffix('.')}"
+    if hidden:
+        yield "groups that the account may not see are left out: it lacks Describe on the cluster"
+    if unseen:
+        yield f"positions in {named_in_short(sorted(unseen))} aren't known: the account lacks Describe there"
+    if silent:
+        yield f"what groups without any offset read isn't known: {named_in_short(silent)}"
+
+
+def _elsewhere(positions: Mapping[str, Collection[str]], topics: Collection[str]) -> set[str]:
+    """Return the groups that are known to read other topics alone."""
+    return {group for group, read in positions.items() if read and not set(read) & set(topics)}

@@ -34,7 +34,7 @@ class LiveKafkaStore(KafkaStore):
         return True
 
     @property
-    def cluster(self) -> Cluster:
+    def asked(self) -> Cluster:
         """Return the cluster; a connection that was closed is opened again."""
         if self._cluster is None:
             self._cluster = Cluster(self.live)
@@ -56,7 +56,7 @@ class LiveKafkaStore(KafkaStore):
         return HoldStatus(held=False, notices=("this version holds no store of Apache Kafka",))
 
     def read_node(self, now_ms: int) -> Node:
-        return read_live_node(KafkaStore.read_node(self, now_ms), self.cluster, now_ms)
+        return read_live_node(KafkaStore.read_node(self, now_ms), self.asked, now_ms)
 
 
 def open_live(settings: StoreSettings, live: LiveBroker) -> LiveKafkaStore:

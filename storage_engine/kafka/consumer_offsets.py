@@ -1,0 +1,134 @@
+"""How far consumer groups have read, by the records of ``__consumer_offsets`` on a node's disk.
+
+A group's records lie in one partition of that topic. So a node knows the groups of the partitions that it
+has, and no others.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+
+from storage_engine.kafka.codec import CODEC
+from storage_engine.kafka.layout import PartitionLog
+from storage_engine.kafka.stored_files import corrupt, read_stored
+from storage_engine.kafka.transaction_states import UncommittedTransactions
+
+# Its stubs know no text beside a column.
+pc: Any = pyarrow.compute
+
+TOPIC = "__consumer_offsets"
+_MAX_SEGMENT_BYTES = 1 << 31
+_END: Final = 1 << 62
+_OFFSET_KEYS = (0, 1)
+_GROUP_KEYS = (2, 3)
+"""OffsetCommitKey; GroupMetadataKey of a classic group, ConsumerGroupMetadataKey of one of KIP-848."""
+_VALUE = struct.Struct(">hq")
+"""Of every version of OffsetCommitValue: its number and the offset come first."""
+_MAX_VALUE_VERSION = 4
+_REMEDY = "Start the broker, which reads the topic by itself, and ask it: --broker HOST:PORT."
+
+
+@dataclass(slots=True)
+class CommittedOffsets:
+    """What the records say, the newest of each key.
+
+    :param offsets: by group, topic and partition.
+    :param groups: that there are, also those that have committed nothing.
+    """
+
+    offsets: dict[tuple[str, str, int], int] = field(default_factory=dict)
+    groups: set[str] = field(default_factory=set)
+
+
+def read_consumer_offsets(logs: Sequence[PartitionLog]) -> CommittedOffsets:
+    """Read partitions of the topic.
+
+    :raises CorruptFileError: bytes that are no record of it, or of a version that isn't known.
+    :raises OSError: a file can't be read.
+    """
+    found = CommittedOffsets()
+    for log in logs:
+        for key, value in _newest(log).items():
+            _take(found, key, value, log.path)
+    return found
+
+
+def _newest(log: PartitionLog) -> Mapping[bytes, bytes | None]:
+    """Return the newest value of each key of a log, oldest first, but what transactions did not commit."""
+    keys, values = _records(log)
+    if not keys:
+        return {}
+    key, value = pa.concat_arrays(keys), pa.concat_arrays(values)
+    coded = key.dictionary_encode()
+    last = np.empty(len(coded.dictionary), np.int64)
+    # Records are in their log's order, so that each key keeps the place of its last one.
+    last[np.asarray(coded.indices)] = np.arange(len(coded))
+    order = np.argsort(last)
+    by_age: Any = pa.array(order)
+    names: Any = coded.dictionary.take(by_age)
+    places: Any = pa.array(last[order])
+    return dict(zip(names.to_pylist(), value.take(places).to_pylist(), strict=True))
+
+
+def _records(log: PartitionLog) -> tuple[list[pa.Array[Any]], list[pa.Array[Any]]]:
+    segments = [read_stored(Path(one.log.path), _MAX_SEGMENT_BYTES) for one in log.segments]
+    ends = [*(one.base_offset for one in log.segments[1:]), _END]
+    transactions = UncommittedTransactions.none(0)
+    for data, end in zip(segments, ends, strict=True):
+        transactions = transactions.continued(data, end)
+    keys: list[pa.Array[Any]] = []
+    values: list[pa.Array[Any]] = []
+    for data in segments:
+        # A log that is written to meanwhile may end in a part of a batch, which isn't read.
+        for rows, _ in CODEC.decode(memoryview(data), 0):
+            kept = pc.and_(pc.equal(transactions.state_column(rows), "committed"), pc.is_valid(rows["key"]))
+            mask = pa.array(np.asarray(pc.fill_null(kept, False)))
+            keys.append(_bytes(rows["key"]).filter(mask))
+            values.append(_bytes(rows["value"]).filter(mask))
+    return keys, values
+
+
+def _bytes(column: pa.ChunkedArray[Any]) -> pa.Array[Any]:
+    # A column of views can't be filtered.
+    whole = column.cast(pa.binary()).combine_chunks()
+    return whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole
+
+
+def _take(found: CommittedOffsets, key: bytes, value: bytes | None, path: Path) -> None:
+    reader = _key_parts(key, path)
+    version = next(reader)
+    if version not in (*_OFFSET_KEYS, *_GROUP_KEYS) or value is None:
+        return
+    group = str(next(reader))
+    found.groups.add(group)
+    if version in _GROUP_KEYS:
+        return
+    topic, partition = str(next(reader)), int(next(reader))
+    if len(value) < _VALUE.size or not 0 <= int.from_bytes(value[:2], "big") <= _MAX_VALUE_VERSION:
+        expected = f"a committed offset of a version up to {_MAX_VALUE_VERSION}"
+        raise corrupt(path, 0, expected, f"{len(value)} bytes that begin with {value[:2].hex()}", _REMEDY)
+    found.offsets[group, topic, partition] = _VALUE.unpack_from(value)[1]
+
+
+def _key_parts(key: bytes, path: Path) -> Iterator[int | str]:
+    """Yield the version, the group, and of an offset's key its topic and partition."""
+    at = 2
+    try:
+        yield int.from_bytes(key[:2], "big")
+        for _ in range(2):
+            size = struct.unpack_from(">h", key, at)[0]
+            if size < 0 or at + 2 + size > len(key):
+                raise struct.error
+            yield key[at + 2 : at + 2 + size].decode("utf-8", "replace")
+            at += 2 + size
+        yield int(struct.unpack_from(">i", key, at)[0])
+    except struct.error:
+        raise corrupt(path, at, "the key of an offset or a group", f"{len(key)} bytes", _REMEDY) from None

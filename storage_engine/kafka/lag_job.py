@@ -1,0 +1,167 @@
+"""Consumer lag of a node, ready to be computed in shares; see ``storage_engine.model.lag_job``."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+
+from storage_engine.exceptions import BadInputError
+from storage_engine.kafka.lag import (
+    LagContext,
+    LogOfLag,
+    SegmentOfLag,
+    partition_lags,
+    partition_shares,
+)
+from storage_engine.kafka.layout import Node
+from storage_engine.kafka.log_end import segment_facts
+from storage_engine.kafka.next_deletions import deletes_at_ms
+from storage_engine.kafka.plan import SeenLog, log_facts
+from storage_engine.kafka.positions import Consumers, consumers_of
+from storage_engine.kafka.rules import RetentionSettings
+from storage_engine.kafka.store import KafkaStore, SeenNode, logs_of, open_store
+from storage_engine.kafka.topic_settings import read_topic_settings
+from storage_engine.lag_columns import LAG_SCHEMA
+from storage_engine.model.lag import LagSource, Unread
+from storage_engine.model.lag_job import LagRequest, Measure
+from storage_engine.model.store import FileFacts, Segment, SegmentId, StoreSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaLagJob:
+    """What is measured against, and the groups' positions, partition by partition."""
+
+    context: LagContext
+    consumers: Consumers
+    snapshot: StoreSnapshot
+    newest: FileFacts
+
+    @property
+    def source(self) -> LagSource:
+        return self.consumers.source
+
+    @property
+    def logs(self) -> tuple[str, ...] | None:
+        return self.consumers.logs
+
+    @property
+    def positions(self) -> pa.Table:
+        return self.consumers.table
+
+    @property
+    def schema(self) -> pa.Schema:
+        return LAG_SCHEMA
+
+    @property
+    def measure(self) -> Measure:
+        return partial(partition_lags, self.context)
+
+    def shares(self, rows: int) -> Sequence[tuple[int, int]]:
+        return partition_shares(self.positions, rows)
+
+    def unread(self, run: Sequence[Segment]) -> Unread:
+        return Unread(error="a node of Kafka has no shield")
+
+
+def lag_job(request: LagRequest) -> KafkaLagJob:
+    """Take the groups' positions, and look at what they are measured against.
+
+    Positions are taken before the logs are looked at: what comes in meanwhile makes lag larger, not smaller.
+
+    :raises BadInputError: a store or settings that can't be read, a plan for another store.
+    :raises BrokerError: a running cluster can't be asked.
+    """
+    store = _opened(request)
+    try:
+        consumers = consumers_of(store.read_node(request.now_ms), store.asked)
+        snapshot = store.snapshot(request.now_ms)
+    finally:
+        store.close()
+    assert store.seen is not None
+    _check_plan(snapshot, request.plan_segments)
+    read = {f"{topic}-{number}" for _, topic, number in consumers.committed}
+    context = _context(store.seen, snapshot, read, request)
+    return KafkaLagJob(context, consumers, snapshot, _newest(store.seen.node))
+
+
+def _opened(request: LagRequest) -> KafkaStore:
+    settings = request.settings
+    if settings.live is None:
+        return open_store(settings)
+    from storage_engine.kafka.live.live_store import open_live
+
+    return open_live(settings, settings.live)
+
+
+def _check_plan(snapshot: StoreSnapshot, plan_segments: Collection[SegmentId]) -> None:
+    there = {segment.id for log in snapshot.logs for segment in log.segments}
+    if unknown := set(plan_segments) - there:
+        name, base_offset = min(unknown)
+        raise BadInputError(
+            f"{snapshot.root}: no segment of log {name} begins at {base_offset}: expected the segments of a "
+            "plan for this store as it is now. Make a new plan."
+        )
+
+
+def _newest(node: Node) -> FileFacts:
+    """Return a file that whoever measures has to see: the last written of all logs."""
+    return max((one.log for _, log in node.logs for one in log.segments), key=lambda facts: facts.mtime_ns)
+
+
+def _context(
+    seen: SeenNode, snapshot: StoreSnapshot, read: Collection[str], request: LagRequest
+) -> LagContext:
+    going = frozenset(request.plan_segments)
+    found: dict[str, LogOfLag] = {}
+    for one, settings in logs_of(seen, snapshot, read_topic_settings(seen.node)):
+        if one.seen.name in read and one.log.segments:
+            found[one.seen.name] = _log(one, settings, going, seen.node, request.now_ms)
+    return LagContext(found)
+
+
+def _log(
+    one: SeenLog,
+    settings: RetentionSettings | str,
+    going: frozenset[SegmentId],
+    node: Node,
+    now_ms: int,
+) -> LogOfLag:
+    name, segments = one.seen.name, one.log.segments
+    losses = {} if isinstance(settings, str) else _losses(one, settings, now_ms)
+    known = None if node.live is None else node.live.partitions.get(name)
+    end = one.end.offset if known is None or known.high_watermark is None else known.high_watermark
+    newest = next((files for files in reversed(segments) if files.log.size_bytes), None)
+    newest_facts = None if newest is None else segment_facts(newest, active=newest is segments[-1])
+    return LogOfLag(
+        name,
+        one.start_offset,
+        end,
+        None if newest_facts is None else newest_facts.largest_timestamp_ms,
+        tuple(
+            SegmentOfLag(
+                files.base_offset,
+                files.log.path,
+                files.offset_index,
+                files.log.size_bytes,
+                (is_going := SegmentId(name, files.base_offset) in going),
+                0 if is_going else losses.get(files.base_offset),
+            )
+            for files in segments
+        ),
+    )
+
+
+def _losses(one: SeenLog, settings: RetentionSettings, now_ms: int) -> Mapping[int, int | None]:
+    """Return in how many ms age may take each segment; the active one is closed for it, when all expired."""
+    facts = log_facts(one, settings, now_ms, until_kept=False)
+    moments = dict(deletes_at_ms(facts, settings, now_ms))
+    by_age = settings.delete and not settings.compact and settings.kept_ms >= 0
+    if by_age and len(moments) == len(facts.segments) - 1:
+        active = facts.segments[-1]
+        before = [at_ms for at_ms in moments.values() if at_ms is not None]
+        expires_ms = active.largest_timestamp_ms + settings.kept_ms + 1
+        moments[active.base_offset] = max([now_ms, *before, expires_ms])
+    return {offset: None if at_ms is None else at_ms - now_ms for offset, at_ms in moments.items()}

@@ -1,0 +1,142 @@
+"""What __consumer_offsets says of groups: the newest committed offset, whatever is compacted or aborted."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from storage_engine.exceptions import CorruptFileError
+from storage_engine.kafka.consumer_offsets import TOPIC, read_consumer_offsets
+from storage_engine.kafka.layout import PartitionLog, read_node
+from storage_engine.kafka.positions import consumers_of
+from storage_engine.kafka.topic_settings import read_topic_settings
+from storage_engine.model.lag import PositionsFrom
+from tests.kafka import batches
+from tests.kafka.batches import Record
+
+TRANSACTIONAL = 16
+PRODUCER = 7
+
+
+def text(word: str) -> bytes:
+    return struct.pack(">h", len(word)) + word.encode()
+
+
+def key(group: str, topic: str = "orders", partition: int = 0, version: int = 1) -> bytes:
+    return struct.pack(">h", version) + text(group) + text(topic) + struct.pack(">i", partition)
+
+
+def value(offset: int, version: int = 3) -> bytes:
+    """Return a value; of all versions the offset comes first, and behind it what nobody reads here."""
+    return struct.pack(">hq", version, offset) + b"the rest"
+
+
+def log_of(tmp_path: Path, *segments: bytes) -> PartitionLog:
+    """Make a log directory with a partition of the topic; a segment begins where the one before it ends."""
+    directory = tmp_path / "data" / f"{TOPIC}-0"
+    directory.mkdir(parents=True)
+    base = 0
+    for data in segments:
+        (directory / f"{base:020d}.log").write_bytes(data)
+        base += 100
+    (found,) = read_node(tmp_path / "data").directories[0].logs
+    return found
+
+
+def commits(
+    base: int, *records: tuple[bytes, bytes | None], attributes: int = 0, producer: int = -1
+) -> bytes:
+    made = [Record(1_000, one, two) for one, two in records]
+    return batches.batch(made, base_offset=base, attributes=attributes, producer_id=producer)
+
+
+def test_the_newest_offset_of_a_group_counts_in_whatever_version_it_is(tmp_path: Path) -> None:
+    first = commits(
+        0,
+        (key("b", version=0), value(7)),
+        (key("a"), value(1, 0)),
+        (key("a", partition=1), value(5, 1)),
+        (key("b"), value(9, 2)),
+    )
+    second = commits(100, (key("a"), value(3, 4)), (key("b", version=0), value(8, 3)))
+    found = read_consumer_offsets([log_of(tmp_path, first, second)])
+    # A key of version 0 is another key, as it is for the cleaner; the broker reads both, in their order.
+    assert found.offsets == {("a", "orders", 0): 3, ("a", "orders", 1): 5, ("b", "orders", 0): 8}
+    assert found.groups == {"a", "b"}
+
+
+def test_an_offset_that_was_deleted_is_gone(tmp_path: Path) -> None:
+    data = commits(0, (key("a"), value(1)), (key("b"), value(2)), (key("a"), None))
+    assert read_consumer_offsets([log_of(tmp_path, data)]).offsets == {("b", "orders", 0): 2}
+
+
+def test_groups_without_any_offset_are_known_by_their_own_records(tmp_path: Path) -> None:
+    classic, new, other = (struct.pack(">h", version) + text("g") for version in (2, 3, 5))
+    data = commits(0, (classic[:2] + text("c"), b"x"), (new, b"x"), (other, b"x"), (classic, None))
+    assert read_consumer_offsets([log_of(tmp_path, data)]).groups == {"c", "g"}
+
+
+@pytest.mark.parametrize(("end", "expected"), [(1, 20), (0, 10), (None, 10)])
+def test_an_offset_counts_once_its_transaction_has_committed(
+    tmp_path: Path, end: int | None, expected: int
+) -> None:
+    data = commits(0, (key("a"), value(10)))
+    data += commits(1, (key("a"), value(20)), attributes=TRANSACTIONAL, producer=PRODUCER)
+    # The marker may lie in a later segment.
+    later = b"" if end is None else batches.marker(end, PRODUCER, 100)
+    found = read_consumer_offsets([log_of(tmp_path, data, later)])
+    assert found.offsets == {("a", "orders", 0): expected}
+
+
+def test_an_offset_that_came_behind_a_transactions_own_wins_over_it(tmp_path: Path) -> None:
+    """The coordinator goes by where the offset itself lies, not by where its marker does."""
+    data = commits(0, (key("a"), value(20)), attributes=TRANSACTIONAL, producer=PRODUCER)
+    data += commits(1, (key("a"), value(30))) + batches.marker(1, PRODUCER, 2)
+    assert read_consumer_offsets([log_of(tmp_path, data)]).offsets == {("a", "orders", 0): 30}
+
+
+@pytest.mark.parametrize(
+    ("wrong_key", "wrong_value", "said"),
+    [
+        (key("a"), value(1, 5), "expected a committed offset of a version up to 4"),
+        (key("a"), b"\x00\x01", "expected a committed offset"),
+        (key("a")[:-1], value(1), "expected the key of an offset or a group"),
+        (struct.pack(">hh", 1, 99) + b"short", value(1), "expected the key of an offset or a group"),
+    ],
+)
+def test_what_cannot_be_read_is_one_error(
+    tmp_path: Path, wrong_key: bytes, wrong_value: bytes, said: str
+) -> None:
+    log = log_of(tmp_path, commits(0, (wrong_key, wrong_value)))
+    with pytest.raises(CorruptFileError, match=said):
+        read_consumer_offsets([log])
+
+
+def test_groups_of_a_real_broker_are_all_known_where_the_node_has_the_whole_topic(node: Path) -> None:
+    looked = read_node(node / "server.properties")
+    assert read_topic_settings(looked).metadata.partitions_of(TOPIC) == {0, 1}
+    found = consumers_of(looked, None)
+    assert found.logs is None
+    assert (found.source.positions, found.source.notices) == (PositionsFrom.FILES, ())
+    assert {group for group, _, _ in found.committed} == {"g-classic", "g-manual", "g-new"}
+    assert found.committed["g-manual", "plain", 0] == 123
+    assert found.committed["g-new", "txn", 1] == 386
+    # It has committed in another partition of the topic, so that it reads this one, too.
+    assert found.committed["g-manual", "empty", 1] == 0
+    assert found.committed["g-manual", "empty", 0] is None
+
+
+def test_what_a_node_does_not_have_of_the_topic_is_said_and_nobody_is_known(
+    node: Path, tmp_path: Path
+) -> None:
+    whole = read_node(node / "server.properties")
+    (directory, *others) = whole.directories
+    fewer = tuple(log for log in directory.logs if log.name.log != f"{TOPIC}-1")
+    part = replace(whole, directories=(replace(directory, logs=fewer), *others))
+    found = consumers_of(part, None)
+    assert found.logs == ()
+    assert found.source.notices == (f"groups of 1 partition of {TOPIC} aren't known: of 2 this node has 1",)
+    assert found.committed["g-manual", "plain", 0] == 123

@@ -1,0 +1,162 @@
+"""Where a group's next record lies, its time, and what is behind it, against a walk over each log."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from storage_engine.exceptions import BadInputError
+from storage_engine.kafka import BROKER
+from storage_engine.kafka import lag_job as lag_module
+from storage_engine.kafka.codec import CODEC
+from storage_engine.kafka.lag import LagContext, partition_lags, partition_shares
+from storage_engine.kafka.lag_job import KafkaLagJob, lag_job
+from storage_engine.lag_columns import LAG_SCHEMA, POSITIONS_SCHEMA
+from storage_engine.model.broker_store import StoreSettings
+from storage_engine.model.lag_job import LagRequest
+from storage_engine.model.store import SegmentId
+
+NOW_MS = 1_795_190_000_000
+LOGS = (
+    "plain-0",
+    "txn-0",
+    "javacodec-0",
+    "tinyseg-0",
+    "compdel-0",
+    "lat-0",
+    "retslow-0",
+    "delrec-0",
+    "flushy-0",
+)
+
+
+@pytest.fixture(scope="module")
+def job(node: Path) -> KafkaLagJob:
+    return job_of(node)
+
+
+def job_of(node: Path, *going: SegmentId) -> KafkaLagJob:
+    return lag_job(LagRequest(StoreSettings(str(node / "server.properties")), going, NOW_MS))
+
+
+def records(log: str, job: KafkaLagJob) -> Iterator[tuple[int, int | None, int, str]]:
+    """Yield each record's offset, its time, how many bytes the log has from its batch on, and its segment."""
+    (seen,) = (one for one in job.snapshot.logs if one.name == log)
+    total = sum(segment.facts.size_bytes for segment in seen.segments)
+    before = 0
+    for segment in seen.segments:
+        data = Path(segment.facts.path).read_bytes()
+        position = 0
+        for rows, _ in CODEC.decode(memoryview(data), 0):
+            for row in rows.select(["kind", "offset", "timestamp", "physical_offset"]).to_pylist():
+                if row["kind"] == "batch":
+                    position = row["physical_offset"]
+                elif row["kind"] in ("message", "control"):
+                    time = None if row["timestamp"] is None else int(row["timestamp"].timestamp() * 1000)
+                    yield row["offset"], time, total - before - position, segment.facts.path
+        before += len(data)
+
+
+def table(*rows: tuple[str, int | None]) -> pa.Table:
+    def row(log: str, committed: int | None) -> dict[str, Any]:
+        topic, _, number = log.rpartition("-")
+        return {"topic": topic, "queue_id": int(number), "group": "g", "committed_offset": committed}
+
+    return pa.Table.from_pylist([row(*one) for one in rows], schema=POSITIONS_SCHEMA)
+
+
+def context_of(node: Path, logs: tuple[str, ...], *going: SegmentId) -> tuple[KafkaLagJob, LagContext]:
+    """Return what lag in some logs is measured against, whoever reads there."""
+    made = job_of(node, *going)
+    request = LagRequest(StoreSettings(str(node / "server.properties")), going, NOW_MS)
+    store = BROKER.open_store(request.settings, None)
+    snapshot = store.snapshot(NOW_MS)
+    seen = store.seen  # type: ignore[attr-defined]
+    return made, lag_module._context(seen, snapshot, set(logs), request)
+
+
+@pytest.mark.parametrize("log", LOGS)
+def test_a_position_is_found_where_a_walk_over_the_log_finds_it(log: str, node: Path) -> None:
+    job, context = context_of(node, (log,))
+    there = sorted(records(log, job))
+    known = context.logs[log]
+    offsets = sorted({one[0] for one in there} | {there[-1][0] + 1, known.begin, 0})
+    chosen = random.Random(log).sample(offsets, min(25, len(offsets)))
+    for row in partition_lags(context, table(*((log, one) for one in chosen))).to_pylist():
+        committed = row["committed_offset"]
+        following = max(committed, known.begin)
+        expected = next((one for one in there if one[0] >= following), None)
+        assert row["lag_messages"] == known.end - committed
+        assert row["lost_messages"] == max(known.begin - committed, 0)
+        if expected is None:
+            assert (row["lag_bytes"], row["lag_ms"], row["next_physical_offset"]) == (0, 0, None)
+            continue
+        _, time, size, path = expected
+        assert row["lag_bytes"] == size
+        assert row["next_physical_offset"] == following
+        assert path.endswith(f"{row['next_segment_base_offset']:020d}.log")
+        if time is not None:
+            assert row["lag_ms"] == max(known.newest_ms - time, 0)  # type: ignore[operator]
+
+
+def test_lag_of_a_real_brokers_groups_has_each_column(job: KafkaLagJob) -> None:
+    found = job.measure(job.positions)
+    assert found.schema == LAG_SCHEMA
+    rows = {(row["group"], row["log"]): row for row in found.to_pylist()}
+    manual = rows["g-manual", "plain-0"]
+    assert (manual["committed_offset"], manual["lag_messages"], manual["max_offset"]) == (123, 2877, 3000)
+    unknown = rows["g-classic", "plain-0"]
+    assert (unknown["committed_offset"], unknown["lag_messages"], unknown["lag_bytes"]) == (None, None, None)
+
+
+def test_a_group_is_at_risk_by_the_segment_that_holds_its_next_record(node: Path) -> None:
+    _, context = context_of(node, ("tinyseg-0",))
+    first, second = context.logs["tinyseg-0"].segments[:2]
+    going = SegmentId("tinyseg-0", first.base_offset)
+    _, context = context_of(node, ("tinyseg-0",), going)
+    rows = partition_lags(
+        context,
+        table(("tinyseg-0", first.base_offset), ("tinyseg-0", second.base_offset), ("tinyseg-0", None)),
+    ).to_pylist()
+    assert [row["at_risk"] for row in rows] == [True, False, True]
+    assert rows[0]["time_to_loss_ms"] == 0
+
+
+def test_a_segment_that_went_away_meanwhile_leaves_a_group_at_risk_of_what_goes(
+    node: Path, tmp_path: Path
+) -> None:
+    _, context = context_of(node, ("tinyseg-0",))
+    log = context.logs["tinyseg-0"]
+    gone = replace(log.segments[0], path=str(tmp_path / "gone"), index_path=None, going=True)
+    gone_log = replace(log, segments=(gone, *log.segments[1:]))
+    (row,) = partition_lags(LagContext({log.name: gone_log}), table((log.name, 0))).to_pylist()
+    assert (row["at_risk"], row["next_physical_offset"], row["lag_bytes"]) == (True, None, None)
+    assert row["lag_messages"] == log.end
+
+
+def test_a_segment_of_another_plan_is_refused(node: Path) -> None:
+    with pytest.raises(BadInputError, match="no segment of log tinyseg-0 begins at 1: expected the segments"):
+        job_of(node, SegmentId("tinyseg-0", 1))
+
+
+def test_shares_are_of_whole_partitions_and_measured_elsewhere_are_the_same(job: KafkaLagJob) -> None:
+    shares = partition_shares(job.positions, 2)
+    assert shares[0][0] == 0
+    assert shares[-1][1] == job.positions.num_rows
+    assert all(one[1] == other[0] for one, other in pairwise(shares))
+    keys = [
+        [(row["topic"], row["queue_id"]) for row in job.positions.slice(a, b - a).to_pylist()]
+        for a, b in shares
+    ]
+    assert all(one[-1] != other[0] for one, other in pairwise(keys))
+    measure = pickle.loads(pickle.dumps(job.measure))
+    parts = [measure(job.positions.slice(a, b - a)) for a, b in shares]
+    assert pa.concat_tables(parts).to_pylist() == job.measure(job.positions).to_pylist()
