@@ -59,7 +59,7 @@ def segments_deleted(conn_id: str) -> Asset:
 
 
 def lake_messages(lake: str = DEFAULT_LAKE, *, second: bool = False) -> Asset:
-    """Return what has an event when the table of messages of a lake grows.
+    """Return what has an event when the table of rows of a lake grows, whatever that is called.
 
     :param lake: its name in ``[storage_engine] stores``.
     :param second: the second lake of the stores that name this one.

@@ -78,6 +78,18 @@ def blocks_of(page: Path) -> Iterator[Block]:
     assert opened is None, f"{page}: the last block has no end"
 
 
+def blocks_under(page: Path, heading: str) -> dict[str, str]:
+    """Return a page's blocks under a heading, by language and engine."""
+    lines = page.read_text(encoding="utf-8").splitlines()
+    first = lines.index(f"## {heading}") + 1
+    end = next((n for n, line in enumerate(lines) if n > first and line.startswith("## ")), len(lines))
+    return {
+        f"{block.language} {block.said.get('engine', '')}".strip(): block.text
+        for block in blocks_of(page)
+        if first <= block.line <= end
+    }
+
+
 def commands_of(block: Block) -> Iterator[Command]:
     """Yield the commands of a console block: what follows ``$``, with lines that a backslash continues."""
     parts = re.split(r"^\$ ", block.text, flags=re.MULTILINE)

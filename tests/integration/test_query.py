@@ -26,7 +26,7 @@ from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.making import make_lake
 from storage_engine.lake.relocating import relocate
 from storage_engine.spark.session import spark_session
-from tests.docs.code_blocks import blocks_of
+from tests.docs.code_blocks import blocks_under
 from tests.integration.jars import JAVA_PROJECTS, class_path
 from tests.integration.stores import FIXTURES, open_store, unpack
 from tests.rounds import some
@@ -43,15 +43,7 @@ HALF, GIVEN_UP, OPS = "RMQ_SYS_TRANS_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC", 
 
 
 def _blocks(heading: str) -> dict[str, str]:
-    """The document's code blocks under a heading, by language and engine."""
-    lines = DOCUMENT.read_text(encoding="utf-8").splitlines()
-    first = lines.index(f"## {heading}") + 1
-    end = next((n for n, line in enumerate(lines) if n > first and line.startswith("## ")), len(lines))
-    return {
-        f"{block.language} {block.said.get('engine', '')}".strip(): block.text
-        for block in blocks_of(DOCUMENT)
-        if first <= block.line <= end
-    }
+    return blocks_under(DOCUMENT, heading)
 
 
 OPENING = _blocks("Opening it")

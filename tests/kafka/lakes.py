@@ -28,6 +28,12 @@ def segments_of(node: Path, *logs: str) -> list[Segment]:
     ]
 
 
+def archivable_segments(node: Path) -> list[Segment]:
+    """Return all segments of a stopped node that may be archived."""
+    store = KafkaStore(node / "server.properties")
+    return list(store.archivable(store.snapshot(0)).segments)
+
+
 def archive(lake: Lake, node: Path, segments: Iterable[Segment], store: str = STORE) -> tuple[Receipt, ...]:
     """Archive segments of a node, with what it knows of them."""
     segments = list(segments)
