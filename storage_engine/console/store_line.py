@@ -29,6 +29,19 @@ class StoreState(StrEnum):
     OK = "ok"
 
 
+class ProblemKind(StrEnum):
+    """Why something is not known of a store."""
+
+    NONE = ""
+    NEVER_LOOKED = "never-looked"
+    STALE = "stale"
+    FUTURE = "future"
+    """Its last look is dated after now: clocks differ."""
+    NO_STORE = "no-store"
+    JOURNAL = "journal"
+    CONNECTION = "connection"
+
+
 class Filling(StrEnum):
     """Whether a store's disks fill up, at the pace of the last day."""
 
@@ -77,6 +90,7 @@ class StoreLine:
     :param archive_lag_bytes: sealed, and in no lake.
     :param lagging_groups: consumer groups whose first unread message may be deleted within a day.
     :param problem: why something is not known, as a sentence; "" where nothing is wrong.
+    :param problem_kind: the same, for who says it in other words.
     """
 
     store: str
@@ -95,6 +109,7 @@ class StoreLine:
     lagging_groups: int | None = None
     last_run: RunLine | None = None
     problem: str = ""
+    problem_kind: ProblemKind = ProblemKind.NONE
 
 
 def finding_lines(doctor: Iterable[Mapping[str, Any]]) -> tuple[FindingLine, ...]:
@@ -123,7 +138,7 @@ def store_line(name: str, summary: StoreSummary, now_ms: int) -> StoreLine:
     )
     found = finding_lines(summary.doctor or ())
     last_run = None if summary.last_run is None else run_line(summary.last_run)
-    problem = _problem(summary, now_ms)
+    kind, problem = _problem(summary, now_ms)
     filling, time_to_full_ms = _time_to_full(summary.levels, rules)
     return StoreLine(
         store=name,
@@ -142,6 +157,7 @@ def store_line(name: str, summary: StoreSummary, now_ms: int) -> StoreLine:
         lagging_groups=summary.lagging_groups,
         last_run=last_run,
         problem=problem,
+        problem_kind=kind,
     )
 
 
@@ -167,13 +183,22 @@ def _state(
     return StoreState.OK if is_known else StoreState.UNKNOWN
 
 
-def _problem(summary: StoreSummary, now_ms: int) -> str:
+def _problem(summary: StoreSummary, now_ms: int) -> tuple[ProblemKind, str]:
     if summary.sampled_at_ms is None:
-        return "Nobody has looked at this store yet. Its monitor DAG does; unpause it."
-    if now_ms - summary.sampled_at_ms > STALE_MS:
-        ago = duration_text(now_ms - summary.sampled_at_ms)
-        return f"Nobody has looked at this store for {ago}. Check that its monitor DAG runs."
-    return ""
+        said = "Nobody has looked at this store yet. Its monitor DAG does; unpause it."
+        return ProblemKind.NEVER_LOOKED, said
+    ago_ms = now_ms - summary.sampled_at_ms
+    if ago_ms > STALE_MS:
+        said = (
+            f"Nobody has looked at this store for {duration_text(ago_ms)}. Check that its monitor DAG runs."
+        )
+        return ProblemKind.STALE, said
+    if -ago_ms > STALE_MS:
+        said = (
+            f"The last look at this store is dated {duration_text(-ago_ms)} ahead. Check the hosts' clocks."
+        )
+        return ProblemKind.FUTURE, said
+    return ProblemKind.NONE, ""
 
 
 def _retention_ms(summary: StoreSummary) -> int | None:

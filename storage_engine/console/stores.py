@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from storage_engine.console.store_line import StoreLine, store_line, worst_first
+from storage_engine.console.store_line import ProblemKind, StoreLine, store_line, worst_first
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.queries import JournalReader
 
@@ -41,7 +41,9 @@ def all_stores(journals: Sequence[AskedJournal], now_ms: int) -> StoresAnswer:
             lines += _of_journal(asked, now_ms)
         except StorageEngineError as error:
             problems.append(str(error))
-            lines += (StoreLine(name, problem=str(error)) for name in asked.names)
+            lines += (
+                StoreLine(name, problem=str(error), problem_kind=ProblemKind.JOURNAL) for name in asked.names
+            )
     return StoresAnswer(now_ms, worst_first(lines), " ".join(problems))
 
 
@@ -65,4 +67,5 @@ def _of_journal(asked: AskedJournal, now_ms: int) -> Iterator[StoreLine]:
                 name,
                 problem=f"{asked.reader.name} knows no store of this name. The first run of a DAG on it "
                 "records it.",
+                problem_kind=ProblemKind.NO_STORE,
             )

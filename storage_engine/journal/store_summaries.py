@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, ScalarSelect, func, or_, select
+from sqlalchemy import Connection, ScalarSelect, case, func, or_, select
 
 from storage_engine.journal.answers import RunRow
 from storage_engine.journal.rules import RulesRow
@@ -54,7 +54,8 @@ class StoreSummary:
 
     :param sampled_at_ms: when it was looked at last; None: never.
     :param archive_lag_bytes: by the last measure of the last day; None: there was none.
-    :param lagging_groups: consumer groups whose first unread message may be deleted within a day.
+    :param lagging_groups: consumer groups whose first unread message may be deleted within a day; None:
+        it isn't known how far any is behind.
     :param last_run: the last one that planned a deletion or wrote a report; None: there was none.
     :param rules: those recorded last; None: none were.
     :param doctor: what doctor found at the last look, the most urgent first; None: it hasn't looked.
@@ -70,7 +71,7 @@ class StoreSummary:
     oldest_message_ms: int | None
     archive_lag_bytes: int | None
     levels: tuple[DiskLevel, ...]
-    lagging_groups: int
+    lagging_groups: int | None
     last_run: RunRow | None
     rules: RulesRow | None
     doctor: tuple[Mapping[str, Any], ...] | None
@@ -89,6 +90,8 @@ def read_summaries(
     found_levels, lagging = _levels(connection, ids, now_ms), _lagging(connection, ids)
     last_runs, found = _last_runs(connection, ids), _findings(connection, ids)
     last_rules = _last_rules(connection, ids)
+    # Without an error there is no group.
+    measured = {store_id for store_id, row in found.items() if row.lag_error == ""}
     return tuple(
         StoreSummary(
             row.store_id,
@@ -102,7 +105,7 @@ def read_summaries(
             row.archive_lag_bytes,
             # A disk that is measured no more has no level now.
             tuple(one for one in found_levels[row.store_id] if one.at_ms == row.sampled_at_ms),
-            lagging.get(row.store_id, 0),
+            lagging.get(row.store_id, 0 if row.store_id in measured else None),
             last_runs.get(row.store_id),
             last_rules.get(row.store_id),
             tuple(found[row.store_id].doctor or ()) if row.store_id in found else None,
@@ -184,10 +187,8 @@ def _at(of_disk: Any, at_ms: ScalarSelect[Any]) -> Any:
 
 
 def _lagging(connection: Connection, ids: Sequence[str]) -> dict[str, int]:
-    query = (
-        select(groups.c.store_id, func.count())
-        .where(groups.c.time_to_loss_ms <= DAY_MS)
-        .group_by(groups.c.store_id)
+    query = select(groups.c.store_id, func.count(case((groups.c.time_to_loss_ms <= DAY_MS, 1)))).group_by(
+        groups.c.store_id
     )
     return {
         store_id: count
@@ -237,7 +238,13 @@ def _last_rules(connection: Connection, ids: Sequence[str]) -> dict[str, RulesRo
 
 def _findings(connection: Connection, ids: Sequence[str]) -> dict[str, Any]:
     # Of all findings only this: the rest is for the page of one store.
-    query = select(findings.c.store_id, findings.c.at_ms, findings.c.findings["doctor"].label("doctor"))
+    found = findings.c.findings
+    query = select(
+        findings.c.store_id,
+        findings.c.at_ms,
+        found["doctor"].label("doctor"),
+        found["lag_error"].as_string().label("lag_error"),
+    )
     return {
         row.store_id: row
         for some in _chunks(ids)

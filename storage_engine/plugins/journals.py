@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from storage_engine.console.store_line import StoreLine, worst_first
+from storage_engine.console.store_line import ProblemKind, StoreLine, worst_first
 from storage_engine.console.stores import AskedJournal, StoresAnswer, all_stores
 from storage_engine.exceptions import BadInputError, NoSuchConnectionError
 from storage_engine.hooks.storage_engine import StorageEngineHook
@@ -63,7 +63,7 @@ def overview(conn_ids: Sequence[str], now_ms: int) -> StoresAnswer:
         try:
             names.setdefault(journal_of(conn_id), []).append(conn_id)
         except BadInputError as error:
-            unknown.append(StoreLine(conn_id, problem=str(error)))
+            unknown.append(StoreLine(conn_id, problem=str(error), problem_kind=ProblemKind.CONNECTION))
     found = all_stores([AskedJournal(reader, asked) for reader, asked in names.items()], now_ms)
     problem = f"{found.problem} {REACH}" if found.problem else ""
     return replace(found, problem=problem, stores=worst_first((*found.stores, *unknown)))

@@ -236,6 +236,22 @@ def test_errors_and_emptiness_say_what_to_do(browser: Browser, console: Console,
         visit.close()
 
 
+def test_what_is_wrong_is_said_in_the_page_s_language(browser: Browser, console: Console) -> None:
+    late = Console(console.reader, ["store_orders", "nobody"], now_ms=NOW_MS + 5 * 3_600_000)
+    with serve(late) as at:
+        visit = Visit(browser, at, language="zh-CN")
+        page = visit.open("#/", "a.store-link")
+        lines = page.locator(".urgent-line").all_inner_texts()
+        assert any("已有 5 小时 无人检查此存储" in line for line in lines), lines
+        assert any("日志库中没有此名称的存储" in line for line in lines), lines
+        assert "无人检查此存储" in visit.open(STORE, ".findings").inner_text(".findings")
+        page = visit.open(f"{STORE}/what-if", ".what-if-form")
+        page.get_by_label("diskMaxUsedSpaceRatio").fill("500")
+        page.wait_for_selector("[role=status]:has-text('diskMaxUsedSpaceRatio')")
+        assert re.search("应在|至少为", page.inner_text(".what-if-result [role=status]"))
+        visit.close()
+
+
 def test_a_dag_shows_its_store(browser: Browser, address: str) -> None:
     visit = Visit(browser, address)
     page = visit.open("?dag=storage_retention__store_payments", ".tabs")

@@ -8,11 +8,12 @@ import pytest
 from sqlalchemy import event
 
 from storage_engine.console.rules import LevelState
-from storage_engine.console.store_line import Filling, StoreState
+from storage_engine.console.store_line import Filling, ProblemKind, StoreState
 from storage_engine.console.stores import AskedJournal, all_stores
 from storage_engine.journal.journal import Journal
 from storage_engine.journal.queries import JournalReader
 from storage_engine.model.diagnosis import Finding, Severity
+from storage_engine.model.lag import GroupLag
 from storage_engine.model.store import DiskUsage
 from tests.console.conftest import NAMES, NOW_MS
 
@@ -54,6 +55,34 @@ def test_a_store_that_nobody_looked_at_is_unknown_and_never_ok(tmp_path: Path, p
     assert "knows no store" in found["nope"].problem
     assert "found none" in found["lost"].problem
     assert "found none" in answer.problem
+    assert {name: one.problem_kind for name, one in found.items()} == {
+        "never": ProblemKind.NEVER_LOOKED,
+        "stale": ProblemKind.STALE,
+        "nope": ProblemKind.NO_STORE,
+        "lost": ProblemKind.JOURNAL,
+    }
+    (ahead,) = all_stores([AskedJournal(JournalReader(url), ("stale",))], NOW_MS - 8 * HOUR_MS).stores
+    assert (ahead.state, ahead.problem_kind) == (StoreState.UNKNOWN, ProblemKind.FUTURE)
+    assert "dated 3 h ahead" in ahead.problem
+
+
+def test_no_lagging_group_is_told_from_groups_that_nobody_measured(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/journal.db"
+    journal, reader = Journal(url), JournalReader(f"sqlite:///{tmp_path}/journal.db")
+    store_id = journal.add_store("/a", "rocketmq", name="a").store_id
+
+    def lagging() -> int | None:
+        (line,) = all_stores([AskedJournal(reader, ("a",))], NOW_MS).stores
+        return line.lagging_groups
+
+    assert lagging() is None
+    journal.save_findings(store_id, {"lag_error": "the broker can't be asked"}, None)
+    assert lagging() is None
+    journal.save_findings(store_id, {"lag_error": ""}, ())
+    assert lagging() == 0
+    groups = [GroupLag("far", 5, 0, 9, HOUR_MS), GroupLag("near", 5, 0, 9, 90 * HOUR_MS)]
+    journal.save_findings(store_id, {"lag_error": ""}, groups)
+    assert lagging() == 1
 
 
 def test_time_to_full_is_that_of_the_last_day_and_of_the_disk_that_is_full_first(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ const ACTS = [
 /** Return the buttons of a store; `reload` is called when a run has ended. */
 export function actions(shared, reload) {
   const element = h("div", { class: "actions" });
-  const ending = new AbortController();
   return {
     element,
     show({ dags }) {
@@ -26,20 +25,21 @@ export function actions(shared, reload) {
       const buttons = possible.map((act) =>
         h(
           "button",
-          { type: "button", class: `button button-${act.name}`, "data-key": `act-${act.name}`, on: { click: () => confirm(act, shared, reload, ending.signal) } },
+          { type: "button", class: `button button-${act.name}`, "data-key": `act-${act.name}`, on: { click: () => confirm(act, shared, reload) } },
           t(`act_${act.name}`),
         ),
       );
       replace(element, buttons);
     },
     end() {
-      ending.abort();
       closeDialog();
     },
   };
 }
 
-function confirm(act, shared, reload, signal) {
+function confirm(act, shared, reload) {
+  const ending = new AbortController();
+  const { signal } = ending;
   const { store } = shared;
   const state = { segments: "", target_used_percent: "", reason: "", shown: null };
   const params = h("div");
@@ -61,7 +61,7 @@ function confirm(act, shared, reload, signal) {
     h("dl", { class: "plan" }, h("dt", null, t("dag")), h("dd", null, h("code", null, act.dag.dag_id)), h("dt", null, t("params")), h("dd", null, params)),
     dueNow(shared.now()),
     result,
-  ], [dry, real]);
+  ], [dry, real], () => ending.abort());
   paintParams();
 
   async function start(isDry) {

@@ -2,7 +2,7 @@
 
 import { ask } from "./api.js";
 import { h, replace } from "./dom.js";
-import { away, bytes, duration, moment, number, storePlace, timeToFull } from "./format.js";
+import { away, bytes, duration, moment, number, problemDetail, rowProblem, storePlace, timeToFull } from "./format.js";
 import { stateIcon } from "./icons.js";
 import { counted, named, t } from "./language.js";
 import { levels } from "./meter.js";
@@ -147,7 +147,7 @@ function columnsOf(nowMs) {
     { title: t("archive_lag"), class: "num", key: (row) => row.archive_lag_bytes, descends: true, cell: (row) => bytes(row.archive_lag_bytes) },
     { title: t("lagging_groups"), class: "num", key: (row) => row.lagging_groups, descends: true, cell: (row) => lagging(row) },
     { title: t("last_run"), class: "col-run", key: (row) => row.last_run?.created_at_ms ?? null, descends: true, cell: (row) => runCell(row, nowMs) },
-    { title: t("most_urgent"), class: "col-urgent", cell: (row) => urgentCell(row) },
+    { title: t("most_urgent"), class: "col-urgent", cell: (row) => urgentCell(row, nowMs) },
   ];
 }
 
@@ -183,8 +183,8 @@ function runCell(row, nowMs) {
   );
 }
 
-function urgentCell(row) {
-  if (row.problem) return h("span", { class: "urgent-line" }, row.problem);
+function urgentCell(row, nowMs) {
+  if (row.problem) return h("span", { class: "urgent-line", title: row.problem }, [rowProblem(row, nowMs), problemDetail(row)].filter(Boolean).join(" "));
   if (!row.urgent) return h("span", { class: "dim" }, row.state === "ok" ? t("nothing_urgent") : "");
   return h("span", { class: "urgent-line", title: row.urgent.advice || null }, row.urgent.what);
 }

@@ -10,12 +10,15 @@ import { note } from "./router.js";
 import { links, outcome } from "./runs.js";
 import { scrolling, table } from "./table.js";
 
+const FIRST_YEAR = 2000;
 const SIGNS = { lost: "!", failed: "✕", passed: "✓", idle: "–" };
 
 /** Show the calendar of a store in `host`; return what ends it. */
 export function showCalendar(host, { store, query }) {
   const thisYear = new Date().getUTCFullYear();
-  let year = Number(query.get("year")) || thisYear;
+  const asked = Number(query.get("year"));
+  // Another year is that of a mistyped address; buttons lead no farther.
+  let year = asked >= FIRST_YEAR && asked <= thisYear && Number.isInteger(asked) ? asked : thisYear;
   let chosen = query.get("day");
   const ending = new AbortController();
   replace(host, waiting());
@@ -51,7 +54,7 @@ export function showCalendar(host, { store, query }) {
     const bar = h(
       "div",
       { class: "calendar-bar" },
-      h("button", { type: "button", class: "button", "data-key": "year-before", "aria-label": t("year_before"), on: { click: () => turn(-1) } }, "‹"),
+      h("button", { type: "button", class: "button", "data-key": "year-before", "aria-label": t("year_before"), disabled: year <= FIRST_YEAR, on: { click: () => turn(-1) } }, "‹"),
       h("h2", null, String(year)),
       h("button", { type: "button", class: "button", "data-key": "year-after", "aria-label": t("year_after"), disabled: year >= thisYear, on: { click: () => turn(1) } }, "›"),
       h("ul", { class: "legend" }, Object.entries(SIGNS).map(([state, sign]) => h("li", null, h("i", { class: `day-sign day-${state}` }, sign), t(`day_${state}`)))),

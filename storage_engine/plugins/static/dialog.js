@@ -5,8 +5,8 @@ import { t } from "./language.js";
 
 let open = null;
 
-/** Open a dialog with a title, what it says, and its buttons beside the one that closes it. */
-export function openDialog(title, content, buttons) {
+/** Open a dialog with a title, what it says, and its buttons beside the one that closes it; `onClose` is called then. */
+export function openDialog(title, content, buttons, onClose) {
   closeDialog();
   const id = newId("dialog");
   const dialog = h(
@@ -19,6 +19,7 @@ export function openDialog(title, content, buttons) {
   dialog.addEventListener("close", () => {
     dialog.remove();
     if (open === dialog) open = null;
+    onClose();
   });
   document.body.append(dialog);
   dialog.showModal();

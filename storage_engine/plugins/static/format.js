@@ -1,6 +1,6 @@
 // Figures as a person reads them; the same everywhere on the page.
 
-import { language, t } from "./language.js";
+import { hasWords, language, t } from "./language.js";
 import { zone } from "./zone.js";
 
 const BYTES = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
@@ -115,6 +115,19 @@ export function offsets(start, end) {
 export function timeToFull({ filling, time_to_full_ms: ms }) {
   if (filling === "not-filling") return t("not_filling");
   return ms === 0 ? t("full_now") : duration(ms);
+}
+
+/** Say why something isn't known of a store, in the page's language; "": nothing is wrong. */
+export function rowProblem(row, nowMs) {
+  if (!row.problem) return "";
+  const away = row.sampled_at_ms === null ? "" : duration(Math.abs(nowMs - row.sampled_at_ms));
+  const key = `row_problem_${(row.problem_kind ?? "").replace("-", "_")}`;
+  return hasWords(key) ? t(key, { away }) : row.problem;
+}
+
+/** Return the server's own sentence of a problem that the page's words don't tell in full; "": they do. */
+export function problemDetail(row) {
+  return ["journal", "connection"].includes(row.problem_kind) ? row.problem : "";
 }
 
 /** Return where a store is; of a machine's id its beginning is enough. */

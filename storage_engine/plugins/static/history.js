@@ -147,7 +147,10 @@ function length(range) {
 
 function read(query) {
   const [start, end] = [Number(query.get("from")), Number(query.get("to"))];
-  if (start > 0 && end > start) return { range: "", start, end, follows: end >= Date.now() - 60_000 };
+  if (start > 0 && end > start) {
+    const [first, last] = within(start, end);
+    return { range: "", start: first, end: last, follows: last >= Date.now() - 60_000 };
+  }
   const range = RANGES.some(([name]) => name === query.get("range")) ? query.get("range") : "7d";
   return { range, start: 0, end: 0, follows: true };
 }

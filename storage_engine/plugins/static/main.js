@@ -14,6 +14,8 @@ const main = h("main", { id: "main" }, h("div", { class: "page" }));
 const foot = h("footer", { class: "foot" });
 let endView = null;
 let shown = "";
+let painted = "";
+let store = null;
 
 function viewName({ path }) {
   return path[0] === "store" && path[1] ? `store ${path[1]} ${path[2] ?? ""}` : "stores";
@@ -21,6 +23,10 @@ function viewName({ path }) {
 
 function paintFoot() {
   const names = zones();
+  const told = JSON.stringify([names, zone(), t("times_in")]);
+  // Somebody may be choosing right now.
+  if (told === painted) return;
+  painted = told;
   const options = names.map(([word, name]) => h("option", { value: name, selected: name === zone() }, `${name} (${t(word)})`));
   const id = "zone";
   replace(
@@ -39,12 +45,13 @@ function show({ keepsFocus = false } = {}) {
   endView?.();
   const page = main.firstElementChild;
   window.scrollTo(0, before === shown ? window.scrollY : 0);
+  if (store !== (at.path[0] === "store" ? at.path[1] : null)) takeStoreZone(null);
+  store = at.path[0] === "store" ? at.path[1] : null;
   if (at.path[0] === "store" && at.path[1]) {
     document.title = t("title_store", { store: at.path[1] });
     endView = showStore(page, at.path[1], at.path[2] ?? "", at.query, (isShown) => (isShown ? again() : paintFoot()));
   } else {
     document.title = t("title");
-    takeStoreZone(null);
     endView = showAllStores(page, at.query);
   }
   paintFoot();

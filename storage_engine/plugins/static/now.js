@@ -1,6 +1,6 @@
 // What a store is and was: the chart, the strip of offsets, and what stands for it.
 
-import { h, replace } from "./dom.js";
+import { h, renew, replace } from "./dom.js";
 import { groupsBlock, topicsBlock } from "./consumers.js";
 import { showHistory } from "./history.js";
 import { t } from "./language.js";
@@ -19,24 +19,25 @@ export function showNow(host, shared) {
   const chart = h("div");
   const strip = h("div");
   const segments = h("div");
-  const beside = h("div", { class: "columns" });
+  const [groups, topics] = [h("div"), h("div")];
   const standing = h("div");
   const runs = h("div");
   replace(
     host,
     h("section", { class: "block block-chart", "aria-label": t("chart_title") }, chart),
     block(t("strip_title"), strip, segments),
-    beside,
+    h("div", { class: "columns" }, block(t("groups_title"), groups), block(t("topics_title"), topics)),
     block(t("standing_title"), standing),
     block(t("runs_title"), runs),
   );
   const endHistory = showHistory(chart, shared.now().row, shared.query);
   const endRuns = showRuns(runs, shared);
   shared.onAnswer((answer) => {
-    replace(strip, stripBlock(answer));
+    renew(strip, stripBlock(answer));
     segmentsBlock(segments, answer);
-    replace(beside, block(t("groups_title"), groupsBlock(answer)), block(t("topics_title"), topicsBlock(answer)));
-    replace(standing, standingBlock(answer));
+    renew(groups, groupsBlock(answer));
+    renew(topics, topicsBlock(answer));
+    renew(standing, standingBlock(answer));
   });
   return () => {
     endHistory();

@@ -3,9 +3,9 @@
 import { actions } from "./acting.js";
 import { ask, ofStore } from "./api.js";
 import { showCalendar } from "./calendar.js";
-import { h, replace } from "./dom.js";
+import { h, renew, replace } from "./dom.js";
 import { showForecast } from "./forecast.js";
-import { away, bytes, duration, moment, storePlace, timeToFull } from "./format.js";
+import { away, bytes, duration, moment, problemDetail, rowProblem, storePlace, timeToFull } from "./format.js";
 import { stateIcon } from "./icons.js";
 import { counted, named, t } from "./language.js";
 import { levels } from "./meter.js";
@@ -20,17 +20,18 @@ const ASK_AGAIN_MS = 20_000;
 const VIEWS = { "": showNow, forecast: showForecast, "what-if": showWhatIf, quality: showCalendar };
 
 /**
- * Show a store in `host`; return what ends it. `onZone` is told when the store's zone changes all times,
- * and whether some are shown already.
+ * Show a store in `host`; return what ends it. `onZone` is told with each answer whether the store's zone changes
+ * times that are shown already.
  */
 export function showStore(host, store, view, query, onZone) {
-  const head = h("div", null, heading(store, null));
+  const title = h("div", null, heading(store, null));
+  const head = h("div");
   const problem = h("div");
   const tabs = h("nav", { class: "tabs", "aria-label": t("views") }, Object.keys(VIEWS).map((name) => tab(store, name, view)));
   const place = h("div", { class: "view" }, waiting());
   const listeners = new Set();
-  const state = { answer: null, acting: null };
-  replace(host, head, problem, tabs, place);
+  const state = { answer: null, acting: null, ended: false };
+  replace(host, title, head, problem, tabs, place);
   let endView = null;
 
   const shared = {
@@ -47,16 +48,21 @@ export function showStore(host, store, view, query, onZone) {
   async function load() {
     try {
       const answer = await ask(ofStore(store));
+      // Somebody has gone on to another view meanwhile, which has a zone of its own.
+      if (state.ended) return;
       replace(problem);
       if (answer === state.answer) return;
       state.answer = answer;
-      if (takeStoreZone(answer.rules?.windows?.time_zone ?? null)) onZone(endView !== null);
+      onZone(takeStoreZone(answer.rules?.windows?.time_zone ?? null) && endView !== null);
       state.acting ??= actions(shared, load);
-      replace(head, heading(store, answer.row.state, state.acting.element), facts(answer), urgentLines(answer, view === "" || !(view in VIEWS)));
+      if (state.shown !== answer.row.state) replace(title, heading(store, answer.row.state, state.acting.element));
+      state.shown = answer.row.state;
+      renew(head, facts(answer), urgentLines(answer, view === "" || !(view in VIEWS)));
       state.acting.show(answer);
       endView ??= (VIEWS[view] ?? showNow)(place, shared);
       for (const listener of listeners) listener(answer);
     } catch (error) {
+      if (state.ended) return;
       replace(problem, problemBox(error, load, { quiet: state.answer !== null }));
       if (state.answer === null) replace(place);
       throw error;
@@ -65,6 +71,7 @@ export function showStore(host, store, view, query, onZone) {
 
   const endPoll = poll(load, ASK_AGAIN_MS);
   return () => {
+    state.ended = true;
     endPoll();
     endView?.();
     state.acting?.end();
@@ -115,9 +122,9 @@ function facts({ row, now_ms: nowMs }) {
 }
 
 /** Say what a person should know at once: alarms, and what doctor says, the most urgent first; or only that one. */
-function urgentLines({ row, findings }, isWhole) {
+function urgentLines({ row, findings, now_ms: nowMs }, isWhole) {
   const lines = [];
-  if (row.problem) lines.push({ severity: "urgent", what: row.problem, advice: "" });
+  if (row.problem) lines.push({ severity: "urgent", what: rowProblem(row, nowMs), advice: problemDetail(row) });
   for (const what of findings?.alarms ?? []) lines.push({ severity: "urgent", what, advice: "" });
   const doctor = findings?.doctor ?? [];
   for (const one of doctor) if (one.severity !== "note" && !lines.some((line) => line.what === one.what)) lines.push(one);

@@ -1,6 +1,6 @@
 // Segments with where they are and why, as runs of those that share both.
 
-import { h, replace } from "./dom.js";
+import { h, renew } from "./dom.js";
 import { bytes, number } from "./format.js";
 import { named, t } from "./language.js";
 import { placeOf } from "./strip.js";
@@ -9,7 +9,7 @@ import { scrolling, table } from "./table.js";
 /** Fill `host` with the segments of a store. */
 export function segmentsBlock(host, { ranges }) {
   if (!ranges || ranges.length === 0) {
-    replace(host);
+    renew(host);
     return;
   }
   const count = ranges.reduce((sum, range) => sum + (range.segments ?? 0), 0);
@@ -23,7 +23,7 @@ export function segmentsBlock(host, { ranges }) {
   ];
   const several = new Set(ranges.map((range) => range.log)).size > 1;
   if (several) columns.unshift({ title: t("log"), isHead: true, cell: (range) => range.log });
-  replace(
+  renew(
     host,
     h(
       "details",

@@ -40,6 +40,8 @@ export function colour(name) {
     if (probe === null) {
       probe = document.createElement("i");
       probe.hidden = true;
+      // A canvas draws in these, whatever colours the system has.
+      probe.style.setProperty("forced-color-adjust", "none");
       document.body.append(probe);
     }
     probe.style.color = `var(${name})`;

@@ -7,6 +7,7 @@ import { h, replace } from "./dom.js";
 import { adviceList } from "./advice.js";
 import { number } from "./format.js";
 import { named, t } from "./language.js";
+import { notice } from "./notice.js";
 import { block } from "./now.js";
 import { emptyBox, problemBox, waiting } from "./problem.js";
 import { note } from "./router.js";
@@ -99,7 +100,7 @@ export function showWhatIf(host, { store, query }) {
           status.textContent = t("computing");
           settling = setTimeout(compute, AGAIN_WHEN_BUSY_MS);
         } else if (error.detail && [400, 422, 503].includes(error.status)) {
-          replace(problem, h("div", { class: "notice notice-warning", role: "alert" }, h("p", null, error.detail)));
+          replace(problem, notice("warning", t("what_if_refused"), h("p", null, error.detail)));
         } else {
           replace(problem, problemBox(error, compute));
         }

@@ -79,9 +79,9 @@ export class WhatIfForm {
       id,
       "aria-describedby": help,
       type: "number",
-      min: 1,
+      min: 0.001,
       step: "any",
-      value: Number((this.disk / GIB).toFixed(1)),
+      value: Number((this.disk / GIB).toPrecision(this.disk < 10 * GIB ? 3 : 6)),
       on: { input: (event) => this.change(() => (this.disk = Math.round(Number(event.target.value) * GIB))) },
     });
     return h("div", { class: "field" }, h("label", { for: id }, t("disk_size")), h("span", { class: "field-input" }, input, h("span", { class: "dim" }, "GiB")), h("small", { class: "dim field-help", id: help }, t("today_is", { value: bytes(this.settings.disk_bytes) })));
@@ -160,7 +160,7 @@ export class WhatIfForm {
   check() {
     const bad = [...this.element.elements].find((input) => input.willValidate && !input.checkValidity());
     const label = bad?.labels?.[0]?.textContent ?? bad?.getAttribute("aria-label");
-    if (bad) return t("field_bad", { name: label, why: bad.validationMessage });
+    if (bad) return t("field_bad", { name: label, why: whyBad(bad) });
     const empty = this.settings.settings.find((one) => this.values[one.name] === "");
     if (empty) return t("field_empty", { name: empty.name });
     return this.disk > 0 ? "" : t("field_empty", { name: t("disk_size") });
@@ -188,6 +188,15 @@ export class WhatIfForm {
     if (this.isProfileChanged()) ingest.profile = this.profile;
     return { values: Object.fromEntries(changed), disk_bytes: this.disk, ingest };
   }
+}
+
+/** Say what is wrong with an input; the browser would in its own language. */
+function whyBad(input) {
+  const { rangeUnderflow, rangeOverflow, patternMismatch } = input.validity;
+  if (rangeUnderflow || rangeOverflow) {
+    return input.max === "" ? t("field_bad_least", { minimum: input.min }) : t("field_bad_range", { minimum: input.min, maximum: input.max });
+  }
+  return patternMismatch ? t("field_bad_hours") : t("field_bad_number");
 }
 
 function positive(text) {

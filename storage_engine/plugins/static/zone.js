@@ -27,9 +27,9 @@ export function zone() {
   return chosen || ofStore || browserZone();
 }
 
-/** Return the zones that may be chosen, with the word for each. */
+/** Return the zones that may be chosen, with the word for each; one that was chosen at another store is one. */
 export function zones() {
-  const found = [["zone_store", ofStore], ["zone_browser", browserZone()], ["zone_utc", "UTC"]];
+  const found = [["zone_store", ofStore], ["zone_browser", browserZone()], ["zone_utc", "UTC"], ["zone_chosen", chosen]];
   return found.filter(([, name], at) => name && found.findIndex(([, other]) => other === name) === at);
 }
 
