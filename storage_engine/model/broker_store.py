@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from storage_engine import durable
-from storage_engine.model.course import CourseStart, Ingest
+from storage_engine.model.course import CourseStart
 from storage_engine.model.hold import BrokerProgress, Drift, HoldMemory, HoldStatus
 from storage_engine.model.lag import Unread
 from storage_engine.model.live import LiveBroker
@@ -218,10 +218,11 @@ class BrokerStore(ABC):
         """
         return {}
 
-    def course_start(self, snapshot: StoreSnapshot, ingest: Ingest | None) -> CourseStart | None:
+    def course_start(self, snapshot: StoreSnapshot) -> CourseStart | None:
         """Return what a simulation of this store starts from; None: not known, or it can't be simulated.
 
-        :param ingest: as samples tell it; None: as the segments' last writes do.
+        Its ingest is as the segments' last writes tell it; who has samples of the store knows better.
+
         :raises OSError: a file can't be read.
         """
         return None

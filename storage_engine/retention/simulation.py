@@ -166,7 +166,7 @@ def _start(
         if why:
             raise BadInputError(f"{store.root}: expected a store that can be simulated, but {why}.")
         snapshot = take_glance(opened, now_ms, store.broker)
-        start = ask(store.broker, "tell its course", lambda: opened.course_start(snapshot, None))
+        start = ask(store.broker, "tell its course", lambda: opened.course_start(snapshot))
         if start is None:
             raise BadInputError(f"{store.root}: expected a disk and a log that are known, found neither.")
         source = IngestFrom.SEGMENTS

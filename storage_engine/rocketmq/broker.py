@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 from storage_engine import durable
 from storage_engine.model.broker_store import BrokerStore, Remove, StoreSettings
-from storage_engine.model.course import CourseStart, Ingest
+from storage_engine.model.course import CourseStart
 from storage_engine.model.hold import HoldMemory
 from storage_engine.model.lag import Unread
 from storage_engine.model.pending import Pending
@@ -92,9 +92,9 @@ class RocketMQBrokerStore(BrokerStore):
     def rule_config(self) -> Mapping[str, str]:
         return self.config.raw
 
-    def course_start(self, snapshot: StoreSnapshot, ingest: Ingest | None) -> CourseStart | None:
+    def course_start(self, snapshot: StoreSnapshot) -> CourseStart | None:
         oldest_ms = self.oldest_message_ms(snapshot)
-        return course_start(snapshot, self.files.layout, self.zone, oldest_ms, ingest)
+        return course_start(snapshot, self.files.layout, self.zone, oldest_ms)
 
     def pending(self, snapshot: StoreSnapshot) -> tuple[Pending, ...]:
         return pending(self.files.layout)

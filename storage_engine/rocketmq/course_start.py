@@ -26,11 +26,10 @@ def course_start(
     layout: StoreLayout,
     zone: ZoneInfo,
     oldest_message_ms: int | None,
-    ingest: Ingest | None,
 ) -> CourseStart | None:
     """Return what a simulation starts from; None where the disk's level, or its log, isn't known.
 
-    :param ingest: None: as the last writes of the last seven days tell it; 0 bytes where they tell nothing.
+    Its ingest is as the last writes of the last seven days tell it; 0 bytes where they tell nothing.
     """
     disk, (log,) = least_used(snapshot.log_disks), snapshot.logs
     if disk is None or not disk.total_bytes or disk.usable_bytes is None or not log.segments:
@@ -44,8 +43,7 @@ def course_start(
     dependents_bytes = sum(_allocated(layout)) if on_disk else 0
     if oldest_message_ms is None:
         oldest_message_ms = mtime_ms(log.segments[0])
-    if ingest is None:
-        ingest = ingest_from(_growth(log, oldest_message_ms, snapshot.taken_at_ms), zone) or Ingest(0)
+    ingest = ingest_from(_growth(log, oldest_message_ms, snapshot.taken_at_ms), zone) or Ingest(0)
     return CourseStart(
         now_ms=snapshot.taken_at_ms,
         disk_bytes=disk.total_bytes,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine.model.broker_store import StoreSettings
-from storage_engine.model.course import DAY_MS, Ingest
+from storage_engine.model.course import DAY_MS
 from storage_engine.model.store import DiskUsage
 from storage_engine.rocketmq import BROKER
 from tests.fixture_stores import unpack
@@ -31,7 +31,7 @@ def test_a_start_has_the_disk_as_it_is_and_the_log_as_its_files_are(root: Path) 
     store = BROKER.open_store(StoreSettings(str(root), time_zone="Asia/Shanghai"), None)
     now_ms = time.time_ns() // 1_000_000
     snapshot = store.snapshot(now_ms)
-    start = store.course_start(snapshot, None)
+    start = store.course_start(snapshot)
     assert start is not None
     (log,) = snapshot.logs
     assert start.log_bytes == log.max_offset - log.min_offset
@@ -52,22 +52,19 @@ def test_a_start_has_the_disk_as_it_is_and_the_log_as_its_files_are(root: Path) 
 def test_the_ingest_is_what_the_last_writes_of_segments_tell_unless_it_is_known(root: Path) -> None:
     store = BROKER.open_store(StoreSettings(str(root), time_zone="UTC"), None)
     snapshot = store.snapshot(time.time_ns() // 1_000_000)
-    start = store.course_start(snapshot, None)
+    start = store.course_start(snapshot)
     assert start is not None
     segment_bytes = snapshot.logs[0].segments[0].facts.size_bytes
     assert start.ingest.bytes_per_day == pytest.approx(24 * segment_bytes, rel=0.3)
-    known = store.course_start(snapshot, Ingest(5))
-    assert known is not None
-    assert known.ingest == Ingest(5)
 
 
 def test_queues_on_another_disk_have_no_share_and_an_unknown_disk_no_start(root: Path) -> None:
     store = BROKER.open_store(StoreSettings(str(root), time_zone="UTC"), None)
     snapshot = store.snapshot(time.time_ns() // 1_000_000)
     apart = store.course_start(
-        replace(snapshot, dependents_disk=replace(snapshot.dependents_disk, device=-5)), None
+        replace(snapshot, dependents_disk=replace(snapshot.dependents_disk, device=-5))
     )
     assert apart is not None
     assert apart.dependents_share == 0
     unknown = DiskUsage("/gone", None, error="gone")
-    assert store.course_start(replace(snapshot, log_disks=(unknown,)), None) is None
+    assert store.course_start(replace(snapshot, log_disks=(unknown,))) is None

@@ -10,7 +10,7 @@ from pathlib import Path
 from storage_engine import durable
 from storage_engine.exceptions import BrokerError, GateRefusedError
 from storage_engine.model.broker_store import BrokerStore, Remove, StoreSettings
-from storage_engine.model.course import CourseStart, Ingest
+from storage_engine.model.course import CourseStart
 from storage_engine.model.hold import BrokerProgress, Drift, HoldMemory, HoldStatus
 from storage_engine.model.lag import Unread
 from storage_engine.model.live import LiveBroker
@@ -145,8 +145,8 @@ class LiveStore(BrokerStore):
     def rule_config(self) -> Mapping[str, str]:
         return self.files.rule_config()
 
-    def course_start(self, snapshot: StoreSnapshot, ingest: Ingest | None) -> CourseStart | None:
-        return self.files.course_start(snapshot, ingest)
+    def course_start(self, snapshot: StoreSnapshot) -> CourseStart | None:
+        return self.files.course_start(snapshot)
 
     def pending(self, snapshot: StoreSnapshot) -> tuple[Pending, ...]:
         return pending(self.files.files.layout, attempts=ATTEMPTS)
