@@ -13,7 +13,6 @@ import click
 from storage_engine.cli.command import GroupedOption
 from storage_engine.cli.options import journal_of, with_option
 from storage_engine.extras import AIRFLOW
-from storage_engine.model.policy import ArchiveMode, ArchiveWhen, Policy
 from storage_engine.retention.diagnosis.pipeline_findings import PipelineFacts
 from storage_engine.retention.managed_store import ManagedStore
 
@@ -47,16 +46,12 @@ def store_of_connection(conn_id: str) -> ManagedStore:
     return store
 
 
-def pipeline_of(conn_id: str, policy: Policy) -> tuple[PipelineFacts, str]:
-    """Return what Airflow says of a store's DAGs, and the id of the one that cleans it.
-
-    :param policy: of the store.
-    """
+def pipeline_of(conn_id: str, store: ManagedStore) -> tuple[PipelineFacts, str]:
+    """Return what Airflow says of a store's DAGs, and the id of the one that cleans it."""
     with redirect_stdout(sys.stderr):
         from storage_engine.hooks.pipeline import read_pipeline
 
-        ahead = policy.archive is not ArchiveMode.OFF and policy.archive_when is ArchiveWhen.SEAL
-        return read_pipeline(conn_id, archives_ahead=ahead)
+        return read_pipeline(conn_id, archives_ahead=store.archives_ahead)
 
 
 def before_airflow() -> None:

@@ -34,7 +34,7 @@ def doctor(managed: ManagedStore, as_json: bool) -> int:
     """
     context = click.get_current_context()
     conn_id = context.params.get("conn_id")
-    pipeline, retention_dag = (None, "") if conn_id is None else pipeline_of(conn_id, managed.policy)
+    pipeline, retention_dag = (None, "") if conn_id is None else pipeline_of(conn_id, managed)
     lake_dir: Path | None = context.params.get("lake_dir")
     lake_missing = lake_dir is not None and not is_lake_there(lake_dir)
     with waiting("Looking"):

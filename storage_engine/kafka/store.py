@@ -109,7 +109,8 @@ class KafkaStore(BrokerStore):
         seen = self._seen_of(snapshot, snapshot.taken_at_ms)
         found: dict[SegmentId, int | None] = {}
         for log, settings in logs_of(seen, snapshot, read_topic_settings(seen.node)):
-            if isinstance(settings, str) or not log.seen.sealed:
+            # What goes once remote storage has it, goes nobody knows when.
+            if isinstance(settings, str) or settings.remote or not log.seen.sealed:
                 continue
             # Of a log that its running broker deletes from just now, nothing is known.
             with suppress(FileNotFoundError):

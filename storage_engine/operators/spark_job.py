@@ -261,7 +261,8 @@ class StorageEngineArchiveOperator(_ArchivingOperator):
 
 
 class StorageEngineArchiveSealedOperator(_ArchivingOperator):
-    """Archives sealed segments ahead of their deletion, oldest first, where ``archive_when`` is seal.
+    """Archives sealed segments ahead of their deletion, oldest first, where ``archive_when`` is seal, or its
+    broker alone deletes.
 
     One run archives at most the policy's ``archive_budget_bytes``. Skipped where segments are archived
     only when they expire, or not at all. Fails where logs could not be archived, once all others were.
@@ -269,11 +270,10 @@ class StorageEngineArchiveSealedOperator(_ArchivingOperator):
 
     def do_step(self, context: Context) -> dict[str, Any]:
         from storage_engine.exceptions import LogsRefusedError
-        from storage_engine.model.policy import ArchiveMode, ArchiveWhen
         from storage_engine.retention.refusing import refused_text
 
         policy = self.store.policy
-        if policy.archive is ArchiveMode.OFF or policy.archive_when is not ArchiveWhen.SEAL:
+        if not self.store.archives_ahead:
             raise AirflowSkipException(
                 f"{self.storage_engine_conn_id}: archive is {policy.archive.value}, archive_when is "
                 f"{policy.archive_when.value}"

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from storage_engine.brokers import default_broker
+from storage_engine.brokers import default_broker, find_broker
 from storage_engine.exceptions import BadInputError
 from storage_engine.lake.config import LakeConfig
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.live import LiveBroker
-from storage_engine.model.policy import LONGEST_UNDO_HOURS, Policy
+from storage_engine.model.policy import LONGEST_UNDO_HOURS, ArchiveMode, ArchiveWhen, Policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +74,15 @@ class ManagedStore:
     def lakes(self) -> tuple[LakeConfig, ...]:
         """The lake, and the second one if there is one."""
         return (self.lake,) if self.second_lake is None else (self.lake, self.second_lake)
+
+    @property
+    def archives_ahead(self) -> bool:
+        """Return whether segments are archived once they are sealed: by policy, or as no run of ours deletes
+        them later.
+        """
+        policy = self.policy
+        at_seal = policy.archive_when is ArchiveWhen.SEAL or not find_broker(self.broker).cleans_up
+        return policy.archive is not ArchiveMode.OFF and at_seal
 
     @property
     def is_live(self) -> bool:

@@ -18,6 +18,7 @@ from storage_engine.lake.scan import read_rows
 from storage_engine.retention.adopting import adopt
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps import ArchiveResult
+from storage_engine.retention.steps.monitoring import monitor
 from storage_engine.retention.steps.sealed import archive_lag, archive_sealed
 from tests.kafka_fixture import truth
 
@@ -89,6 +90,14 @@ def test_a_damaged_log_keeps_no_other_out(store: ManagedStore, at: int, expected
     assert expected in done.refused[0].why
     assert not [one for one in done.receipts if one.log == "plain-0"]
     assert len({one.log for one in done.receipts}) > 10
+
+
+def test_what_goes_without_a_proof_is_an_alarm(store: ManagedStore) -> None:
+    assert store.archives_ahead
+    alarms = monitor(store, "before").alarms
+    assert [alarm for alarm in alarms if "retms-0 may be deleted by the broker now, and no lake" in alarm]
+    archive(store, "all")
+    assert not [alarm for alarm in monitor(store, "after").alarms if "no lake proves" in alarm]
 
 
 def test_a_log_without_a_segment_in_the_middle_keeps_no_other_out(store: ManagedStore) -> None:

@@ -12,7 +12,6 @@ from storage_engine.brokers import find_broker
 from storage_engine.clock import clock_ms
 from storage_engine.journal.queries import JournalReader
 from storage_engine.model.plan import Cause, Plan, PlanRequest, Reason
-from storage_engine.model.policy import ArchiveMode, ArchiveWhen
 from storage_engine.retention.deciding import decide
 from storage_engine.retention.quarantine.emptying import expired_or_in_the_way
 from storage_engine.retention.quarantine.set_aside import check_quarantine
@@ -80,8 +79,7 @@ def segments_to_archive(store: AnyStore) -> int:
     :raises LakeUnavailableError: no lake can be read.
     """
     context = open_context(store)
-    policy = context.store.policy
-    if policy.archive is ArchiveMode.OFF or policy.archive_when is not ArchiveWhen.SEAL:
+    if not context.store.archives_ahead:
         return 0
     return 0 if _nothing_lately(context) else archive_lag_of_store(context).segments
 

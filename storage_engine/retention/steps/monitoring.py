@@ -7,6 +7,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from storage_engine.brokers import find_broker
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import GateRefusedError, StorageEngineError
 from storage_engine.model.archive_lag import ArchiveLag
@@ -23,6 +24,7 @@ from storage_engine.retention.steps.recording_for_pages import found_for_pages
 from storage_engine.retention.steps.sealed import MeasuredLag, measure_lag
 from storage_engine.retention.steps.sensing import SenseResult, sense
 from storage_engine.retention.steps.shield import tend_shield
+from storage_engine.retention.steps.unproven_expiry import expiry_alarms
 from storage_engine.shield.index import shield_path
 from storage_engine.wording import unexpected
 
@@ -75,7 +77,7 @@ def monitor(store: AnyStore, run_key: str) -> MonitorResult:
                 alarms += [f"the store isn't held: {notice}" for notice in status.notices]
     alarms += _shield_alarms(context)
     measured, behind = _archive_lag(context, sensed.sensed_at_ms)
-    alarms += behind
+    alarms += [*behind, *_expiry_alarms(context, measured)]
     archive_lag = None if measured is None else measured.lag
     lags, lag_error = _lags(context)
     result = MonitorResult(status, sensed, tuple(dict.fromkeys(alarms)), lag_error, archive_lag)
@@ -97,6 +99,16 @@ def _archive_lag(context: Context, sensed_at_ms: int) -> tuple[MeasuredLag | Non
     except (StorageEngineError, OSError) as error:
         return None, (f"archive lag is not known: {error}",)
     return measured, measured.lag.alarms(policy)
+
+
+def _expiry_alarms(context: Context, measured: MeasuredLag | None) -> tuple[str, ...]:
+    """Say what a broker that no run of ours deletes from, or holds, is about to delete without a proof."""
+    if measured is None or find_broker(context.store.broker).cleans_up:
+        return ()
+    try:
+        return expiry_alarms(context, measured, clock_ms())
+    except OSError as error:
+        return (f"when the broker deletes what no lake proves isn't known: {error}",)
 
 
 def _lags(context: Context) -> tuple[tuple[GroupLag, ...] | None, str]:

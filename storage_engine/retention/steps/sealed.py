@@ -119,12 +119,12 @@ class _Listing:
         proofs = read_faulty_files(self.context.store.journal_url, proofs)
         unproven = still_unproven(self.context.journal, self.context.record, proofs, segments)
         if self.chosen is None:
-            unproven = without_replicas_work(self.context, self.run, proofs, unproven, self.segments)
             self.chosen = within_budget(unproven, self.budget_bytes)
-            record_intents(self.context, self.run, Step.SEALED, self.chosen)
-            return self.chosen
         known = slots(self.chosen)
-        return [segment for segment in unproven if segment.id in known]
+        wanted = [segment for segment in unproven if segment.id in known]
+        left = without_replicas_work(self.context, self.run, proofs, wanted, self.segments)
+        record_intents(self.context, self.run, Step.SEALED, left)
+        return left
 
     def has_lost_some(self) -> bool:
         return not all(Path(segment.facts.path).exists() for segment in self.chosen or ())
@@ -160,12 +160,14 @@ def sample_archive_lag(context: Context) -> ArchiveLag:
 class MeasuredLag:
     """The archive lag, and what it was measured by.
 
-    :param unproven: sealed segments that no lake proves, as far as is known.
+    :param archivable: segments that may be archived by now.
+    :param unproven: those of them that no lake proves, as far as is known.
     """
 
     lag: ArchiveLag
     snapshot: StoreSnapshot
     proofs: Proofs
+    archivable: frozenset[SegmentId]
     unproven: frozenset[SegmentId]
 
 
@@ -177,7 +179,8 @@ def measure_lag(context: Context) -> MeasuredLag:
     snapshot = context.snapshot(clock_ms())
     segments = take_archivable(context.broker, snapshot).segments
     lag, proofs, unproven = _measure(context.journal, context.record, context.store, segments)
-    return MeasuredLag(lag, snapshot, proofs, frozenset(segment.id for segment in unproven))
+    archivable = frozenset(segment.id for segment in segments)
+    return MeasuredLag(lag, snapshot, proofs, archivable, frozenset(segment.id for segment in unproven))
 
 
 def archive_lag_of_store(context: Context) -> ArchiveLag:
