@@ -77,7 +77,7 @@ class ManagedStore:
 
     @property
     def archives_ahead(self) -> bool:
-        """Return whether segments are archived once they are sealed: by policy, or as no run of ours deletes
+        """Return whether segments are archived once they are sealed: by policy, or as no cleanup deletes
         them later.
         """
         policy = self.policy

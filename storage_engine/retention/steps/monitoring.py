@@ -102,7 +102,7 @@ def _archive_lag(context: Context, sensed_at_ms: int) -> tuple[MeasuredLag | Non
 
 
 def _expiry_alarms(context: Context, measured: MeasuredLag | None) -> tuple[str, ...]:
-    """Say what a broker that no run of ours deletes from, or holds, is about to delete without a proof."""
+    """Say what a broker that no cleanup deletes from or holds is about to delete without a proof."""
     if measured is None or find_broker(context.store.broker).cleans_up:
         return ()
     try:
