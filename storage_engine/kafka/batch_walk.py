@@ -33,13 +33,21 @@ class BatchHead(NamedTuple):
     producer_epoch: int
 
 
+def open_file(path: str) -> int:
+    """Open a file for reading, which must be no symbolic link. Who opens many closes them himself.
+
+    :raises OSError: it can't be opened.
+    """
+    return os.open(path, _OPEN)
+
+
 @contextmanager
 def opened(path: str) -> Iterator[int]:
     """Open a file for reading, which must be no symbolic link.
 
     :raises OSError: it can't be opened.
     """
-    descriptor = os.open(path, _OPEN)
+    descriptor = open_file(path)
     try:
         yield descriptor
     finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 METADATA_TOPIC = "__cluster_metadata"
 INTERNAL_TOPICS = frozenset(
@@ -75,8 +76,7 @@ class PartitionDirectory:
         return self.topic in INTERNAL_TOPICS
 
 
-@dataclass(frozen=True, slots=True)
-class LogFile:
+class LogFile(NamedTuple):
     """What the name of a file of a log says.
 
     :param offset: of the segment's first record; of a snapshot, below which it knows the producers.
@@ -89,11 +89,12 @@ class LogFile:
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}\Z", re.ASCII)
 _ASIDE = re.compile(r"(?P<log>.+)\.(?P<unique>[0-9a-f]{32})-(?P<state>delete|future|stray)\Z", re.ASCII)
-_FILE = re.compile(
-    r"(?P<offset>[0-9]{20})\.(?P<kind>log|index|timeindex|txnindex|snapshot)"
-    r"(?:\.(?P<state>deleted|cleaned|swap))?\Z",
-    re.ASCII,
-)
+_OFFSET_DIGITS = 20
+_SUFFIXES = {
+    f".{kind.value}{f'.{state.value}' if state.value else ''}": (kind, state)
+    for kind in FileKind
+    for state in FileState
+}
 _MAX_PARTITION = (1 << 31) - 1
 _MAX_OFFSET = (1 << 63) - 1
 
@@ -114,7 +115,9 @@ def partition_directory(name: str) -> PartitionDirectory | None:
 
 def log_file(name: str) -> LogFile | None:
     """Return what a file's name says (LogFileUtils); None: it is none of a segment's."""
-    found = _FILE.match(name)
-    if found is None or int(found["offset"]) > _MAX_OFFSET:
+    # A node has hundreds of thousands of them.
+    found, digits = _SUFFIXES.get(name[_OFFSET_DIGITS:]), name[:_OFFSET_DIGITS]
+    if found is None or not (digits.isascii() and digits.isdecimal()):
         return None
-    return LogFile(int(found["offset"]), FileKind(found["kind"]), FileState(found["state"] or ""))
+    offset = int(digits)
+    return LogFile(offset, *found) if offset <= _MAX_OFFSET else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,9 +26,6 @@ from storage_engine.kafka.server_properties import (
     read_server_properties,
 )
 from storage_engine.model.store import FileFacts
-
-_MADE_AGAIN = (FileKind.TIME_INDEX, FileKind.OFFSET_INDEX)
-_COMPANIONS = (FileKind.TRANSACTION_INDEX, FileKind.SNAPSHOT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,45 +220,52 @@ def _offsets(path: Path) -> Mapping[str, int]:
 def _read_log(path: Path, name: PartitionDirectory) -> PartitionLog:
     """List a log's files. One that goes away meanwhile isn't there."""
     logs: dict[int, FileFacts] = {}
-    paths: dict[tuple[int, FileKind], str] = {}
-    kept: dict[tuple[int, FileKind], FileFacts] = {}
+    time_indexes: dict[int, str] = {}
+    offset_indexes: dict[int, str] = {}
+    transaction_indexes: dict[int, FileFacts] = {}
+    snapshots: dict[int, FileFacts] = {}
     left_over: list[tuple[FileState, FileFacts]] = []
     for entry in _files(path):
         found = log_file(entry.name)
-        if found is None:
+        if found is None or not entry.is_file(follow_symlinks=False):
             continue
-        if found.state is FileState.IN_USE and found.kind in _MADE_AGAIN:
-            # Nothing is asked of these but where they are, and a node may have 100,000.
-            paths[found.offset, found.kind] = entry.path
+        offset, kind, state = found
+        if state is FileState.IN_USE and kind is FileKind.TIME_INDEX:
+            # Nothing is asked of indexes but where they are, and a node may have 100,000.
+            time_indexes[offset] = entry.path
+            continue
+        if state is FileState.IN_USE and kind is FileKind.OFFSET_INDEX:
+            offset_indexes[offset] = entry.path
             continue
         try:
             facts = FileFacts.of_stat(entry.path, entry.stat(follow_symlinks=False))
         except FileNotFoundError:
             continue
-        if found.state is not FileState.IN_USE:
-            left_over.append((found.state, facts))
-        elif found.kind is FileKind.LOG:
-            logs[found.offset] = facts
+        if state is not FileState.IN_USE:
+            left_over.append((state, facts))
+        elif kind is FileKind.LOG:
+            logs[offset] = facts
+        elif kind is FileKind.SNAPSHOT:
+            snapshots[offset] = facts
         else:
-            kept[found.offset, found.kind] = facts
-    segments = tuple(
+            transaction_indexes[offset] = facts
+    segments = [
         SegmentFiles(
             offset,
-            facts,
-            paths.get((offset, FileKind.TIME_INDEX)),
-            paths.get((offset, FileKind.OFFSET_INDEX)),
-            tuple(kept[offset, kind] for kind in _COMPANIONS if (offset, kind) in kept),
+            logs[offset],
+            time_indexes.get(offset),
+            offset_indexes.get(offset),
+            tuple(of[offset] for of in (transaction_indexes, snapshots) if offset in of),
         )
-        for offset, facts in sorted(logs.items())
-    )
-    snapshots = sorted((offset, one) for (offset, kind), one in kept.items() if kind is FileKind.SNAPSHOT)
-    return PartitionLog(path, name, segments, tuple(one for _, one in snapshots), tuple(left_over))
+        for offset in sorted(logs)
+    ]
+    ordered = tuple(snapshots[offset] for offset in sorted(snapshots))
+    return PartitionLog(path, name, tuple(segments), ordered, tuple(left_over))
 
 
-def _files(path: Path) -> Iterator[os.DirEntry[str]]:
+def _files(path: Path) -> list[os.DirEntry[str]]:
     try:
-        entries = os.scandir(path)
+        with os.scandir(path) as entries:
+            return list(entries)
     except FileNotFoundError:
-        return
-    with entries:
-        yield from (entry for entry in entries if entry.is_file(follow_symlinks=False))
+        return []

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from storage_engine.kafka.batch_walk import BatchHead, batch_heads, opened
+from storage_engine.kafka.batch_walk import BatchHead, batch_heads, open_file, opened
 from storage_engine.kafka.layout import PartitionLog, SegmentFiles
 from storage_engine.kafka.rules import SegmentFacts
 
@@ -40,12 +40,16 @@ def log_end(log: PartitionLog) -> LogEnd:
         return LogEnd(0, -1)
     active = log.segments[-1]
     end, first_ms = active.base_offset, -1
-    with opened(active.log.path) as descriptor:
+    descriptor = open_file(active.log.path)
+    try:
         first = next(batch_heads(descriptor, 0), None)
         if first is not None:
-            first_ms = first.newest_ms
-            for head in _heads(descriptor, active, _last_position(active)):
+            end, first_ms = first.last_offset + 1, first.newest_ms
+            behind = _last_position(active) or first.end_position
+            for head in _heads(descriptor, active, behind):
                 end = head.last_offset + 1
+    finally:
+        os.close(descriptor)
     return LogEnd(max(end, active.base_offset), first_ms)
 
 
@@ -127,10 +131,13 @@ def _last_entry(path: str | None, entry: struct.Struct) -> tuple[int, int] | Non
     if path is None:
         return None
     try:
-        with opened(path) as descriptor:
-            return _last_used(descriptor, entry)
+        descriptor = open_file(path)
     except FileNotFoundError:
         return None
+    try:
+        return _last_used(descriptor, entry)
+    finally:
+        os.close(descriptor)
 
 
 def _last_used(descriptor: int, entry: struct.Struct) -> tuple[int, int] | None:

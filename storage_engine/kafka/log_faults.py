@@ -4,30 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from pathlib import Path
 
 from storage_engine.exceptions import CorruptFileError
 from storage_engine.kafka.layout import LogDirectory, PartitionLog, SegmentFiles
 from storage_engine.kafka.log_end import segment_end
-from storage_engine.kafka.partition_metadata import NAME, read_topic_id, text_of
+from storage_engine.kafka.partition_metadata import NAME, has_topic_id, read_topic_id, text_of
 from storage_engine.kafka.topic_settings import TopicSettings
 from storage_engine.model.diagnosis import reason_of
 
 
 def topic_fault(log: PartitionLog, topics: TopicSettings) -> str:
-    """Return why a log isn't of the topic that has its name now; "" where it is, or nothing tells.
-
-    :raises OSError: the file can't be read.
-    """
+    """Return why a log isn't of the topic that has its name now; "" where it is, or nothing tells."""
     known = topics.metadata.topic_ids.get(log.name.topic)
     if known is None:
         return ""
-    path = log.path / NAME
+    path = f"{log.path}/{NAME}"
     try:
-        found = read_topic_id(path)
+        if has_topic_id(path, known):
+            return ""
+        found = read_topic_id(Path(path))
     except FileNotFoundError:
         return f"{path}: expected the topic's id, found no file; a broker would set the log aside"
     except CorruptFileError as error:
         return reason_of(error)
+    except OSError as error:
+        return f"{path}: expected the topic's id, found {error.strerror}"
     if found == known:
         return ""
     return f"{path} has topic id {text_of(found)}, and the cluster's metadata have {text_of(known)}"

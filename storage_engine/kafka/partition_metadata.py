@@ -6,10 +6,12 @@ A broker that finds another id than its cluster has moves the log aside, and ser
 from __future__ import annotations
 
 import base64
+import os
 import re
 import uuid
 from pathlib import Path
 
+from storage_engine.kafka.batch_walk import open_file
 from storage_engine.kafka.stored_files import corrupt, read_stored
 
 NAME = "partition.metadata"
@@ -27,6 +29,21 @@ def read_topic_id(path: Path) -> uuid.UUID:
     :raises OSError: it can't be read, as where there is none: logs of before Kafka 2.8 lack it.
     """
     return parse_topic_id(read_stored(path), str(path))
+
+
+def has_topic_id(path: str, topic_id: uuid.UUID) -> bool:
+    """Return whether a file is, byte for byte, the one that a broker writes for a topic.
+
+    Asked of tens of thousands of logs; of one that isn't, :func:`read_topic_id` says why.
+
+    :raises OSError: it can't be read.
+    """
+    expected = f"version: 0\ntopic_id: {text_of(topic_id)}".encode()
+    descriptor = open_file(path)
+    try:
+        return os.read(descriptor, len(expected) + 1) == expected
+    finally:
+        os.close(descriptor)
 
 
 def parse_topic_id(data: bytes, path: str) -> uuid.UUID:

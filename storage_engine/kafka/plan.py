@@ -63,7 +63,8 @@ def plan_log(one: SeenLog, topics: TopicSettings, settings: RetentionSettings | 
         return undecided(one.seen, Reason.COMPACTED, _compacted(one, settings), active)
     if not one.log.segments:
         return LogPlan(one.seen.name, ())
-    settings = replace(settings, delete=settings.delete or settings.local_without_delete)
+    if settings.local_without_delete:
+        settings = replace(settings, delete=True)
     facts = log_facts(one, settings, now_ms)
     found = retention_pass(facts, settings, now_ms)
     going = len([each for each in found.deletions if each.base_offset != facts.segments[-1].base_offset])
@@ -81,20 +82,19 @@ def log_facts(one: SeenLog, settings: RetentionSettings, now_ms: int, *, until_k
     :raises OSError: an index can't be read.
     """
     segments = one.log.segments
-    unread = LogFacts(
-        tuple(SegmentFacts(files.base_offset, files.log.size_bytes, now_ms) for files in segments),
-        one.start_offset,
-        one.high_watermark,
-        one.end.offset,
-    )
-    if not segments or not settings.delete or settings.kept_ms < 0 or unread.high_watermark is None:
-        return unread
-    ageless = replace(settings, retention_ms=-1, local_retention_ms=-1)
-    going = len(delete_old_segments(unread, ageless, now_ms).deletions)
+    start, watermark = one.start_offset, one.high_watermark
+    unread = [SegmentFacts(files.base_offset, files.log.size_bytes, now_ms) for files in segments]
+    whole = LogFacts(tuple(unread), start, watermark, one.end.offset)
+    if not segments or not settings.delete or settings.kept_ms < 0 or watermark is None:
+        return whole
+    going = 0
+    if settings.kept_bytes >= 0 or start > segments[0].base_offset:
+        ageless = replace(settings, retention_ms=-1, local_retention_ms=-1)
+        going = len(delete_old_segments(whole, ageless, now_ms).deletions)
     kept_since_ms = now_ms - settings.kept_ms if until_kept else None
-    read = tuple(_timed(segments[going:], segments[-1], kept_since_ms))
-    behind = going + len(read)
-    return replace(unread, segments=(*unread.segments[:going], *read, *unread.segments[behind:]))
+    for place, facts in enumerate(_timed(segments[going:], segments[-1], kept_since_ms), going):
+        unread[place] = facts
+    return LogFacts(tuple(unread), start, watermark, one.end.offset)
 
 
 def _timed(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,12 +57,12 @@ NEVER_DELETED_FROM = (
 class SeenNode:
     """What a snapshot was made of.
 
-    :param ends: by log.
+    :param known: logs with all that was found of each, by name.
     """
 
     logs: tuple[LogSnapshot, ...]
     node: Node
-    ends: Mapping[str, LogEnd]
+    known: Mapping[str, SeenLog]
 
 
 @dataclass(slots=True)
@@ -187,7 +187,7 @@ class KafkaStore(BrokerStore):
     def contradiction(self, log: str, receipts: Sequence[Receipt]) -> str:
         seen = self.seen or self._look(0)
         directory, found = next(pair for pair in seen.node.logs if pair[1].name.log == log)
-        return contradiction_of(found, log_id_of(directory, found), seen.ends[log].offset, receipts)
+        return contradiction_of(found, log_id_of(directory, found), seen.known[log].end.offset, receipts)
 
     def lock(self) -> AbstractContextManager[LockedStore]:
         raise BadInputError(f"{self.root}: {NEVER_DELETED_FROM}")
@@ -231,14 +231,15 @@ def logs_of(
     seen: SeenNode, snapshot: StoreSnapshot, topics: TopicSettings
 ) -> Iterator[tuple[SeenLog, RetentionSettings | str]]:
     """Yield a snapshot's logs with how long their topics' segments stay."""
-    logs = {log.name.log: (directory, log) for directory, log in seen.node.logs}
-    known: dict[str, RetentionSettings | str] = {}
+    of_topics: dict[str, RetentionSettings | str] = {}
     for one in snapshot.logs:
-        if one.name in logs:
-            directory, log = logs[one.name]
-            if log.name.topic not in known:
-                known[log.name.topic] = topics.of(log.name.topic)
-            yield SeenLog(one, directory, log, seen.ends[one.name]), known[log.name.topic]
+        found = seen.known.get(one.name)
+        if found is None:
+            continue
+        topic = found.log.name.topic
+        if topic not in of_topics:
+            of_topics[topic] = topics.of(topic)
+        yield found if found.seen is one else replace(found, seen=one), of_topics[topic]
 
 
 def _plan_log(one: SeenLog, topics: TopicSettings, settings: RetentionSettings | str, now_ms: int) -> LogPlan:
@@ -247,16 +248,17 @@ def _plan_log(one: SeenLog, topics: TopicSettings, settings: RetentionSettings |
     except FileNotFoundError:
         # Beside its files a running broker deletes: the next look knows what is left.
         return undecided(one.seen, Reason.UNKNOWN, "a segment went away while it was looked at: ask again")
+    except OSError as error:
+        return undecided(one.seen, Reason.UNKNOWN, f"a file can't be read: {error}")
 
 
 def _seen(node: Node) -> SeenNode:
-    found = [
-        (log_snapshot(directory, log, end), end)
-        for directory, log in node.logs
-        if not log.name.is_internal
-        for end in [log_end(log)]
-    ]
-    return SeenNode(tuple(one for one, _ in found), node, {one.name: end for one, end in found})
+    known = {}
+    for directory, log in node.logs:
+        if not log.name.is_internal:
+            end = log_end(log)
+            known[log.name.log] = SeenLog(log_snapshot(directory, log, end), directory, log, end)
+    return SeenNode(tuple(one.seen for one in known.values()), node, known)
 
 
 def log_snapshot(directory: LogDirectory, log: PartitionLog, end: LogEnd) -> LogSnapshot:
