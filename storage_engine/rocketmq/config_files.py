@@ -43,6 +43,23 @@ def topics(layout: StoreLayout) -> tuple[TopicConfig, ...]:
     return read_config(layout.config / "topics.json", parse, expected) or ()
 
 
+def batch_topics(layout: StoreLayout) -> frozenset[str]:
+    """Topics that have batch consume queues (QueueTypeUtils#isBatchCq).
+
+    :raises CorruptFileError: neither the file nor its backup can be read as what it is.
+    """
+
+    def parse(data: bytes) -> frozenset[str]:
+        table = _table(data, "topicConfigTable")
+        return frozenset(
+            str(name)
+            for name, it in table.items()
+            if (it.get("attributes") or {}).get("queue.type") == "BatchCQ"
+        )
+
+    return read_config(layout.config / "topics.json", parse, "the attributes of each topic") or frozenset()
+
+
 def groups(layout: StoreLayout) -> tuple[str, ...]:
     """Names of the consumer groups in ``subscriptionGroup.json``.
 

@@ -1,0 +1,313 @@
+"""Writing messages at the log's end (CommitLog#asyncPutMessage, DefaultAppendMessageCallback)."""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Callable
+
+import numpy as np
+
+from storage_engine.arrow_memory import address_of
+from storage_engine.crc import crc_engine
+from storage_engine.rocketmq import frame
+from storage_engine.rocketmq.engine import append_kernels as kernels
+from storage_engine.rocketmq.engine.engine_settings import EngineSettings
+from storage_engine.rocketmq.engine.mapped_file import WritableFile
+from storage_engine.rocketmq.engine.mapped_file_queue import FileQueue
+from storage_engine.rocketmq.engine.new_message import (
+    NewBatch,
+    NewMessage,
+    PutResult,
+    PutStatus,
+    in_java_order,
+    parse_properties,
+    properties_block,
+)
+from storage_engine.rocketmq.engine.queue_table import LIGHT_PREFIX, QueueTable
+
+try:
+    from isal.isal_zlib import crc32
+except ImportError:  # no wheel for this platform
+    from zlib import crc32
+
+_HEADERS = {
+    0: struct.Struct(">iIiiiqqiq8sq8siqi"),
+    frame.BORN_HOST_IPV6: struct.Struct(">iIiiiqqiq20sq8siqi"),
+    frame.STORE_HOST_IPV6: struct.Struct(">iIiiiqqiq8sq20siqi"),
+    frame.BORN_HOST_IPV6 | frame.STORE_HOST_IPV6: struct.Struct(">iIiiiqqiq20sq20siqi"),
+}
+_SHORT = struct.Struct(">h")
+_BLANK = struct.Struct(">iI")
+_MAX_SHORT = (1 << 15) - 1
+_LONGEST_V1 = 127
+_SPARE_BYTES = 64 << 10
+"""That a frame may be longer than the longest body."""
+_WITHOUT_QUEUE_OFFSET = (frame.TRANSACTION_PREPARED, frame.TRANSACTION_ROLLBACK)
+_IPV6_BYTES = 20
+_INNER_NUM, _INNER_BASE = "INNER_NUM", "INNER_BASE"
+_DISPATCH, _DISPATCH_OFFSETS, _WAIT = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET", "WAIT"
+_DISPATCH_NAME = _DISPATCH.encode() + bytes([frame.NAME_VALUE_SEPARATOR])
+_NO_LIGHT_QUEUES = ("%RETRY%", "rmq_sys_")
+_SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+Clock = Callable[[], int]
+
+
+class Appender:
+    """Encodes messages and writes them, one after the other, from as many threads as call it."""
+
+    def __init__(self, files: FileQueue, queues: QueueTable, settings: EngineSettings, clock: Clock) -> None:
+        """:param clock: the store time in ms since the epoch."""
+        self._files, self._queues, self._settings, self._clock = files, queues, settings, clock
+        self._guard = threading.Lock()
+        self._topics: dict[str, tuple[int, bytes]] = {}
+        self._crc_bytes = frame.PROPERTY_CRC_BYTES if settings.append_property_crc else 0
+        self._max_frame_bytes = settings.max_message_bytes + _SPARE_BYTES
+
+    def put(self, message: NewMessage) -> PutResult:
+        """Write one message, or one inner batch.
+
+        :return: not PUT_OK where it was not written, by the broker's own words.
+        """
+        (
+            topic,
+            body,
+            properties,
+            queue_id,
+            flag,
+            sys_flag,
+            born_ms,
+            born_host,
+            store_host,
+            reconsume_times,
+            prepared_offset,
+        ) = message
+        if len(body) > self._settings.max_message_bytes:
+            return PutResult(PutStatus.MESSAGE_ILLEGAL)
+        magic, topic_part = self._topics.get(topic) or self._topic_part(topic)
+        if not topic_part:
+            return PutResult(PutStatus.MESSAGE_ILLEGAL)
+        hosts = (frame.BORN_HOST_IPV6 if len(born_host) == _IPV6_BYTES else 0) | (
+            frame.STORE_HOST_IPV6 if len(store_host) == _IPV6_BYTES else 0
+        )
+        sys_flag |= hosts
+        header = _HEADERS[hosts]
+        body_crc = crc32(body) & frame.CRC_MASK
+        transaction = sys_flag & frame.TRANSACTION_MASK
+        counted = transaction not in _WITHOUT_QUEUE_OFFSET
+        messages, rewritten = 1, False
+        if sys_flag & frame.INNER_BATCH or _DISPATCH_NAME in properties or b"INNER_NUM" in properties:
+            checked = self._inner_batch(message)
+            if checked is None:
+                return PutResult(PutStatus.MESSAGE_ILLEGAL)
+            messages, rewritten = checked
+        queue = (topic, queue_id)
+        offsets = self._queues.next_offsets
+        payload = b"" if rewritten else self._payload(body, topic_part, properties)
+        if payload is None:
+            return PutResult(PutStatus.PROPERTIES_SIZE_EXCEEDED)
+        size = header.size + len(payload)
+        with self._guard:
+            queue_offset = offsets.get(queue, 0) if counted else 0
+            light: list[tuple[str, int]] = []
+            if rewritten:
+                properties, light = self._rewritten(message, queue_offset)
+                payload = self._payload(body, topic_part, properties)
+                if payload is None:
+                    return PutResult(PutStatus.PROPERTIES_SIZE_EXCEEDED)
+                size = header.size + len(payload)
+            if size > self._max_frame_bytes:
+                return PutResult(PutStatus.MESSAGE_ILLEGAL)
+            store_ms = self._clock()
+            try:
+                file = self._room_for(size, store_ms)
+            except OSError:
+                return PutResult(PutStatus.CREATE_MAPPED_FILE_FAILED)
+            if file is None:
+                return PutResult(PutStatus.MESSAGE_ILLEGAL)
+            at = file.wrote
+            physical = file.base_offset + at
+            target = file.target
+            header.pack_into(
+                target,
+                at,
+                size,
+                magic,
+                body_crc,
+                queue_id,
+                flag,
+                queue_offset,
+                physical,
+                sys_flag,
+                born_ms,
+                born_host,
+                store_ms,
+                store_host,
+                reconsume_times,
+                prepared_offset,
+                len(body),
+            )
+            target[at + header.size : at + size] = payload
+            if self._crc_bytes:
+                end = at + size - self._crc_bytes
+                target[end : at + size] = _crc_property(crc32(target[at:end]))
+            file.wrote = at + size
+            file.store_timestamp_ms = store_ms
+            if counted:
+                offsets[queue] = queue_offset + messages
+            for queue in light:
+                offsets[queue] = offsets.get(queue, 0) + 1
+        return PutResult(PutStatus.PUT_OK, physical, size, queue_offset, store_ms, messages)
+
+    def put_batch(self, batch: NewBatch) -> PutResult:
+        """Write the messages of a client's batch, all or none (CommitLog#asyncPutMessages)."""
+        magic, topic_part = self._topics.get(batch.topic) or self._topic_part(batch.topic)
+        if (
+            not topic_part
+            or batch.sys_flag & frame.TRANSACTION_MASK
+            or len(batch.messages) > self._settings.max_message_bytes
+        ):
+            return PutResult(PutStatus.MESSAGE_ILLEGAL)
+        hosts = (frame.BORN_HOST_IPV6 if len(batch.born_host) == _IPV6_BYTES else 0) | (
+            frame.STORE_HOST_IPV6 if len(batch.store_host) == _IPV6_BYTES else 0
+        )
+        header = _HEADERS[hosts]
+        crc = crc_engine()
+        held = [
+            np.frombuffer(part or b"\0", np.uint8) for part in (batch.messages, topic_part, batch.properties)
+        ]
+        template = bytearray(header.size)
+        arguments = np.zeros(kernels.ARGUMENTS, np.int64)
+        arguments[: kernels.CRC_FUNCTION] = (
+            address_of(held[0]),
+            len(batch.messages),
+            address_of(np.frombuffer(template, np.uint8)),
+            header.size,
+            address_of(held[1]),
+            len(topic_part),
+            address_of(held[2]),
+            len(batch.properties),
+        )
+        arguments[kernels.CRC_FUNCTION :] = crc.function, crc.table, self._settings.append_property_crc
+        table, found = address_of(arguments), np.zeros(1, np.int64)
+        size = kernels.measure_batch(table, found)
+        messages = int(found[0])
+        if size == kernels.PROPERTIES_TOO_LONG:
+            return PutResult(PutStatus.PROPERTIES_SIZE_EXCEEDED)
+        if size <= 0:
+            return PutResult(PutStatus.MESSAGE_ILLEGAL)
+        queue = (batch.topic, batch.queue_id)
+        with self._guard:
+            queue_offset = self._queues.next_offsets.get(queue, 0)
+            store_ms = self._clock()
+            header.pack_into(
+                template,
+                0,
+                0,
+                magic,
+                0,
+                batch.queue_id,
+                0,
+                0,
+                0,
+                batch.sys_flag | hosts,
+                batch.born_timestamp_ms,
+                batch.born_host,
+                store_ms,
+                batch.store_host,
+                batch.reconsume_times,
+                0,
+                0,
+            )
+            try:
+                file = self._room_for(size, store_ms)
+            except OSError:
+                return PutResult(PutStatus.CREATE_MAPPED_FILE_FAILED)
+            if file is None:
+                return PutResult(PutStatus.MESSAGE_ILLEGAL)
+            at = file.wrote
+            physical = file.base_offset + at
+            kernels.write_batch(table, file.target_address + at, physical, queue_offset)
+            file.wrote = at + size
+            file.store_timestamp_ms = store_ms
+            self._queues.next_offsets[queue] = queue_offset + messages
+        return PutResult(PutStatus.PUT_OK, physical, size, queue_offset, store_ms, messages)
+
+    def _topic_part(self, topic: str) -> tuple[int, bytes]:
+        """Return a topic's magic, and its length and name as in a frame; no bytes: no frame can have it."""
+        name = topic.encode()
+        if len(name) <= _LONGEST_V1 and (len(topic) <= _LONGEST_V1 or not self._settings.long_topics):
+            part = (frame.MAGIC_V1, bytes([len(name)]) + name)
+        elif self._settings.long_topics and len(name) <= _MAX_SHORT:
+            part = (frame.MAGIC_V2, _SHORT.pack(len(name)) + name)
+        else:
+            part = (frame.MAGIC_V1, b"")
+        self._topics[topic] = part
+        return part
+
+    def _payload(self, body: bytes, topic_part: bytes, properties: bytes) -> bytes | None:
+        """Return what follows a frame's header; None where the properties are too long."""
+        if self._crc_bytes:
+            if properties and properties[-1] != frame.PROPERTY_SEPARATOR:
+                properties += bytes([frame.PROPERTY_SEPARATOR])
+            properties += bytes(self._crc_bytes)
+        if len(properties) > _MAX_SHORT:
+            return None
+        return b"".join((body, topic_part, _SHORT.pack(len(properties)), properties))
+
+    def _room_for(self, size: int, store_ms: int) -> WritableFile | None:
+        """Return a file with room for so many bytes; the one before it is filled up.
+
+        :return: None where not even a new file has it.
+        """
+        file = self._files.last_for_write()
+        remaining = file.size_bytes - file.wrote
+        if size + frame.BLANK_HEADER_BYTES <= remaining:
+            return file
+        if size + frame.BLANK_HEADER_BYTES > file.size_bytes:
+            return None
+        _BLANK.pack_into(file.target, file.wrote, remaining, frame.MAGIC_BLANK)
+        file.wrote = file.size_bytes
+        file.store_timestamp_ms = store_ms
+        return self._files.last_for_write()
+
+    def _inner_batch(self, message: NewMessage) -> tuple[int, bool] | None:
+        """Return how many messages one holds, and whether its properties get offsets; None: it is illegal."""
+        properties = parse_properties(message.properties)
+        inner = bool(message.sys_flag & frame.INNER_BATCH)
+        if (_INNER_NUM in properties and not inner) or (inner and not self._queues.is_batch(message.topic)):
+            return None
+        number = properties.get(_INNER_NUM, "1")
+        count = max(1, int(number)) if inner and number.isdecimal() else 1
+        light = (
+            self._settings.light_queues
+            and bool(properties.get(_DISPATCH, "").strip())
+            and not message.topic.startswith(_NO_LIGHT_QUEUES)
+            and message.topic != _SCHEDULE_TOPIC
+        )
+        return count, inner or light
+
+    def _rewritten(self, message: NewMessage, queue_offset: int) -> tuple[bytes, list[tuple[str, int]]]:
+        """Return properties with the offsets of this message, and the light queues that go on by one."""
+        properties = parse_properties(message.properties)
+        if message.sys_flag & frame.INNER_BATCH:
+            properties[_INNER_BASE] = str(queue_offset)
+        light: list[tuple[str, int]] = []
+        if self._settings.light_queues and properties.get(_DISPATCH, "").strip():
+            names = properties[_DISPATCH].split(",")
+            light = [(name, 0) for name in names if name.startswith(LIGHT_PREFIX)]
+            properties[_DISPATCH_OFFSETS] = ",".join(
+                str(self._queues.next_offsets.get((name, 0), 0)) if name.startswith(LIGHT_PREFIX) else ""
+                for name in names
+            )
+            if _WAIT in properties:
+                properties[_WAIT] = properties.pop(_WAIT)  # the broker takes it out and puts it back
+        return properties_block(in_java_order(properties)), light
+
+
+def _crc_property(crc: int) -> bytes:
+    """Return the property that ends a frame with its CRC (MessageDecoder#createCrc32)."""
+    digits = str(crc & frame.CRC_MASK)[::-1].ljust(10, "0").encode()
+    return b"".join(
+        (frame.PROPERTY_CRC, bytes([frame.NAME_VALUE_SEPARATOR]), digits, bytes([frame.PROPERTY_SEPARATOR]))
+    )

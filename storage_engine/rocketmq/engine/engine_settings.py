@@ -1,0 +1,178 @@
+"""Settings of the write path, by the broker's names and with its defaults (MessageStoreConfig)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from storage_engine.exceptions import BrokerConfigError
+from storage_engine.rocketmq import batch_consume_queue, consume_queue, consume_queue_ext
+from storage_engine.rocketmq.broker_config import (
+    BATCH_CONSUME_QUEUE_ENTRY_BYTES,
+    CONSUME_QUEUE_ENTRY_BYTES,
+    DEFAULT_DELAY_LEVELS,
+    BrokerConfig,
+)
+from storage_engine.rocketmq.index_file import read_index_files
+from storage_engine.rocketmq.layout import StoreLayout
+from storage_engine.rocketmq.mapped_files import list_raw_files
+from storage_engine.rocketmq.queue_files import iter_queues
+
+_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_ENTRIES_OF_A_QUEUE_FILE = 300_000
+_FILES_TO_LOOK_AT = 200
+
+
+class FlushMode(StrEnum):
+    """When a message counts as stored (FlushDiskType)."""
+
+    ASYNC = "ASYNC_FLUSH"
+    SYNC = "SYNC_FLUSH"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """Names are the broker's in snake_case, with the unit appended."""
+
+    commitlog_file_bytes: int = 1 << 30
+    consume_queue_file_bytes: int = _ENTRIES_OF_A_QUEUE_FILE * CONSUME_QUEUE_ENTRY_BYTES
+    ext_file_bytes: int = 48 << 20
+    batch_queue_file_bytes: int = _ENTRIES_OF_A_QUEUE_FILE * BATCH_CONSUME_QUEUE_ENTRY_BYTES
+    hash_slots: int = 5_000_000
+    index_entries: int = 20_000_000
+    flush_mode: FlushMode = FlushMode.ASYNC
+    flush_interval_ms: int = 500
+    flush_least_pages: int = 4
+    flush_thorough_interval_ms: int = 10_000
+    sync_flush_timeout_ms: int = 5_000
+    transient_pool_enable: bool = False
+    transient_pool_size: int = 5
+    commit_interval_ms: int = 200
+    commit_least_pages: int = 4
+    commit_thorough_interval_ms: int = 200
+    flush_queue_interval_ms: int = 1_000
+    flush_queue_least_pages: int = 2
+    flush_queue_thorough_interval_ms: int = 60_000
+    max_message_bytes: int = 4 << 20
+    append_property_crc: bool = False
+    long_topics: bool = True
+    index_enable: bool = True
+    index_safe: bool = False
+    check_crc_on_recover: bool = True
+    ext_enable: bool = False
+    light_queues: bool = False
+    multi_dispatch: bool = False
+    delay_levels: str = DEFAULT_DELAY_LEVELS
+
+    def delays_ms(self) -> tuple[int, ...]:
+        """Return how long each delay level waits; level 1 first (DefaultMessageStore#parseDelayLevel)."""
+        return tuple(int(level[:-1]) * _UNITS_MS[level[-1]] for level in self.delay_levels.split(" "))
+
+
+def settings_for(config: BrokerConfig, layout: StoreLayout) -> EngineSettings:
+    """Return the settings of a store's broker; sizes that it doesn't set are those of the store's files.
+
+    :raises BrokerConfigError: a value that the broker would not work with.
+    :raises CorruptFileError: index files whose shape can't be told.
+    """
+    defaults = EngineSettings()
+    read = _Values(config.raw, config.source or "settings")
+    slots, entries = _index_shape(config, layout)
+    return EngineSettings(
+        commitlog_file_bytes=config.mapped_file_size_commit_log_bytes
+        or _common_size(layout.log_paths)
+        or defaults.commitlog_file_bytes,
+        consume_queue_file_bytes=config.mapped_file_size_consume_queue_bytes
+        or _queue_file_bytes(layout.consumequeue, consume_queue.DTYPE.itemsize)
+        or defaults.consume_queue_file_bytes,
+        ext_file_bytes=config.mapped_file_size_consume_queue_ext_bytes
+        or _queue_file_bytes(layout.consumequeue_ext, consume_queue_ext.HEADER_BYTES)
+        or defaults.ext_file_bytes,
+        batch_queue_file_bytes=config.mapped_file_size_batch_consume_queue_bytes
+        or _queue_file_bytes(layout.batchconsumequeue, batch_consume_queue.DTYPE.itemsize)
+        or defaults.batch_queue_file_bytes,
+        hash_slots=slots or defaults.hash_slots,
+        index_entries=entries or defaults.index_entries,
+        flush_mode=FlushMode(read.text("flushDiskType", defaults.flush_mode)),
+        flush_interval_ms=read.number("flushIntervalCommitLog", defaults.flush_interval_ms),
+        flush_least_pages=read.number("flushCommitLogLeastPages", defaults.flush_least_pages),
+        flush_thorough_interval_ms=read.number(
+            "flushCommitLogThoroughInterval", defaults.flush_thorough_interval_ms
+        ),
+        sync_flush_timeout_ms=read.number("syncFlushTimeout", defaults.sync_flush_timeout_ms),
+        transient_pool_enable=read.flag("transientStorePoolEnable", defaults.transient_pool_enable),
+        transient_pool_size=read.number("transientStorePoolSize", defaults.transient_pool_size),
+        commit_interval_ms=read.number("commitIntervalCommitLog", defaults.commit_interval_ms),
+        commit_least_pages=read.number("commitCommitLogLeastPages", defaults.commit_least_pages),
+        commit_thorough_interval_ms=read.number(
+            "commitCommitLogThoroughInterval", defaults.commit_thorough_interval_ms
+        ),
+        flush_queue_interval_ms=read.number("flushIntervalConsumeQueue", defaults.flush_queue_interval_ms),
+        flush_queue_least_pages=read.number("flushConsumeQueueLeastPages", defaults.flush_queue_least_pages),
+        flush_queue_thorough_interval_ms=read.number(
+            "flushConsumeQueueThoroughInterval", defaults.flush_queue_thorough_interval_ms
+        ),
+        max_message_bytes=read.number("maxMessageSize", defaults.max_message_bytes),
+        append_property_crc=read.flag("enabledAppendPropCRC", defaults.append_property_crc),
+        long_topics=read.flag("autoMessageVersionOnTopicLen", defaults.long_topics),
+        index_enable=read.flag("messageIndexEnable", defaults.index_enable),
+        index_safe=read.flag("messageIndexSafe", defaults.index_safe),
+        check_crc_on_recover=read.flag("checkCRCOnRecover", defaults.check_crc_on_recover),
+        ext_enable=config.enable_consume_queue_ext,
+        light_queues=read.flag("enableLmq", defaults.light_queues),
+        multi_dispatch=read.flag("enableMultiDispatch", defaults.multi_dispatch),
+        delay_levels=config.message_delay_level,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Values:
+    raw: Mapping[str, str]
+    source: str
+
+    def text(self, key: str, default: str) -> str:
+        value = self.raw.get(key, default).strip()
+        if key == "flushDiskType" and value not in list(FlushMode):
+            raise BrokerConfigError(
+                f"{self.source}: {key}: expected {' or '.join(FlushMode)}, found {value!r}."
+            )
+        return value
+
+    def number(self, key: str, default: int) -> int:
+        value = self.raw.get(key, str(default)).strip()
+        if not value.isdecimal():
+            raise BrokerConfigError(f"{self.source}: {key}: expected a whole number, found {value!r}.")
+        return int(value)
+
+    def flag(self, key: str, default: bool) -> bool:
+        value = self.raw.get(key, str(default)).strip().lower()
+        if value not in ("true", "false"):
+            raise BrokerConfigError(f"{self.source}: {key}: expected true or false, found {value!r}.")
+        return value == "true"
+
+
+def _common_size(directories: Iterable[Path]) -> int:
+    """Return the size that most files of these directories have; 0 where there is none."""
+    sizes = Counter(size for _, size in list_raw_files(tuple(directories)) if size > 0)
+    return sizes.most_common(1)[0][0] if sizes else 0
+
+
+def _queue_file_bytes(directory: Path, unit_bytes: int) -> int:
+    sizes: Counter[int] = Counter()
+    for queue in iter_queues(directory):
+        sizes.update(size for _, size in list_raw_files((queue.path,)) if size >= unit_bytes)
+        if sizes.total() >= _FILES_TO_LOOK_AT:
+            break
+    return sizes.most_common(1)[0][0] if sizes else 0
+
+
+def _index_shape(config: BrokerConfig, layout: StoreLayout) -> tuple[int | None, int | None]:
+    if config.max_hash_slot_num and config.max_index_num:
+        return config.max_hash_slot_num, config.max_index_num
+    files = read_index_files(layout, config)
+    if files:
+        return files[0].hash_slots, files[0].capacity
+    return config.max_hash_slot_num, config.max_index_num

@@ -1,0 +1,174 @@
+"""Files of one queue's entries, written at their end: consume queues of both kinds and their extensions.
+
+They aren't mapped: an entry is written through a descriptor, so that a full disk is an error and no signal,
+and a store of many queues holds none of their files open.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from storage_engine import durable
+from storage_engine.exceptions import StoreLayoutError
+from storage_engine.rocketmq.mapped_files import file_name, is_offset, list_raw_files
+from storage_engine.rocketmq.stored_files import refuse_link
+
+PAGE_BYTES = 4096
+_OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class EntryFiles:
+    """A queue of files of one size of which only the last is not full."""
+
+    def __init__(self, directory: Path, file_bytes: int) -> None:
+        self.directory, self.file_bytes = directory, file_bytes
+        self.bases: list[int] = []
+        self.wrote = 0
+        """Bytes of the last file that are in use."""
+        self.flushed = 0
+        """Offset up to which all is on disk."""
+        self._new_directories: list[Path] = []
+
+    @property
+    def end(self) -> int:
+        """Return the offset behind the last entry (MappedFileQueue#getMaxOffset)."""
+        return self.bases[-1] + self.wrote if self.bases else 0
+
+    def load(self) -> None:
+        """Find the files that are there; all count as full until a recovery tells.
+
+        :raises StoreLayoutError: one has another size than the settings say, or no offset as its name.
+        """
+        found = list_raw_files((self.directory,))
+        self._delete_empty_last(found)
+        for path, size in found:
+            if size != self.file_bytes or not is_offset(path.name):
+                raise StoreLayoutError(
+                    f"{path}: expected a file of {self.file_bytes} bytes whose name is its first offset, "
+                    f"found {size} bytes. Nothing was changed. Compare the broker's settings, or put "
+                    "the file back from a replica."
+                )
+        self.bases = [int(path.name) for path, _ in found]
+        self.wrote = self.file_bytes if found else 0
+        self.flushed = self.end
+
+    def path(self, base_offset: int) -> Path:
+        return self.directory / file_name(base_offset)
+
+    def begin_file(self, start_offset: int) -> bool:
+        """Make the file that the next entry goes to, if there is none with room.
+
+        :param start_offset: of that entry; decides where a queue without files begins.
+        :return: whether it is the first file of the queue.
+        """
+        if self.bases and self.wrote < self.file_bytes:
+            return False
+        first = not self.bases
+        base = start_offset - start_offset % self.file_bytes if first else self.bases[-1] + self.file_bytes
+        self._make(base)
+        self.bases.append(base)
+        self.wrote = 0
+        return first
+
+    def append(self, content: bytes | memoryview) -> None:
+        """Write whole entries at the end, over as many files as it takes."""
+        view = memoryview(content)
+        while len(view):
+            self.begin_file(self.end)
+            count = min(len(view), self.file_bytes - self.wrote)
+            fd = os.open(self.path(self.bases[-1]), _OPEN)
+            try:
+                position = self.wrote
+                part = view[:count]
+                while len(part):
+                    done = os.pwrite(fd, part, position)
+                    part, position = part[done:], position + done
+            finally:
+                os.close(fd)
+            self.wrote += count
+            view = view[count:]
+
+    def read(self, base_offset: int, position: int, size_bytes: int) -> bytes:
+        """Return bytes of one file; fewer at its end."""
+        fd = os.open(self.path(base_offset), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            return os.pread(fd, size_bytes, position)
+        finally:
+            os.close(fd)
+
+    def flush(self, least_pages: int) -> None:
+        """Take what was written since the last flush to disk.
+
+        :param least_pages: do nothing for fewer.
+        :raises OSError: the disk refuses; what was flushed before counts on.
+        """
+        end = self.end
+        if end // PAGE_BYTES - self.flushed // PAGE_BYTES < least_pages or end == self.flushed:
+            return
+        while self._new_directories:
+            durable.fsync_path(self._new_directories.pop())
+        for base in self.bases:
+            if base + self.file_bytes > self.flushed and base < end:
+                durable.fsync_path(self.path(base))
+        durable.fsync_path(self.directory)
+        self.flushed = end
+
+    def truncate(self, offset: int) -> None:
+        """Cut off what lies behind an offset, whole files too (MappedFileQueue#truncateDirtyFiles).
+
+        The bytes behind it stay in their file, as in the broker.
+        """
+        for base in self.bases:
+            if base > offset:
+                durable.unlink(self.path(base))
+        self.bases = [base for base in self.bases if base <= offset]
+        if self.bases and self.bases[-1] + self.file_bytes > offset:
+            self.wrote = offset - self.bases[-1]
+        else:
+            self.wrote = self.file_bytes if self.bases else 0
+        self.flushed = min(self.flushed, self.end)
+
+    def delete_last(self) -> None:
+        """Delete the last file; the one before it is full then."""
+        durable.unlink(self.path(self.bases.pop()))
+        self.wrote = self.file_bytes if self.bases else 0
+        self.flushed = min(self.flushed, self.end)
+
+    def delete_first(self) -> None:
+        durable.unlink(self.path(self.bases.pop(0)))
+
+    def delete_all(self) -> None:
+        """Delete every file and the directory (MappedFileQueue#destroy)."""
+        while self.bases:
+            self.delete_last()
+        self.flushed = 0
+        if self.directory.is_dir() and not any(self.directory.iterdir()):
+            self.directory.rmdir()
+
+    def skip_to_next_file(self) -> None:
+        """Leave the rest of the last file as it is."""
+        self.wrote = self.file_bytes
+
+    def _make(self, base_offset: int) -> None:
+        missing = []
+        directory = self.directory
+        while not directory.exists():
+            missing.append(directory)
+            directory = directory.parent
+        for made in reversed(missing):
+            durable.make_dir(made)
+            self._new_directories.append(made.parent)
+        path = self.path(base_offset)
+        refuse_link(path)
+        try:
+            with durable.create(path) as file:
+                os.ftruncate(file.fileno(), self.file_bytes)
+        except FileExistsError:
+            os.truncate(path, self.file_bytes)
+
+    def _delete_empty_last(self, found: tuple[tuple[Path, int], ...]) -> None:
+        known = {path for path, _ in found}
+        for path in self.directory.iterdir() if self.directory.is_dir() else ():
+            if path not in known and path.is_file() and path.stat().st_size == 0:
+                path.unlink()

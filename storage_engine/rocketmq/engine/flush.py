@@ -1,0 +1,199 @@
+"""Taking log and queues to disk: by a timer, by commits of a pool, by groups of puts (FlushManager)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from storage_engine.clock import clock_ms
+from storage_engine.rocketmq.engine.engine_settings import EngineSettings, FlushMode
+from storage_engine.rocketmq.engine.mapped_file_queue import FileQueue
+from storage_engine.rocketmq.engine.queue_table import QueueTable
+from storage_engine.rocketmq.engine.store_checkpoint import StoreCheckpoint
+
+_GROUP_INTERVAL_SECONDS = 0.01
+OnFailure = Callable[[OSError], None]
+
+
+class Service:
+    """A thread that works again and again until it is stopped, sooner when it is woken (ServiceThread)."""
+
+    def __init__(
+        self, name: str, work: Callable[[], None], interval_seconds: float, on_failure: OnFailure
+    ) -> None:
+        """:param on_failure: is told of an error of the disk, after which the thread ends."""
+        self._work, self._interval_seconds, self._on_failure = work, interval_seconds, on_failure
+        self._wake, self._stop = threading.Event(), False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Let the thread end what it does, and wait for it."""
+        self._stop = True
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while not self._stop:
+                self._wake.wait(self._interval_seconds)
+                self._wake.clear()
+                self._work()
+        except OSError as error:
+            self._on_failure(error)
+
+
+class LogFlusher:
+    """Flushes the commitlog, and tells who waits for it."""
+
+    def __init__(
+        self, files: FileQueue, settings: EngineSettings, checkpoint: StoreCheckpoint, on_failure: OnFailure
+    ) -> None:
+        self._files, self._settings, self._checkpoint = files, settings, checkpoint
+        self._failed = False
+        self._on_failure = on_failure
+        self._sync = settings.flush_mode is FlushMode.SYNC
+        self._guard = threading.Lock()
+        self._waiting: list[tuple[int, threading.Lock]] = []
+        self._last_flush_ms = self._last_commit_ms = 0
+        work, seconds = self._flush_by_time, settings.flush_interval_ms / 1000
+        if self._sync:
+            work, seconds = self._flush_group, _GROUP_INTERVAL_SECONDS
+        self._services = [Service("flush-commitlog", work, seconds, self._fail)]
+        if settings.transient_pool_enable:
+            seconds = settings.commit_interval_ms / 1000
+            self._services.append(Service("commit-commitlog", self._commit_by_time, seconds, self._fail))
+
+    def start(self) -> None:
+        for service in self._services:
+            service.start()
+
+    def wait_for(self, offset: int) -> bool:
+        """Wait until the log is on disk up to an offset; False after the time that a put waits.
+
+        Without SYNC_FLUSH there is nothing to wait for.
+        """
+        if not self._sync or self._files.flushed_where >= offset:
+            return True
+        if self._failed:
+            return False
+        done = threading.Lock()
+        done.acquire()
+        with self._guard:
+            self._waiting.append((offset, done))
+        self._services[0].wake()
+        done.acquire(timeout=self._settings.sync_flush_timeout_ms / 1000)
+        return self._files.flushed_where >= offset
+
+    def flush(self) -> None:
+        """Commit and flush all that is written.
+
+        :raises OSError: the disk refuses.
+        """
+        wrote = self._files.wrote_offset
+        while self._files.committed_where < wrote and not self._files.commit(0):
+            pass
+        while self._files.flushed_where < wrote and not self._files.flush(0):
+            pass
+        self._note_time()
+
+    def stop(self) -> None:
+        """Stop the threads and flush what is left."""
+        for service in reversed(self._services):
+            service.stop()
+        if not self._failed:
+            self.flush()
+        self._release_waiting()
+
+    def _flush_by_time(self) -> None:
+        """Flush whole pages, from time to time all (FlushRealTimeService)."""
+        now_ms, least_pages = clock_ms(), self._settings.flush_least_pages
+        if now_ms >= self._last_flush_ms + self._settings.flush_thorough_interval_ms:
+            self._last_flush_ms, least_pages = now_ms, 0
+        self._files.flush(least_pages)
+        self._note_time()
+
+    def _commit_by_time(self) -> None:
+        """Write the pool's buffers into their files (CommitRealTimeService)."""
+        now_ms, least_pages = clock_ms(), self._settings.commit_least_pages
+        if now_ms >= self._last_commit_ms + self._settings.commit_thorough_interval_ms:
+            self._last_commit_ms, least_pages = now_ms, 0
+        if not self._files.commit(least_pages):
+            self._last_commit_ms = clock_ms()
+            self._services[0].wake()
+
+    def _flush_group(self) -> None:
+        """Flush once for all puts that wait (GroupCommitService)."""
+        with self._guard:
+            waiting, self._waiting = self._waiting, []
+        try:
+            self.flush()
+        finally:
+            for _, done in waiting:
+                done.release()
+
+    def _note_time(self) -> None:
+        if self._files.store_timestamp_ms > 0:
+            self._checkpoint.flushed_log(self._files.store_timestamp_ms)
+
+    def _fail(self, error: OSError) -> None:
+        # What a failed flush has written is unknown, and the next one may succeed without having written it.
+        self._failed = True
+        self._release_waiting()
+        self._on_failure(error)
+
+    def _release_waiting(self) -> None:
+        with self._guard:
+            waiting, self._waiting = self._waiting, []
+        for _, done in waiting:
+            done.release()
+
+
+class QueueFlusher:
+    """Flushes queues, and writes the checkpoint (FlushConsumeQueueService)."""
+
+    def __init__(
+        self,
+        queues: QueueTable,
+        settings: EngineSettings,
+        checkpoint: StoreCheckpoint,
+        dispatched_ms: Callable[[], int],
+        on_failure: OnFailure,
+    ) -> None:
+        """:param dispatched_ms: store time of the newest message that has an entry."""
+        self._queues, self._settings = queues, settings
+        self._checkpoint, self._dispatched_ms = checkpoint, dispatched_ms
+        self._last_ms = 0
+        seconds = settings.flush_queue_interval_ms / 1000
+        self._service = Service("flush-queues", self._flush_by_time, seconds, on_failure)
+
+    def start(self) -> None:
+        self._service.start()
+
+    def stop(self) -> None:
+        self._service.stop()
+
+    def flush(self) -> None:
+        """Flush all queues, then note in the checkpoint up to which time.
+
+        :raises OSError: the disk refuses.
+        """
+        dispatched_ms = self._dispatched_ms()
+        self._queues.flush(0)
+        if dispatched_ms > 0:
+            self._checkpoint.flushed_queues(dispatched_ms)
+        self._checkpoint.flush()
+
+    def _flush_by_time(self) -> None:
+        now_ms = clock_ms()
+        if now_ms >= self._last_ms + self._settings.flush_queue_thorough_interval_ms:
+            self._last_ms = now_ms
+            self.flush()
+        else:
+            self._queues.flush(self._settings.flush_queue_least_pages)

@@ -1,0 +1,244 @@
+"""A store that takes messages: load, recover, append, dispatch, flush, stop (DefaultMessageStore)."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage_engine import durable
+from storage_engine.clock import clock_ms
+from storage_engine.rocketmq import store_lock
+from storage_engine.rocketmq.broker_config import BrokerConfig
+from storage_engine.rocketmq.checkpoint import Checkpoint
+from storage_engine.rocketmq.config_files import batch_topics
+from storage_engine.rocketmq.engine import dispatch_kernels as kernels
+from storage_engine.rocketmq.engine.append import Appender
+from storage_engine.rocketmq.engine.engine_settings import EngineSettings, FlushMode, settings_for
+from storage_engine.rocketmq.engine.flush import LogFlusher, QueueFlusher, Service
+from storage_engine.rocketmq.engine.index_writer import IndexWriter
+from storage_engine.rocketmq.engine.mapped_file import PinnedRange
+from storage_engine.rocketmq.engine.mapped_file_queue import FileQueue
+from storage_engine.rocketmq.engine.new_message import NewBatch, NewMessage, PutResult, PutStatus
+from storage_engine.rocketmq.engine.queue_table import QueueTable
+from storage_engine.rocketmq.engine.recovery import LogEnd, recover
+from storage_engine.rocketmq.engine.reput import Dispatcher, FrameReader
+from storage_engine.rocketmq.engine.store_checkpoint import StoreCheckpoint
+from storage_engine.rocketmq.engine.transient_pool import TransientPool
+from storage_engine.rocketmq.layout import StoreLayout, resolve_layout
+
+_DISPATCH_INTERVAL_SECONDS = 0.001
+_LONGEST_DISPATCH_SECONDS = 60.0
+_PAUSE_SECONDS = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """How far a store has come: offsets of the log, and the checkpoint that is on disk."""
+
+    wrote: int
+    committed: int
+    flushed: int
+    dispatched: int
+    checkpoint: Checkpoint
+
+
+class MessageStore:
+    """An open store. :func:`open_store` makes one, and stops it."""
+
+    def __init__(
+        self,
+        layout: StoreLayout,
+        settings: EngineSettings,
+        clock: Callable[[], int] = clock_ms,
+        batches: frozenset[str] = frozenset(),
+    ) -> None:
+        """Load and recover a store whose lock the caller has.
+
+        :param clock: the store time, in ms since the epoch.
+        :param batches: topics with batch consume queues, beside those that the store itself names.
+        :raises StoreLayoutError: files that the settings don't fit.
+        :raises OSError: the disk refuses.
+        """
+        self.layout, self.settings = layout, settings
+        clean = not layout.abort.exists()
+        pool = None
+        if settings.transient_pool_enable:
+            pool = TransientPool(settings.transient_pool_size, settings.commitlog_file_bytes)
+        self.files = FileQueue(
+            layout.commitlog_paths,
+            settings.commitlog_file_bytes,
+            read_only_paths=layout.read_only_paths,
+            pool=pool,
+        )
+        self.files.load()
+        self.queues = QueueTable(layout, settings, batches | batch_topics(layout))
+        self.queues.load()
+        self.checkpoint = StoreCheckpoint(layout.checkpoint)
+        self.index = None
+        self.dropped_index_files: tuple[Path, ...] = ()
+        if settings.index_enable:
+            self.index = IndexWriter(
+                layout.index, settings.hash_slots, settings.index_entries, self.checkpoint
+            )
+            self.dropped_index_files = self.index.load(clean=clean)
+        self._dispatcher = Dispatcher(settings, self.queues, self.index)
+        self.recovered: LogEnd = recover(
+            self.files, self.queues, self._dispatcher, self.checkpoint, settings, clean=clean
+        )
+        self.failure: OSError | None = None
+        """Why no message is taken any more: what the disk said."""
+        self.disk_full = False
+        """Set by a cleanup: no message is taken while it is."""
+        self.dispatched_offset = self.files.max_offset
+        self._closed = True
+        self._sync = settings.flush_mode is FlushMode.SYNC
+        self._reader = FrameReader(settings)
+        self._appender = Appender(self.files, self.queues, settings, clock)
+        self._flusher = LogFlusher(self.files, settings, self.checkpoint, self._fail)
+        self._queue_flusher = QueueFlusher(
+            self.queues, settings, self.checkpoint, lambda: self._dispatcher.timestamp_ms, self._fail
+        )
+        self._reput = Service("dispatch", self._dispatch, _DISPATCH_INTERVAL_SECONDS, self._fail)
+
+    def start(self) -> None:
+        """Take messages from now on."""
+        durable.write_file(self.layout.abort, str(os.getpid()).encode())
+        self._closed = False
+        self._reput.start()
+        self._flusher.start()
+        self._queue_flusher.start()
+
+    def put(self, message: NewMessage) -> PutResult:
+        """Store one message, or one inner batch; with SYNC_FLUSH once it is on disk."""
+        if self._closed or self.disk_full or self.failure:
+            return PutResult(PutStatus.SERVICE_NOT_AVAILABLE)
+        result = self._appender.put(message)
+        return self._flushed(result) if self._sync else result
+
+    def put_batch(self, batch: NewBatch) -> PutResult:
+        """Store the messages of a batch, all or none; with SYNC_FLUSH once they are on disk."""
+        if self._closed or self.disk_full or self.failure:
+            return PutResult(PutStatus.SERVICE_NOT_AVAILABLE)
+        result = self._appender.put_batch(batch)
+        return self._flushed(result) if self._sync else result
+
+    def read(self, physical_offset: int, size_bytes: int) -> PinnedRange | None:
+        """Return bytes of the log, which stay mapped until they are released; None where there are none."""
+        file = self.files.find(physical_offset)
+        return None if file is None else file.select(physical_offset - file.base_offset, size_bytes)
+
+    def positions(self) -> Positions:
+        """Return how far the store has come."""
+        files = self.files
+        committed = files.committed_where if self.settings.transient_pool_enable else files.wrote_offset
+        return Positions(
+            files.wrote_offset, committed, files.flushed_where, self.dispatched_offset, self.checkpoint.values
+        )
+
+    def wait_until_dispatched(self, timeout_seconds: float = _LONGEST_DISPATCH_SECONDS) -> bool:
+        """Wait until each message has its entries; False when it takes longer."""
+        deadline = time.monotonic() + timeout_seconds
+        while self.dispatched_offset < self._dispatchable_end() and not self.failure:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_PAUSE_SECONDS)
+        return not self.failure
+
+    def flush(self) -> None:
+        """Take log, queues and checkpoint to disk.
+
+        :raises OSError: the disk refuses.
+        """
+        self._flusher.flush()
+        self.wait_until_dispatched()
+        self._queue_flusher.flush()
+
+    def stop(self) -> None:
+        """Take no more messages, dispatch and flush what there is, and unmap the files.
+
+        After a failure, or with messages that aren't dispatched, the store counts as crashed.
+        """
+        started, self._closed = not self._closed, True
+        if started:
+            self._flusher.stop()
+            self.wait_until_dispatched()
+            self._reput.stop()
+            self._queue_flusher.stop()
+        clean = not self.failure and self.dispatched_offset >= self.files.max_offset
+        if not self.failure:
+            self._queue_flusher.flush()
+        if self.index is not None:
+            self.index.close()
+        self.files.close()
+        if clean and durable.unlink(self.layout.abort):
+            durable.fsync_path(self.layout.root)
+
+    def _flushed(self, result: PutResult) -> PutResult:
+        if result.status is PutStatus.PUT_OK and not self._flusher.wait_for(
+            result.physical_offset + result.size_bytes
+        ):
+            return result._replace(status=PutStatus.FLUSH_DISK_TIMEOUT)
+        return result
+
+    def _dispatchable_end(self) -> int:
+        """Return the end of what may be dispatched (CommitLog#getConfirmOffset)."""
+        return self.files.flushed_where if self._sync else self.files.max_offset
+
+    def _dispatch(self) -> None:
+        """Dispatch what was written since (ReputMessageService#doReput)."""
+        self.dispatched_offset = max(self.dispatched_offset, self.files.min_offset)
+        while self.dispatched_offset < (end := self._dispatchable_end()):
+            file = self.files.find(self.dispatched_offset)
+            if file is None or not file.pin():
+                return
+            try:
+                data, base, readable = file.array, file.base_offset, file.read_position
+                walk = self._reader.read(
+                    data, self.dispatched_offset - base, readable, min(readable, end - base), check_crc=False
+                )
+                self._dispatcher.dispatch(data, walk.rows)
+            finally:
+                file.unpin()
+            self.dispatched_offset = base + walk.position
+            if walk.reason == kernels.BLANK:
+                self.dispatched_offset = file.end_offset
+            elif walk.reason in (kernels.BAD, kernels.BAD_LENGTHS):
+                # As the broker: go on behind what can't be read; a message may be without entries.
+                self.dispatched_offset = base + readable
+            elif walk.reason == kernels.LIMIT and not len(walk.rows):
+                return
+
+    def _fail(self, error: OSError) -> None:
+        self.failure = error
+
+
+@contextmanager
+def open_store(
+    config: BrokerConfig,
+    settings: EngineSettings | None = None,
+    *,
+    clock: Callable[[], int] = clock_ms,
+    batches: frozenset[str] = frozenset(),
+) -> Iterator[MessageStore]:
+    """Open a store for writing, with the broker's own lock, and stop it when the block ends.
+
+    Directories that are missing are made.
+
+    :param settings: None: the broker's, with sizes as the store's files have them.
+    :raises StoreBusyError: somebody else uses the store.
+    :raises StoreLayoutError: files that the settings don't fit.
+    """
+    for directory in (config.store_path_root_dir, *config.store_path_commit_log):
+        durable.make_dirs(directory)
+    layout = resolve_layout(config)
+    with store_lock.lock(layout):
+        store = MessageStore(layout, settings or settings_for(config, layout), clock, batches)
+        store.start()
+        try:
+            yield store
+        finally:
+            store.stop()

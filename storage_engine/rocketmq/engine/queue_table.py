@@ -1,0 +1,94 @@
+"""All consume queues of a store, and the next queue offset of each (ConsumeQueueStore)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from storage_engine.rocketmq.engine.batch_queue_writer import BatchQueueWriter
+from storage_engine.rocketmq.engine.engine_settings import EngineSettings
+from storage_engine.rocketmq.engine.queue_writer import ExtWriter, QueueWriter
+from storage_engine.rocketmq.layout import StoreLayout
+from storage_engine.rocketmq.queue_files import iter_queues
+
+LIGHT_PREFIX = "%LMQ%"
+Writer = QueueWriter | BatchQueueWriter
+
+
+class QueueTable:
+    """Queue writers by topic and queue id."""
+
+    def __init__(self, layout: StoreLayout, settings: EngineSettings, batch_topics: frozenset[str]) -> None:
+        """:param batch_topics: topics that have batch consume queues."""
+        self._layout, self._settings = layout, settings
+        self._batch_topics = batch_topics
+        self._writers: dict[tuple[str, int], Writer] = {}
+        self.next_offsets: dict[tuple[str, int], int] = {}
+        """Queue offset that the next message of a queue gets; changed under the log's lock alone."""
+
+    def __iter__(self) -> Iterator[Writer]:
+        return iter(tuple(self._writers.values()))
+
+    def is_batch(self, topic: str) -> bool:
+        return topic in self._batch_topics
+
+    def load(self) -> None:
+        """Find the queues that are there.
+
+        :raises StoreLayoutError: a file of one has another size than the settings say.
+        """
+        for directory in (self._layout.consumequeue, self._layout.batchconsumequeue):
+            for queue in iter_queues(directory):
+                batch = directory == self._layout.batchconsumequeue
+                if batch:
+                    self._batch_topics |= {queue.topic}
+                self.find(queue.topic, queue.queue_id).load()
+
+    def find(self, topic: str, queue_id: int) -> Writer:
+        """Return a queue's writer; a new one where there is none."""
+        found = self._writers.get((topic, queue_id))
+        if found is None:
+            found = self._writers[topic, queue_id] = self._new(topic, queue_id)
+        return found
+
+    @property
+    def max_physical_offset(self) -> int:
+        """Return up to where the log was dispatched, by the entry that reaches furthest."""
+        return max((writer.max_physical_offset for writer in self), default=-1)
+
+    def recover(self) -> None:
+        for writer in self:
+            writer.recover()
+
+    def truncate(self, physical_offset: int) -> None:
+        for writer in self:
+            writer.truncate(physical_offset)
+
+    def flush(self, least_pages: int) -> None:
+        """Take what was written to disk, of each queue with at least so many pages.
+
+        :raises OSError: the disk refuses.
+        """
+        for writer in self:
+            writer.flush(least_pages)
+
+    def destroy(self) -> None:
+        """Delete every queue (ConsumeQueueStore#destroy)."""
+        for writer in self:
+            writer.files.delete_all()
+            if isinstance(writer, QueueWriter) and writer.ext:
+                writer.ext.files.delete_all()
+        self._writers.clear()
+
+    def settle_next_offsets(self) -> None:
+        """Let each queue go on where its entries end (ConsumeQueueStore#recoverOffsetTable)."""
+        self.next_offsets = {queue: writer.next_queue_offset for queue, writer in self._writers.items()}
+
+    def _new(self, topic: str, queue_id: int) -> Writer:
+        settings, name = self._settings, str(queue_id)
+        if self.is_batch(topic):
+            directory = self._layout.batchconsumequeue / topic / name
+            return BatchQueueWriter(directory, settings.batch_queue_file_bytes)
+        ext = None
+        if settings.ext_enable:
+            ext = ExtWriter(self._layout.consumequeue_ext / topic / name, settings.ext_file_bytes)
+        return QueueWriter(self._layout.consumequeue / topic / name, settings.consume_queue_file_bytes, ext)

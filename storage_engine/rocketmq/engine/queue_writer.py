@@ -1,0 +1,235 @@
+"""Writing one consume queue and its extension, and finding its end again (ConsumeQueue, ConsumeQueueExt)."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_engine.rocketmq import consume_queue
+from storage_engine.rocketmq.consume_queue_ext import END_BLANK_BYTES, HEADER_BYTES, MAX_ADDRESS, unit_offset
+from storage_engine.rocketmq.engine.entry_files import EntryFiles
+from storage_engine.rocketmq.queue_files import FILLER_SIZE, Entries
+
+UNIT = consume_queue.DTYPE.itemsize
+Longs = npt.NDArray[np.int64]
+_FILES_TO_RECOVER = 3
+_BLOCK_ENTRIES = 3276
+_EXT_UNIT = np.dtype([("size", ">i2"), ("tags_code", ">i8"), ("store_time", ">i8"), ("bitmap_size", ">i2")])
+_MIN_LONG = -(1 << 63)
+_SHORT = struct.Struct(">h")
+
+
+class ExtWriter:
+    """The extension of a consume queue: a unit an entry, without a bitmap."""
+
+    def __init__(self, directory: Path, file_bytes: int) -> None:
+        self.files = EntryFiles(directory, file_bytes)
+
+    def append(self, tags_codes: Longs, store_ms: Longs) -> Longs:
+        """Write units and return their addresses (ConsumeQueueExt#put)."""
+        units = np.zeros(len(tags_codes), _EXT_UNIT)
+        units["size"], units["tags_code"], units["store_time"] = HEADER_BYTES, tags_codes, store_ms
+        addresses = np.empty(len(units), np.int64)
+        done = 0
+        while done < len(units):
+            self.files.begin_file(0)
+            room = self.files.file_bytes - self.files.wrote - END_BLANK_BYTES
+            count = min(len(units) - done, room // HEADER_BYTES)
+            if count <= 0:
+                wrote = self.files.wrote
+                self.files.append(_SHORT.pack(-1))
+                self.files.wrote = wrote
+                self.files.skip_to_next_file()
+                continue
+            addresses[done : done + count] = (
+                _MIN_LONG + self.files.end + HEADER_BYTES * np.arange(count, dtype=np.int64)
+            )
+            self.files.append(units[done : done + count].tobytes())
+            done += count
+        return addresses
+
+    def recover(self) -> None:
+        """Find the end: behind the units of the last file (ConsumeQueueExt#recover)."""
+        if not self.files.bases:
+            return
+        position = 0
+        for base in self.files.bases:
+            data = self.files.read(base, 0, self.files.file_bytes)
+            position = 0
+            while position + 2 <= len(data):
+                (size,) = _SHORT.unpack_from(data, position)
+                if size <= 0:
+                    break
+                position += size
+        self.files.truncate(self.files.bases[-1] + position)
+
+    def truncate_behind(self, address: int) -> None:
+        """Cut off the units behind the one at an address (ConsumeQueueExt#truncateByMaxAddress)."""
+        offset = unit_offset(address)
+        if offset is None:
+            return
+        base = offset - offset % self.files.file_bytes
+        position = offset - base
+        if base not in self.files.bases or offset + 2 > self.files.end:
+            return
+        (size,) = _SHORT.unpack(self.files.read(base, position, 2))
+        if size >= 1:
+            self.files.truncate(offset + size)
+
+    def delete_before(self, address: int) -> None:
+        """Delete files that end before a unit (ConsumeQueueExt#truncateByMinAddress)."""
+        offset = unit_offset(address)
+        while (
+            offset is not None and self.files.bases and self.files.bases[0] + self.files.file_bytes < offset
+        ):
+            self.files.delete_first()
+
+
+class QueueWriter:
+    """One consume queue."""
+
+    def __init__(self, directory: Path, file_bytes: int, ext: ExtWriter | None) -> None:
+        self.files = EntryFiles(directory, file_bytes)
+        self.ext = ext
+        self.max_physical_offset = -1
+        """End of the newest message that has an entry."""
+
+    @property
+    def next_queue_offset(self) -> int:
+        return self.files.end // UNIT
+
+    def load(self) -> None:
+        """Find the files (ConsumeQueue#load)."""
+        self.files.load()
+        if self.ext:
+            self.ext.files.load()
+
+    def append(
+        self, physical: Longs, sizes: Longs, tags_codes: Longs, queue_offsets: Longs, store_ms: Longs | None
+    ) -> None:
+        """Write the entries of messages in their order (ConsumeQueue#putMessagePositionInfoWrapper).
+
+        Those of messages that have an entry already are passed over.
+
+        :param store_ms: for the extension; None: it gets no unit.
+        """
+        if self.ext and store_ms is not None:
+            tags_codes = self.ext.append(tags_codes, store_ms)
+        fresh = physical + sizes > self.max_physical_offset
+        if not fresh.all():
+            physical, sizes = physical[fresh], sizes[fresh]
+            tags_codes, queue_offsets = tags_codes[fresh], queue_offsets[fresh]
+        if not len(physical):
+            return
+        entries = np.empty(len(physical), consume_queue.DTYPE)
+        entries["offset"], entries["size"], entries["tags_code"] = physical, sizes, tags_codes
+        first = int(queue_offsets[0])
+        follows = bool(
+            self.files.bases
+            and first == self.next_queue_offset
+            and int(queue_offsets[-1]) == first + len(entries) - 1
+            and (np.diff(queue_offsets) == 1).all()
+        )
+        if follows:
+            self.files.append(entries.tobytes())
+            self.max_physical_offset = int(physical[-1] + sizes[-1])
+            return
+        for entry, queue_offset in zip(entries, queue_offsets.tolist(), strict=True):
+            self._append_one(entry, queue_offset)
+
+    def _append_one(self, entry: np.void, queue_offset: int) -> None:
+        """Write an entry that may not follow the one before it (ConsumeQueue#putMessagePositionInfo)."""
+        expected = queue_offset * UNIT
+        if self.files.begin_file(expected) and queue_offset != 0:
+            # Fillers up to where the queue begins (ConsumeQueue#fillPreBlank).
+            filler = struct.pack(">qiq", 0, FILLER_SIZE, 0)
+            self.files.append(filler * (expected % self.files.file_bytes // UNIT))
+            self.files.flushed = expected - expected % self.files.file_bytes
+        if queue_offset != 0 and expected < self.files.end:
+            return
+        self.max_physical_offset = int(entry["offset"]) + int(entry["size"])
+        self.files.append(entry.tobytes())
+
+    def flush(self, least_pages: int) -> None:
+        self.files.flush(least_pages)
+        if self.ext:
+            self.ext.files.flush(least_pages)
+
+    def recover(self) -> None:
+        """Find the end: behind the entries in use, looking at the last three files (ConsumeQueue#recover)."""
+        bases = self.files.bases
+        if not bases:
+            return
+        newest_ext = 1
+        end = 0
+        for base in bases[-_FILES_TO_RECOVER:]:
+            count = 0
+            for entries in self._blocks(base):
+                count += len(entries)
+                if len(entries):
+                    self.max_physical_offset = int(entries[-1]["offset"]) + int(entries[-1]["size"])
+                    addresses = entries["tags_code"][entries["tags_code"] <= MAX_ADDRESS]
+                    newest_ext = int(addresses[-1]) if len(addresses) else newest_ext
+            end = base + count * UNIT
+            if count * UNIT != self.files.file_bytes:
+                break
+        self.files.truncate(end)
+        if self.ext:
+            self.ext.recover()
+            self.ext.truncate_behind(newest_ext)
+
+    def truncate(self, physical_offset: int) -> None:
+        """Cut off entries of messages at or behind an offset (ConsumeQueue#truncateDirtyLogicFiles)."""
+        self.max_physical_offset = physical_offset
+        while self.files.bases:
+            base = self.files.bases[-1]
+            first = np.frombuffer(self.files.read(base, 0, UNIT), consume_queue.DTYPE)[0]
+            if int(first["offset"]) >= physical_offset:
+                self.files.delete_last()
+                continue
+            # The broker takes a file's first entry as it is, even where nothing was written.
+            kept, last = 1, first
+            for number, entries in enumerate(self._blocks(base)):
+                behind = np.flatnonzero(entries["offset"] >= physical_offset)
+                count = int(behind[0]) if behind.size else len(entries)
+                if count:
+                    kept, last = number * _BLOCK_ENTRIES + count, entries[count - 1]
+                if behind.size:
+                    break
+            self.files.truncate(base + kept * UNIT)
+            self.max_physical_offset = int(last["offset"]) + int(last["size"])
+            return
+        if self.ext:
+            self.ext.truncate_behind(1)
+
+    def delete_below(self, min_offset: int) -> int:
+        """Delete files whose last entry lies below an offset (MappedFileQueue#deleteExpiredFileByOffset)."""
+        deleted = 0
+        while len(self.files.bases) > 1:
+            last = np.frombuffer(
+                self.files.read(self.files.bases[0], self.files.file_bytes - UNIT, UNIT), consume_queue.DTYPE
+            )[0]
+            if int(last["offset"]) >= min_offset:
+                break
+            self.files.delete_first()
+            deleted += 1
+        return deleted
+
+    def _blocks(self, base: int) -> Iterator[Entries]:
+        """Yield the entries of a file that are in use, up to the first one that isn't."""
+        position = 0
+        while position < self.files.file_bytes:
+            data = self.files.read(base, position, _BLOCK_ENTRIES * UNIT)
+            entries = np.frombuffer(data[: len(data) // UNIT * UNIT], consume_queue.DTYPE)
+            unused = np.flatnonzero(~consume_queue.FORMAT.in_use(entries))
+            if unused.size:
+                yield entries[: unused[0]]
+                return
+            if not len(entries):
+                return
+            yield entries
+            position += len(entries) * UNIT

@@ -1,0 +1,151 @@
+"""Finding the log's end after a stop or a crash, and making queues and index agree with it.
+
+Nothing is judged by more than what the broker looks at, so that both leave the same files.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_engine.rocketmq import frame
+from storage_engine.rocketmq.engine import dispatch_kernels as kernels
+from storage_engine.rocketmq.engine.engine_settings import EngineSettings
+from storage_engine.rocketmq.engine.mapped_file_queue import FileQueue
+from storage_engine.rocketmq.engine.queue_table import QueueTable
+from storage_engine.rocketmq.engine.reput import Bytes, Dispatcher, FrameReader, Rows
+from storage_engine.rocketmq.engine.store_checkpoint import StoreCheckpoint
+
+OnRows = Callable[[Bytes, Rows], None]
+
+
+@dataclass(frozen=True, slots=True)
+class LogPart:
+    """A file of the log as a recovery reads it."""
+
+    path: Path
+    base_offset: int
+    data: npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """Where the log's whole messages end.
+
+    :param last_message: where the last one begins; None: there is none in what was read.
+    :param began_at: first offset that was read.
+    """
+
+    offset: int
+    last_message: int | None
+    began_at: int
+
+
+def first_part_after_crash(parts: Sequence[LogPart], recovery_time_ms: int) -> int:
+    """Return the number of the file to begin with (CommitLog#isMappedFileMatchedRecover).
+
+    It is the newest whose first message was stored before all that the checkpoint vouches for, or the first.
+    """
+    for number in range(len(parts) - 1, 0, -1):
+        stored_ms = _first_store_ms(parts[number].data)
+        if stored_ms is not None and stored_ms != 0 and stored_ms <= recovery_time_ms:
+            return number
+    return 0
+
+
+def first_part_after_stop(parts: Sequence[LogPart], dispatched: int) -> int:
+    """Return the number of the file to begin with: the newest that begins in what was dispatched."""
+    for number in range(len(parts) - 1, 0, -1):
+        if parts[number].base_offset <= dispatched:
+            return number
+    return 0
+
+
+def find_end(
+    parts: Sequence[LogPart], number: int, reader: FrameReader, on_rows: OnRows, *, check_crc: bool
+) -> LogEnd:
+    """Read frames from a file on until one isn't whole.
+
+    :param on_rows: gets the messages in their order.
+    """
+    part, position, last = parts[number], 0, None
+    began_at = part.base_offset
+    while True:
+        size = len(part.data)
+        walk = reader.read(part.data, position, size, size, check_crc=check_crc)
+        if len(walk.rows):
+            last = part.base_offset + int(walk.rows[-1, kernels.POSITION])
+            on_rows(part.data, walk.rows)
+        position = walk.position
+        if walk.reason == kernels.ROOM:
+            continue
+        if walk.reason != kernels.BLANK or number + 1 == len(parts):
+            return LogEnd(part.base_offset + position, last, began_at)
+        number += 1
+        part, position = parts[number], 0
+
+
+def recover(
+    files: FileQueue,
+    queues: QueueTable,
+    dispatcher: Dispatcher,
+    checkpoint: StoreCheckpoint,
+    settings: EngineSettings,
+    *,
+    clean: bool,
+) -> LogEnd:
+    """Find the ends of log and queues, cut off what lies behind them, and dispatch what the queues lack.
+
+    :param clean: the store was stopped cleanly.
+    :raises OSError: the disk refuses.
+    """
+    queues.recover()
+    dispatched = queues.max_physical_offset
+    parts = [LogPart(file.path, file.base_offset, file.array) for file in files.files]
+    if not parts:
+        files.flushed_where = files.committed_where = 0
+        queues.destroy()
+        queues.settle_next_offsets()
+        return LogEnd(0, None, 0)
+
+    def on_rows(data: Bytes, rows: Rows) -> None:
+        if clean:
+            rows = np.ascontiguousarray(rows[rows[:, kernels.PHYSICAL_OFFSET] > dispatched])
+        dispatcher.dispatch(data, rows)
+
+    if clean:
+        number = first_part_after_stop(parts, dispatched)
+    else:
+        recovery_time_ms = checkpoint.recovery_time_ms(
+            with_index=settings.index_enable and settings.index_safe
+        )
+        number = first_part_after_crash(parts, recovery_time_ms)
+    reader = FrameReader(settings)
+    end = find_end(parts, number, reader, on_rows, check_crc=settings.check_crc_on_recover)
+    if not clean:
+        queues.flush(0)
+    checkpoint.confirm(end.last_message if end.last_message is not None else end.began_at)
+    if dispatched >= end.offset:
+        queues.truncate(end.offset)
+    files.flushed_where = files.committed_where = end.offset
+    parts.clear()
+    files.truncate(end.offset)
+    queues.settle_next_offsets()
+    return end
+
+
+def _first_store_ms(data: npt.NDArray[np.uint8]) -> int | None:
+    """Return when a file's first message was stored; None where it begins with none."""
+    header = bytes(data[: frame.STORE_HOST_AT + frame.IPV6_EXTRA_BYTES])
+    (magic,) = struct.unpack_from(">I", header, frame.MAGIC_AT)
+    if magic not in (frame.MAGIC_V1, frame.MAGIC_V2):
+        return None
+    (sys_flag,) = struct.unpack_from(">i", header, frame.SYS_FLAG_AT)
+    extra = frame.IPV6_EXTRA_BYTES if sys_flag & frame.BORN_HOST_IPV6 else 0
+    (stored_ms,) = struct.unpack_from(">q", header, frame.STORE_TIMESTAMP_AT + extra)
+    return int(stored_ms)

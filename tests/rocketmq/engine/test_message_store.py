@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage_engine.exceptions import StoreBusyError
+from storage_engine.rocketmq import consume_queue
+from storage_engine.rocketmq.codec import CODEC
+from storage_engine.rocketmq.engine.message_store import MessageStore, open_store
+from storage_engine.rocketmq.engine.new_message import NewBatch, NewMessage, PutStatus, encode_batch
+from storage_engine.rocketmq.index_file import lookup
+from storage_engine.rocketmq.layout import resolve_layout
+from storage_engine.rocketmq.mapped_files import file_name
+from storage_engine.rocketmq.queue_files import iter_queues
+from tests.rocketmq.engine.scenarios import BATCH_TOPIC, messages, put_all, write_conf
+
+
+def rows_of(root: Path) -> list[dict[str, Any]]:
+    """Return every message of a store's log in its order, read by the archive's decoder."""
+    rows = [
+        row
+        for path in sorted((root / "commitlog").iterdir())
+        for table, _ in CODEC.decode(path.read_bytes(), int(path.name))
+        for row in table.to_pylist()
+    ]
+    return sorted((row for row in rows if row["kind"] == "message"), key=lambda row: row["physical_offset"])
+
+
+def test_what_is_put_is_read_by_the_archives_decoder(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    sent = [
+        NewMessage("orders", b"body %d" % i, b"KEYS\x01k%d\x02TAGS\x01t\x02" % i, i % 2) for i in range(300)
+    ]
+    with open_store(write_conf(tmp_path / "conf", root)) as store:
+        assert {result.status for result in put_all(store, sent)} == {PutStatus.PUT_OK}
+    rows = rows_of(root)
+    assert [row["body"] for row in rows] == [message.body for message in sent]
+    assert [row["queue_offset"] for row in rows] == [i // 2 for i in range(300)]
+    layout = resolve_layout(write_conf(tmp_path / "conf", root))
+    for queue in iter_queues(layout.consumequeue):
+        entries = consume_queue.read_queue(consume_queue.list_files(queue.path))
+        expected = [row["physical_offset"] for row in rows if row["queue_id"] == queue.queue_id]
+        assert entries["offset"].tolist() == expected
+    config = write_conf(tmp_path / "conf", root)
+    assert lookup(layout, "orders", "k77", config=config) == (rows[77]["physical_offset"],)
+    assert not layout.abort.exists()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"flushDiskType": "SYNC_FLUSH"}, {"transientStorePoolEnable": True}],
+    ids=["async", "sync", "pool"],
+)
+def test_many_producers_leave_no_gap_in_a_queue(settings: dict[str, object], tmp_path: Path) -> None:
+    root, each = tmp_path / "store", 60
+    failed: list[object] = []
+
+    def produce(store: MessageStore, number: int) -> None:
+        for i in range(each):
+            result = store.put(NewMessage("orders", b"%d/%d" % (number, i), queue_id=i % 2))
+            if result.status is not PutStatus.PUT_OK:
+                failed.append(result)
+            elif settings.get("flushDiskType") and store.positions().flushed < result.physical_offset:
+                failed.append("not on disk")
+
+    with open_store(write_conf(tmp_path / "conf", root, **settings)) as store:
+        threads = [threading.Thread(target=produce, args=(store, number)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not failed
+    rows = rows_of(root)
+    assert sorted((row["queue_id"], row["queue_offset"]) for row in rows) == [
+        (queue, offset) for queue in range(2) for offset in range(4 * each // 2)
+    ]
+    assert len({row["body"] for row in rows}) == 4 * each
+
+
+def test_a_store_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    config = write_conf(tmp_path / "conf", root)
+    once, twice = messages(3, 120), messages(4, 120)
+    with open_store(config, batches=frozenset({BATCH_TOPIC})) as store:
+        first = put_all(store, once)
+        end = store.positions().wrote
+    with open_store(config, batches=frozenset({BATCH_TOPIC})) as store:
+        assert (store.recovered.offset, store.positions().dispatched) == (end, end)
+        second = put_all(store, twice)
+    assert second[0].physical_offset == end
+    assert {result.status for result in first + second} == {PutStatus.PUT_OK}
+
+
+@pytest.mark.parametrize(
+    ("message", "status"),
+    [
+        (NewMessage("t", bytes(1025)), PutStatus.MESSAGE_ILLEGAL),
+        (NewMessage("t" * 40_000, b""), PutStatus.MESSAGE_ILLEGAL),
+        (NewMessage("t", b"", b"k\x01" + b"v" * 32_768), PutStatus.PROPERTIES_SIZE_EXCEEDED),
+        (NewMessage("t", b"", b"INNER_NUM\x012\x02"), PutStatus.MESSAGE_ILLEGAL),
+        (NewMessage("t", b"", sys_flag=0x80), PutStatus.MESSAGE_ILLEGAL),
+        (NewBatch("t", b"\0" * 19), PutStatus.MESSAGE_ILLEGAL),
+        (NewBatch("t", encode_batch([(b"", b"", 0)]), sys_flag=4), PutStatus.MESSAGE_ILLEGAL),
+        (
+            NewBatch("t", encode_batch([(b"", b"k\x01v\x02", 0)]), b"v" * 32_767),
+            PutStatus.PROPERTIES_SIZE_EXCEEDED,
+        ),
+    ],
+)
+def test_what_no_frame_can_hold_is_refused_and_takes_no_offset(
+    message: NewMessage | NewBatch, status: PutStatus, tmp_path: Path
+) -> None:
+    with open_store(write_conf(tmp_path / "conf", tmp_path / "store", maxMessageSize=1024)) as store:
+        assert put_all(store, [message])[0].status is status
+        assert store.put(NewMessage("t", b"")).queue_offset == 0
+
+
+def test_a_full_disk_and_a_stop_refuse_messages(tmp_path: Path) -> None:
+    with open_store(write_conf(tmp_path / "conf", tmp_path / "store")) as store:
+        store.disk_full = True
+        assert store.put(NewMessage("t", b"")).status is PutStatus.SERVICE_NOT_AVAILABLE
+        store.disk_full = False
+        assert store.put(NewMessage("t", b"")).status is PutStatus.PUT_OK
+    assert store.put(NewMessage("t", b"")).status is PutStatus.SERVICE_NOT_AVAILABLE
+
+
+def test_a_disk_that_refuses_a_flush_ends_all_writing(tmp_path: Path, monkeypatch: Any) -> None:
+    def refuse(fd: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    config = write_conf(tmp_path / "conf", tmp_path / "store", flushDiskType="SYNC_FLUSH")
+    with open_store(config) as store:
+        assert store.put(NewMessage("t", b"")).status is PutStatus.PUT_OK
+        with monkeypatch.context() as context:
+            context.setattr("os.fdatasync", refuse)
+            assert store.put(NewMessage("t", b"")).status is PutStatus.FLUSH_DISK_TIMEOUT
+        assert store.put(NewMessage("t", b"")).status is PutStatus.SERVICE_NOT_AVAILABLE
+    # Nobody knows what the disk has: the next start has to recover.
+    assert (tmp_path / "store" / "abort").exists()
+
+
+def test_only_one_may_write(tmp_path: Path) -> None:
+    config = write_conf(tmp_path / "conf", tmp_path / "store")
+    with open_store(config), pytest.raises(StoreBusyError), open_store(config):
+        pass
+
+
+def test_a_stop_leaves_no_file_that_nobody_needed(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    with open_store(write_conf(tmp_path / "conf", root)) as store:
+        store.put(NewMessage("t", b""))
+    assert [path.name for path in (root / "commitlog").iterdir()] == [file_name(0)]
+
+
+def test_bytes_stay_readable_while_somebody_has_them(tmp_path: Path) -> None:
+    with open_store(write_conf(tmp_path / "conf", tmp_path / "store")) as store:
+        result = store.put(NewMessage("t", b"kept"))
+        held = store.read(result.physical_offset, result.size_bytes)
+        assert held is not None
+        file = held.file
+        assert not file.destroy(120_000)
+        assert file.path.exists()
+        assert store.read(result.physical_offset, result.size_bytes) is None
+        assert b"kept" in bytes(held.data)
+        held.release()
+        assert file.destroy(120_000)
+        assert not file.path.exists()
+
+
+def test_a_file_goes_by_force_and_its_readers_keep_their_memory(tmp_path: Path) -> None:
+    with open_store(write_conf(tmp_path / "conf", tmp_path / "store")) as store:
+        result = store.put(NewMessage("t", b"kept"))
+        held = store.read(result.physical_offset, result.size_bytes)
+        assert held is not None
+        assert not held.file.destroy(0)
+        assert held.file.destroy(0)
+        assert not held.file.path.exists()
+        assert b"kept" in bytes(held.data)
+        held.release()
