@@ -1,4 +1,4 @@
-"""Making proven segments count: data files into ``messages``, in one snapshot, then their receipts.
+"""Making proven segments count: data files into the table of rows, in one snapshot, then their receipts.
 
 Whatever is retried, killed or run twice, each segment is in each table once.
 
@@ -125,7 +125,7 @@ def _look(
 ) -> tuple[list[ProvenSegment], dict[SegmentIdentity, Receipt]]:
     """Return which segments have no receipt that holds, and the receipts of the others.
 
-    :param segments: loaded before ``messages``: a receipt comes after its data.
+    :param segments: loaded before the table of rows: a receipt comes after its data.
     """
     settled: dict[SegmentIdentity, Receipt] = {}
     others: list[Receipt] = []

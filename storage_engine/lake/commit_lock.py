@@ -59,7 +59,7 @@ def nobody_commits(lake: Lake) -> Iterator[None]:
 def nobody_commits_at(location: str) -> Iterator[None]:
     """Hold off commits to a lake that may not be openable yet.
 
-    :param location: where the files of ``messages`` lie.
+    :param location: where the files of the table of rows lie.
     :raises LakeUnavailableError: as :func:`nobody_commits` does.
     """
     with _held(location, fcntl.LOCK_EX, _REMOVE_PATIENCE_SECONDS):

@@ -1,4 +1,4 @@
-"""The change to ``messages`` that adds proven data files, in the place of what is left of older ones."""
+"""The change to the table of rows that adds proven data files, in the place of what is left of older ones."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Missing:
 def missing_data(
     table: Table, store_id: str, segments: Sequence[ProvenSegment], base_offsets: tuple[int, int]
 ) -> list[Missing]:
-    """Ask a loaded ``messages`` table which of a store's segments it does not have as they were proven.
+    """Ask the loaded table of rows which of a store's segments it does not have as they were proven.
 
     :raises LakeUnavailableError: the table can't be read.
     """

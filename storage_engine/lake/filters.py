@@ -23,7 +23,7 @@ def between(column: str, first: int, last: int) -> BooleanExpression:
 
 
 def store_rows(store_id: str, base_offsets: tuple[int, int] | None = None) -> BooleanExpression:
-    """A store's rows in ``messages``.
+    """A store's rows in the table of rows.
 
     :param base_offsets: only of segments whose base offset lies within these two, inclusive.
     """
@@ -34,7 +34,7 @@ def store_rows(store_id: str, base_offsets: tuple[int, int] | None = None) -> Bo
 
 
 def segment_rows(store_id: str, lineage: int, log: str, base_offset: int) -> BooleanExpression:
-    """One segment's rows in ``messages``, in whichever files they lie."""
+    """One segment's rows in the table of rows, in whichever files they lie."""
     return all_equal(
         {"store_id": store_id, "segment_base_offset": base_offset, "lineage": lineage, "log": log}
     )

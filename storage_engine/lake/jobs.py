@@ -23,7 +23,7 @@ class SegmentJob:
     """One segment to archive.
 
     :param facts: the file as it was when it was chosen; a file that differs is refused.
-    :param messages_location: the ``messages`` table's location, so that a task needs no catalog.
+    :param messages_location: the location of the table of rows, so that a task needs no catalog.
     :param accept_damage: archive bytes that don't decode as they are, instead of refusing them.
     :param original_mtime_ns: see ``Segment``; what the receipt says of the file's time.
     :param attempt: part of the data file's name, where one by that name was in the table and was lost or

@@ -1,4 +1,4 @@
-"""Which data files the ``messages`` table refers to at this moment."""
+"""Which data files the table of rows refers to at this moment."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ def _row_hashes(segments: Table) -> frozenset[str]:
 def _row_difference(table: Table, location: str, receipt: Receipt) -> str:
     """Return why a file's rows of a segment are not the segment's; "" when they are its very bytes.
 
-    :param table: ``messages``.
+    :param table: that of rows.
     """
     codec, origin = find_broker(receipt.broker).codec, origin_of(receipt)
     whole = np.empty(receipt.size_bytes, np.uint8)

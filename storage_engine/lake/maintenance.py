@@ -1,7 +1,7 @@
 """Keeping a lake's metadata from growing for ever: snapshots that nobody needs any more expire.
 
-The order: the receipts of every store are held against both tables; snapshots of ``messages`` expire, then
-those of ``segments``; then gc takes into its trash what nothing needs and is older than
+The order: the receipts of every store are held against both tables; snapshots of the table of rows expire,
+then those of ``segments``; then gc takes into its trash what nothing needs and is older than
 :data:`METADATA_AGE_MS`. Each commit writes all snapshots that are left, so their number is
 what a long history costs.
 

@@ -1,4 +1,4 @@
-"""Rows of ``messages`` as a stream, in bounded memory, reading only what can hold what is asked for.
+"""Rows of a lake's messages as a stream, in bounded memory, reading only what can hold what is asked for.
 
 PyIceberg's own batch reader reads all files of a scan at once and keeps what it found until it is taken.
 """

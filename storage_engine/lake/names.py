@@ -1,4 +1,4 @@
-"""Names of data files: relative to the ``messages`` table's location in receipts, whole where one is opened.
+"""Names of data files: relative to the location of the table of rows in receipts, whole where one is opened.
 
 A receipt can't be rewritten when its lake moves, for the name stands inside the row's hash. So names are
 relative; older receipts have whole locations, which are read against the places where the table lay before.
@@ -38,7 +38,7 @@ def location_of(table: Table, name: str) -> str:
 def data_file_of(table: Table, receipt: Receipt) -> str:
     """Return where a receipt's own data file lies now.
 
-    :param table: ``messages``.
+    :param table: that of rows.
     """
     return location_of(table, receipt.data_file)
 
@@ -46,7 +46,7 @@ def data_file_of(table: Table, receipt: Receipt) -> str:
 def proven_files(table: Table, receipt: Receipt) -> tuple[StoredFile, ...]:
     """Return the files that a receipt's proof rests on, by the locations that they have now.
 
-    :param table: ``messages``.
+    :param table: that of rows.
     """
     return tuple(
         StoredFile(location_of(table, file.location), file.size_bytes, file.sha256)

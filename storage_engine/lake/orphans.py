@@ -61,7 +61,7 @@ class Orphans:
 
 
 def find_orphans(messages: PlacedTable, rows: Iterable[Receipt]) -> Orphans:
-    """Hold the data files below ``messages`` against what its receipts name.
+    """Hold the data files below the table of rows against what its receipts name.
 
     :param messages: in the state that counts.
     :param rows: every receipt of that state.

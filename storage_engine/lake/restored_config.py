@@ -24,7 +24,7 @@ def config_names(broker: str) -> tuple[str, ...]:
 def queues_of_segment(table: Table, receipt: Receipt, untouched: Set[str]) -> pa.Table:
     """Return what :func:`config_files` has to know of a segment; reads a few narrow columns, in batches.
 
-    :param table: ``messages`` of the lake that the segment lies in, as loaded.
+    :param table: that of rows, of the lake that the segment lies in, as loaded.
     :param untouched: what ``untouched_files`` says of the table.
     :raises LakeUnavailableError: the lake can't be read.
     :raises ProofError: a data file is no Parquet file.

@@ -25,7 +25,7 @@ from storage_engine.model.receipt import Receipt
 def untouched_files(table: Table, rows: Sequence[Receipt]) -> frozenset[str]:
     """Locations of the data files of one store's receipts that the table has as they were written.
 
-    :param table: ``messages``, as loaded.
+    :param table: that of rows, as loaded.
     :raises LakeUnavailableError: the lake can't be read.
     """
     if not rows:
@@ -43,7 +43,7 @@ def read_segment(
     From its own data file while the table has it as it was written; else from the rows that another
     engine rewrote. Who reads compares the SHA-256: nothing here is proof.
 
-    :param table: ``messages``, as loaded.
+    :param table: that of rows, as loaded.
     :param untouched: what :func:`untouched_files` says of the table; None: it is asked for this segment.
     :param memory: says how long the bytes are valid; None: until the next are asked for.
     :raises ProofError: the data file is no Parquet file, or the rows are not a whole segment.
@@ -66,7 +66,7 @@ def narrow_rows(
 ) -> Iterator[pa.Table]:
     """Yield some columns of a segment's rows, in batches.
 
-    :param table: ``messages``, as loaded.
+    :param table: that of rows, as loaded.
     :param untouched: what :func:`untouched_files` says of the table.
     :raises ProofError: a data file is no Parquet file.
     :raises LakeUnavailableError: the lake can't be read.

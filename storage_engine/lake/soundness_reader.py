@@ -49,7 +49,7 @@ Chunk = Callable[[int, memoryview], None]
 class Reader:
     """Reads what tells whether receipts are sound; each file once, however many segments lie in it.
 
-    :param table: ``messages``, as loaded: its state is the one that counts.
+    :param table: that of rows, as loaded: its state is the one that counts.
     :param live: what it lists, of all stores and offsets that receipts are looked at of.
     """
 

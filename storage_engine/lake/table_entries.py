@@ -1,4 +1,4 @@
-"""What the ``messages`` table lists, and what is wrong with entries that no receipt names.
+"""What the table of rows lists, and what is wrong with entries that no receipt names.
 
 No data file is read here: the entries lie in the table's manifests.
 """

@@ -38,8 +38,8 @@ SCHEMA_VERSION_PROPERTY = "storage-engine.schema-version"
 READABLE_MAJORS = ("1", "2")
 
 LATER_COLUMNS: tuple[str, ...] = ()
-"""Columns of ``messages`` that version 1.0 did not have, in the order in which they came. A new table gets
-the columns of 1.0 first and then these, so that each has the same field id in every lake."""
+"""Columns of the table of rows that version 1.0 did not have, in the order in which they came. A new table
+gets the columns of 1.0 first and then these, so that each has the same field id in every lake."""
 
 COMMIT_RETRIES_PROPERTY = "commit.retry.num-retries"
 
@@ -103,7 +103,7 @@ def check_segments_schema(location: str, found: Schema) -> None:
 
 
 def messages_properties(columns: Columns) -> dict[str, str]:
-    """Table properties of ``messages``: which columns have statistics in the manifests."""
+    """Properties of the table of rows: which columns have statistics in the manifests."""
     bounds = {
         f"write.metadata.metrics.column.{name}": "truncate(64)"
         for name in (*SELECTIVE_COLUMNS, *columns.bounds)
@@ -133,7 +133,7 @@ def _with_field_ids(codec_schema: pa.Schema, later: tuple[str, ...]) -> pa.Schem
 
 
 def messages_schema(codec_schema: pa.Schema) -> Schema:
-    """The Iceberg schema of ``messages`` for a codec's columns."""
+    """The Iceberg schema of the table of rows for a codec's columns."""
     return _messages_schema(codec_schema, LATER_COLUMNS)
 
 

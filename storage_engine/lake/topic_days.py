@@ -28,7 +28,7 @@ _A_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_
 def read_topic_days(table: Table, receipt: Receipt, untouched: Set[str]) -> tuple[TopicDay, ...]:
     """Return what a segment holds of each topic and day, the largest first.
 
-    :param table: ``messages``, as loaded.
+    :param table: that of rows, as loaded.
     :param untouched: what :func:`~storage_engine.lake.segment_reader.untouched_files` says of the table.
     :return: nothing where the broker's codec names no topic or no time.
     :raises ProofError: a data file is no Parquet file.

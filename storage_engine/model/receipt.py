@@ -37,7 +37,7 @@ class SegmentIdentity:
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A file of the ``messages`` table as it was when the rows in it were proven."""
+    """A file of the table of rows as it was when the rows in it were proven."""
 
     location: str
     size_bytes: int
@@ -62,7 +62,7 @@ class Receipt:
     The fields after ``row_hash`` came later and may be empty in any row; a field that is None leaves the
     row's hash as it was without it.
 
-    :param data_file: relative to the ``messages`` table's location; the whole location in rows of version 1.
+    :param data_file: relative to the location of the table of rows; the whole location in rows of version 1.
     :param moved_to: the files that another engine has put the segment's rows into, with the delete files
         that apply to them, as :func:`files_text` writes them; None while the rows are in ``data_file``, as
         they were written.

@@ -60,7 +60,7 @@ class DataFileFact:
 
     :param found_bytes: -1 when there is no such file.
     :param found_sha256: "" when it was not read.
-    :param times_in_table: how often the current snapshot of ``messages`` lists it.
+    :param times_in_table: how often the current snapshot of the table of rows lists it.
     :param delete_files: 1 when some of its rows count as deleted.
     """
 
