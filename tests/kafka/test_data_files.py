@@ -169,10 +169,11 @@ def test_a_row_without_bytes_has_to_lie_where_another_begins(
         check()
 
 
-VALUES = {
-    "text": lambda random, size: b" ".join(b"word-%d" % random.randint(0, 2000) for _ in range(size // 5 + 1))[:size],
-    "random": lambda random, size: random.randbytes(size),
-}
+def text(random: Random, size: int) -> bytes:
+    return b" ".join(b"word-%d" % random.randint(0, 2000) for _ in range(size // 5 + 1))[:size]
+
+
+VALUES = {"text": text, "random": Random.randbytes}
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
