@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
+import importlib.util
 import struct
+import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -37,6 +41,17 @@ _UINT32 = struct.Struct(">I")
 _LITTLE_UINT32 = struct.Struct("<I")
 
 
+_ZSTD_FUNCTIONS: Final = (
+    ("ZSTD_createDCtx", ctypes.c_void_p, ()),
+    ("ZSTD_freeDCtx", ctypes.c_size_t, (ctypes.c_void_p,)),
+    (
+        "ZSTD_decompressDCtx",
+        ctypes.c_size_t,
+        (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_size_t),
+    ),
+)
+
+
 class ExpansionError(Exception):
     """Compressed records are not what their codec says.
 
@@ -55,6 +70,7 @@ class Decompressor:
 
     def __init__(self) -> None:
         self._zstd = zstandard.ZstdDecompressor()
+        self._zstd_at_once = _ZstdContext.new()
         self._by_codec: dict[int, Callable[[memoryview, memoryview], int]] = {
             1: _gzip,
             2: _snappy,
@@ -81,8 +97,55 @@ class Decompressor:
         return written
 
     def _zstd_frames(self, data: memoryview, out: memoryview) -> int:
+        written = -1 if self._zstd_at_once is None else self._zstd_at_once.decompress(data, out)
+        if written >= 0:
+            return written
+        # A stream tells what is wrong, or that there is more.
         with self._zstd.stream_reader(data, read_across_frames=True, closefd=False) as stream:
             return _filled(stream, out)
+
+
+class _ZstdContext:
+    """zstd's own function for frames whose size isn't known, which needs neither a window nor a copy."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._decompress = library.ZSTD_decompressDCtx
+        self._context = library.ZSTD_createDCtx()
+        if not self._context:
+            raise MemoryError("zstd can't make a context")
+        self._frees = weakref.finalize(self, library.ZSTD_freeDCtx, self._context)
+
+    @classmethod
+    def new(cls) -> _ZstdContext | None:
+        """Return a context; None where zstandard's wheel doesn't show the function."""
+        library = _zstd_library()
+        return None if library is None else cls(library)
+
+    def decompress(self, data: memoryview, out: memoryview) -> int:
+        """Return how long all frames are; -1: they aren't whole, have damage, or more than ``out`` takes."""
+        room, given = pa.py_buffer(out), pa.py_buffer(data)
+        written = self._decompress(self._context, room.address, room.size, given.address, given.size)
+        return int(written) if written <= room.size else -1
+
+
+@functools.cache
+def _zstd_library() -> ctypes.CDLL | None:
+    """Return the module of zstandard's wheel that has zstd's functions, once one of them was tried."""
+    try:
+        found = importlib.util.find_spec("zstandard._cffi")
+        if found is None or found.origin is None:
+            return None
+        library = ctypes.CDLL(found.origin)
+        for name, result, arguments in _ZSTD_FUNCTIONS:
+            function = getattr(library, name)
+            function.restype, function.argtypes = result, arguments
+    except (ImportError, OSError, AttributeError):
+        return None
+    sample = bytes(range(256)) * 9
+    out = memoryview(bytearray(len(sample)))
+    one = _ZstdContext(library)
+    tried = one.decompress(memoryview(zstandard.compress(sample)), out) == len(sample) and out == sample
+    return library if tried and one.decompress(memoryview(sample), out) == -1 else None
 
 
 def _gzip(data: memoryview, out: memoryview) -> int:
@@ -124,7 +187,7 @@ def _snappy_block(block: memoryview, out: memoryview, at: int) -> int:
 
 def _lz4(data: memoryview, out: memoryview) -> int:
     """Read the blocks of the usual frame, each to its place; of any other, and of damage, a stream tells."""
-    written = _lz4_blocks(data, out) if data[:7] == _LZ4_HEADER else -1
+    written = _lz4_blocks(data, out)
     if written >= 0:
         return written
     with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), "lz4") as stream:
@@ -132,8 +195,14 @@ def _lz4(data: memoryview, out: memoryview) -> int:
 
 
 def _lz4_blocks(data: memoryview, out: memoryview) -> int:
-    """Return how long all blocks are; -1: the frame isn't whole, has damage, or more than ``out`` takes."""
-    at, written, last = len(_LZ4_HEADER), 0, len(data) - 4
+    """Return how long all blocks are.
+
+    :return: -1: the frame is another, isn't whole, has damage, or more than ``out`` takes.
+    """
+    last = len(data) - 4
+    if last < len(_LZ4_HEADER) or data[: len(_LZ4_HEADER)] != _LZ4_HEADER:
+        return -1
+    at, written = len(_LZ4_HEADER), 0
     while at <= last:
         (size,) = _LITTLE_UINT32.unpack_from(data, at)
         at += 4

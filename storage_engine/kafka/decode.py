@@ -23,7 +23,7 @@ _EXPANDED_CHUNK_BYTES = 64 << 20
 """A table ends once its batches have expanded to so much."""
 _MAX_EXPANDED_ROWS = 1 << 22
 """A table ends before a compressed batch that would give it more rows, unless that is its first."""
-_GROUP_BYTES: Final = 256 << 10
+_GROUP_BYTES: Final = 512 << 10
 """So much is decompressed before its records are read: a processor's cache still has it then."""
 
 

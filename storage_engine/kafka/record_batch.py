@@ -5,6 +5,7 @@ Works on bytes that somebody else has read, which must not change meanwhile.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
@@ -14,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage_engine.arrow_memory import address_of
-from storage_engine.crc import crc32c_engine, crc_engine
+from storage_engine.crc import crc32c_engine, crc32c_of, crc_engine
 from storage_engine.kafka import batch_header as header
 from storage_engine.kafka import batch_kernels as kernels
 from storage_engine.model.codec import Damage
@@ -118,13 +119,14 @@ def iterate_batches(
     capacity = min(_MAX_CHUNK_BATCHES, min(chunk_bytes, len(array)) // header.MIN_LEGACY_BYTES + 1)
     engine, legacy = crc32c_engine(), crc_engine()
     state = np.zeros(kernels.STATE_SIZE, np.int64)
+    # Room for what can be, of which little is needed: made once, and what was found is copied.
+    positions = np.empty(capacity, np.int64)
+    sizes = np.empty(capacity, np.int32)
+    kinds = np.empty(capacity, np.uint8)
+    faults = np.empty(capacity, np.uint8)
+    counts = np.empty(capacity, np.int32)
+    codecs = np.empty(capacity, np.uint8)
     while state[kernels.POSITION] < len(array):
-        positions = np.empty(capacity, np.int64)
-        sizes = np.empty(capacity, np.int32)
-        kinds = np.empty(capacity, np.uint8)
-        faults = np.empty(capacity, np.uint8)
-        counts = np.empty(capacity, np.int32)
-        codecs = np.empty(capacity, np.uint8)
         kernels.scan(
             address_of(array),
             len(array),
@@ -133,7 +135,7 @@ def iterate_batches(
             engine.table,
             legacy.function,
             legacy.table,
-            check,
+            int(check),
             state,
             positions,
             sizes,
@@ -142,8 +144,15 @@ def iterate_batches(
             counts,
             codecs,
         )
-        chunk = BatchChunk(positions, sizes, kinds, faults, counts, codecs)
-        yield chunk.chosen(slice(int(state[kernels.ROWS])))
+        rows = int(state[kernels.ROWS])
+        yield BatchChunk(
+            positions[:rows].copy(),
+            sizes[:rows].copy(),
+            kinds[:rows].copy(),
+            faults[:rows].copy(),
+            counts[:rows].copy(),
+            codecs[:rows].copy(),
+        )
 
 
 def read_batches(data: SegmentBytes, *, check_crc: bool = True) -> Batches:
@@ -229,12 +238,14 @@ def explained(data: npt.NDArray[np.uint8], at: int, fault: int) -> tuple[str, st
     if fault == kernels.FAULT_MAGIC:
         return f"magic 0, 1 or {header.MAGIC}", f"magic {magic}"
     if fault == kernels.FAULT_CRC:
-        crc_at = header.CRC_AT if magic == header.MAGIC else header.LEGACY_CRC_AT
-        kind = "CRC-32C" if magic == header.MAGIC else "CRC-32"
-        return (
-            f"{kind} {data[at + crc_at : at + crc_at + 4].tobytes().hex()} of the bytes behind it",
-            "another",
-        )
+        if magic == header.MAGIC:
+            crc_at, kind = header.CRC_AT, "CRC-32C"
+            found = crc32c_of(data[at + header.ATTRIBUTES_AT : at + size].tobytes())
+        else:
+            crc_at, kind = header.LEGACY_CRC_AT, "CRC-32"
+            found = zlib.crc32(data[at + crc_at + 4 : at + size].tobytes())
+        expected = data[at + crc_at : at + crc_at + 4].tobytes().hex()
+        return f"{kind} {expected} of the bytes behind it", f"{found:08x}"
     count = _signed(data, at + header.RECORD_COUNT_AT, 4)
     if fault == kernels.FAULT_COUNT:
         return f"records that fit into {size} bytes", f"a count of {count}"

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from aiokafka.record import MemoryRecords
 
+from storage_engine.crc import crc32c_of
 from storage_engine.exceptions import ProofError
 from storage_engine.kafka.codec import CODEC
 from storage_engine.model.codec import Damage
@@ -246,10 +247,13 @@ def spoiled(at: int, value: bytes, *, crc: bool = False) -> bytes:
     return batches.with_crc(data) if crc else data
 
 
+CRC_OF_SPOILED = crc32c_of(spoiled(61, b"\x7f")[21:])
+
+
 @pytest.mark.parametrize(
     ("data", "expected", "found", "goes_on"),
     [
-        (spoiled(61, b"\x7f"), "CRC-32C", "another", True),
+        (spoiled(61, b"\x7f"), f"CRC-32C {WHOLE[17:21].hex()}", f"{CRC_OF_SPOILED:08x}", True),
         (spoiled(16, b"\x07"), "magic 0, 1 or 2", "magic 7", True),
         (spoiled(57, struct.pack(">i", 9), crc=True), "records that fit", "a count of 9", True),
         (spoiled(57, struct.pack(">i", 0), crc=True), "fill the batch", "bytes behind the last one", True),
