@@ -1,7 +1,7 @@
 """What the console's answers cost beside their limits, in processor time. ``python -m benchmarks.console``
 
-The charts show 90 days with a sample a minute, and one every ten minutes, of two disks. The overview has 200
-stores in one journal, each with a sample every two hours, 90 runs with reports, findings and rules. A
+The charts show 90 days with a sample a minute, and one every ten minutes, of three disks. The overview has
+200 stores in one journal, each with a sample every two hours, 90 runs with reports, findings and rules. A
 forecast is that of a chart's store.
 """
 
@@ -48,7 +48,7 @@ def _write_samples(journal: Journal, store_id: str, name: str, every_ms: int) ->
         for at_ms in moments
     ]  # fmt: skip
     seen = {
-        at_ms: [DiskUsage(f"/{name}/{path}", at_ms // MINUTE_MS % 90, 1 << 40, 1 << 39) for path in "ab"]
+        at_ms: [DiskUsage(f"/{name}/{path}", at_ms // MINUTE_MS % 90, 1 << 40, 1 << 39) for path in "abc"]
         for at_ms in moments
     }
 

@@ -16,6 +16,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     ScalarSelect,
+    Text,
     cast,
     func,
     literal,
@@ -121,14 +122,16 @@ def archive_lag_buckets(connection: Connection, store_id: str, span: Span) -> tu
     query = select(
         buckets.c.start_ms,
         _end_value(samples.c.at_ms, lag, (*where, *inside), last=False).label("first"),
-        select(func.min(lag)).where(*where, *inside).correlate(buckets).scalar_subquery().label("least"),
-        select(func.max(lag)).where(*where, *inside).correlate(buckets).scalar_subquery().label("most"),
+        _extremes(lag, (*where, *inside), buckets).label("extremes"),
         _end_value(samples.c.at_ms, lag, (*where, *inside), last=True).label("last"),
     )
     found = []
     for row in connection.execute(query):
-        grew = row.first is not None and row.first <= row.last
-        extremes = (row.least, row.most) if grew else (row.most, row.least)
+        if row.first is None:
+            found.append(Bucket(row.start_ms, _UNKNOWN))
+            continue
+        least, most = map(int, row.extremes.split())
+        extremes = (least, most) if row.first <= row.last else (most, least)
         found.append(Bucket(row.start_ms, (row.first, *extremes, row.last)))
     return tuple(found)
 
@@ -169,16 +172,11 @@ def _buckets(
     # One number has both the value and its moment within the bucket, so that it tells when an extreme was.
     bucket_ms = literal(span.bucket_ms, BigInteger)
     both = cast(value, BigInteger) * bucket_ms + at_ms - buckets.c.start_ms
-    lowest, highest = (
-        select(extreme(both)).where(*inside).correlate(buckets).scalar_subquery()
-        for extreme in (func.min, func.max)
-    )
     first, last = (_end_value(at_ms, value, inside, last=is_last) for is_last in (False, True))
     query = select(
         buckets.c.start_ms,
         first.label("first"),
-        lowest.label("lowest"),
-        highest.label("highest"),
+        _extremes(both, inside, buckets).label("extremes"),
         last.label("last"),
     )
     return tuple(_bucket(row, span.bucket_ms) for row in connection.execute(query))
@@ -187,10 +185,19 @@ def _buckets(
 def _bucket(row: Any, bucket_ms: int) -> Bucket:
     if row.first is None:
         return Bucket(row.start_ms, _UNKNOWN)
-    low, low_after = divmod(row.lowest, bucket_ms)
-    high, high_after = divmod(row.highest, bucket_ms)
+    lowest, highest = map(int, row.extremes.split())
+    low, low_after = divmod(lowest, bucket_ms)
+    high, high_after = divmod(highest, bucket_ms)
     extremes = (low, high) if low_after < high_after else (high, low)
     return Bucket(row.start_ms, (row.first, *extremes, row.last))
+
+
+def _extremes(
+    value: ColumnElement[int], where: Sequence[ColumnElement[bool]], buckets: CTE
+) -> ScalarSelect[str]:
+    """Return the lowest and the highest value as one text, so that a bucket's rows are read once."""
+    both = cast(func.min(value), Text) + literal(" ", Text) + cast(func.max(value), Text)
+    return select(both).where(*where).correlate(buckets).scalar_subquery()
 
 
 def _end_value(
