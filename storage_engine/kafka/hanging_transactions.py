@@ -10,6 +10,8 @@ from storage_engine.exceptions import StorageEngineError
 from storage_engine.kafka.file_names import METADATA_TOPIC
 from storage_engine.kafka.layout import Node, PartitionLog
 from storage_engine.kafka.open_transactions import OpenTransaction, open_transactions
+from storage_engine.kafka.producer_snapshot import parse_producer_snapshot
+from storage_engine.kafka.stored_files import read_stored
 from storage_engine.model.diagnosis import Finding, Severity, named_in_short, reason_of
 from storage_engine.wording import bytes_text, count_text, time_text
 
@@ -66,6 +68,24 @@ def find_open(node: Node, ends: Mapping[str, int], max_bytes: int = _MOST_BYTES)
             if found:
                 by_log[name] = found
     return OpenInLogs(by_log, tuple(unread), faults)
+
+
+def oldest_open(log: PartitionLog, end: int) -> OpenTransaction | None:
+    """Return the oldest transaction that is open in the newest snapshot and still is; None: there is none.
+
+    Where all are younger than the snapshot they aren't looked for: most logs have none, and reading costs.
+
+    :raises CorruptFileError: it can't be told.
+    :raises OSError: a file can't be read.
+    """
+    known = [one for one in log.snapshots if int(Path(one.path).stem) <= end]
+    if not known:
+        return None
+    path = known[-1].path
+    producers = parse_producer_snapshot(read_stored(Path(path)), path)
+    if all(one.transaction_first_offset is None for one in producers):
+        return None
+    return next(iter(open_transactions(log, end)), None)
 
 
 def _bytes_behind(log: PartitionLog, end: int) -> int:

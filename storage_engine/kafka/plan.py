@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from storage_engine.exceptions import BrokerConfigError, CorruptFileError
+from storage_engine.kafka.cleaner import cleaner_settings, due
+from storage_engine.kafka.hanging_transactions import oldest_open
 from storage_engine.kafka.layout import LogDirectory, Node, PartitionLog, SegmentFiles
 from storage_engine.kafka.log_end import LogEnd, segment_facts
 from storage_engine.kafka.log_faults import holes, start_fault, topic_fault
@@ -18,9 +21,10 @@ from storage_engine.kafka.rules import (
     retention_pass,
 )
 from storage_engine.kafka.topic_settings import TopicSettings
-from storage_engine.model.diagnosis import named_in_short
+from storage_engine.model.diagnosis import named_in_short, reason_of
 from storage_engine.model.plan import Decision, LogPlan, Reason
 from storage_engine.model.store import LogSnapshot, SegmentState
+from storage_engine.wording import bytes_text, time_text
 
 _ACTIVE = "the broker writes to it"
 
@@ -60,7 +64,7 @@ def plan_log(one: SeenLog, topics: TopicSettings, settings: RetentionSettings | 
         return undecided(one.seen, Reason.UNKNOWN, why)
     active = f"{_ACTIVE}; {active_text(one.end, one.log, settings, now_ms)}"
     if settings.compact:
-        return undecided(one.seen, Reason.COMPACTED, _compacted(one, settings), active)
+        return undecided(one.seen, Reason.COMPACTED, _compacted(one, settings, topics, now_ms), active)
     if not one.log.segments:
         return LogPlan(one.seen.name, ())
     if settings.local_without_delete:
@@ -70,7 +74,8 @@ def plan_log(one: SeenLog, topics: TopicSettings, settings: RetentionSettings | 
     going = len([each for each in found.deletions if each.base_offset != facts.segments[-1].base_offset])
     if fault := next(holes(one.directory, one.log, one.log.segments[: going + 1] if going else ()), ""):
         return undecided(one.seen, Reason.REFUSED, fault, active)
-    return LogPlan(one.seen.name, tuple(_decided(one.seen, facts, settings, found, active)))
+    remote = f"{remote_text(settings)}{_open(one, 'it is copied')[1]}" if settings.remote else ""
+    return LogPlan(one.seen.name, tuple(_decided(one.seen, facts, settings, found, active, remote)))
 
 
 def log_facts(one: SeenLog, settings: RetentionSettings, now_ms: int, *, until_kept: bool = True) -> LogFacts:
@@ -108,7 +113,7 @@ def _timed(
             return
 
 
-def _compacted(one: SeenLog, settings: RetentionSettings) -> str:
+def _compacted(one: SeenLog, settings: RetentionSettings, topics: TopicSettings, now_ms: int) -> str:
     also = ", and deletes what has expired" if settings.delete else ""
     cleaned_to = one.directory.cleaned_to.get(one.seen.name)
     said = (
@@ -116,7 +121,38 @@ def _compacted(one: SeenLog, settings: RetentionSettings) -> str:
         if cleaned_to is None
         else f"it has cleaned the log up to offset {cleaned_to}"
     )
-    return f"cleanup.policy has compact: only the broker's cleaner takes records away{also}; {said}"
+    first_open, open_text = _open(one, "it cleans")
+    return (
+        f"cleanup.policy has compact: only the broker's cleaner takes records away{also}; {said}"
+        f"{open_text}{_due_text(one, topics, first_open, now_ms)}"
+    )
+
+
+def _open(one: SeenLog, what: str) -> tuple[int | None, str]:
+    """Return up to which open transaction something goes, and what to say of it; "" where none is known."""
+    try:
+        found = oldest_open(one.log, one.end.offset)
+    except CorruptFileError as error:
+        return None, f"; its open transactions aren't known: {reason_of(error)}"
+    if found is None:
+        return None, ""
+    return found.first_offset, (
+        f"; {what} up to offset {found.first_offset} alone, where the transaction of producer "
+        f"{found.producer_id} is open, last written at {time_text(found.written_ms)}"
+    )
+
+
+def _due_text(one: SeenLog, topics: TopicSettings, first_open: int | None, now_ms: int) -> str:
+    """Say since when the cleaner should have cleaned a log; "" where it needn't have."""
+    cleaned_to = one.directory.cleaned_to.get(one.seen.name, one.seen.min_offset)
+    try:
+        settings = cleaner_settings(topics.node, topics.values(one.log.name.topic))
+        found = due(one.log, cleaned_to, settings, first_open)
+    except BrokerConfigError as error:
+        return f"; {reason_of(error)}"
+    if found is None or found.since_ms > now_ms:
+        return ""
+    return f"; {bytes_text(found.dirty_bytes)} are due since {time_text(found.since_ms)}"
 
 
 def undecided(seen: LogSnapshot, reason: Reason, detail: str, active: str = _ACTIVE) -> LogPlan:
@@ -133,7 +169,12 @@ def undecided(seen: LogSnapshot, reason: Reason, detail: str, active: str = _ACT
 
 
 def _decided(
-    seen: LogSnapshot, facts: LogFacts, settings: RetentionSettings, found: RetentionPass, active: str
+    seen: LogSnapshot,
+    facts: LogFacts,
+    settings: RetentionSettings,
+    found: RetentionPass,
+    active: str,
+    remote: str,
 ) -> Iterator[Decision]:
     rules = {one.base_offset: one.rule for one in found.deletions}
     known = {one.base_offset: one for one in facts.segments}
@@ -147,7 +188,7 @@ def _decided(
         elif fact is None:
             yield Decision(segment, Reason.UNKNOWN, "it was gone when the plan was made")
         elif rule is not None and settings.remote:
-            yield Decision(segment, Reason.REMOTE_STORAGE, f"{rule.value}: {remote_text(settings)}")
+            yield Decision(segment, Reason.REMOTE_STORAGE, f"{rule.value}: {remote}")
         elif rule is not None:
             yield Decision(segment, Reason.EXPIRED, f"{rule.value}: {DELETED_BY[rule]}")
         elif stopped:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import struct
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,6 +15,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from storage_engine.crc import crc32c_of
 from storage_engine.exceptions import CorruptFileError, StorageEngineError, StoreLayoutError
 from storage_engine.kafka import BROKER
 from storage_engine.kafka.layout import Node, read_node
@@ -25,7 +28,16 @@ from storage_engine.kafka.store import KafkaStore, log_snapshot
 from storage_engine.model.broker_store import StoreSettings
 from storage_engine.model.plan import Decision, Plan, PlanRequest, Reason
 from storage_engine.retention.broker_answers import propose, take_snapshot
-from tests.kafka.made_node import CLUSTER, WRITTEN_MS, MadeNode, batch_of, feature_level, metadata_record
+from tests.kafka.made_node import (
+    CLUSTER,
+    CONTROL,
+    TRANSACTIONAL,
+    WRITTEN_MS,
+    MadeNode,
+    batch_of,
+    feature_level,
+    metadata_record,
+)
 
 DAY_MS = 24 * 3_600_000
 NOW_MS = WRITTEN_MS + 10 * DAY_MS
@@ -123,6 +135,37 @@ def test_what_has_a_remote_copy_is_never_planned(made: MadeNode) -> None:
     assert decisions(root, "kept-0")[0].reason is Reason.UNLIMITED
     assert decisions(root, "empty-0")[0].reason is Reason.REMOTE_STORAGE
     assert "only Kafka 4.3 and newer do so" in decisions(root, "empty-0")[0].detail
+
+
+@pytest.mark.parametrize("settings", [{"cleanup.policy": "compact"}, {"remote.storage.enable": "true"}])
+def test_an_open_transaction_that_stops_the_broker_is_named_with_its_producer(
+    made: MadeNode, settings: Mapping[str, str]
+) -> None:
+    path = made.add("t-0", THREE, settings=settings)
+    left_open = struct.pack(">qhiqiqiq", 4711, 0, 1, 3, 1, WRITTEN_MS, 0, 2)
+    body = struct.pack(">i", 1) + left_open
+    (path / f"{4:020d}.snapshot").write_bytes(struct.pack(">hI", 1, crc32c_of(body)) + body)
+    root = made.write()
+    said = "up to offset 2 alone, where the transaction of producer 4711 is open, last written at 2027-01-15"
+    assert said in first(root)[1]
+    marker = batch_of(4, 1, producer=4711, attributes=TRANSACTIONAL | CONTROL)
+    (path / f"{4:020d}.log").write_bytes(marker)
+    assert "producer" not in first(root)[1]
+    (path / f"{4:020d}.snapshot").write_bytes(b"x")
+    assert "its open transactions aren't known" in first(root)[1]
+
+
+def test_a_compacted_log_says_since_when_it_is_due(made: MadeNode) -> None:
+    path = made.add("t-0", THREE, settings={"cleanup.policy": "compact"})
+    for one in path.glob("*.log"):
+        os.utime(one, ns=(WRITTEN_MS * 1_000_000, WRITTEN_MS * 1_000_000))
+    size = len(batch_of(0))
+    detail = first(made.write())[1]
+    assert detail.endswith(
+        f"; it never has, by its checkpoint; {2 * size} bytes are due since 2027-01-15 08:00:00Z"
+    )
+    made.checkpoint("cleaner-offset-checkpoint", {"t-0": 4})
+    assert first(made.properties)[1].endswith("; it has cleaned the log up to offset 4")
 
 
 def test_internal_topics_are_named_and_not_planned(made: MadeNode) -> None:
