@@ -46,6 +46,7 @@ def test_every_log_is_archived_and_read_by_topic_and_state(store: ManagedStore) 
     assert not done.refused
     assert len(done.receipts) > 90
     assert any("compacted-0: cleanup.policy has compact" in notice for notice in done.notices)
+    assert any("named by a file, so it has no stamp" in notice for notice in done.notices)
     assert archive(store, "second").receipts == ()
     assert archive_lag(store).segments == 0
     for receipt in done.receipts:

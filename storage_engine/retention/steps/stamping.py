@@ -25,6 +25,8 @@ def stamp_store(context: Context, run: Run, heads: Sequence[LakeHead]) -> str:
     before = read_stamp(root)
     try:
         stamp = update_stamp(root, record.store_id, record.lineages, heads)
+    except NotADirectoryError:
+        return f"{root}: the store is named by a file, so it has no stamp beside its segments"
     except OSError as error:
         return f"{root}: the store could not be stamped ({error.strerror or error})"
     if stamp != before:
