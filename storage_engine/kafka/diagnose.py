@@ -111,6 +111,15 @@ def _states(node: Node, *, running: bool) -> Iterator[Finding]:
             f"no broker runs, and {named_in_short(unclean)} has no marker of a clean stop",
             "let the broker recover it: start it on all of its log.dirs",
         )
+    if running and node.live is None:
+        address = "HOST:PORT" if node.properties is None else node.properties.client_address
+        yield Finding(
+            Severity.NOTE,
+            "running",
+            "a broker runs on this node: its checkpoints are a little behind, and settings of its start "
+            "may be in no file",
+            f"ask its cluster as well: --broker {address}",
+        )
     if len(node.broker_epochs) > 1:
         found = ", ".join(map(str, sorted(node.broker_epochs)))
         yield Finding(

@@ -83,7 +83,8 @@ def lag_job(request: LagRequest) -> KafkaLagJob:
     assert store.seen is not None
     _check_plan(snapshot, request.plan_segments)
     read = {f"{topic}-{number}" for _, topic, number in consumers.committed}
-    context = _context(store.seen, snapshot, read, request)
+    going = frozenset(request.plan_segments)
+    context = lag_context(store.seen, snapshot, read, going, request.now_ms)
     return KafkaLagJob(context, consumers, snapshot, _newest(store.seen.node))
 
 
@@ -111,14 +112,23 @@ def _newest(node: Node) -> FileFacts:
     return max((one.log for _, log in node.logs for one in log.segments), key=lambda facts: facts.mtime_ns)
 
 
-def _context(
-    seen: SeenNode, snapshot: StoreSnapshot, read: Collection[str], request: LagRequest
+def lag_context(
+    seen: SeenNode,
+    snapshot: StoreSnapshot,
+    read: Collection[str],
+    going: frozenset[SegmentId],
+    now_ms: int,
 ) -> LagContext:
-    going = frozenset(request.plan_segments)
+    """Put together what lag is measured against.
+
+    :param read: names of the logs that somebody reads.
+    :param going: the segments in a plan.
+    :raises OSError: a file can't be read.
+    """
     found: dict[str, LogOfLag] = {}
     for one, settings in logs_of(seen, snapshot, read_topic_settings(seen.node)):
         if one.seen.name in read and one.log.segments:
-            found[one.seen.name] = _log(one, settings, going, seen.node, request.now_ms)
+            found[one.seen.name] = _log(one, settings, going, seen.node, now_ms)
     return LagContext(found)
 
 

@@ -13,7 +13,6 @@ from storage_engine.kafka.rules import SegmentFacts
 
 _INDEX_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")
-_TAIL_ENTRIES = 512
 _MILLION = 1_000_000
 
 
@@ -141,15 +140,19 @@ def _last_entry(path: str | None, entry: struct.Struct) -> tuple[int, int] | Non
 
 
 def _last_used(descriptor: int, entry: struct.Struct) -> tuple[int, int] | None:
-    left = os.fstat(descriptor).st_size // entry.size
-    count = 1
-    while left:
-        count = min(count, left)
-        data = os.pread(descriptor, count * entry.size, (left - count) * entry.size)
-        for place in range(len(data) // entry.size - 1, -1, -1):
-            found = entry.unpack_from(data, place * entry.size)
-            if any(found):
-                return int(found[0]), int(found[1])
-        left -= count
-        count = _TAIL_ENTRIES
-    return None
+    """Return the last entry that isn't zero; used ones come first, and only the very first may be zero."""
+
+    def read(place: int) -> tuple[int, int]:
+        first, second = entry.unpack(os.pread(descriptor, entry.size, place * entry.size))
+        return int(first), int(second)
+
+    count = os.fstat(descriptor).st_size // entry.size
+    if count and any(found := read(count - 1)):
+        return found
+    # Of an active segment 10 MiB are preallocated, and mostly zero.
+    low, high = 0, count - 1
+    while low + 1 < high:
+        middle = (low + high) // 2
+        low, high = (middle, high) if any(read(middle)) else (low, middle)
+    found = read(low) if count else (0, 0)
+    return found if any(found) else None

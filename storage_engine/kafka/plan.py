@@ -206,7 +206,7 @@ def plan_notices(node: Node, settings: TopicSettings) -> tuple[str, ...]:
         notices.append(f"internal topics are Kafka's own, and not planned: {named_in_short(internal)}")
     if settings.unknown:
         notices.append(f"topics' own settings are unknown, so nothing expires: {settings.unknown}")
-    if node.left_uncleanly:
+    if node.left_uncleanly and node.live is None:
         notices.append(
             "no clean stop is marked: a broker that starts reads the logs' ends again, and may cut"
         )

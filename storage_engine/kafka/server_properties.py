@@ -51,6 +51,18 @@ class ServerProperties:
         """Return the node's id; "" where the file leaves it to ZooKeeper."""
         return self.values.get("node.id", self.values.get("broker.id", ""))
 
+    @property
+    def client_address(self) -> str:
+        """Return where its clients find it, as host:port; where the file leaves that open, HOST:PORT."""
+        listeners = self.values.get("advertised.listeners") or self.values.get("listeners", "")
+        controllers = self.values.get("controller.listener.names", "").split(",")
+        for listener in filter(None, map(str.strip, listeners.split(","))):
+            name, _, address = listener.partition("://")
+            host, _, port = address.rpartition(":")
+            if name not in map(str.strip, controllers) and port:
+                return f"{host or 'HOST'}:{port}"
+        return "HOST:PORT"
+
 
 def is_server_properties(path: Path) -> bool:
     """Return whether a file is a node's: it names log directories, and the node."""

@@ -27,6 +27,7 @@ from storage_engine.kafka.range_digest import sha256_of_range
 from storage_engine.kafka.rules import RetentionSettings
 from storage_engine.kafka.topic_settings import TopicSettings, read_topic_settings
 from storage_engine.model.broker_store import BrokerStore, LockedStore, Remove, StoreSettings
+from storage_engine.model.lag import Unread
 from storage_engine.model.plan import LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import (
@@ -188,6 +189,19 @@ class KafkaStore(BrokerStore):
         seen = self.seen or self._look(0)
         directory, found = next(pair for pair in seen.node.logs if pair[1].name.log == log)
         return contradiction_of(found, log_id_of(directory, found), seen.known[log].end.offset, receipts)
+
+    def unread(
+        self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False
+    ) -> Unread:
+        # Both read what records hold, which a plan of segments needs for nothing.
+        from storage_engine.kafka.lag_job import lag_context
+        from storage_engine.kafka.positions import consumers_of
+        from storage_engine.kafka.unread import unread_records
+
+        now_ms = snapshot.taken_at_ms
+        seen = self._seen_of(snapshot, now_ms)
+        context = lag_context(seen, snapshot, new_min_offsets, frozenset(), now_ms)
+        return unread_records(consumers_of(seen.node, self.asked), context, new_min_offsets, deleted=deleted)
 
     def lock(self) -> AbstractContextManager[LockedStore]:
         raise BadInputError(f"{self.root}: {NEVER_DELETED_FROM}")

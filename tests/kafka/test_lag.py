@@ -15,10 +15,9 @@ import pytest
 
 from storage_engine.exceptions import BadInputError
 from storage_engine.kafka import BROKER
-from storage_engine.kafka import lag_job as lag_module
 from storage_engine.kafka.codec import CODEC
 from storage_engine.kafka.lag import LagContext, partition_lags, partition_shares
-from storage_engine.kafka.lag_job import KafkaLagJob, lag_job
+from storage_engine.kafka.lag_job import KafkaLagJob, lag_context, lag_job
 from storage_engine.lag_columns import LAG_SCHEMA, POSITIONS_SCHEMA
 from storage_engine.model.broker_store import StoreSettings
 from storage_engine.model.lag_job import LagRequest
@@ -76,11 +75,10 @@ def table(*rows: tuple[str, int | None]) -> pa.Table:
 def context_of(node: Path, logs: tuple[str, ...], *going: SegmentId) -> tuple[KafkaLagJob, LagContext]:
     """Return what lag in some logs is measured against, whoever reads there."""
     made = job_of(node, *going)
-    request = LagRequest(StoreSettings(str(node / "server.properties")), going, NOW_MS)
-    store = BROKER.open_store(request.settings, None)
+    store = BROKER.open_store(StoreSettings(str(node / "server.properties")), None)
     snapshot = store.snapshot(NOW_MS)
     seen = store.seen  # type: ignore[attr-defined]
-    return made, lag_module._context(seen, snapshot, set(logs), request)
+    return made, lag_context(seen, snapshot, logs, frozenset(going), NOW_MS)
 
 
 @pytest.mark.parametrize("log", LOGS)
@@ -160,3 +158,26 @@ def test_shares_are_of_whole_partitions_and_measured_elsewhere_are_the_same(job:
     measure = pickle.loads(pickle.dumps(job.measure))
     parts = [measure(job.positions.slice(a, b - a)) for a, b in shares]
     assert pa.concat_tables(parts).to_pylist() == job.measure(job.positions).to_pylist()
+
+
+def test_what_nobody_has_read_of_what_goes_is_told_by_group_and_topic(node: Path) -> None:
+    store = BROKER.open_store(StoreSettings(str(node / "server.properties")), None)
+    snapshot = store.snapshot(NOW_MS)
+    found = store.unread(snapshot, {"plain-0": 200, "txn-1": 300, "empty-0": 5, "retms-0": 900})
+    assert (found.error, found.logs, found.notices) == ("", None, ())
+    rows = {(row.group, row.topic): (row.messages, row.queues) for row in found.rows}
+    assert rows == {
+        ("g-manual", "plain"): (77, 1),
+        ("g-new", "plain"): (135, 1),
+        ("g-classic", "plain"): (None, 1),
+        ("g-classic", "txn"): (108, 1),
+        ("g-manual", "empty"): (None, 1),
+    }
+    assert [row.messages for row in found.rows] == [135, 108, 77, None, None]
+    assert all(row.from_ms is not None for row in found.rows if row.topic != "empty")
+    gone = store.unread(snapshot, {"plain-0": 200}, deleted=True)
+    assert {(row.group, row.messages, row.from_ms) for row in gone.rows} == {
+        ("g-manual", 77, None),
+        ("g-new", 135, None),
+        ("g-classic", None, None),
+    }

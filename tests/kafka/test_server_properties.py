@@ -65,3 +65,21 @@ def test_directories_are_those_of_the_file(tmp_path: Path) -> None:
     file.write_text("broker.id=4\nlog.dir=/c\nmetadata.log.dir=/d\n")
     found = read_server_properties(file)
     assert (found.log_dirs, found.metadata_dir, found.node_id) == ((Path("/c"),), Path("/d"), "4")
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ("listeners=CONTROLLER://:9093,PLAINTEXT://:9092\ncontroller.listener.names=CONTROLLER", "HOST:9092"),
+        ("listeners=A://:1\nadvertised.listeners=A://kafka-1:9092,B://kafka-1:9094", "kafka-1:9092"),
+        ("listeners=A://[::1]:9092", "[::1]:9092"),
+        ("listeners=CONTROLLER://:9093\ncontroller.listener.names= CONTROLLER", "HOST:PORT"),
+        ("", "HOST:PORT"),
+    ],
+)
+def test_clients_find_a_node_where_its_first_listener_for_them_is(
+    lines: str, expected: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text(f"log.dirs=/data\n{lines}\n")
+    assert read_server_properties(path).client_address == expected

@@ -317,6 +317,8 @@ def test_who_has_the_lock_is_seen_without_taking_it(copy: Path) -> None:
         assert lock_holder(copy / "logs") == holder.pid
         said = BROKER.diagnose(StoreSettings(str(copy / "server.properties")), None, NOW_MS)
         assert (said.running, said.running_text) == (True, f"process {holder.pid}")
+        (note,) = (one for one in said.findings if one.kind == "running")
+        assert note.advice == "ask its cluster as well: --broker 127.0.0.1:19092"
     finally:
         holder.kill()
         holder.communicate()
