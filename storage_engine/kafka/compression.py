@@ -164,7 +164,7 @@ def _snappy(data: memoryview, out: memoryview) -> int:
     if data[:8] != _XERIAL_MAGIC:
         return _snappy_block(data, out, 0)
     at, written, end, room = _XERIAL_HEADER_BYTES, 0, len(data), len(out)
-    while at < end:
+    while at < end and written <= room:
         if at + 4 > end:
             raise ExpansionError("a snappy block's length", f"{end - at} bytes")
         (size,) = _UINT32.unpack_from(data, at)
@@ -172,17 +172,19 @@ def _snappy(data: memoryview, out: memoryview) -> int:
         if size > end - at:
             raise ExpansionError(f"a snappy block of {size} bytes", f"{end - at}")
         written = _snappy_block(data[at : at + size], out, written)
-        if written > room:
-            break
         at += size
     return written
 
 
 def _snappy_block(block: memoryview, out: memoryview, at: int) -> int:
-    size = _snappy_size(block)
-    if at + size <= len(out) and _expand_snappy(block, out[at : at + size]) != size:
-        raise ExpansionError(f"a snappy block that expands to {size} bytes", "another size")
-    return at + size
+    """Expand a block to where others end. :return: where it ends, also where there is no room for it."""
+    try:
+        return at + _expand_snappy(block, out[at:])
+    except cramjam.DecompressionError:
+        size = _snappy_size(block)
+        if at + size <= len(out):
+            raise
+        return at + size
 
 
 def _lz4(data: memoryview, out: memoryview) -> int:

@@ -57,6 +57,7 @@ from storage_engine.kafka.row_kernels import (
     MESSAGE_WORD,
     clear_bit,
     fill_32,
+    fill_64,
     read_varint,
     set_bit,
     take_back,
@@ -189,7 +190,12 @@ def decode_batches(
             text_at = load_i32(kind_end + 4 * row + 4)
             row += 1
             end = place + payload_sizes[b]
+            # What most records have in common is written several rows at a time.
             fill_32(record_attributes, row, row + counts[b], 0)
+            fill_32(header_starts + 4, row, row + counts[b], headers)
+            if compressed:
+                fill_64(row_positions, row, row + counts[b], base_position + positions[b])
+                fill_32(row_sizes, row, row + counts[b], 0)
             for _ in range(counts[b]):
                 start = place
                 length, place, exact = read_varint(place, end, 5)
@@ -255,11 +261,9 @@ def decode_batches(
                 if fault != FAULT_NONE or place != record_end:
                     fault = FAULT_RECORD
                     break
-                store_i32(header_starts + 4 * row + 4, headers)
-                if compressed:
-                    store_i64(row_positions + 8 * row, base_position + positions[b])
-                    store_i32(row_sizes + 4 * row, 0)
-                else:
+                if headers != first_header:
+                    store_i32(header_starts + 4 * row + 4, headers)
+                if not compressed:
                     store_i64(row_positions + 8 * row, base_position + (start - segment))
                     store_i32(row_sizes + 4 * row, record_end - start)
                 store_i64(kind_text + text_at, word_of_kind)
