@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -16,6 +16,9 @@ from storage_engine.plugins.web_journal import WebJournal
 
 _REMEMBERED_SECONDS = 60.0
 """Looking connections up takes longer than asking their journal, and one page asks again and again."""
+_LONGEST_SECONDS = 900.0
+_LOOKED_UP_AT_ONCE = 20
+"""So many connections that are due the page of all stores looks up; the others it believes once more."""
 _MOST_JOURNALS = 256
 
 REACH = (
@@ -34,7 +37,7 @@ def journal_of(conn_id: str) -> JournalReader:
     """
     until, url = _addresses.get(conn_id, (0.0, ""))
     now = time.monotonic()
-    if now >= until:
+    if not url or now >= until:
         try:
             url = StorageEngineHook(conn_id).journal_url
         except NoSuchConnectionError:
@@ -52,6 +55,18 @@ def _reader(url: str) -> JournalReader:
     return WebJournal(url)
 
 
+def _believed(conn_ids: Iterable[str]) -> Mapping[str, str]:
+    """Return the URLs that are due to be looked up, and aren't now: those that came due last."""
+    now = time.monotonic()
+    due = sorted((_addresses[conn_id][0], conn_id) for conn_id in conn_ids if conn_id in _addresses)
+    late = [(until, conn_id) for until, conn_id in due if until <= now]
+    return {
+        conn_id: _addresses[conn_id][1]
+        for until, conn_id in late[_LOOKED_UP_AT_ONCE:]
+        if now - until < _LONGEST_SECONDS
+    }
+
+
 def overview(conn_ids: Sequence[str], now_ms: int) -> StoresAnswer:
     """Return one line for each store; each journal is asked once, however many stores it has.
 
@@ -59,9 +74,11 @@ def overview(conn_ids: Sequence[str], now_ms: int) -> StoresAnswer:
     """
     names: dict[JournalReader, list[str]] = {}
     unknown = []
+    older = _believed(conn_ids)
     for conn_id in conn_ids:
         try:
-            names.setdefault(journal_of(conn_id), []).append(conn_id)
+            reader = _reader(older[conn_id]) if conn_id in older else journal_of(conn_id)
+            names.setdefault(reader, []).append(conn_id)
         except BadInputError as error:
             unknown.append(StoreLine(conn_id, problem=str(error), problem_kind=ProblemKind.CONNECTION))
     found = all_stores([AskedJournal(reader, asked) for reader, asked in names.items()], now_ms)

@@ -12,7 +12,7 @@ import pytest
 
 from storage_engine.exceptions import JournalUnavailableError
 from storage_engine.journal.journal import Journal
-from storage_engine.plugins import web_journal
+from storage_engine.plugins import journals, web_journal
 from storage_engine.plugins.web_journal import WebJournal
 
 
@@ -68,3 +68,37 @@ def test_after_a_pause_one_question_tries_again(tmp_path: Path, monkeypatch: pyt
     journal._until = time.monotonic()
     assert len(journal.stores()) == 1
     assert len(journal.stores()) == 1
+
+
+def test_connections_that_are_due_together_are_looked_up_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"store_{number:03d}" for number in range(90)]
+    looked_up: list[str] = []
+
+    class Hook:
+        def __init__(self, conn_id: str) -> None:
+            looked_up.append(conn_id)
+            self.journal_url = "sqlite:////nowhere/journal.db"
+
+    now = [1_000.0]
+    monkeypatch.setattr(journals, "StorageEngineHook", Hook)
+    monkeypatch.setattr(journals, "_addresses", {})
+    monkeypatch.setattr(journals.time, "monotonic", lambda: now[0])
+
+    def asked() -> list[str]:
+        looked_up.clear()
+        assert len(journals.overview(names, 0).stores) == 90
+        return list(looked_up)
+
+    assert len(asked()) == 90
+    assert asked() == []
+    now[0] += 61
+    turns = [asked() for _ in range(6)]
+    assert [len(turn) for turn in turns] == [20, 20, 20, 20, 10, 0]
+    assert sorted(one for turn in turns for one in turn) == names
+    # One store by itself is looked up when it is due, and nothing is believed for ever.
+    now[0] += 61
+    looked_up.clear()
+    journals.journal_of(names[89])
+    assert looked_up == [names[89]]
+    now[0] += 1_000
+    assert len(asked()) == 90
