@@ -30,6 +30,8 @@ COMMANDS = {
     "simulate": ("simulate", "What would happen by other settings."),
     "lag": ("store", "How far each consumer group is behind."),
     "index-lookup": ("store", "Where the messages with a key are."),
+    "recover": ("recover", "Make a crashed store clean."),
+    "rebuild-queues": ("recover", "Make queues and index again."),
     "init-lake": ("init_lake", "Make a new lake."),
     "archive": ("lake", "Copy sealed segments into the lake, with proof."),
     "verify": ("lake", "Check the lake, and that no byte is missing."),

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from storage_engine.model.inspection import Inspection
     from storage_engine.model.lag_job import LagJob, LagRequest
     from storage_engine.model.live import LiveBroker, RunningBroker
+    from storage_engine.model.recovered import StoreRecovery
     from storage_engine.model.store import StoreSnapshot
     from storage_engine.model.watch import Watch
 
@@ -166,6 +167,26 @@ class Broker(ABC):
         :raises BadInputError: it has none.
         """
         raise BadInputError(f"{settings.root}: expected a broker with an index of keys, found {self.title}.")
+
+    def recover(self, settings: StoreSettings, *, dry_run: bool, cut_messages: bool) -> StoreRecovery:
+        """Make a store clean whose broker did not stop cleanly, as that broker would when it starts.
+
+        :param dry_run: only say what would be done.
+        :param cut_messages: also where whole messages are lost by it.
+        :raises BadInputError: it can't be done without the broker.
+        :raises StoreBusyError: the broker runs.
+        :raises CorruptFrameError: whole messages would be lost.
+        """
+        raise BadInputError(f"{settings.root}: stores of {self.title} are recovered by their broker alone.")
+
+    def rebuild_queues(self, settings: StoreSettings) -> StoreRecovery:
+        """Make again from a store's log what its broker finds messages by.
+
+        :raises BadInputError: it can't be done without the broker.
+        :raises StoreBusyError: the broker runs.
+        :raises CorruptFrameError: the log is damaged; nothing was changed.
+        """
+        raise BadInputError(f"{settings.root}: stores of {self.title} are recovered by their broker alone.")
 
     # Consumers
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from storage_engine.model.inspection import Inspection
     from storage_engine.model.lag_job import LagJob, LagRequest
     from storage_engine.model.live import LiveBroker, RunningBroker
+    from storage_engine.model.recovered import StoreRecovery
     from storage_engine.model.store import StoreSnapshot
     from storage_engine.model.watch import Watch
 
@@ -124,6 +125,19 @@ class RocketMQ(Broker):
 
         store = open_files(self.local_settings(settings))
         return tuple(lookup(store.files.layout, topic, key, max_count, config=store.config))
+
+    def recover(self, settings: StoreSettings, *, dry_run: bool, cut_messages: bool) -> StoreRecovery:
+        from storage_engine.rocketmq.broker import open_files
+        from storage_engine.rocketmq.engine.recovering import recover_store
+
+        config = open_files(self.local_settings(settings)).config
+        return recover_store(config, dry_run=dry_run, cut_messages=cut_messages)
+
+    def rebuild_queues(self, settings: StoreSettings) -> StoreRecovery:
+        from storage_engine.rocketmq.broker import open_files
+        from storage_engine.rocketmq.engine.recovering import rebuild_queues
+
+        return rebuild_queues(open_files(self.local_settings(settings)).config)
 
     def lag(self, request: LagRequest) -> LagJob:
         from storage_engine.rocketmq.lag_job import lag_job

@@ -25,6 +25,8 @@ def _calls(store: Path, lake: Path, tmp_path: Path) -> dict[str, list[object]]:
         "lag": [store],
         "simulate": [store, "--ingest-per-day", "1GB", "--days", 1],
         "index-lookup": [store, "no-such-topic", "no-such-key"],
+        "recover": [store, "--dry-run"],
+        "rebuild-queues": [store],
         "archive": at,
         "clean": [*at, "--manual", "--undo-window-hours", 24, "--run-key", "one"],
         "undo": ["one", *at],

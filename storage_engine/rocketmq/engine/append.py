@@ -12,7 +12,7 @@ from storage_engine.arrow_memory import address_of
 from storage_engine.crc import crc_engine
 from storage_engine.rocketmq import frame
 from storage_engine.rocketmq.engine import append_kernels as kernels
-from storage_engine.rocketmq.engine.engine_settings import EngineSettings
+from storage_engine.rocketmq.engine.engine_settings import LIGHT_PREFIX, EngineSettings
 from storage_engine.rocketmq.engine.mapped_file import WritableFile
 from storage_engine.rocketmq.engine.mapped_file_queue import FileQueue
 from storage_engine.rocketmq.engine.new_message import (
@@ -24,7 +24,7 @@ from storage_engine.rocketmq.engine.new_message import (
     parse_properties,
     properties_block,
 )
-from storage_engine.rocketmq.engine.queue_table import LIGHT_PREFIX, QueueTable
+from storage_engine.rocketmq.engine.queue_table import QueueTable
 
 try:
     from isal.isal_zlib import crc32

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -21,6 +21,8 @@ from storage_engine.rocketmq.layout import StoreLayout
 from storage_engine.rocketmq.mapped_files import list_raw_files
 from storage_engine.rocketmq.queue_files import iter_queues
 
+LIGHT_PREFIX = "%LMQ%"
+"""Of queues that share the messages of others (MixAll#LMQ_PREFIX)."""
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _ENTRIES_OF_A_QUEUE_FILE = 300_000
 _FILES_TO_LOOK_AT = 200
@@ -81,6 +83,11 @@ def settings_for(config: BrokerConfig, layout: StoreLayout) -> EngineSettings:
     defaults = EngineSettings()
     read = _Values(config.raw, config.source or "settings")
     slots, entries = _index_shape(config, layout)
+    if config.source is None:
+        # Nobody says what the broker's settings were, but what they made is there.
+        light = any(queue.topic.startswith(LIGHT_PREFIX) for queue in iter_queues(layout.consumequeue))
+        extended = any(list_raw_files((queue.path,)) for queue in iter_queues(layout.consumequeue_ext))
+        defaults = replace(defaults, light_queues=light, multi_dispatch=light, ext_enable=extended)
     return EngineSettings(
         commitlog_file_bytes=config.mapped_file_size_commit_log_bytes
         or _common_size(layout.log_paths)
@@ -121,7 +128,7 @@ def settings_for(config: BrokerConfig, layout: StoreLayout) -> EngineSettings:
         index_enable=read.flag("messageIndexEnable", defaults.index_enable),
         index_safe=read.flag("messageIndexSafe", defaults.index_safe),
         check_crc_on_recover=read.flag("checkCRCOnRecover", defaults.check_crc_on_recover),
-        ext_enable=config.enable_consume_queue_ext,
+        ext_enable=config.enable_consume_queue_ext or defaults.ext_enable,
         light_queues=read.flag("enableLmq", defaults.light_queues),
         multi_dispatch=read.flag("enableMultiDispatch", defaults.multi_dispatch),
         delay_levels=config.message_delay_level,

@@ -10,7 +10,6 @@ from storage_engine.rocketmq.engine.queue_writer import ExtWriter, QueueWriter
 from storage_engine.rocketmq.layout import StoreLayout
 from storage_engine.rocketmq.queue_files import iter_queues
 
-LIGHT_PREFIX = "%LMQ%"
 Writer = QueueWriter | BatchQueueWriter
 
 

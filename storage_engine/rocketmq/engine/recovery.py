@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from storage_engine import durable
 from storage_engine.rocketmq import frame
 from storage_engine.rocketmq.engine import dispatch_kernels as kernels
 from storage_engine.rocketmq.engine.engine_settings import EngineSettings
@@ -128,6 +129,10 @@ def recover(
     reader = FrameReader(settings)
     end = find_end(parts, number, reader, on_rows, check_crc=settings.check_crc_on_recover)
     if not clean:
+        # What a killed process wrote is in the page cache alone.
+        for file in files.files:
+            if file.end_offset > end.began_at:
+                durable.fsync_path(file.path)
         queues.flush(0)
     checkpoint.confirm(end.last_message if end.last_message is not None else end.began_at)
     if dispatched >= end.offset:

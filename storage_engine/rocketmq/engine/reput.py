@@ -16,10 +16,10 @@ from storage_engine.clock import clock_ms
 from storage_engine.crc import crc_engine
 from storage_engine.rocketmq.engine import dispatch_kernels as kernels
 from storage_engine.rocketmq.engine.batch_queue_writer import BatchQueueWriter
-from storage_engine.rocketmq.engine.engine_settings import EngineSettings
+from storage_engine.rocketmq.engine.engine_settings import LIGHT_PREFIX, EngineSettings
 from storage_engine.rocketmq.engine.index_writer import IndexWriter
 from storage_engine.rocketmq.engine.new_message import parse_properties
-from storage_engine.rocketmq.engine.queue_table import LIGHT_PREFIX, QueueTable
+from storage_engine.rocketmq.engine.queue_table import QueueTable
 from storage_engine.rocketmq.frame import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NOT
 from storage_engine.rocketmq.index_file import java_hash
 

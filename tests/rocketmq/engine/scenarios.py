@@ -74,8 +74,10 @@ def _sent(chance: random.Random, number: int, light: bool) -> Sent:
         return NewBatch("orders", encode_batch(parts), shared, 1, 0, 1_700_000_000_000, hosts[0], hosts[1])
     sys_flag, prepared = 0, 0
     if kind < 0.25:
-        topic, sys_flag = BATCH_TOPIC, 0x80 | 0x40
-        properties["INNER_NUM"] = str(chance.randrange(1, 5))
+        topic = BATCH_TOPIC
+        if chance.random() < 0.6:
+            sys_flag = 0x80 | 0x40
+            properties["INNER_NUM"] = str(chance.randrange(1, 5))
     elif kind < 0.4:
         sys_flag, prepared = chance.choice([4, 8, 12]), chance.randrange(1 << 40)
     if light and chance.random() < 0.4 and not topic.startswith("%RETRY"):

@@ -1,0 +1,54 @@
+"""recover, rebuild-queues: what a broker does to its store when it starts, without starting it."""
+
+from __future__ import annotations
+
+import click
+
+from storage_engine.brokers import find_broker
+from storage_engine.cli.command import command
+from storage_engine.cli.options import json_option
+from storage_engine.cli.output import print_json, say
+from storage_engine.cli.progress import waiting
+from storage_engine.cli.store_argument import takes_store
+from storage_engine.retention.brokers import settings_of
+from storage_engine.retention.managed_store import ManagedStore
+
+
+@command()
+@takes_store(lake=False)
+@click.option("--dry-run", is_flag=True, help="Say what would be cut and made; change nothing.")
+@click.option("--cut-messages", is_flag=True, help="Also where whole messages behind a damaged one are lost.")
+@json_option
+def recover(managed: ManagedStore, dry_run: bool, cut_messages: bool, as_json: bool) -> int:
+    """Make STORE clean whose broker did not stop cleanly, as that broker would when it starts.
+
+    The log is cut off behind its last whole message. Queues and index are made to agree with it. A store
+    that was recovered may be cleaned.
+    """
+    with waiting("Recovering"):
+        found = find_broker(managed.broker).recover(
+            settings_of(managed), dry_run=dry_run, cut_messages=cut_messages
+        )
+    if as_json:
+        print_json("recover", found)
+        return 0
+    for line in found.lines:
+        say(line)
+    return 0
+
+
+@command("rebuild-queues")
+@takes_store(lake=False)
+@json_option
+def rebuild_queues(managed: ManagedStore, as_json: bool) -> int:
+    """Make the consume queues and the index of STORE again from its log, while its broker is stopped.
+
+    Where the log is damaged before its end, nothing is changed.
+    """
+    with waiting("Reading the log"):
+        found = find_broker(managed.broker).rebuild_queues(settings_of(managed))
+    if as_json:
+        print_json("rebuild-queues", found)
+        return 0
+    say(f"{found.root}: queues and index were made again up to offset {found.log_end}.")
+    return 0

@@ -1,0 +1,199 @@
+"""Recovery of a stopped broker's store on demand, with a look ahead; and making its queues again."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+
+import numpy as np
+
+from storage_engine import durable
+from storage_engine.exceptions import CorruptFrameError, StoreLayoutError
+from storage_engine.model.recovered import StoreRecovery
+from storage_engine.rocketmq import batch_consume_queue, consume_queue, store_lock
+from storage_engine.rocketmq.broker_config import BrokerConfig
+from storage_engine.rocketmq.commitlog import iterate_frames
+from storage_engine.rocketmq.engine import dispatch_kernels as dispatch
+from storage_engine.rocketmq.engine.engine_settings import EngineSettings, settings_for
+from storage_engine.rocketmq.engine.index_writer import IndexWriter
+from storage_engine.rocketmq.engine.message_store import MessageStore
+from storage_engine.rocketmq.engine.recovery import (
+    LogEnd,
+    LogPart,
+    find_end,
+    first_part_after_crash,
+    first_part_after_stop,
+)
+from storage_engine.rocketmq.engine.reput import Bytes, FrameReader, Rows
+from storage_engine.rocketmq.engine.store_checkpoint import StoreCheckpoint
+from storage_engine.rocketmq.frame import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NOT
+from storage_engine.rocketmq.index_file import read_header
+from storage_engine.rocketmq.kernels import KIND_MESSAGE
+from storage_engine.rocketmq.layout import StoreLayout, resolve_layout
+from storage_engine.rocketmq.mapped_files import list_raw_files, readable_files
+from storage_engine.rocketmq.queue_files import iter_queues
+
+_CHUNK_BYTES = 64 << 20
+
+
+def recover_store(config: BrokerConfig, *, dry_run: bool, cut_messages: bool) -> StoreRecovery:
+    """Do what a broker does to its store when it starts, and stop it cleanly.
+
+    :param dry_run: only say what would be done; nothing is changed.
+    :param cut_messages: also where whole messages lie behind a damaged one, which are lost then.
+    :raises StoreBusyError: a broker runs on it, or somebody else uses it.
+    :raises CorruptFrameError: whole messages would be cut off, and ``cut_messages`` isn't given.
+    """
+    layout = resolve_layout(config)
+    settings = settings_for(config, layout)
+    if dry_run:
+        return preview_recovery(layout, settings)
+    with store_lock.lock(layout):
+        found = preview_recovery(layout, settings)
+        if found.cut_messages and not cut_messages:
+            raise CorruptFrameError(
+                f"{layout.root}: expected nothing but unwritten room behind offset {found.log_end}, where a "
+                f"message is damaged, found {found.cut_messages} whole messages. A recovery would cut them "
+                "off, as a broker that starts would. Nothing was changed. Archive the segments first with "
+                "--accept-damage, or put the file back from a replica; to lose them, give --cut-messages."
+            )
+        MessageStore(layout, settings).stop()
+        return replace(found, done=True)
+
+
+def rebuild_queues(config: BrokerConfig) -> StoreRecovery:
+    """Make consume queues and index of a stopped broker's store again from its log.
+
+    A kill at any moment leaves a store that counts as crashed, and that a recovery makes whole.
+
+    :raises StoreBusyError: a broker runs on it, or somebody else uses it.
+    :raises CorruptFrameError: the log is damaged before its end; nothing was changed.
+    """
+    layout = resolve_layout(config)
+    settings = settings_for(config, layout)
+    with store_lock.lock(layout):
+        found = preview_recovery(layout, settings)
+        parts = _parts(layout, settings)
+        whole = _end(parts, 0, settings) if parts else LogEnd(0, None, 0)
+        if whole.offset != found.log_end or found.cut_messages:
+            raise CorruptFrameError(
+                f"{layout.root}: expected whole messages up to offset {found.log_end}, found a damaged one "
+                f"at {whole.offset}. From there on no queue could be made. Nothing was changed. Put the file "
+                "back from a replica."
+            )
+        parts.clear()
+        # Whoever opens the store next begins at its first message, whatever happens from here on.
+        durable.write_file(layout.abort, b"")
+        checkpoint = StoreCheckpoint(layout.checkpoint)
+        checkpoint.flushed_log(0)
+        checkpoint.flushed_queues(0)
+        checkpoint.flushed_index(0)
+        checkpoint.flush()
+        for directory in layout.dependent_directories:
+            if directory.is_dir():
+                shutil.rmtree(directory)
+        durable.fsync_path(layout.root)
+        store = MessageStore(layout, settings)
+        entries = sum(store.queues.next_offsets.values())
+        store.stop()
+        return replace(found, crashed=False, done=True, missing_messages=entries)
+
+
+def preview_recovery(layout: StoreLayout, settings: EngineSettings) -> StoreRecovery:
+    """Find out what a recovery would do. Changes nothing.
+
+    :raises StoreLayoutError: files that no broker could load.
+    """
+    crashed = layout.abort.exists()
+    checkpoint = StoreCheckpoint(layout.checkpoint)
+    parts = _parts(layout, settings)
+    dispatched = _dispatched(layout)
+    missing = 0
+
+    def count(data: Bytes, rows: Rows) -> None:
+        nonlocal missing
+        kind = rows[:, dispatch.SYS_FLAG] & TRANSACTION_MASK
+        queued = (kind == TRANSACTION_NOT) | (kind == TRANSACTION_COMMIT)
+        missing += int((queued & (rows[:, dispatch.PHYSICAL_OFFSET] >= dispatched)).sum())
+
+    end = LogEnd(0, None, 0)
+    if parts:
+        if crashed:
+            with_index = settings.index_enable and settings.index_safe
+            number = first_part_after_crash(parts, checkpoint.recovery_time_ms(with_index=with_index))
+        else:
+            number = first_part_after_stop(parts, dispatched)
+        end = find_end(parts, number, FrameReader(settings), count, check_crc=settings.check_crc_on_recover)
+    index = IndexWriter(layout.index, settings.hash_slots, settings.index_entries, checkpoint)
+    dropped = [path for path in index.listed() if crashed and index.is_unflushed(read_header(path))]
+    return StoreRecovery(
+        root=str(layout.root),
+        crashed=crashed,
+        log_end=end.offset,
+        cut_bytes=sum(len(part.data) - _cut_at(part, end.offset) for part in parts),
+        cut_messages=sum(_messages(part, _cut_at(part, end.offset)) for part in parts),
+        deleted_files=tuple(part.path.name for part in parts if part.base_offset > end.offset),
+        dropped_index_files=tuple(path.name for path in dropped),
+        stray_entries=_stray_entries(layout, end.offset),
+        missing_messages=missing,
+        done=False,
+    )
+
+
+def _parts(layout: StoreLayout, settings: EngineSettings) -> list[LogPart]:
+    found = list_raw_files(layout.log_paths)
+    files = readable_files(found)
+    wrong = [path for path, size in found if size != settings.commitlog_file_bytes]
+    if wrong or len(files) != len(found):
+        raise StoreLayoutError(
+            f"{wrong[0] if wrong else layout.commitlog_paths[0]}: expected files of "
+            f"{settings.commitlog_file_bytes} bytes whose names are their first offsets, found another. "
+            "Nothing was changed. Check mappedFileSizeCommitLog, and compare the directory with a replica."
+        )
+    return [
+        LogPart(file.path, file.base_offset, np.memmap(file.path, np.uint8, "r"))
+        for file in sorted(files, key=lambda file: file.base_offset)
+    ]
+
+
+def _end(parts: list[LogPart], number: int, settings: EngineSettings) -> LogEnd:
+    reader = FrameReader(settings)
+    return find_end(parts, number, reader, lambda data, rows: None, check_crc=settings.check_crc_on_recover)
+
+
+def _cut_at(part: LogPart, end: int) -> int:
+    """Return the position in a file of the log from which on it is cut off."""
+    return min(max(end - part.base_offset, 0), len(part.data))
+
+
+def _messages(part: LogPart, position: int) -> int:
+    """Count the whole messages behind a position of a file."""
+    if position >= len(part.data):
+        return 0
+    chunks = iterate_frames(part.data.data, part.base_offset, _CHUNK_BYTES, start=position)
+    return sum(int((chunk.kinds == KIND_MESSAGE).sum()) for chunk in chunks)
+
+
+def _dispatched(layout: StoreLayout) -> int:
+    """Return the end of the newest message that has an entry (ConsumeQueueStore#getMaxPhyOffset…)."""
+    found = [-1]
+    for queue in iter_queues(layout.consumequeue):
+        entry = consume_queue.last_entry(consume_queue.list_files(queue.path))
+        if entry is not None:
+            found.append(entry.physical_offset + entry.size_bytes)
+    for queue in iter_queues(layout.batchconsumequeue):
+        batch = batch_consume_queue.last_entry(batch_consume_queue.list_files(queue.path))
+        if batch is not None:
+            found.append(batch.physical_offset)
+    return max(found)
+
+
+def _stray_entries(layout: StoreLayout, end: int) -> int:
+    count = 0
+    for directory, form in (
+        (layout.consumequeue, consume_queue.FORMAT),
+        (layout.batchconsumequeue, batch_consume_queue.FORMAT),
+    ):
+        for queue in iter_queues(directory):
+            count += int((form.read_queue(form.files(queue.path))["offset"] >= end).sum())
+    return count
