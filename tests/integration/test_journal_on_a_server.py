@@ -9,12 +9,19 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import NullPool, create_engine, inspect
 
+from storage_engine.clock import clock_ms
+from storage_engine.exceptions import JournalUnavailableError
 from storage_engine.journal.answers import Incident, SegmentRow
+from storage_engine.journal.deletions import Deletion, deletions_after, journal_ends
 from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.journal.queries import JournalReader
 from storage_engine.journal.schema import SCHEMA_VERSION, events
+from storage_engine.lake.coverage import ReleasedSpan
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.topic_days import TopicDay
+from storage_engine.plugins.web_journal import WebJournal
+from storage_engine.retention.range_memory import DeletedMemory, RangeMemory
+from storage_engine.retention.range_records import keep_ranges, kept_ranges
 from tests.integration.postgres import Postgres, postgres
 from tests.journal.test_migrations import KILLED_UPGRADE
 
@@ -75,3 +82,50 @@ def test_bytes_by_topic_and_day_come_as_whole_numbers(database: Postgres) -> Non
     found = JournalReader(database.uri).topic_days(store_id, 0, 100)
     assert found == (TopicDay("orders", 7, 1 << 41, 4), TopicDay("", 8, 1, 1))
     assert {type(one.size_bytes) for one in found} == {int}
+
+
+def deletion(log: str, base_offset: int, **others: object) -> tuple[str, dict[str, object]]:
+    payload = {"facts": {"size_bytes": 1 << 30}, "receipt_hash": None, "passage_detail": "waived by ann"}
+    return f"{log}/{base_offset:020d}", {**payload, **others}
+
+
+def test_what_runs_deleted_is_read_from_one_event_on(database: Postgres) -> None:
+    journal, reader = Journal(database.uri), JournalReader(database.uri)
+    mine, other = (journal.add_store(path, "rocketmq").store_id for path in ("/deleted", "/other"))
+    far = 1 << 45
+    first = journal.begin_run(mine, "first", PlanRequest())
+    journal.record(first, Step.RELEASE, Phase.RESULT, [deletion("a/b", far, receipt_hash="x", lineage=2)])
+    undone = journal.begin_run(mine, "undone", PlanRequest())
+    journal.record(undone, Step.RELEASE, Phase.RESULT, [deletion("a/b", 0)])
+    theirs = journal.begin_run(other, "theirs", PlanRequest())
+    journal.record(theirs, Step.RELEASE, Phase.RESULT, [deletion("a/b", 0)])
+
+    def found(after: int = 0) -> tuple[Deletion, ...]:
+        return reader.read(lambda connection: deletions_after(connection, mine, after))
+
+    gone = Deletion("a/b", far, far + (1 << 30), "", 2)
+    assert found() == (gone, Deletion("a/b", 0, 1 << 30, "waived by ann", 0))
+    ends = reader.read(lambda connection: journal_ends(connection, mine, clock_ms()))
+    assert ends.last_undo == 0
+    journal.record(undone, Step.UNDO, Phase.RESULT, [("", {})])
+    assert found() == (gone,)
+    later = reader.read(lambda connection: journal_ends(connection, mine, clock_ms() + 3_600_000))
+    assert later.known_id == later.last_undo > ends.known_id
+    assert found(later.known_id) == ()
+    journal.record(first, Step.RELEASE, Phase.RESULT, [deletion("c", 5, end=9)])
+    assert found(later.known_id) == (Deletion("c", 5, 9, "waived by ann", 0),)
+
+    assert kept_ranges(database.uri, mine) == RangeMemory()
+    spans = (ReleasedSpan("a/b", far, far + 5, lineage=2),)
+    memory = RangeMemory(deleted=DeletedMemory(1, later.known_id, spans))
+    for _ in range(2):
+        keep_ranges(database.uri, mine, memory)
+    assert kept_ranges(database.uri, mine) == memory
+    assert kept_ranges(database.uri, other) == RangeMemory()
+
+
+def test_a_question_that_takes_too_long_is_given_up(database: Postgres) -> None:
+    Journal(database.uri)
+    journal = WebJournal(database.uri, answer_seconds=1)
+    with pytest.raises(JournalUnavailableError, match="statement timeout"):
+        journal.read(lambda connection: connection.exec_driver_sql("SELECT pg_sleep(60)").all())
