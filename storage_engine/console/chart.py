@@ -12,7 +12,8 @@ from statistics import median
 
 from sqlalchemy import Connection
 
-from storage_engine.console.rules import Rules, rules_at, rules_of
+from storage_engine.console.refused import Column, Columns, exact_refused_spans
+from storage_engine.console.rules import Rules, rules_of
 from storage_engine.console.windows import Spans, window_spans
 from storage_engine.journal.answers import Incident
 from storage_engine.journal.queries import JournalReader
@@ -39,12 +40,7 @@ _MOST_SAMPLES = 1_300
 """So many are shown as they are; gaps between them take points, too."""
 _GAP = 3
 """A time without samples is a gap where it is so many times as long as usual."""
-
-_MOST_EDGES = 60
-"""Where more often writes began or ceased to be refused, that is told by the thinned samples alone."""
 _MOST_INCIDENTS = 1_000
-
-Column = tuple[int | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +68,7 @@ class ChartAnswer:
 
     :param levels: whole percent, by path.
     :param windows: spans in which the broker deletes what has expired.
-    :param refused: spans in which a disk was above the level from which on the broker takes no message.
+    :param refused: spans in which the broker took no message, as a disk had been too full.
     """
 
     start_ms: int
@@ -88,20 +84,6 @@ class ChartAnswer:
     drift: tuple[DriftMark, ...] = ()
     kind: str = "chart"
     version: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """What was measured, aligned by time.
-
-    :param bucket_ms: of how long a time four points tell, evenly spaced; 0: each sample has its own.
-    """
-
-    times_ms: tuple[int, ...]
-    retention_ms: Column
-    levels: Mapping[str, Column]
-    archive_lag_bytes: Column
-    bucket_ms: int = 0
 
 
 def chart(reader: JournalReader, name: str, start_ms: int, end_ms: int) -> ChartAnswer:
@@ -217,61 +199,6 @@ def _in_effect(rules: Sequence[Rules], start_ms: int, end_ms: int) -> Iterator[t
         from_ms = max(start_ms, one.at_ms)
         if from_ms < min(until_ms, end_ms):
             yield one, from_ms, min(until_ms, end_ms)
-
-
-def refused_spans(columns: Columns, rules: Sequence[Rules]) -> Spans:
-    """Return the spans in which a disk was above the level from which on the broker takes no message."""
-    if not columns.times_ms:
-        return ()
-    spans: list[tuple[int, int]] = []
-    begun: int | None = None
-    last_ms = columns.times_ms[0]
-    for at, at_ms in enumerate(columns.times_ms):
-        held = rules_at(rules, at_ms)
-        above = None if held is None else held.levels.refuses_percent
-        found = [column[at] for column in columns.levels.values()]
-        known = [percent for percent in found if percent is not None]
-        is_refused = above is not None and max(known, default=0) > above
-        if is_refused and begun is None:
-            begun = at_ms
-        if begun is not None and not is_refused:
-            # A gap ends it at the last look: what came after it is not known.
-            spans.append((begun, at_ms if known else last_ms))
-            begun = None
-        last_ms = at_ms
-    if begun is not None:
-        spans.append((begun, last_ms))
-    return tuple(spans)
-
-
-def exact_refused_spans(
-    connection: Connection,
-    store_id: str,
-    columns: Columns,
-    rules: Sequence[Rules],
-    start_ms: int,
-    end_ms: int,
-) -> Spans:
-    """Return the spans of refused writes, with ends at the samples' own times where columns are thinned."""
-    spans, bucket_ms = refused_spans(columns, rules), columns.bucket_ms
-    if not bucket_ms:
-        return spans
-    edges = {at_ms - at_ms % bucket_ms for span in spans for at_ms in span}
-    if len(edges) > _MOST_EDGES:
-        return spans
-    found: dict[int, dict[str, int | None]] = {
-        at_ms: {path: column[at] for path, column in columns.levels.items()}
-        for at, at_ms in enumerate(columns.times_ms)
-        if at_ms - at_ms % bucket_ms not in edges
-    }
-    for path, disk_id in disk_ids(connection, store_id).items():
-        for edge_ms in edges:
-            until_ms = min(edge_ms + bucket_ms, end_ms)
-            for at_ms, percent in read_levels(connection, disk_id, max(edge_ms, start_ms), until_ms):
-                found.setdefault(at_ms, {})[path] = percent
-    times = tuple(sorted(found))
-    levels = {path: tuple(found[at_ms].get(path) for at_ms in times) for path in columns.levels}
-    return refused_spans(Columns(times, (), levels, ()), rules)
 
 
 def _rule_line(rules: Rules) -> RuleLine:

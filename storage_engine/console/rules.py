@@ -28,12 +28,14 @@ class RecordedLevels:
     :param cleans_percent: the broker deletes what has expired, at any hour.
     :param forces_percent: it deletes the oldest, whatever their age.
     :param refuses_percent: it takes no message.
+    :param accepts_percent: at this level or below, it takes them again.
     """
 
     notice_percent: int | None = None
     cleans_percent: int | None = None
     forces_percent: int | None = None
     refuses_percent: int | None = None
+    accepts_percent: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,7 @@ def rules_of(row: RulesRow) -> Rules:
             levels.get("cleans_percent"),
             levels.get("forces_percent"),
             levels.get("refuses_percent"),
+            levels.get("accepts_percent"),
         ),
         None if windows is None else Windows(tuple(windows["hours"]), windows["time_zone"]),
         row.rules.get("unsupported") or "",

@@ -154,6 +154,21 @@ def read_levels(
     return tuple((row.at_ms, row.used_percent) for row in connection.execute(query))
 
 
+def last_level_outside(
+    connection: Connection, disk_id: int, start_ms: int, end_ms: int, low_percent: int, high_percent: int
+) -> int | None:
+    """Return the last level from a moment to another that was at a low one, or above a high one."""
+    used = levels.c.used_percent
+    query = (
+        select(used)
+        .where(levels.c.disk_id == disk_id, levels.c.at_ms >= start_ms, levels.c.at_ms < end_ms)
+        .where((used <= low_percent) | (used > high_percent))
+        .order_by(levels.c.at_ms.desc())
+        .limit(1)
+    )
+    return connection.execute(query).scalar()
+
+
 def level_buckets(connection: Connection, disk_id: int, span: Span) -> tuple[Bucket, ...]:
     """Return the level of a disk."""
     return _buckets(connection, levels.c.at_ms, levels.c.used_percent, levels.c.disk_id == disk_id, span)

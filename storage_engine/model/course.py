@@ -55,12 +55,14 @@ class RuleLevels:
     :param cleans_percent: the broker deletes what has expired, at any hour.
     :param forces_percent: it deletes whatever its age; None: it never does, by its settings.
     :param refuses_percent: it refuses writes.
+    :param accepts_percent: at this level or below it accepts them again.
     """
 
     notice_percent: int
     cleans_percent: int
     forces_percent: int | None
     refuses_percent: int
+    accepts_percent: int
 
 
 @dataclass(frozen=True, slots=True)

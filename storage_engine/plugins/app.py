@@ -13,6 +13,7 @@ from airflow.api_fastapi.auth.managers.models.resource_details import AccessView
 from airflow.api_fastapi.core_api.security import requires_access_view
 from fastapi import Depends, FastAPI, Query, Request
 from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.routing import APIRoute
 from starlette.middleware.base import RequestResponseEndpoint
 from starlette.responses import Response
 
@@ -20,6 +21,7 @@ from storage_engine.exceptions import JournalUnavailableError, StorageEngineErro
 from storage_engine.links import CONSOLE_PATH, REPORT_PATH
 from storage_engine.plugins.access import ReadableDags, ReadableStores, is_own_dag, not_found
 from storage_engine.plugins.journals import REACH
+from storage_engine.plugins.own_threads import in_own_threads
 from storage_engine.plugins.report import NoSuchStoreError, message_html, report_of_run, report_or_none
 
 _HEADERS = {
@@ -60,24 +62,25 @@ def make_app(*, has_console: bool) -> FastAPI:
         return response
 
     @app.exception_handler(Exception)
-    def say_nothing(request: Request, error: Exception) -> Response:
+    async def say_nothing(request: Request, error: Exception) -> Response:
         # Starlette answers this outside of the middleware.
         _log.error("%s: %s", request.url.path, error, exc_info=error)
         return _said(request, "Error", _WRONG, 500, _HEADERS)
 
     @app.exception_handler(NoSuchStoreError)
-    def hide(request: Request, error: NoSuchStoreError) -> Response:
+    async def hide(request: Request, error: NoSuchStoreError) -> Response:
         return JSONResponse({"detail": not_found().detail}, 404)
 
     @app.exception_handler(JournalUnavailableError)
-    def say_what_it_takes(request: Request, error: JournalUnavailableError) -> Response:
+    async def say_what_it_takes(request: Request, error: JournalUnavailableError) -> Response:
         return _said(request, "This can't be shown", f"{error} {REACH}", 503)
 
     @app.exception_handler(StorageEngineError)
-    def say_why(request: Request, error: StorageEngineError) -> Response:
+    async def say_why(request: Request, error: StorageEngineError) -> Response:
         return _said(request, "This can't be shown", str(error), 503)
 
     @app.get(REPORT_PATH)
+    @in_own_threads
     def report(readable: ReadableDags, stores: ReadableStores, store: Id, dag_id: Id, run_id: Id) -> Response:
         if dag_id not in readable:
             # As for a run that isn't there: who may not read it isn't told that it is.
@@ -92,6 +95,10 @@ def make_app(*, has_console: bool) -> FastAPI:
         from storage_engine.plugins.console_routes import console
 
         app.include_router(console, prefix=CONSOLE_PATH)
+    for route in app.routes:
+        # What watches a page asks for its head alone; FastAPI by itself refuses that.
+        if isinstance(route, APIRoute) and "GET" in route.methods:
+            route.methods.add("HEAD")
     return app
 
 

@@ -6,7 +6,7 @@ They read only; a what-if computes, and keeps nothing. Who asks for a store has 
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, HTTPException, Query, Request
@@ -31,6 +31,7 @@ from storage_engine.plugins.access import (
 )
 from storage_engine.plugins.answers import answer
 from storage_engine.plugins.journals import journal_of, overview
+from storage_engine.plugins.own_threads import in_own_threads
 from storage_engine.plugins.report import run_in_short
 from storage_engine.plugins.static_files import PAGE, static_files
 from storage_engine.plugins.what_if_request import JsonObject, one_at_a_time
@@ -84,12 +85,14 @@ def dag(request: Request, stores: ReadableStores, dag: Id) -> Response:
 
 
 @console.get("/api/stores")
+@in_own_threads
 def stores(request: Request, stores: ReadableStores) -> Response:
     """Return all stores that the user may read, the worst first."""
     return answer(request, overview([store.conn_id for store in stores], clock_ms()))
 
 
 @console.get("/api/stores/{store:path}/run")
+@in_own_threads
 def run(request: Request, store: ReadableStore, dag: Id, run: Id) -> Response:
     """Return what a run came to, such as a dry run that the page has started."""
     if dag not in {dag_id(store, purpose) for purpose in PURPOSES}:
@@ -98,12 +101,14 @@ def run(request: Request, store: ReadableStore, dag: Id, run: Id) -> Response:
 
 
 @console.get("/api/stores/{store:path}/runs")
+@in_own_threads
 def runs(request: Request, store: ReadableStore, before_id: Number | None = None) -> Response:
     """Return a page of a store's runs, the newest first."""
     return answer(request, runs_page(journal_of(store.conn_id), store.conn_id, before_id))
 
 
 @console.get("/api/stores/{store:path}/chart")
+@in_own_threads
 def chart(request: Request, store: ReadableStore, start_ms: Moment, end_ms: Moment) -> Response:
     """Return retention time and levels of a store over a span of time."""
     if not 0 <= end_ms - start_ms <= LONGEST_CHART_MS:
@@ -114,30 +119,37 @@ def chart(request: Request, store: ReadableStore, start_ms: Moment, end_ms: Mome
 
 
 @console.get("/api/stores/{store:path}/forecast")
+@in_own_threads
 def forecast(request: Request, store: ReadableStore) -> Response:
     """Return what is to be expected of a store at the present rates."""
     return answer(request, store_forecast(journal_of(store.conn_id), store.conn_id, clock_ms()))
 
 
 @console.get("/api/stores/{store:path}/calendar")
+@in_own_threads
 def calendar(request: Request, store: ReadableStore, year: Year) -> Response:
     """Return the days of a year on which a store was validated, or something was lost."""
     return answer(request, validation_calendar(journal_of(store.conn_id), store.conn_id, year))
 
 
 @console.get("/api/stores/{store:path}/what-if")
+@in_own_threads
 def settings(request: Request, store: ReadableStore) -> Response:
     """Return which settings of a store can be tried, with their values today."""
     return answer(request, what_if_settings(journal_of(store.conn_id), store.conn_id, clock_ms()))
 
 
 @console.post("/api/stores/{store:path}/what-if")
-def try_settings(request: Request, store: ReadableStore, body: JsonObject) -> Response:
+async def try_settings(request: Request, store: ReadableStore, body: JsonObject) -> Response:
     """Return the course of a store by today's settings and by others. Nothing of it is kept."""
-    reader = journal_of(store.conn_id)
+    async with one_at_a_time():
+        return await _tried(request, store.conn_id, body)
+
+
+@in_own_threads
+def _tried(request: Request, conn_id: str, body: dict[str, Any]) -> Response:
     try:
-        with one_at_a_time():
-            found = what_if(reader, store.conn_id, question_of(body), clock_ms())
+        found = what_if(journal_of(conn_id), conn_id, question_of(body), clock_ms())
     except SimulationTooLongError as error:
         raise HTTPException(503, str(error)) from error
     except BadInputError as error:
@@ -148,6 +160,7 @@ def try_settings(request: Request, store: ReadableStore, body: JsonObject) -> Re
 
 # Behind what begins alike: an id may have a slash in it.
 @console.get("/api/stores/{store:path}")
+@in_own_threads
 def one(request: Request, store: ReadableStore, user: GetUserDep, dags: ReadableDags) -> Response:
     """Return what the page of a store shows, and which of its DAGs the user may run."""
     found = one_store(journal_of(store.conn_id), store.conn_id, clock_ms())

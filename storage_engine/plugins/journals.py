@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from storage_engine.console.store_line import ProblemKind, StoreLine, worst_first
 from storage_engine.console.stores import AskedJournal, StoresAnswer, all_stores
 from storage_engine.exceptions import BadInputError, NoSuchConnectionError
 from storage_engine.hooks.storage_engine import StorageEngineHook
 from storage_engine.journal.queries import JournalReader
-from storage_engine.plugins.web_journal import WebJournal
+from storage_engine.plugins.own_threads import all_at_once
+from storage_engine.plugins.web_journal import ANSWER_SECONDS, WebJournal
 
 _REMEMBERED_SECONDS = 60.0
 """Looking connections up takes longer than asking their journal, and one page asks again and again."""
@@ -20,6 +20,8 @@ _LONGEST_SECONDS = 900.0
 _LOOKED_UP_AT_ONCE = 20
 """So many connections that are due the page of all stores looks up; the others it believes once more."""
 _MOST_JOURNALS = 256
+_WAIT_SECONDS = 2.0 * ANSWER_SECONDS
+"""For all journals together, which are asked at the same time: one to take a connection, one to answer."""
 
 REACH = (
     "The API server has to reach the journal. One in PostgreSQL it reaches from anywhere; a file has to be "
@@ -68,7 +70,7 @@ def _believed(conn_ids: Iterable[str]) -> Mapping[str, str]:
 
 
 def overview(conn_ids: Sequence[str], now_ms: int) -> StoresAnswer:
-    """Return one line for each store; each journal is asked once, however many stores it has.
+    """Return one line for each store; each journal is asked once, all at the same time.
 
     :param conn_ids: of the stores' connections.
     """
@@ -81,6 +83,23 @@ def overview(conn_ids: Sequence[str], now_ms: int) -> StoresAnswer:
             names.setdefault(reader, []).append(conn_id)
         except BadInputError as error:
             unknown.append(StoreLine(conn_id, problem=str(error), problem_kind=ProblemKind.CONNECTION))
-    found = all_stores([AskedJournal(reader, asked) for reader, asked in names.items()], now_ms)
-    problem = f"{found.problem} {REACH}" if found.problem else ""
-    return replace(found, problem=problem, stores=worst_first((*found.stores, *unknown)))
+    answers = all_at_once(
+        [partial(all_stores, [AskedJournal(reader, asked)], now_ms) for reader, asked in names.items()],
+        _WAIT_SECONDS,
+    )
+    lines, problems = unknown, []
+    for (reader, asked), answer in zip(names.items(), answers, strict=True):
+        found = _late(reader, asked, now_ms) if answer is None else answer
+        lines += found.stores
+        problems += [found.problem] if found.problem else []
+    problem = " ".join([*problems, REACH]) if problems else ""
+    return StoresAnswer(now_ms, worst_first(lines), problem)
+
+
+def _late(reader: JournalReader, names: Sequence[str], now_ms: int) -> StoresAnswer:
+    problem = (
+        f"{reader.name}: expected an answer within {_WAIT_SECONDS:.0f} seconds, found none. Nothing was "
+        "changed. Ask again in a moment."
+    )
+    lines = tuple(StoreLine(name, problem=problem, problem_kind=ProblemKind.JOURNAL) for name in names)
+    return StoresAnswer(now_ms, lines, problem)

@@ -18,12 +18,12 @@ from storage_engine.journal.queries import JournalReader
 T = TypeVar("T")
 
 ANSWER_SECONDS = 5
-"""So long a server may take to take a connection, and for one question."""
+"""So long a server may take to take a connection, and then for one question."""
 _SLOW_SECONDS = 1.0
 """An error that takes longer may come again: it isn't waited for once more."""
 _PAUSE_SECONDS = 30.0
-_AT_ONCE = 8
-"""Questions to one journal at once; each holds a thread, of which there are 40."""
+_AT_ONCE = 4
+"""Questions to one journal at once: each holds a thread, and other journals are asked, too."""
 
 
 class WebJournal(JournalReader):
@@ -35,6 +35,7 @@ class WebJournal(JournalReader):
 
     def __init__(self, url: str, answer_seconds: int = ANSWER_SECONDS) -> None:
         super().__init__(url, answer_seconds=answer_seconds)
+        self._answer_seconds = answer_seconds
         self._places = threading.BoundedSemaphore(_AT_ONCE)
         self._lock = threading.Lock()
         self._why: JournalUnavailableError | None = None
@@ -57,13 +58,22 @@ class WebJournal(JournalReader):
         try:
             found = super().read(work)
         except JournalUnavailableError as error:
-            if time.monotonic() - began > _SLOW_SECONDS:
-                self._why, self._until = error, time.monotonic() + _PAUSE_SECONDS
-            raise
+            took_seconds = time.monotonic() - began
+            said = self._silent() if self._file is None and took_seconds >= self._answer_seconds else error
+            if took_seconds > _SLOW_SECONDS:
+                self._why, self._until = said, time.monotonic() + _PAUSE_SECONDS
+            raise said from error
         finally:
             self._places.release()
         self._why = None
         return found
+
+    def _silent(self) -> JournalUnavailableError:
+        # The driver says that the server closed the connection, which it did not.
+        return JournalUnavailableError(
+            f"{self.name}: expected an answer within {self._answer_seconds} seconds, found none. Nothing was "
+            f"changed. It is asked again in {_PAUSE_SECONDS:.0f} seconds."
+        )
 
     def _refuse_silent(self) -> None:
         """Raise what a journal said that did not answer a moment ago; after a pause one question is asked."""

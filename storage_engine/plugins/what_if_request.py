@@ -6,31 +6,39 @@ Its process also takes the heartbeats of all tasks, so that it has no time for a
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
+from anyio import Semaphore, fail_after
 from fastapi import Depends, HTTPException, Request
 
 MOST_BODY_BYTES = 32 * 1024
 WAIT_SECONDS = 2.0
 """A person who moves a slider asks again before the last answer is there."""
 _BUSY = "Another what-if is being computed on this API server. Try again in a few seconds."
-_one = threading.Lock()
+_LATER = {"Retry-After": "3"}
+_MOST_WAITING = 2
+_turns = Semaphore(1)
 
 
-@contextmanager
-def one_at_a_time() -> Iterator[None]:
+@asynccontextmanager
+async def one_at_a_time() -> AsyncIterator[None]:
+    """Wait for one's turn, which takes no thread: a few do, and all others are sent away at once.
+
+    :raises HTTPException: others' questions are still being computed.
     """
-    :raises HTTPException: somebody else's question is still being computed.
-    """
-    if not _one.acquire(timeout=WAIT_SECONDS):
-        raise HTTPException(429, _BUSY, {"Retry-After": "3"})
+    if _turns.statistics().tasks_waiting >= _MOST_WAITING:
+        raise HTTPException(429, _BUSY, _LATER)
+    try:
+        with fail_after(WAIT_SECONDS):
+            await _turns.acquire()
+    except TimeoutError:
+        raise HTTPException(429, _BUSY, _LATER) from None
     try:
         yield
     finally:
-        _one.release()
+        _turns.release()
 
 
 async def json_object(request: Request) -> dict[str, Any]:

@@ -45,6 +45,9 @@ class RocketMQRules(BrokerRules):
             cleans_percent=config.disk_max_used_space_ratio_percent,
             forces_percent=forces,
             refuses_percent=config.disk_space_warning_level_percent,
+            accepts_percent=min(
+                config.disk_space_clean_forcibly_percent, config.disk_space_warning_level_percent
+            ),
         )
 
     def hours(self, values: Mapping[str, str]) -> tuple[int, ...]:

@@ -17,7 +17,6 @@ from storage_engine.hooks.configured_stores import configured_stores
 from storage_engine.hooks.storage_engine import StorageEngineHook
 from storage_engine.journal.queries import JournalReader
 from storage_engine.model.plan import PlanRequest
-from storage_engine.plugins import what_if_request
 from storage_engine.plugins.static_files import static_files
 from storage_engine.retention import steps
 from storage_engine.retention.finishing import finish
@@ -179,6 +178,13 @@ def test_a_store_with_a_slash_in_its_id_has_a_page(
         assert client("viewer").get(f"/console/api/stores/dc1%2Forders{what}").status_code == 503
 
 
+def test_the_head_of_each_page_can_be_asked_for(client: Any, dry_run: None) -> None:
+    for address in ("/console/", "/console/static/icon.svg", "/console/api/stores"):
+        assert client("viewer").ask("HEAD", address).status_code == 200
+        assert client(None).ask("HEAD", address).status_code == 401
+    assert client("viewer").ask("HEAD", f"/console/api/stores/{OTHER}").status_code == 404
+
+
 def test_a_dag_leads_to_its_store(client: Any) -> None:
     viewer = client("viewer")
     of = [viewer.get("/console/api/dag", {"dag": dag}).json()["store"] for dag in (DAG_ID, "others_dag")]
@@ -229,17 +235,6 @@ def test_what_is_no_question_is_refused(
 ) -> None:
     found = client("viewer").ask("POST", WHAT_IF, **options)
     assert (found.status_code, said in found.json()["detail"]) == (status, True)
-
-
-def test_one_question_is_computed_at_a_time(
-    client: Any, looked_at: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(what_if_request, "WAIT_SECONDS", 0.01)
-    with what_if_request.one_at_a_time():
-        busy = client("viewer").ask("POST", WHAT_IF, json={})
-    assert (busy.status_code, busy.headers["retry-after"]) == (429, "3")
-    assert "Try again" in busy.json()["detail"]
-    assert client("viewer").ask("POST", WHAT_IF, json={}).status_code == 200
 
 
 def test_a_question_that_takes_too_long_is_given_up(

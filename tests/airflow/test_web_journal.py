@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,46 @@ def silent() -> Iterator[str]:
         listening.bind(("127.0.0.1", 0))
         listening.listen(100)
         yield f"postgresql+psycopg://ann:secret@127.0.0.1:{listening.getsockname()[1]}/journal"
+
+
+@pytest.fixture
+def hanging() -> Iterator[str]:
+    """A PostgreSQL server that lets everybody in, and then never says anything."""
+    welcome = b"R" + struct.pack("!ii", 8, 0) + b"Z" + struct.pack("!i", 5) + b"I"
+    taken: list[socket.socket] = []
+
+    def let_in(listening: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                one, _ = listening.accept()
+                taken.append(one)
+                while one.recv(4096).startswith(b"\0\0\0\x08"):
+                    # It has no encryption to offer.
+                    one.sendall(b"N")
+                one.sendall(welcome)
+
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(100)
+        thread = threading.Thread(target=let_in, args=(listening,))
+        thread.start()
+        yield f"postgresql+psycopg://ann:secret@127.0.0.1:{listening.getsockname()[1]}/journal"
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    for one in taken:
+        one.close()
+
+
+def test_a_server_that_hangs_once_it_is_connected_is_given_up(hanging: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(JournalUnavailableError, match="within 2 seconds, found none"):
+        WebJournal(hanging, answer_seconds=2).stores()
+    assert time.monotonic() - began < 10
+    for one in threading.enumerate():
+        if isinstance(one, threading.Timer):
+            # It has ended the connection, and may just be ending itself.
+            one.join(5)
+            assert not one.is_alive()
 
 
 @pytest.mark.slow

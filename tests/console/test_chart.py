@@ -11,13 +11,12 @@ from sqlalchemy import Connection, delete, insert
 
 from storage_engine.console.chart import (
     MOST_POINTS,
-    Columns,
     chart,
-    exact_refused_spans,
     read_columns,
-    refused_spans,
 )
+from storage_engine.console.refused import Columns, exact_refused_spans, refused_spans
 from storage_engine.console.rules import RecordedLevels, Rules
+from storage_engine.console.windows import Spans
 from storage_engine.journal.journal import Journal
 from storage_engine.journal.levels import put_levels
 from storage_engine.journal.queries import JournalReader
@@ -134,6 +133,32 @@ def test_refused_spans_begin_and_end_where_looks_say_so() -> None:
     columns = Columns(tuple(range(len(levels))), (), {"/a": levels, "/b": (None,) * len(levels)}, ())
     # Nobody knows what was refused before the rules were recorded, nor within a gap.
     assert refused_spans(columns, rules) == ((3, 5), (6, 6), (9, 9))
+
+
+def test_refused_writes_are_accepted_again_only_at_a_lower_level(
+    bench: tuple[Journal, JournalReader, str],
+) -> None:
+    levels = [60, 91, 88, 86, 85, 88, 95, 89, 84, 70]
+    levels[7:7] = [86] * 3_000
+    rules = [Rules(0, levels=RecordedLevels(refuses_percent=90, accepts_percent=85))]
+    columns = Columns(tuple(range(len(levels))), (), {"/a": tuple(levels)}, ())
+    assert refused_spans(columns, rules) == ((1, 4), (6, 3_008))
+    journal, reader, store_id = bench
+    write_levels(journal, store_id, levels)
+
+    def refused(start: int, end: int) -> list[tuple[float, float]]:
+        start_ms, end_ms = start * MINUTE_MS, end * MINUTE_MS
+
+        def read(connection: Connection) -> Spans:
+            columns = read_columns(connection, store_id, start_ms, end_ms)
+            return exact_refused_spans(connection, store_id, columns, rules, start_ms, end_ms)
+
+        return [(from_ms / MINUTE_MS, to_ms / MINUTE_MS) for from_ms, to_ms in reader.read(read)]
+
+    assert refused(0, len(levels)) == [(1, 4), (6, 3_008)]
+    # A span that begins within one knows by the looks before it.
+    assert refused(2_000, 2_100) == [(2_000, 2_099)]
+    assert refused(4, 6) == []
 
 
 def test_refused_spans_of_months_end_at_the_looks_themselves(

@@ -34,7 +34,7 @@ def test_a_store_is_told_with_all_that_stands_for_it(past: JournalReader) -> Non
     assert answer.rules is not None
     assert answer.rules.settings["fileReservedTime"] == "72"
     assert answer.rules.windows == Windows((4,), "Asia/Shanghai")
-    assert answer.rules.levels == RecordedLevels(70, 75, 85, 90)
+    assert answer.rules.levels == RecordedLevels(70, 75, 85, 90, 85)
     json.dumps(to_jsonable(answer))
 
 

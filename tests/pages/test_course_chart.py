@@ -19,7 +19,7 @@ from storage_engine.pages.raster import png_of
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 START = 1_774_540_800_000
 """Midnight in Shanghai."""
-LEVELS = RuleLevels(70, 75, 85, 90)
+LEVELS = RuleLevels(70, 75, 85, 90, 85)
 SVG = "{http://www.w3.org/2000/svg}"
 ZONE = ZoneInfo("Asia/Shanghai")
 
@@ -68,7 +68,7 @@ def test_what_a_person_called_things_is_shown_and_never_becomes_markup() -> None
 
 
 def test_levels_stand_at_their_height_with_labels_that_do_not_overlap() -> None:
-    root = parsed(course_svg("t", chart("today", levels=RuleLevels(84, 85, 86, 87)), None, ZONE))
+    root = parsed(course_svg("t", chart("today", levels=RuleLevels(84, 85, 86, 87, 86)), None, ZONE))
     lines = [
         one for kind in ("refuses", "forces", "cleans", "notice") for one in of_class(root, "path", kind)
     ]
@@ -83,7 +83,7 @@ def test_levels_stand_at_their_height_with_labels_that_do_not_overlap() -> None:
 
 
 def test_without_force_no_line_says_that_there_is_one() -> None:
-    root = parsed(course_svg("t", chart("today", levels=RuleLevels(70, 75, None, 90)), None, ZONE))
+    root = parsed(course_svg("t", chart("today", levels=RuleLevels(70, 75, None, 90, 85)), None, ZONE))
     assert of_class(root, "path", "forces") == []
 
 

@@ -40,7 +40,7 @@ def shown(browser: Browser, svg: str, scheme: Literal["light", "dark"]) -> Page:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("days", [1, 4, 14, 90, 366])
-@pytest.mark.parametrize("levels", [RuleLevels(70, 75, 85, 90), RuleLevels(70, 71, 72, 73)])
+@pytest.mark.parametrize("levels", [RuleLevels(70, 75, 85, 90, 85), RuleLevels(70, 71, 72, 73, 72)])
 def test_no_word_is_cut_off_or_lies_on_another(
     browser: Browser, scheme: Literal["light", "dark"], days: int, levels: RuleLevels
 ) -> None:

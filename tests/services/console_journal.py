@@ -166,7 +166,8 @@ def course(number: int, now_ms: int, days: int, every_ms: int) -> Iterator[Look]
         used = 25 + log_percent
         if plateau:
             into = (PLATEAU_DAYS[0] - ago) / (PLATEAU_DAYS[0] - PLATEAU_DAYS[1])
-            used = min(86.5, used + 60 * into)
+            # The broker takes messages again at 85 % only.
+            used = min(86.5 if ago > REFUSED_DAYS[1] else 83.5, used + 60 * into)
             kept_ms = int(kept_ms * (1 - 0.75 * min(1.0, into * 1.5)))
             if REFUSED_DAYS[1] <= ago <= REFUSED_DAYS[0]:
                 used = 92.0
