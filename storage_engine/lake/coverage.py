@@ -65,12 +65,26 @@ class ReleasedSpan:
     lineage: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class ReplicaSpan:
+    """What another store has archived of a log that both have a replica of.
+
+    :param store_id: of that store.
+    """
+
+    log: str
+    start_offset: int
+    end_offset: int
+    store_id: str
+
+
 def log_ranges(
     local: Iterable[LocalSpan],
     receipts: Iterable[Receipt],
     *,
     released: Iterable[ReleasedSpan] = (),
     broken: Mapping[SegmentIdentity, str] | None = None,
+    replicas: Iterable[ReplicaSpan] = (),
 ) -> tuple[RangeStatus, ...]:
     """Cut every log into ranges that share a place and a verdict, in order of log and offset.
 
@@ -79,18 +93,27 @@ def log_ranges(
         opened it because the offset was written again, and the older bytes stay in the lake as history.
     :param released: what the journal says has gone.
     :param broken: receipts whose data file is not what they say, with the reason: they prove nothing.
+    :param replicas: what sound receipts of other stores have; counts where nothing of this store does.
     """
     spans = _by_log(span for span in local if span.end_offset > span.start_offset)
     proofs = _by_log(receipts)
     gone = _by_log(span for span in released if span.end_offset > span.start_offset)
+    others = _by_log(replicas)
     return tuple(
         row
         for log in sorted({*spans, *proofs, *gone})
-        for row in _one_log(log, spans.get(log, []), proofs.get(log, []), gone.get(log, []), broken or {})
+        for row in _one_log(
+            log,
+            spans.get(log, []),
+            proofs.get(log, []),
+            gone.get(log, []),
+            broken or {},
+            others.get(log, []),
+        )
     )
 
 
-_OfLog = TypeVar("_OfLog", LocalSpan, Receipt, ReleasedSpan)
+_OfLog = TypeVar("_OfLog", LocalSpan, Receipt, ReleasedSpan, ReplicaSpan)
 
 
 def _by_log(rows: Iterable[_OfLog]) -> dict[str, list[_OfLog]]:
@@ -111,18 +134,28 @@ def _one_log(
     receipts: Sequence[Receipt],
     released: Sequence[ReleasedSpan],
     broken: Mapping[SegmentIdentity, str],
+    replicas: Sequence[ReplicaSpan],
 ) -> list[RangeStatus]:
-    cuts = sorted(
+    known = (
         {offset for s in local for offset in (s.start_offset, s.end_offset)}
         | {offset for r in receipts for offset in (r.base_offset, r.end)}
         | {offset for g in released for offset in (g.start_offset, g.end_offset)}
     )
+    # What others have counts between the ends of what is known of this store.
+    inside = [
+        (max(it.start_offset, min(known)), min(it.end_offset, max(known)), it)
+        for it in replicas
+        if it.start_offset < max(known) and it.end_offset > min(known)
+    ]
+    cuts = sorted(known | {offset for start, end, _ in inside for offset in (start, end)})
     here = _covering(cuts, [(s.start_offset, s.end_offset, s) for s in local])
     proven = _covering(cuts, [(r.base_offset, r.end, r) for r in receipts])
     gone = _covering(cuts, [(g.start_offset, g.end_offset, g) for g in released])
+    elsewhere = _covering(cuts, inside)
     rows: list[RangeStatus] = []
     for position, (start, end) in enumerate(pairwise(cuts)):
-        row = _judge(log, start, end, here[position], proven[position], gone[position], broken)
+        others = elsewhere[position]
+        row = _judge(log, start, end, here[position], proven[position], gone[position], broken, others)
         if rows and _same(rows[-1], row):
             rows[-1] = _joined(rows[-1], row)
         else:
@@ -148,6 +181,7 @@ def _judge(
     receipts: Sequence[Receipt],
     released: Sequence[ReleasedSpan],
     broken: Mapping[SegmentIdentity, str],
+    replicas: Sequence[ReplicaSpan],
 ) -> RangeStatus:
     faults: list[tuple[Status, str]] = []
     shielded = [span for span in local if span.shielded]
@@ -172,6 +206,9 @@ def _judge(
     elif shielded:
         where, place = Where.SHIELDED, _how_shielded(released)
         faults.append((Status.WARNING, place))
+    elif replicas:
+        stores = " and ".join(sorted({span.store_id for span in replicas}))
+        where, place = Where.ARCHIVED, f"in the lake only, by receipts of another replica: store {stores}"
     elif unasked := sorted({span.unasked for span in released if span.unasked}):
         where, place = (
             Where.ARCHIVED,

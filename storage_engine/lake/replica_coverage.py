@@ -14,15 +14,20 @@ from operator import attrgetter
 from pyiceberg.expressions import And, BooleanExpression, In, NotEqualTo
 
 from storage_engine.lake.catalog import Lake
+from storage_engine.lake.coverage import ReplicaSpan, lost_ranges
 from storage_engine.lake.filters import between
 from storage_engine.lake.receipts import current, read_receipts
+from storage_engine.lake.scan import EVERY_OFFSET
 from storage_engine.lake.soundness import Depth
 from storage_engine.lake.soundness_reader import broken_receipts
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import Segment
+from storage_engine.model.validation import RangeStatus
 
 HashRange = Callable[[int, int], "str | None"]
 """Gives the SHA-256 of a log's bytes at the offsets [first, end), in hex; None where it has no such bytes."""
+
+_ALL_OFFSETS = (0, EVERY_OFFSET[1])
 
 _MOST_NAMED = 200
 """Logs that are named where the table is read; of more all are read."""
@@ -73,6 +78,40 @@ def replica_receipts(
     for log_id, other in sorted(inside):
         found[log_id] = (*found.get(log_id, ()), *current(inside[log_id, other]))
     return found
+
+
+def replica_spans(
+    lake: Lake, rows: Sequence[Receipt], ranges: Sequence[RangeStatus]
+) -> tuple[ReplicaSpan, ...]:
+    """Return what other replicas have archived of logs of which a store has lost something.
+
+    Whether their bytes were this one's, nobody can tell any more: the log is the same by its identity.
+
+    :param rows: the store's receipts.
+    :param ranges: what these and the store's disk come to; where nothing is lost nothing is read.
+    :raises LakeUnavailableError: the lake can't be read.
+    """
+    lost = lost_ranges(ranges)
+    logs = {row.log: row.log_id for row in sorted(rows, key=attrgetter("sequence")) if row.log_id}
+    wanted = {log_id: log for log, log_id in logs.items() if any(one.log == log for one in lost)}
+    if not wanted:
+        return ()
+    found = replica_receipts(lake, rows[0].store_id, dict.fromkeys(wanted, _ALL_OFFSETS))
+    inside = [
+        (wanted[log_id], row)
+        for log_id, of_log in found.items()
+        for row in of_log
+        if any(
+            one.log == wanted[log_id] and row.base_offset < one.end_offset and row.end > one.start_offset
+            for one in lost
+        )
+    ]
+    broken = broken_receipts(lake, [row for _, row in inside], Depth.SIZES)
+    return tuple(
+        ReplicaSpan(log, row.base_offset, row.end, row.store_id)
+        for log, row in inside
+        if row.identity not in broken
+    )
 
 
 def covered_by_replicas(

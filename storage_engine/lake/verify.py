@@ -11,19 +11,21 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
+from functools import partial
 from typing import Protocol
 
 from storage_engine.lake.careful_avro import careful_avro
 from storage_engine.lake.catalog import Lake
-from storage_engine.lake.coverage import LocalSpan, ReleasedSpan, log_ranges
+from storage_engine.lake.coverage import LocalSpan, ReleasedSpan, ReplicaSpan, log_ranges
 from storage_engine.lake.elsewhere import in_either
+from storage_engine.lake.replica_coverage import replica_spans
 from storage_engine.lake.verify_metadata import StoreState, read_state
 from storage_engine.lake.verify_segment import RENEW_ADVICE, RESTORE_ADVICE, SegmentLook, look_at
 from storage_engine.lake.verify_turns import by_receipt, choose, coverage, standing_fault
 from storage_engine.long_work import told
 from storage_engine.model.heads import ChainHead
 from storage_engine.model.receipt import Receipt, SegmentIdentity
-from storage_engine.model.validation import Status
+from storage_engine.model.validation import RangeStatus, Status
 from storage_engine.model.verification import (
     Check,
     Finding,
@@ -87,7 +89,8 @@ def verify(
     if turn.unreadable:
         # A lake that went away says so here, instead of one segment at a time.
         lake.messages()
-    return tuple(turn.result(state, released(state.store_id), elsewhere) for state in states)
+    replicas = partial(replica_spans, lake)
+    return tuple(turn.result(state, released(state.store_id), elsewhere, replicas) for state in states)
 
 
 @contextmanager
@@ -190,7 +193,11 @@ class _Turn:
         return [check]
 
     def result(
-        self, state: StoreState, released: Iterable[ReleasedSpan], elsewhere: Sequence[Receipt]
+        self,
+        state: StoreState,
+        released: Iterable[ReleasedSpan],
+        elsewhere: Sequence[Receipt],
+        replicas: Callable[[Sequence[Receipt], Sequence[RangeStatus]], Sequence[ReplicaSpan]],
     ) -> StoreVerification:
         looks = [self._looks[r.identity] for r in state.receipts if r.identity in self._looks]
         broken = dict(state.broken)
@@ -204,6 +211,10 @@ class _Turn:
             if old and receipt.identity not in broken and receipt.identity not in self._looks:
                 broken[receipt.identity] = f"{old.fault} (found {time_text(old.at_ms)}, not looked at since)"
         everywhere, proves_nothing = in_either(state.receipts, broken, elsewhere)
+        gone, here = tuple(released), tuple(self._here.values())
+        ranges = log_ranges(here, everywhere, released=gone, broken=proves_nothing)
+        if others := replicas(everywhere, ranges):
+            ranges = log_ranges(here, everywhere, released=gone, broken=proves_nothing, replicas=others)
         return StoreVerification(
             store_id=state.store_id,
             level=self._level,
@@ -211,7 +222,7 @@ class _Turn:
             checked_count=len(looks),
             checked_bytes=sum(look.receipt.size_bytes for look in looks),
             coverage=coverage(state.receipts, broken, self._history, self._level, self._reachable),
-            ranges=log_ranges(self._here.values(), everywhere, released=released, broken=proves_nothing),
+            ranges=ranges,
             findings=(
                 *state.findings,
                 *(self._broken(r, broken[r.identity]) for r in state.receipts if r.identity in broken),

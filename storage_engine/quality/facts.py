@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import pandas as pd
@@ -16,6 +16,7 @@ from storage_engine.lake.catalog import Lake
 from storage_engine.lake.coverage import LocalSpan, ReleasedSpan, log_ranges, lost_ranges
 from storage_engine.lake.local_spans import compare
 from storage_engine.lake.receipts import list_stores
+from storage_engine.lake.replica_coverage import replica_spans
 from storage_engine.model.facts import FactsScope, LocalSegment, StoreFacts
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.receipt import Receipt
@@ -107,7 +108,10 @@ def _collect(place: AnyStore, run_key: str | None, *, full: bool, with_lake: boo
     acts = read_own_acts(store.real_root)
     spans = _spans(local.local, lake.receipts, acts, run.pending if run else frozenset(), full=full)
     kept = _shielded(place) if store_id is not None else ()
-    ranges = log_ranges((*spans, *kept), lake.receipts, released=released, broken=lake.broken)
+    lay_over = partial(log_ranges, (*spans, *kept), lake.receipts, released=released, broken=lake.broken)
+    ranges = lay_over()
+    if others := [span for each in lakes for span in replica_spans(each, lake.receipts, ranges)]:
+        ranges = lay_over(replicas=others)
     return Facts(
         tables=_tables(local, lake, ranges, spans),
         ranges=ranges,

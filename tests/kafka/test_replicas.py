@@ -13,9 +13,13 @@ from hypothesis import strategies as st
 
 from storage_engine.kafka.range_digest import sha256_of_range
 from storage_engine.kafka.record_batch import read_batches
+from storage_engine.lake.archive import archive_all, segment_jobs
 from storage_engine.lake.names import data_file_of
 from storage_engine.lake.replica_coverage import covered_by_replicas, replica_receipts
-from storage_engine.model.store import FileFacts, Segment, SegmentState
+from storage_engine.lake.verify import verify
+from storage_engine.model.store import FileFacts, Segment, SegmentContext, SegmentState
+from storage_engine.model.validation import Status, Where
+from storage_engine.model.verification import VerifyLevel
 from tests.kafka.lakes import STORE, archive, new_lake, segments_of
 from tests.lake.garbage_helpers import local
 
@@ -148,3 +152,36 @@ def test_other_bytes_at_the_same_offsets_cover_nothing(
         lake, diverged, rows, lambda first, end: sha256_of_range(diverged, first, end)
     )
     assert diverged[0] not in [it.segment for it in covers]
+
+
+def test_what_this_node_lacks_and_another_has_archived_is_no_loss(
+    node: Path, original: list[Segment], replica: list[Segment], tmp_path: Path
+) -> None:
+    lake = new_lake(tmp_path / "lake")
+    rows = archive(lake, node, original)
+    segments = [*replica[:2], *replica[6:]]
+    jobs = segment_jobs(
+        lake,
+        segments,
+        store_id="node-2",
+        lineage=0,
+        broker="kafka",
+        store_root=str(tmp_path),
+        contexts={one.id: SegmentContext(rows[0].log_id) for one in segments},
+    )
+    archive_all(lake, jobs)
+    first, end = replica[1].end_offset, replica[6].base_offset
+
+    def ranges() -> list[tuple[int, int, Where, Status]]:
+        (found,) = verify(lake, VerifyLevel.RECEIPTS, store_id="node-2")
+        return [(it.start_offset, it.end_offset, it.where, it.status) for it in found.ranges]
+
+    last = replica[-1].end_offset
+    assert ranges() == [
+        (0, first, Where.ARCHIVED, Status.OK),
+        (first, end, Where.ARCHIVED, Status.OK),
+        (end, last, Where.ARCHIVED, Status.OK),
+    ]
+    gone = next(row for row in rows if row.base_offset <= first < row.end)
+    local(data_file_of(lake.messages(), gone)).unlink()
+    assert ranges()[1] == (first, min(gone.end, end), Where.LOST, Status.FAILURE)
