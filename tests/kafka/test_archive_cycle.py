@@ -36,10 +36,8 @@ def store(whole: ManagedStore) -> ManagedStore:
 
 
 @pytest.fixture
-def whole(node: Path, tmp_path: Path) -> ManagedStore:
-    copied = Path(shutil.copytree(node, tmp_path / "node"))
-    properties = copied / "server.properties"
-    properties.write_text(properties.read_text().replace(str(node), str(copied)))
+def whole(copy: Path, tmp_path: Path) -> ManagedStore:
+    properties = copy / "server.properties"
     made = ManagedStore.local("k", str(properties), tmp_path / "managed", broker="kafka")
     make_lake(made.lake, "kafka")
     return made

@@ -26,15 +26,6 @@ from tests.kafka_fixture import truth
 NOW_MS = 1_795_190_000_000
 
 
-@pytest.fixture
-def copy(node: Path, tmp_path: Path) -> Path:
-    """A node that a test may change."""
-    copied = Path(shutil.copytree(node, tmp_path / "node"))
-    properties = copied / "server.properties"
-    properties.write_text(properties.read_text().replace(str(node), str(copied)))
-    return copied
-
-
 def archivable(node: Path) -> tuple[KafkaStore, StoreSnapshot, Archivable]:
     store = KafkaStore(node / "server.properties")
     snapshot = store.snapshot(NOW_MS)

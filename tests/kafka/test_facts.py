@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,15 +16,6 @@ from storage_engine.retention.managed_store import ManagedStore
 from tests.kafka_fixture import truth
 
 SCOPE = FactsScope(full=True, queues=None, files=(), accepted_damage={})
-
-
-@pytest.fixture
-def copy(node: Path, tmp_path: Path) -> Path:
-    """A node that a test may change."""
-    copied = Path(shutil.copytree(node, tmp_path / "node"))
-    properties = copied / "server.properties"
-    properties.write_text(properties.read_text().replace(str(node), str(copied)))
-    return copied
 
 
 def failures(root: Path, tmp_path: Path) -> set[str]:

@@ -47,15 +47,6 @@ WRITTEN_MS = 1_795_180_400_000
 """When they were written; producers gave some a timestamp of the future."""
 
 
-@pytest.fixture
-def copy(node: Path, tmp_path: Path) -> Path:
-    """A node that a test may change."""
-    copied = Path(shutil.copytree(node, tmp_path / "node"))
-    properties = copied / "server.properties"
-    properties.write_text(properties.read_text().replace(str(node), str(copied)))
-    return copied
-
-
 def opened(root: Path) -> BrokerStore:
     return BROKER.open_store(StoreSettings(str(root)), None)
 
