@@ -48,8 +48,8 @@ def secured_broker(
     main_class: str = BROKER_MAIN,
 ) -> Iterator[Secured]:
     """Such a broker for the duration of the block."""
-    certificate, key = _certificate(work)
-    access = Access(credentials=Credentials("admin", "admin-secret"), tls=Tls(ca_file=str(certificate)))
+    pem, key = certificate(work)
+    access = Access(credentials=Credentials("admin", "admin-secret"), tls=Tls(ca_file=str(pem)))
     authentication = "org.apache.rocketmq.auth.authentication.provider"
     authorization = "org.apache.rocketmq.auth.authorization.provider"
     settings = {
@@ -74,7 +74,7 @@ def secured_broker(
         "-Dtls.enable=false",
         "-Dtls.test.mode.enable=false",
         f"-Dtls.config.file={work / 'none'}",
-        f"-Dtls.server.certPath={certificate}",
+        f"-Dtls.server.certPath={pem}",
         f"-Dtls.server.keyPath={key}",
         f"-Drocketmq.serialize.type={SerialiseType.ROCKETMQ.name}",
     )
@@ -84,7 +84,7 @@ def secured_broker(
         yield Secured(broker, access)
 
 
-def _certificate(work: Path) -> tuple[Path, Path]:
+def certificate(work: Path) -> tuple[Path, Path]:
     """A certificate for 127.0.0.1 that signs itself, and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "broker")])

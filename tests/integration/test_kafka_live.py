@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +39,12 @@ from tests.integration.kafka_broker import (
     produce,
     running_kafka,
 )
+from tests.integration.secured import certificate
 from tests.services.command_line import run_command
 
 pytestmark = pytest.mark.integration
 
-SASL = "SASL"
+SASL, TLS = "SASL", "TLS"
 PASSWORDS = {"auditor": "auditor-secret", "nobody": "nobody-secret", "partial": "partial-secret"}
 PLAIN_USER, PLAIN_PASSWORD = "plain", "plain-secret"
 _MODULES = "org.apache.kafka.common.security"
@@ -53,12 +54,15 @@ SETTINGS = {
     "super.users": "User:ANONYMOUS",
     "sasl.enabled.mechanisms": "SCRAM-SHA-512,PLAIN",
     "listener.name.sasl.scram-sha-512.sasl.jaas.config": f"{_MODULES}.scram.ScramLoginModule required;",
+    "listener.name.tls.scram-sha-512.sasl.jaas.config": f"{_MODULES}.scram.ScramLoginModule required;",
+    "listener.name.tls.sasl.enabled.mechanisms": "SCRAM-SHA-512",
+    "listener.name.tls.ssl.keystore.type": "PEM",
     "listener.name.sasl.plain.sasl.jaas.config": (
         f'{_MODULES}.plain.PlainLoginModule required user_{PLAIN_USER}="{PLAIN_PASSWORD}";'
     ),
     "log.retention.check.interval.ms": 3_600_000,
     "log.initial.task.delay.ms": 3_600_000,
-    "log.flush.offset.checkpoint.interval.ms": 3_600_000,
+    "replica.high.watermark.checkpoint.interval.ms": 3_600_000,
     "offsets.topic.num.partitions": 1,
 }
 RECORD = b"x" * 1000
@@ -69,10 +73,12 @@ class Cast:
     """A running node with topics, a group that lags, and an open transaction.
 
     :param producer: keeps the transaction open.
+    :param certificate: of the listener that speaks TLS.
     """
 
     kafka: Kafka
     producer: Producer
+    certificate: Path
 
     @property
     def store(self) -> str:
@@ -95,7 +101,12 @@ def cast(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         for user, password in PASSWORDS.items()
         for word in ("--add-scram", f"SCRAM-SHA-512=[name={user},password={password}]")
     ]
-    with running_kafka(work, request.param, SETTINGS, {SASL: "SASL_PLAINTEXT"}, scram) as kafka:
+    pem, key = certificate(work)
+    keystore = work / "keystore.pem"
+    keystore.write_bytes(key.read_bytes() + pem.read_bytes())
+    settings = {**SETTINGS, "listener.name.tls.ssl.keystore.location": keystore}
+    listeners = {SASL: "SASL_PLAINTEXT", TLS: "SASL_SSL"}
+    with running_kafka(work, request.param, settings, listeners, scram) as kafka:
         address = kafka.address
         small = "segment_bytes" if request.param.startswith("3.") else "internal_segment_bytes"
         make_topics(address, "orders", partitions=2, retention_ms=60_000, **{small: 20_000})
@@ -121,7 +132,7 @@ def cast(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         for _ in range(50):
             producer.produce("payments", RECORD)
         producer.flush(SECONDS)
-        yield Cast(kafka, producer)
+        yield Cast(kafka, producer, pem)
 
 
 def _commit(address: str, group: str, topic: str, offset: int) -> None:
@@ -237,6 +248,31 @@ def test_a_wrong_password_is_one_error_without_it(cast: Cast) -> None:
     with pytest.raises(BrokerUnavailableError, match=r"(?i)authentication failed") as error:
         Cluster(live).check_reached()
     assert "wrong-secret" not in str(error.value)
+
+
+def test_tls_is_spoken_and_a_certificate_that_nobody_vouches_for_is_refused(cast: Cast) -> None:
+    address = cast.kafka.addresses[TLS]
+    live = LiveBroker(
+        address,
+        access_key="auditor",
+        secret_key=PASSWORDS["auditor"],
+        tls=True,
+        tls_ca_file=str(cast.certificate),
+    )
+    assert facts_of(cast, live).partitions["orders-0"].high_watermark == 100
+    Cluster(replace(live, tls_ca_file="", tls_verify=False)).check_reached()
+    with pytest.raises(BrokerUnavailableError, match=r"(?i)certificate verify failed"):
+        Cluster(replace(live, tls_ca_file="")).check_reached()
+
+
+def test_plain_passwords_are_another_mechanism(cast: Cast) -> None:
+    live = LiveBroker(
+        cast.kafka.addresses[SASL],
+        access_key=PLAIN_USER,
+        secret_key=PLAIN_PASSWORD,
+        client={"sasl.mechanism": "PLAIN"},
+    )
+    Cluster(live).check_reached()
 
 
 def test_a_file_of_client_settings_reaches_the_cluster_at_the_shell(cast: Cast, tmp_path: Path) -> None:

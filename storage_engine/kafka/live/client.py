@@ -35,7 +35,7 @@ TIMEOUT_SECONDS = 15.0
 _MOST_AT_ONCE = 500
 _BOOTSTRAP = "bootstrap.servers"
 _MAX_CONFIG_BYTES = 1 << 20
-_SERVERS_ONLY = frozenset({"error_cb", "stats_cb", "throttle_cb", "on_commit", "logger"})
+_PYTHON_ONLY = frozenset({"error_cb", "stats_cb", "throttle_cb", "on_commit", "logger"})
 """Of a connection's extra: names of Python functions, which its own provider calls and nobody here."""
 _MECHANISM = "SCRAM-SHA-512"
 """Of an access key, where nobody says which."""
@@ -57,7 +57,7 @@ def client_settings(live: LiveBroker) -> dict[str, str]:
             "server, a broker's name or a name for TLS. Nothing was changed. Leave it out."
         )
     settings = {} if not live.client_config else _config_file(Path(live.client_config))
-    settings |= {name: value for name, value in live.client.items() if name not in _SERVERS_ONLY}
+    settings |= {name: value for name, value in live.client.items() if name not in _PYTHON_ONLY}
     if live.address:
         settings[_BOOTSTRAP] = live.address
     if live.access_key:
@@ -94,6 +94,9 @@ def _config_file(path: Path) -> dict[str, str]:
 class Cluster:
     """A running cluster. Each question is one error where it isn't answered.
 
+    Its ``admin`` makes requests whose answers are futures: see :meth:`answer`. It ends its connections when
+    nobody has it any more.
+
     :param live: how it is reached.
     :raises MissingExtraError: confluent-kafka isn't installed.
     :raises BadInputError: a setting of the client that it doesn't work with.
@@ -105,12 +108,7 @@ class Cluster:
         self.address = settings[_BOOTSTRAP]
         self._secrets = property_secrets(settings) | {settings[name] for name in _HIDDEN if name in settings}
         self._trouble = ""
-        self._admin = self._connected(settings)
-
-    @property
-    def admin(self) -> AdminClient:
-        """Return the client, for requests whose answers are futures; see :meth:`answer`."""
-        return self._admin
+        self.admin = self._connected(settings)
 
     def answer(self, what: str, future: Future[Answer]) -> Answer:
         """Return what a request is answered with.
@@ -147,11 +145,7 @@ class Cluster:
         :raises BrokerUnavailableError: no broker answers, or none takes our credentials.
         """
         with self._errors("its metadata"):
-            self._admin.list_topics(timeout=TIMEOUT_SECONDS)
-
-    def close(self) -> None:
-        """End the connections; the client ends them when nobody has it."""
-        del self._admin
+            self.admin.list_topics(timeout=TIMEOUT_SECONDS)
 
     def _connected(self, settings: Mapping[str, str]) -> AdminClient:
         from confluent_kafka import KafkaException
@@ -198,7 +192,7 @@ class Cluster:
                     code=found.code(),
                     remark=self.shown(found.str()),
                 ) from error
-            self._admin.poll(0)
+            self.admin.poll(0)
             said = "no answer in time" if found is None else self.shown(found.str())
             more = f" ({self._trouble})" if self._trouble else ""
             raise BrokerUnavailableError(
