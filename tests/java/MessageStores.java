@@ -6,9 +6,11 @@ import java.nio.file.Path;
 import java.util.HexFormat;
 import java.util.Map;
 import java.util.Properties;
+import java.util.Random;
 import java.util.TreeMap;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentMap;
+import java.util.concurrent.atomic.AtomicLong;
 import org.apache.rocketmq.common.BrokerConfig;
 import org.apache.rocketmq.common.MixAll;
 import org.apache.rocketmq.common.TopicConfig;
@@ -36,6 +38,8 @@ import org.apache.rocketmq.store.queue.ConsumeQueueInterface;
  *     {@code STATUS physical-offset size queue-offset}. A line has, between tabs: one or batch, topic, queue id, flag,
  *     system flag, born timestamp, born host, port, store host, port, reconsume times, prepared transaction offset,
  *     and body and properties in hex. At last it stops the store, or ends at once.
+ * <li>{@code measure CONF THREADS BODY-BYTES SECONDS} puts messages of that size into a new store from so many threads,
+ *     and prints how many a second, after half as long that isn't counted.
  * <li>{@code recover} loads each store and prints {@code CONF loaded max-offset topic/queue=next-offset …}.
  * </ul>
  */
@@ -48,6 +52,9 @@ public final class MessageStores {
     public static void main(String[] arguments) throws Exception {
         if (arguments[0].equals("write")) {
             write(Path.of(arguments[1]), Path.of(arguments[2]), arguments[3].equals("stop"));
+        } else if (arguments[0].equals("measure")) {
+            measure(Path.of(arguments[1]), Integer.parseInt(arguments[2]), Integer.parseInt(arguments[3]),
+                Double.parseDouble(arguments[4]));
         } else {
             for (int i = 1; i < arguments.length; i++) {
                 recover(Path.of(arguments[i]));
@@ -80,6 +87,45 @@ public final class MessageStores {
         if (stops) {
             store.shutdown();
         }
+    }
+
+    private static void measure(Path conf, int threads, int bodyBytes, double seconds) throws Exception {
+        DefaultMessageStore store = store(conf);
+        store.load();
+        store.start();
+        byte[] body = new byte[bodyBytes];
+        new Random(1).nextBytes(body);
+        String line = String.join("\t", "one", "orders", "0", "0", "0", "1", "127.0.0.1", "1", "127.0.0.1", "2", "0", "0",
+            HEX.formatHex(body), HEX.formatHex("KEYS\u0001key\u0002TAGS\u0001tag\u0002WAIT\u0001true\u0002".getBytes()));
+        AtomicLong counted = new AtomicLong();
+        long begin = System.nanoTime() + (long) (seconds * 0.5e9);
+        long end = begin + (long) (seconds * 1e9);
+        Thread[] producers = new Thread[threads];
+        for (int i = 0; i < threads; i++) {
+            String queue = String.valueOf(i);
+            producers[i] = new Thread(() -> {
+                try {
+                    String[] parts = line.split("\t", -1);
+                    parts[2] = queue;
+                    MessageExtBrokerInner message = message(new MessageExtBrokerInner(), parts);
+                    for (long now = System.nanoTime(); now < end; now = System.nanoTime()) {
+                        if (!store.putMessage(message).isOk()) {
+                            throw new IllegalStateException("a put failed");
+                        }
+                        if (now >= begin) {
+                            counted.incrementAndGet();
+                        }
+                    }
+                } catch (Exception e) {
+                    throw new IllegalStateException(e);
+                }
+            });
+            producers[i].start();
+        }
+        for (Thread producer : producers) {
+            producer.join();
+        }
+        System.out.println("> " + counted.get() / seconds);
     }
 
     private static MessageExtBrokerInner message(MessageExtBrokerInner message, String[] parts) throws Exception {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 from storage_engine.clock import clock_ms
@@ -11,7 +12,6 @@ from storage_engine.rocketmq.engine.mapped_file_queue import FileQueue
 from storage_engine.rocketmq.engine.queue_table import QueueTable
 from storage_engine.rocketmq.engine.store_checkpoint import StoreCheckpoint
 
-_GROUP_INTERVAL_SECONDS = 0.01
 OnFailure = Callable[[OSError], None]
 
 
@@ -59,13 +59,10 @@ class LogFlusher:
         self._failed = False
         self._on_failure = on_failure
         self._sync = settings.flush_mode is FlushMode.SYNC
-        self._guard = threading.Lock()
-        self._waiting: list[tuple[int, threading.Lock]] = []
+        self._group = threading.Lock()
         self._last_flush_ms = self._last_commit_ms = 0
-        work, seconds = self._flush_by_time, settings.flush_interval_ms / 1000
-        if self._sync:
-            work, seconds = self._flush_group, _GROUP_INTERVAL_SECONDS
-        self._services = [Service("flush-commitlog", work, seconds, self._fail)]
+        seconds = settings.flush_interval_ms / 1000
+        self._services = [Service("flush-commitlog", self._flush_by_time, seconds, self._fail)]
         if settings.transient_pool_enable:
             seconds = settings.commit_interval_ms / 1000
             self._services.append(Service("commit-commitlog", self._commit_by_time, seconds, self._fail))
@@ -77,19 +74,25 @@ class LogFlusher:
     def wait_for(self, offset: int) -> bool:
         """Wait until the log is on disk up to an offset; False after the time that a put waits.
 
+        Of all that wait one flushes, for itself and for who has written meanwhile (GroupCommitService).
         Without SYNC_FLUSH there is nothing to wait for.
         """
-        if not self._sync or self._files.flushed_where >= offset:
+        if not self._sync:
             return True
-        if self._failed:
-            return False
-        done = threading.Lock()
-        done.acquire()
-        with self._guard:
-            self._waiting.append((offset, done))
-        self._services[0].wake()
-        done.acquire(timeout=self._settings.sync_flush_timeout_ms / 1000)
-        return self._files.flushed_where >= offset
+        deadline = time.monotonic() + self._settings.sync_flush_timeout_ms / 1000
+        while self._files.flushed_where < offset:
+            left = deadline - time.monotonic()
+            if self._failed or left <= 0 or not self._group.acquire(timeout=left):
+                return False
+            try:
+                if self._files.flushed_where < offset:
+                    self.flush()
+            except OSError as error:
+                self._fail(error)
+                return False
+            finally:
+                self._group.release()
+        return time.monotonic() <= deadline
 
     def flush(self) -> None:
         """Commit and flush all that is written.
@@ -109,7 +112,6 @@ class LogFlusher:
             service.stop()
         if not self._failed:
             self.flush()
-        self._release_waiting()
 
     def _flush_by_time(self) -> None:
         """Flush whole pages, from time to time all (FlushRealTimeService)."""
@@ -128,16 +130,6 @@ class LogFlusher:
             self._last_commit_ms = clock_ms()
             self._services[0].wake()
 
-    def _flush_group(self) -> None:
-        """Flush once for all puts that wait (GroupCommitService)."""
-        with self._guard:
-            waiting, self._waiting = self._waiting, []
-        try:
-            self.flush()
-        finally:
-            for _, done in waiting:
-                done.release()
-
     def _note_time(self) -> None:
         if self._files.store_timestamp_ms > 0:
             self._checkpoint.flushed_log(self._files.store_timestamp_ms)
@@ -145,14 +137,7 @@ class LogFlusher:
     def _fail(self, error: OSError) -> None:
         # What a failed flush has written is unknown, and the next one may succeed without having written it.
         self._failed = True
-        self._release_waiting()
         self._on_failure(error)
-
-    def _release_waiting(self) -> None:
-        with self._guard:
-            waiting, self._waiting = self._waiting, []
-        for _, done in waiting:
-            done.release()
 
 
 class QueueFlusher:

@@ -1,0 +1,122 @@
+"""Putting messages of 1 KiB into a store, against Java's DefaultMessageStore, in turns on the same disk.
+
+One message a call with asynchronous flush, batches of 32, and one message a call from four threads that wait
+for the disk each (SYNC_FLUSH). Each side puts for the same time into a new store, while it dispatches.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.common import Bench, report
+from storage_engine.rocketmq.broker_config import load_broker_config
+from storage_engine.rocketmq.engine.message_store import MessageStore, open_store
+from storage_engine.rocketmq.engine.new_message import NewBatch, NewMessage, PutStatus, encode_batch
+from tests.integration.jars import JAVA_PROJECTS, class_path, java
+
+BODY_BYTES = 1024
+BATCH = 32
+SECONDS = 4.0
+TURNS = 3
+SETTINGS = {"mappedFileSizeCommitLog": 1 << 28, "maxHashSlotNum": 500_000, "maxIndexNum": 2_000_000}
+_PROPERTIES = b"KEYS\x01key\x02TAGS\x01tag\x02WAIT\x01true\x02"
+_OPENED = (
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
+)
+
+
+def run() -> list[Bench]:
+    """Measure all three in turns with Java."""
+    body = np.random.default_rng(1).bytes(BODY_BYTES)
+    batch = encode_batch([(body, _PROPERTIES, 0)] * BATCH)
+
+    def one(store: MessageStore, thread: int) -> int:
+        result = store.put(NewMessage("orders", body, _PROPERTIES, thread))
+        return result.messages if result.status is PutStatus.PUT_OK else 0
+
+    def many(store: MessageStore, thread: int) -> int:
+        result = store.put_batch(NewBatch("orders", batch, b"", thread))
+        return result.messages if result.status is PutStatus.PUT_OK else 0
+
+    benches = []
+    for name, threads, flush, put, must in (
+        ("engine_append", 1, "ASYNC_FLUSH", one, 1.0),
+        ("engine_append_batches", 1, "ASYNC_FLUSH", many, 5.0),
+        ("engine_append_sync", 4, "SYNC_FLUSH", one, 1.0),
+    ):
+        ours, theirs = [], []
+        for _ in range(TURNS):
+            with tempfile.TemporaryDirectory() as directory:
+                theirs.append(_java(Path(directory), threads, flush))
+            with tempfile.TemporaryDirectory() as directory:
+                ours.append(_measured(Path(directory), threads, flush, put))
+        detail: dict[str, float | int | str] = {
+            "threads": threads,
+            "flush": flush,
+            "ours_per_second": round(float(np.median(ours))),
+            "java_per_second": round(float(np.median(theirs))),
+        }
+        benches.append(Bench(name, float(np.median(ours) / np.median(theirs)), must, detail))
+    return benches
+
+
+def _java(work: Path, threads: int, flush: str) -> float:
+    values = {
+        "storePathRootDir": work / "s",
+        "storePathCommitLog": work / "s/commitlog",
+        "flushDiskType": flush,
+    }
+    conf = work / "broker.conf"
+    conf.write_text("".join(f"{key}={value}\n" for key, value in {**values, **SETTINGS}.items()))
+    words = ["measure", str(conf), str(threads), str(BODY_BYTES), str(SECONDS)]
+    command = [
+        java(),
+        *_OPENED,
+        f"-Duser.home={work}",
+        "-cp",
+        class_path(JAVA_PROJECTS),
+        "MessageStores",
+        *words,
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    (said,) = (line for line in done.stdout.splitlines() if line.startswith("> "))
+    return float(said[2:])
+
+
+def _measured(work: Path, threads: int, flush: str, put: Callable[[MessageStore, int], int]) -> float:
+    settings = {**{key: str(value) for key, value in SETTINGS.items()}, "flushDiskType": flush}
+    counts = [0] * threads
+
+    def produce(thread: int) -> None:
+        begin = time.perf_counter() + SECONDS / 2
+        end = begin + SECONDS
+        while (now := time.perf_counter()) < end:
+            messages = put(store, thread)
+            if not messages:
+                raise RuntimeError("a put failed")
+            if now >= begin:
+                counts[thread] += messages
+
+    with open_store(load_broker_config(None, settings, root=work / "s")) as store:
+        store.put(NewMessage("orders", b"", _PROPERTIES))
+        store.put_batch(NewBatch("orders", encode_batch([(b"", b"", 0)])))
+        store.wait_until_dispatched()
+        producers = [threading.Thread(target=produce, args=(thread,)) for thread in range(threads)]
+        for producer in producers:
+            producer.start()
+        for producer in producers:
+            producer.join()
+    return sum(counts) / SECONDS
+
+
+if __name__ == "__main__":
+    report(run())

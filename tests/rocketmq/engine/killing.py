@@ -1,0 +1,142 @@
+"""Kill who writes a store at random moments, and see what is left: python -m tests.rocketmq.engine.killing.
+
+A store lives through several kills; each is recovered by who writes next.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from storage_engine.rocketmq import consume_queue
+from storage_engine.rocketmq.broker_config import BrokerConfig
+from storage_engine.rocketmq.codec import CODEC
+from storage_engine.rocketmq.engine.message_store import open_store
+from storage_engine.rocketmq.engine.new_message import NewMessage, PutStatus
+from storage_engine.rocketmq.index_file import open_index
+from storage_engine.rocketmq.layout import resolve_layout
+from storage_engine.rocketmq.queue_files import iter_queues
+from tests.rocketmq.engine.scenarios import write_conf
+
+THREADS = 3
+KILLS_A_STORE = 5
+SETTINGS: tuple[dict[str, object], ...] = (
+    {"flushDiskType": "SYNC_FLUSH"},
+    {},
+    {"transientStorePoolEnable": True, "transientStorePoolSize": 3},
+)
+
+
+def write_until_killed(config: BrokerConfig, run: int, acknowledged: int) -> None:
+    """Put numbered messages from several threads; each that was taken is said on a pipe."""
+
+    def produce(thread: int) -> None:
+        chance = random.Random(thread)
+        number = 0
+        while True:
+            key = f"{run}-{thread}-{number}"
+            body = key.encode() + b"." * chance.choice([0, 100, 2000])
+            properties = f"KEYS\x01{key}\x02TAGS\x01t{number % 3}\x02".encode()
+            result = store.put(NewMessage(f"topic{thread}", body, properties, number % 2))
+            if result.status is PutStatus.PUT_OK:
+                os.write(acknowledged, f"{key} {result.physical_offset}\n".encode())
+            number += 1
+
+    with open_store(config) as store:
+        threads = [threading.Thread(target=produce, args=(number,)) for number in range(THREADS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+
+def kill_once(config: BrokerConfig, run: int, chance: random.Random) -> dict[str, int]:
+    """Let a child write and kill it; return the physical offsets of what it said it has, by key."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        try:
+            write_until_killed(config, run, writing)
+        finally:
+            os._exit(1)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as said:
+        first = said.readline()
+        assert first, "the child ended before it wrote anything"
+        time.sleep(chance.uniform(0, 0.3))
+        os.kill(child, signal.SIGKILL)
+        lines = [first, *said.readlines()]
+    os.waitpid(child, 0)
+    pairs = (line.decode().split() for line in lines if line.endswith(b"\n"))
+    return {key: int(offset) for key, offset in pairs}
+
+
+def check(config: BrokerConfig, acknowledged: dict[str, int], *, all_kept: bool) -> None:
+    """Hold a recovered store against what was acknowledged, and its queues and index against its log."""
+    layout = resolve_layout(config)
+    rows: list[dict[str, Any]] = []
+    for path in sorted(layout.commitlog_paths[0].iterdir()):
+        for table, _ in CODEC.decode(path.read_bytes(), int(path.name)):
+            rows += [row for row in table.to_pylist() if row["kind"] == "message"]
+    offsets = {row["body"].rstrip(b".").decode(): row["physical_offset"] for row in rows}
+    if all_kept:
+        assert acknowledged.items() <= offsets.items()
+    threads = defaultdict(list)
+    for key in offsets:
+        run, thread, number = key.split("-")
+        threads[run, thread].append(int(number))
+    for numbers in threads.values():
+        assert sorted(numbers) == list(range(len(numbers))), "messages in the middle are missing"
+    queues: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for row in sorted(rows, key=lambda row: row["physical_offset"]):
+        queue = queues[row["topic"], row["queue_id"]]
+        assert row["queue_offset"] == len(queue), "a queue has a gap"
+        queue.append(row["physical_offset"])
+    for queue in iter_queues(layout.consumequeue):
+        entries = consume_queue.read_queue(consume_queue.list_files(queue.path))["offset"].tolist()
+        assert entries == queues.pop((queue.topic, queue.queue_id), []), "a queue isn't the log's"
+    assert not any(queues.values()), "a queue is missing"
+    with open_index(layout, config) as index:
+        for key, offset in offsets.items():
+            topic = f"topic{key.split('-')[1]}"
+            assert offset in index.lookup(topic, key, 64), f"the index lacks {key}"
+
+
+def kill_loop(work: Path, runs: int, seed: int) -> None:
+    """:raises AssertionError: a promise was broken."""
+    chance = random.Random(seed)
+    acknowledged: dict[str, int] = {}
+    for run in range(runs):
+        number, life = divmod(run, KILLS_A_STORE)
+        if life == 0:
+            acknowledged = {}
+            settings = SETTINGS[number % len(SETTINGS)]
+            root = work / str(number)
+            config = write_conf(work / "conf", root, messageIndexSafe=True, **settings)
+        acknowledged |= kill_once(config, run, chance)
+        with open_store(config) as store:
+            assert store.wait_until_dispatched()
+        # What the pool had not written into a file yet went with the process.
+        kept = "transientStorePoolEnable" not in settings
+        check(config, acknowledged, all_kept=kept)
+        sys.stdout.write(f"run {run}: {len(acknowledged)} messages, {settings or 'ASYNC_FLUSH'}\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=1)
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        kill_loop(Path(directory), asked.runs, asked.seed)
