@@ -85,8 +85,8 @@ def validation_calendar(reader: JournalReader, name: str, year: int) -> Calendar
         return CalendarAnswer(())
     start_ms, end_ms = (int(datetime(one, 1, 1, tzinfo=UTC).timestamp()) * 1000 for one in (year, year + 1))
     verdicts = reader.verdicts(store_id, start_ms, end_ms)
-    incidents = reader.incidents(store_id, since_ms=start_ms, limit=_MOST_INCIDENTS)
-    return CalendarAnswer(tuple(_days(verdicts, [one for one in incidents if one.at_ms < end_ms])))
+    incidents = reader.incidents(store_id, since_ms=start_ms, until_ms=end_ms, limit=_MOST_INCIDENTS)
+    return CalendarAnswer(tuple(_days(verdicts, incidents)))
 
 
 def _days(verdicts: Iterable[Verdict], incidents: Iterable[Incident]) -> Iterator[Day]:

@@ -15,9 +15,8 @@ from sqlalchemy import Connection
 from storage_engine.console.refused import Column, Columns, exact_refused_spans
 from storage_engine.console.rules import Rules, rules_of
 from storage_engine.console.windows import Spans, window_spans
-from storage_engine.journal.answers import Incident
+from storage_engine.journal.answers import Drift
 from storage_engine.journal.queries import JournalReader
-from storage_engine.journal.records import Step
 from storage_engine.journal.run_rows import Cleanup
 from storage_engine.journal.sample_columns import (
     Bucket,
@@ -40,7 +39,6 @@ _MOST_SAMPLES = 1_300
 """So many are shown as they are; gaps between them take points, too."""
 _GAP = 3
 """A time without samples is a gap where it is so many times as long as usual."""
-_MOST_INCIDENTS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +54,15 @@ class RuleLine:
 
 @dataclass(frozen=True, slots=True)
 class DriftMark:
-    """What somebody else did to the store."""
+    """What somebody else did to the store; see :class:`storage_engine.journal.answers.Drift`.
+
+    :param what: the last thing.
+    """
 
     at_ms: int
     what: str
+    times: int
+    until_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +118,7 @@ def chart(reader: JournalReader, name: str, start_ms: int, end_ms: int) -> Chart
         refused=refused,
         rules=tuple(_rule_line(one) for one in rules),
         cleanups=reader.cleanups(store_id, start_ms, end_ms),
-        drift=tuple(_drift(reader.incidents(store_id, since_ms=start_ms, limit=_MOST_INCIDENTS), end_ms)),
+        drift=tuple(_drift_mark(one) for one in reader.drifts(store_id, start_ms, end_ms)),
     )
 
 
@@ -212,8 +215,6 @@ def _rule_line(rules: Rules) -> RuleLine:
     )
 
 
-def _drift(incidents: Sequence[Incident], end_ms: int) -> Iterator[DriftMark]:
-    for one in reversed(incidents):
-        if one.step == Step.DRIFT and one.at_ms < end_ms:
-            found = one.details["disturbance"]
-            yield DriftMark(one.at_ms, f"{found['kind']}: {found['detail']}")
+def _drift_mark(drift: Drift) -> DriftMark:
+    found = drift.details["disturbance"]
+    return DriftMark(drift.at_ms, f"{found['kind']}: {found['detail']}", drift.times, drift.until_ms)

@@ -19,7 +19,6 @@ from storage_engine.exceptions import BadInputError
 from storage_engine.journal.queries import JournalReader
 from storage_engine.model.course import (
     DAY_MS,
-    FLAT_PROFILE,
     Advice,
     BrokerRules,
     Course,
@@ -276,13 +275,7 @@ def _changed_start(start: CourseStart, asked: WhatIfQuestion) -> CourseStart:
         bytes_per_day=start.ingest.bytes_per_day
         if asked.ingest.bytes_per_day is None
         else asked.ingest.bytes_per_day,
-        profile=_profile(start.ingest.profile, asked.ingest.profile),
+        profile=start.ingest.profile if asked.ingest.profile is None else asked.ingest.profile,
         factor=start.ingest.factor if asked.ingest.factor is None else asked.ingest.factor,
     )
     return start.changed(disk_bytes=asked.disk_bytes, ingest=ingest)
-
-
-def _profile(today: tuple[float, ...], asked: tuple[float, ...] | None) -> tuple[float, ...]:
-    if asked is None:
-        return today
-    return asked if len(asked) != len(FLAT_PROFILE) or any(asked) else FLAT_PROFILE

@@ -117,6 +117,22 @@ class GroupRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Drift:
+    """What somebody else did to a store; or several such things, told as one.
+
+    :param at_ms: of several, the first one.
+    :param details: of several, those of the last one.
+    :param times: how many are told.
+    :param until_ms: of several, the last one.
+    """
+
+    at_ms: int
+    details: Mapping[str, Any]
+    times: int
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Findings:
     """What the last look between two cleanups found."""
 

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, select
+from sqlalchemy import Connection, Row, Select, func, select
 
-from storage_engine.journal.answers import Incident, SegmentRow
+from storage_engine.journal.answers import Drift, Incident, SegmentRow
 from storage_engine.journal.records import Phase, Step
 from storage_engine.journal.schema import (
     BECAME_OF_SEGMENT,
@@ -23,11 +23,15 @@ from storage_engine.journal.schema import (
 _STATES = {Step.ARCHIVE.value: "archived", Step.SEALED.value: "archived", Step.RELEASE.value: "deleted"}
 """What the result of a step makes of a segment."""
 
+_PARTS = 60
+"""Of a span; many drifts within one are told as one."""
 _MOST_RUNS = 500
 """In one query; databases take a bounded number of parameters."""
 
 
-def incidents(connection: Connection, store_id: str, since_ms: int, limit: int) -> tuple[Incident, ...]:
+def incidents(
+    connection: Connection, store_id: str, since_ms: int, until_ms: int | None, limit: int
+) -> tuple[Incident, ...]:
     """Return what others did, losses that were accepted, and steps that failed, the newest first."""
     newest = (
         select(events.c.id)
@@ -36,6 +40,8 @@ def incidents(connection: Connection, store_id: str, since_ms: int, limit: int) 
         .order_by(events.c.id.desc())
         .limit(limit)
     )
+    if until_ms is not None:
+        newest = newest.where(events.c.at_ms < until_ms)
     # Payloads are read of these alone.
     query = (
         select(runs.c.run_key, events)
@@ -47,6 +53,45 @@ def incidents(connection: Connection, store_id: str, since_ms: int, limit: int) 
         Incident(row.run_key, row.step, row.subject, row.at_ms, row.payload)
         for row in connection.execute(query)
     )
+
+
+def drifts(connection: Connection, store_id: str, start_ms: int, end_ms: int, most: int) -> tuple[Drift, ...]:
+    """Return what others did from a moment to another, which is not included, by time.
+
+    :param most: more are told together, so that each is part of what is told.
+    """
+    at_ms = events.c.at_ms
+    where = (
+        runs.c.store_id == store_id,
+        at_ms >= start_ms,
+        at_ms < end_ms,
+        IS_INCIDENT,
+        events.c.step == Step.DRIFT.value,
+        events.c.phase == Phase.RESULT.value,
+    )
+    of_runs = events.join(runs, events.c.run_id == runs.c.id)
+    some = connection.execute(select(events.c.id).select_from(of_runs).where(*where).limit(most + 1)).all()
+    if not some:
+        return ()
+    width_ms = max(1, -(-(end_ms - start_ms) // _PARTS))
+    part = events.c.id if len(some) <= most else (at_ms - start_ms) // width_ms
+    together = (
+        select(
+            func.min(at_ms).label("first_ms"),
+            func.max(at_ms).label("until_ms"),
+            func.count().label("times"),
+            func.max(events.c.id).label("last_id"),
+        )
+        .select_from(of_runs)
+        .where(*where)
+        .group_by(part)
+    )
+    rows = connection.execute(together).all()
+    # Payloads are read of the last ones alone.
+    last = select(events.c.id, events.c.payload).where(events.c.id.in_([row.last_id for row in rows]))
+    payloads = {row.id: row.payload for row in connection.execute(last)}
+    found = [Drift(row.first_ms, payloads[row.last_id], row.times, row.until_ms) for row in rows]
+    return tuple(sorted(found, key=lambda one: one.at_ms))
 
 
 def segments(connection: Connection, store_id: str, limit: int) -> tuple[SegmentRow, ...]:

@@ -24,6 +24,7 @@ from storage_engine.credentials import without_secrets
 from storage_engine.exceptions import BadInputError, JournalUnavailableError
 from storage_engine.journal import event_queries, topic_days
 from storage_engine.journal.answers import (
+    Drift,
     Findings,
     GroupRow,
     Incident,
@@ -145,12 +146,20 @@ class JournalReader:
         rows = self.read(lambda connection: connection.execute(query).all())
         return tuple(run_row(row) for row in rows)
 
-    def cleanups(self, store_id: str, start_ms: int, end_ms: int, *, limit: int = 500) -> tuple[Cleanup, ...]:
-        """Return the runs that deleted something, or were to and didn't, by time; the newest ones.
+    def cleanups(self, store_id: str, start_ms: int, end_ms: int, *, most: int = 500) -> tuple[Cleanup, ...]:
+        """Return the runs that deleted something, or were to and didn't, by time.
 
         :param start_ms: from this moment on, up to ``end_ms``, which is not included.
+        :param most: more are told together.
         """
-        return self.read(lambda c: read_cleanups(c, store_id, start_ms, end_ms, limit))
+        return self.read(lambda c: read_cleanups(c, store_id, start_ms, end_ms, most))
+
+    def drifts(self, store_id: str, start_ms: int, end_ms: int, *, most: int = 200) -> tuple[Drift, ...]:
+        """Return what others did to a store between two moments, by time.
+
+        :param most: more are told together.
+        """
+        return self.read(lambda c: event_queries.drifts(c, store_id, start_ms, end_ms, most))
 
     def verdicts(
         self, store_id: str, start_ms: int, end_ms: int, *, limit: int = 20_000
@@ -231,9 +240,14 @@ class JournalReader:
                 last_min, last_max = row.min_offset, row.max_offset
         return tuple(found)
 
-    def incidents(self, store_id: str, *, since_ms: int = 0, limit: int = 200) -> tuple[Incident, ...]:
-        """Return what others did, losses that were accepted, and steps that failed, the newest first."""
-        return self.read(lambda connection: event_queries.incidents(connection, store_id, since_ms, limit))
+    def incidents(
+        self, store_id: str, *, since_ms: int = 0, until_ms: int | None = None, limit: int = 200
+    ) -> tuple[Incident, ...]:
+        """Return what others did, losses that were accepted, and steps that failed, the newest first.
+
+        :param until_ms: only what was before; None: all.
+        """
+        return self.read(lambda c: event_queries.incidents(c, store_id, since_ms, until_ms, limit))
 
     def segments(self, store_id: str, *, limit: int = 1_000) -> tuple[SegmentRow, ...]:
         """Return the segments that runs archived or deleted last, the newest first; each once.

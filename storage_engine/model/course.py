@@ -84,7 +84,7 @@ class Ingest:
         """
         :raises BadInputError: it can't be what a store takes in.
         """
-        _require(0 <= self.bytes_per_day <= _MOST_BYTES, "bytes_per_day", "0 or more", self.bytes_per_day)
+        _require_bytes("bytes_per_day", self.bytes_per_day, least=0)
         _require(len(self.profile) == HOURS_A_DAY, "profile", "24 weights, one an hour", len(self.profile))
         weights = all(0 <= weight <= _MOST_BYTES for weight in self.profile)
         _require(
@@ -164,9 +164,9 @@ class CourseStart:
         """
         :raises BadInputError: no store can be so.
         """
-        _require(0 < self.disk_bytes <= _MOST_BYTES, "disk_bytes", "above 0", self.disk_bytes)
-        _require(0 <= self.other_bytes <= _MOST_BYTES, "other_bytes", "0 or more", self.other_bytes)
-        _require(0 < self.segment_bytes <= _MOST_BYTES, "segment_bytes", "above 0", self.segment_bytes)
+        _require_bytes("disk_bytes", self.disk_bytes)
+        _require_bytes("other_bytes", self.other_bytes, least=0)
+        _require_bytes("segment_bytes", self.segment_bytes)
         is_part = 0 <= self.active_bytes < self.segment_bytes
         _require(is_part, "active_bytes", "less than a segment", self.active_bytes)
         _require(0 <= self.dependents_share <= 100, "dependents_share", "0 to 100", self.dependents_share)
@@ -180,11 +180,19 @@ class CourseStart:
     def log_bytes(self) -> int:
         return sum(run.segments * run.size_bytes for run in self.runs) + self.active_bytes
 
+    @property
+    def used_bytes(self) -> int:
+        """Return what is on the disk."""
+        return self.other_bytes + self.log_bytes + int(self.log_bytes * self.dependents_share)
+
     def changed(self, *, disk_bytes: int | None = None, ingest: Ingest | None = None) -> CourseStart:
         """Return the same store on a disk of another size, or with another ingest.
 
-        :raises BadInputError: a size or an ingest that can't be.
+        :raises BadInputError: a size or an ingest that can't be, such as a disk too small for what is on it.
         """
+        if disk_bytes is not None:
+            # A disk as it is may be a little smaller than what is estimated to be on it.
+            _require_bytes("disk_bytes", disk_bytes, least=min(self.used_bytes, self.disk_bytes))
         return replace(
             self,
             disk_bytes=self.disk_bytes if disk_bytes is None else disk_bytes,
@@ -374,3 +382,7 @@ def estimated_runs(
 def _require(holds: bool, what: str, expected: str, found: object) -> None:
     if not holds:
         raise BadInputError(f"{what}: expected {expected}, found {found!r}.")
+
+
+def _require_bytes(what: str, found: int, *, least: int = 1) -> None:
+    _require(least <= found <= _MOST_BYTES, what, f"{least} to {_MOST_BYTES}", found)

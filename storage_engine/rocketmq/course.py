@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo
 from storage_engine.exceptions import SimulationTooLongError
 from storage_engine.model.course import Course, CourseStart
 from storage_engine.model.course_record import CourseRecord
+from storage_engine.model.daily_hours import hour_changes_ms
 from storage_engine.model.ingest import Inflow
 from storage_engine.model.plan import PlanRequest, Reason, Urgency
 from storage_engine.model.store import DiskUsage, StoreSnapshot, percent_rounded_up
@@ -28,7 +29,6 @@ from storage_engine.rocketmq.rules import (
     expires_ms,
     triggers,
 )
-from storage_engine.rocketmq.window import window_changes_ms
 
 SHARE_UNIT = 1_000_000
 """Shares of the log are counted in parts of it."""
@@ -83,7 +83,7 @@ class _Walk:
         self.accepted = True
         self.refused_bytes = 0
         self.share_parts = SHARE_UNIT + round(start.dependents_share * SHARE_UNIT)
-        self.window_changes = window_changes_ms(start.now_ms, self.end_ms, delete_hours(config), zone)
+        self.window_changes = hour_changes_ms(start.now_ms, self.end_ms, delete_hours(config), zone)
         self.causes: dict[tuple[int, bool], tuple[tuple[str, ...], bool]] = {}
         self.deadline = time.thread_time() + limit_seconds
         self.limit_seconds = limit_seconds

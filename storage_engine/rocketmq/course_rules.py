@@ -17,11 +17,12 @@ from storage_engine.model.course import (
     RuleLevels,
     RuleSetting,
 )
+from storage_engine.model.daily_hours import hour_spans_ms
 from storage_engine.rocketmq.course import course
 from storage_engine.rocketmq.course_advice import advice
 from storage_engine.rocketmq.course_settings import SETTINGS, config_of, unsupported, values_of
 from storage_engine.rocketmq.rules import NOTICE_LEVEL_PERCENT, delete_hours
-from storage_engine.rocketmq.window import time_zone, window_changes_ms
+from storage_engine.rocketmq.window import time_zone
 
 
 class RocketMQRules(BrokerRules):
@@ -57,9 +58,7 @@ class RocketMQRules(BrokerRules):
         self, values: Mapping[str, str], time_zone: str, start_ms: int, end_ms: int
     ) -> tuple[tuple[int, int], ...]:
         _check_horizon(end_ms - start_ms)
-        changes = window_changes_ms(start_ms, end_ms, self.hours(values), _zone(time_zone))
-        closings = (*changes[1::2], end_ms)
-        return tuple(zip(changes[::2], closings, strict=False))
+        return hour_spans_ms(start_ms, end_ms, self.hours(values), _zone(time_zone))
 
     def course(
         self,

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
 import tzlocal
 
 from storage_engine.exceptions import BadInputError
+from storage_engine.model.daily_hours import STEP_MS, in_hours
 
 HOUR_MS = 3_600_000
-
-_STEP_MS = 900_000
-"""Local hours begin at a quarter of an hour in UTC, in every zone and at every change of the clock."""
 
 _SEARCH_MS = 8 * 24 * HOUR_MS
 """An hour that a day leaves out (a change of the clock, a skipped date) comes again within days."""
@@ -40,7 +37,7 @@ def in_window(now_ms: int, hours: Collection[int], zone: ZoneInfo) -> bool:
 
     :param hours: from ``broker_config.parse_delete_when``.
     """
-    return _local(now_ms, zone).hour in hours
+    return in_hours(now_ms, hours, zone)
 
 
 def next_window_ms(now_ms: int, hours: Collection[int], zone: ZoneInfo) -> int | None:
@@ -54,27 +51,6 @@ def next_window_ms(now_ms: int, hours: Collection[int], zone: ZoneInfo) -> int |
         return now_ms
     if not any(0 <= hour <= 23 for hour in hours):
         return None
-    first = now_ms - now_ms % _STEP_MS + _STEP_MS
-    steps = range(first, first + _SEARCH_MS, _STEP_MS)
+    first = now_ms - now_ms % STEP_MS + STEP_MS
+    steps = range(first, first + _SEARCH_MS, STEP_MS)
     return next((moment for moment in steps if in_window(moment, hours, zone)), None)
-
-
-def window_changes_ms(start_ms: int, end_ms: int, hours: Collection[int], zone: ZoneInfo) -> tuple[int, ...]:
-    """Return when the window opens, closes, opens and so on: an opening first, then in turn.
-
-    One that is open at the start opens there.
-
-    :param end_ms: no change behind it.
-    """
-    found, is_open = list[int](), False
-    moment_ms = start_ms
-    while moment_ms <= end_ms:
-        if in_window(moment_ms, hours, zone) is not is_open:
-            found.append(moment_ms)
-            is_open = not is_open
-        moment_ms += _STEP_MS - moment_ms % _STEP_MS
-    return tuple(found)
-
-
-def _local(moment_ms: int, zone: ZoneInfo) -> datetime:
-    return datetime.fromtimestamp(moment_ms // 1000, UTC).astimezone(zone)

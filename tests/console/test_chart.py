@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -20,8 +22,9 @@ from storage_engine.console.windows import Spans
 from storage_engine.journal.journal import Journal
 from storage_engine.journal.levels import put_levels
 from storage_engine.journal.queries import JournalReader
+from storage_engine.journal.records import Phase, Step
+from storage_engine.journal.schema import events, reports, runs, samples
 from storage_engine.journal.schema import levels as level_rows
-from storage_engine.journal.schema import samples
 from storage_engine.model.store import DiskUsage
 from tests.console.conftest import NOW_MS
 
@@ -125,6 +128,57 @@ def test_peaks_drops_and_crossings_survive(
         # A drop or a rise is in the chart as large as it was, and so crosses each level that it crossed.
         assert max(near) >= max(earlier, later)
         assert min(near) <= min(earlier, later)
+
+
+def test_no_cleanup_and_no_drift_of_a_long_span_is_left_out(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/journal.db"
+    journal, reader = Journal(url), JournalReader(url)
+    store_id = journal.add_store("/s", "rocketmq", name="s").store_id
+    kinds = [("done", "space-full"), ("failed", "space-full"), ("done", "time-up"), ("blocked", "time-up")]
+    numbers = range(1, 9_001)
+
+    def write(connection: Connection) -> None:
+        connection.execute(
+            insert(runs),
+            [
+                {"id": n, "store_id": store_id, "run_key": f"dag/{n}", "state": "finished", "request": {},
+                 "created_at_ms": n * 15 * MINUTE_MS, "finished_at_ms": n * 15 * MINUTE_MS + 1}
+                for n in numbers
+            ],
+        )  # fmt: skip
+        connection.execute(
+            insert(reports),
+            [
+                {"run_id": n, "version": 1, "at_ms": n, "outcome": kinds[n % 97 % 4][0],
+                 "causes": kinds[n % 97 % 4][1], "deleted_segments": 2, "freed_bytes": 3,
+                 "report": bytes(3_000)}
+                for n in numbers
+            ],
+        )  # fmt: skip
+        details = {"disturbance": {"kind": "segment-gone", "detail": "it"}}
+        connection.execute(
+            insert(events),
+            [
+                {"run_id": n, "step": Step.DRIFT.value, "phase": Phase.RESULT.value, "subject": str(n),
+                 "payload": details, "at_ms": n * 15 * MINUTE_MS}
+                for n in numbers
+            ],
+        )  # fmt: skip
+
+    journal._database.write(write)
+    began = time.process_time()
+    whole = chart(reader, "s", 0, 94 * DAY_MS)
+    assert time.process_time() - began < 1
+    assert 60 < len(whole.cleanups) <= 500
+    assert sum(one.runs for one in whole.cleanups) == sum(one.times for one in whole.drift) == len(numbers)
+    assert sum(one.freed_bytes for one in whole.cleanups) == 3 * len(numbers)
+    assert {(one.outcome, *one.causes) for one in whole.cleanups} == set(kinds)
+    assert all(one.at_ms <= one.until_ms for one in (*whole.cleanups, *whole.drift))
+    # An old span has its own, however many came after it; and of few, each is told by itself.
+    old = chart(reader, "s", DAY_MS, 2 * DAY_MS)
+    assert [one.run_key for one in old.cleanups] == [f"dag/{n}" for n in range(96, 192)]
+    assert {one.runs for one in old.cleanups} == {1}
+    assert [one.at_ms for one in old.drift] == [n * 15 * MINUTE_MS for n in range(96, 192)]
 
 
 def test_refused_spans_begin_and_end_where_looks_say_so() -> None:

@@ -46,6 +46,14 @@ def test_an_hour_that_the_clock_skips_is_no_window_and_one_that_comes_twice_is_t
     assert span == (ms("2026-10-25T00:00"), ms("2026-10-25T02:00"))
 
 
+def test_half_an_hour_that_comes_twice_is_half_an_hour_more() -> None:
+    # On 2026-04-05 the clock of Lord Howe goes from 02:00 back to 01:30.
+    (span,) = window_spans(
+        Windows((1,), "Australia/Lord_Howe"), ms("2026-04-04T12:00"), ms("2026-04-05T12:00")
+    )
+    assert span == (ms("2026-04-04T14:00"), ms("2026-04-04T15:30"))
+
+
 def test_hours_that_no_day_has_and_zones_that_there_are_not_are_no_window() -> None:
     assert window_spans(Windows((99,), "UTC"), 0, 9 * DAY_MS) == ()
     assert window_spans(Windows((4,), "Nowhere/Atall"), 0, 9 * DAY_MS) == ()

@@ -100,7 +100,8 @@ def test_no_question_scans_the_events(tmp_path: Path) -> None:
         driver: Any = connection.connection.driver_connection
         statements: list[str] = []
         driver.set_trace_callback(statements.append)
-        event_queries.incidents(connection, "s", 0, 10)
+        event_queries.incidents(connection, "s", 0, None, 10)
+        event_queries.drifts(connection, "s", 0, 9, 10)
         event_queries.segments(connection, "s", 10)
         driver.set_trace_callback(None)
         explained = [row for one in statements for row in driver.execute(f"EXPLAIN QUERY PLAN {one}")]

@@ -40,6 +40,16 @@ def test_the_log_is_its_segments_and_what_is_written_behind_them() -> None:
     assert START.log_bytes == 40 * GIB + GIB // 2
 
 
+def test_a_disk_has_room_for_what_is_on_it() -> None:
+    used_bytes = START.used_bytes
+    assert used_bytes == START.other_bytes + START.log_bytes + int(START.log_bytes * START.dependents_share)
+    assert START.changed(disk_bytes=used_bytes).disk_bytes == used_bytes
+    with pytest.raises(
+        BadInputError, match=f"disk_bytes: expected {used_bytes} to .*, found {used_bytes - 1}"
+    ):
+        START.changed(disk_bytes=used_bytes - 1)
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [("disk_bytes", 0), ("other_bytes", -1), ("segment_bytes", 0), ("dependents_share", -0.1)],

@@ -7,6 +7,9 @@ import { counted, t } from "./language.js";
 
 const APART_PX = 13;
 
+/** Of how many things marks tell: the server makes one of many. */
+const together = (marks) => marks.reduce((sum, mark) => sum + (mark.count ?? 1), 0);
+
 /** The marks of a chart; those that would cover each other become one. */
 export class MarkLane {
   constructor(chart) {
@@ -48,8 +51,9 @@ export class MarkLane {
     const [first] = cluster.marks;
     const causes = new Set(cluster.marks.map((mark) => mark.cause));
     const tone = cluster.marks.some((mark) => mark.tone === "bad") ? "bad" : first.tone;
-    const many = cluster.marks.length > 1;
-    const label = many ? counted("marks_together", cluster.marks.length) : `${moment(first.at_ms)} ${first.label}`;
+    const count = together(cluster.marks);
+    const many = count > 1;
+    const label = cluster.marks.length > 1 ? counted("marks_together", count) : `${moment(first.at_ms)} ${first.label}`;
     return h(
       "button",
       {
@@ -73,7 +77,7 @@ export class MarkLane {
   }
 
   zoomTo(marks) {
-    const [from, to] = [marks[0].at_ms, marks[marks.length - 1].at_ms];
+    const [from, to] = [marks[0].at_ms, Math.max(...marks.map((mark) => mark.until_ms ?? mark.at_ms))];
     const around = Math.max((to - from) * 0.25, 1_800_000);
     this.chart.zoom(from - around, to + around);
   }
@@ -83,9 +87,9 @@ export class MarkLane {
     const shown = cluster.marks.slice(-4);
     replace(
       this.tip,
-      cluster.marks.length > shown.length ? h("p", null, counted("marks_together", cluster.marks.length)) : null,
+      cluster.marks.length > shown.length ? h("p", null, counted("marks_together", together(cluster.marks))) : null,
       shown.map((mark) => [h("p", { class: "tip-title" }, moment(mark.at_ms), " ", mark.label), h("p", null, mark.text)]),
-      h("p", { class: "dim" }, cluster.marks.length > 1 ? t("mark_zoom") : shown[0].href ? t("mark_open") : t("mark_no_report")),
+      h("p", { class: "dim" }, together(cluster.marks) > 1 ? t("mark_zoom") : shown[0].href ? t("mark_open") : t("mark_no_report")),
     );
     this.tip.hidden = false;
     const room = this.element.clientWidth - this.tip.offsetWidth;

@@ -47,18 +47,23 @@ function cleanupMark(one, store) {
     ? t("mark_went", { segments: counted("segments", one.deleted_segments), size: bytes(one.freed_bytes) })
     : t("mark_nothing_went");
   const [dag, run] = splitKey(one.run_key);
+  const said = { causes: causes.map((cause) => named("cause", cause)).join(t("and")) || t("unknown") };
+  const isOne = one.runs === 1;
   return {
     at_ms: one.at_ms,
+    until_ms: one.until_ms,
+    count: one.runs,
     cause: causes.length > 1 ? "several" : (causes[0] ?? "manual"),
-    label: t("mark_cleanup", { causes: causes.map((cause) => named("cause", cause)).join(t("and")) || t("unknown") }),
+    label: isOne ? t("mark_cleanup", said) : `${counted("marks_together", one.runs)}: ${said.causes}`,
     text: `${went} ${t("mark_outcome", { outcome: named("outcome", one.outcome ?? "open") })}`,
     tone: BAD.has(one.outcome) ? "bad" : one.outcome === "done" ? "done" : "quiet",
-    href: reportUrl(store, { dag_id: one.dag_id ?? dag, run_id: one.run_id ?? run, has_report: one.has_report }),
+    href: isOne && reportUrl(store, { dag_id: one.dag_id ?? dag, run_id: one.run_id ?? run, has_report: one.has_report }),
   };
 }
 
 function driftMark(one) {
-  return { at_ms: one.at_ms, cause: "several", label: t("mark_drift"), text: one.what, tone: "bad", href: null };
+  const label = one.times === 1 ? t("mark_drift") : `${t("mark_drift")}: ${one.times} ×`;
+  return { at_ms: one.at_ms, until_ms: one.until_ms, count: one.times, cause: "several", label, text: one.what, tone: "bad", href: null };
 }
 
 /** Return DAG and run of a key that Airflow's runs have; a run at a shell has no DAG. */
