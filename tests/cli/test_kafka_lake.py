@@ -1,0 +1,43 @@
+"""The commands of a lake on a node of Kafka: from making one to what comes back out of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kafka_fixture import unpack
+
+
+@pytest.mark.slow
+def test_a_node_is_archived_verified_exported_and_restored(cli: Any, tmp_path: Path) -> None:
+    node = unpack(tmp_path / "node") / "server.properties"
+    lake = tmp_path / "lake"
+    made = cli("init-lake", "--lake", lake, "--broker-type", "kafka")
+    assert made.out.splitlines()[-1] == f"Next: storage-engine archive STORE --lake {lake}"
+    archived = cli("archive", node, "--lake", lake)
+    assert archived.exit_code == 0
+    # A base offset alone names a segment in each log.
+    assert "txn-1/00000000000000000000 " in archived.out
+    info = cli("lake", "info", "--lake", lake).out
+    assert "segments of  kafka" in info
+    assert "txn-1 " in info
+    assert "records " in info
+    assert cli("verify", node, "--lake", lake, "--level", "store").exit_code == 0
+    exported = cli(
+        "export", "--lake", lake, "--to", tmp_path / "txn.jsonl", "--topic", "txn", "--queue", "1", "--json"
+    )
+    lines = [json.loads(line) for line in (tmp_path / "txn.jsonl").read_text().splitlines()]
+    assert exported.json["message_count"] == len(lines) > 1000
+    assert {line["partition"] for line in lines} == {1}
+    back = tmp_path / "back"
+    restored = cli(
+        "restore", "--lake", lake, "--to", back, "--log", "txn-1", "--from-offset", "300", "--json"
+    )
+    assert len(restored.json["restored"]) > 3
+    for row in restored.json["restored"]:
+        path = Path(row["path"])
+        assert path.read_bytes() == (node.parent / "logs/txn-1" / path.name).read_bytes()
+    assert "No garbage" in cli("gc", "--lake", lake).out
