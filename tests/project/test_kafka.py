@@ -10,10 +10,11 @@ import pytest
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.kafka.layout import read_node
 from tests.integration.kafka_broker import VERSIONS, admin_of, make_topics, produce, running_kafka
+from tests.rounds import again_but
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", again_but(VERSIONS, VERSIONS[-1]))
 def test_a_node_serves_what_it_left_when_it_was_stopped(version: str, tmp_path: Path) -> None:
     directories = f"{tmp_path}/a,{tmp_path}/b"
     with running_kafka(tmp_path, version, {"log.dirs": directories}) as kafka:
@@ -29,6 +30,7 @@ def test_a_node_serves_what_it_left_when_it_was_stopped(version: str, tmp_path: 
     assert not [one for one in psutil.process_iter(["cmdline"]) if str(tmp_path) in str(one.info["cmdline"])]
 
 
+@pytest.mark.again
 @pytest.mark.integration
 def test_a_node_that_does_not_start_says_why(tmp_path: Path) -> None:
     with (

@@ -5,6 +5,7 @@ Nothing here changes a cluster. No message shows a setting's value that may be a
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -25,13 +26,16 @@ from storage_engine.model.live import LiveBroker
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
-    from confluent_kafka.admin import AdminClient
+    from confluent_kafka.admin import AdminClient, DescribeClusterResult
 
 Answer = TypeVar("Answer")
 Key = TypeVar("Key")
 
 TIMEOUT_SECONDS = 15.0
 """How long a request may take; a cluster that elects a leader takes a few."""
+_POLL_SECONDS = 0.2
+_SHUT_OUT_SECONDS = 2.0
+"""How long another broker may still let us in."""
 _MOST_AT_ONCE = 500
 _BOOTSTRAP = "bootstrap.servers"
 _MAX_CONFIG_BYTES = 1 << 20
@@ -108,6 +112,7 @@ class Cluster:
         self.address = settings[_BOOTSTRAP]
         self._secrets = property_secrets(settings) | {settings[name] for name in _HIDDEN if name in settings}
         self._trouble = ""
+        self._is_shut_out = False
         self.admin = self._connected(settings)
 
     def answer(self, what: str, future: Future[Answer]) -> Answer:
@@ -117,8 +122,17 @@ class Cluster:
         :raises BrokerUnavailableError: nobody answers.
         :raises BrokerRefusedError: the cluster says no; its code says why.
         """
+        begun = time.monotonic()
         with self._errors(what):
-            return future.result(TIMEOUT_SECONDS + 5)
+            while True:
+                try:
+                    return future.result(_POLL_SECONDS)
+                except TimeoutError:
+                    self.admin.poll(0)
+                    waited = time.monotonic() - begun
+                    # Who isn't let in once isn't let in later: the client would go on trying.
+                    if waited > TIMEOUT_SECONDS + 5 or (self._is_shut_out and waited > _SHUT_OUT_SECONDS):
+                        raise
 
     def answers(
         self,
@@ -140,12 +154,12 @@ class Cluster:
                 except BrokerRefusedError as error:
                     yield key, error
 
-    def check_reached(self) -> None:
-        """
+    def described(self) -> DescribeClusterResult:
+        """Return what the cluster says of itself.
+
         :raises BrokerUnavailableError: no broker answers, or none takes our credentials.
         """
-        with self._errors("its metadata"):
-            self.admin.list_topics(timeout=TIMEOUT_SECONDS)
+        return self.answer("what it is", self.admin.describe_cluster(request_timeout=TIMEOUT_SECONDS))
 
     def _connected(self, settings: Mapping[str, str]) -> AdminClient:
         from confluent_kafka import KafkaException
@@ -167,6 +181,7 @@ class Cluster:
         """Keep why no connection is made: a request only says that it waited in vain."""
         from confluent_kafka import KafkaError as Codes
 
+        self._is_shut_out = self._is_shut_out or error.code() in (Codes._AUTHENTICATION, Codes._SSL)
         if error.code() != Codes._ALL_BROKERS_DOWN:
             self._trouble = self.shown(error.str())
 
@@ -176,13 +191,11 @@ class Cluster:
 
     @contextmanager
     def _errors(self, what: str) -> Iterator[None]:
-        from concurrent.futures import TimeoutError as NoAnswer
-
         from confluent_kafka import KafkaException
 
         try:
             yield
-        except (KafkaException, NoAnswer) as error:
+        except (KafkaException, TimeoutError) as error:
             found = error.args[0] if isinstance(error, KafkaException) else None
             # Local errors are below 0: nobody has answered.
             if found is not None and found.code() > 0:
@@ -192,8 +205,8 @@ class Cluster:
                     code=found.code(),
                     remark=self.shown(found.str()),
                 ) from error
-            self.admin.poll(0)
             said = "no answer in time" if found is None else self.shown(found.str())
+            self.admin.poll(0)
             more = f" ({self._trouble})" if self._trouble else ""
             raise BrokerUnavailableError(
                 f"{self.address}: asked for {what}, expected an answer of the cluster, found: {said}{more}"

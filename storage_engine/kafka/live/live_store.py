@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from storage_engine.kafka.file_names import METADATA_TOPIC
 from storage_engine.kafka.layout import Node
-from storage_engine.kafka.live.client import TIMEOUT_SECONDS, Cluster
+from storage_engine.kafka.live.client import Cluster
 from storage_engine.kafka.live.observe import observe
 from storage_engine.kafka.live.overlay import with_live
 from storage_engine.kafka.store import KafkaStore, open_store
@@ -84,7 +84,7 @@ def running_cluster(live: LiveBroker) -> RunningBroker:
     :raises BrokerError: it can't be asked.
     """
     cluster = Cluster(live)
-    found = cluster.answer("what it is", cluster.admin.describe_cluster(request_timeout=TIMEOUT_SECONDS))
+    found = cluster.described()
     brokers = count_text(len(found.nodes), "broker")
     return RunningBroker(
         address=cluster.address,

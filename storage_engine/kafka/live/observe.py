@@ -28,7 +28,7 @@ def observe(cluster: Cluster, partitions: Collection[PartitionDirectory], now_ms
     :raises BrokerUnavailableError: nobody answers.
     :raises BrokerRefusedError: the account may not even ask which cluster it is.
     """
-    described = cluster.answer("what it is", cluster.admin.describe_cluster(request_timeout=TIMEOUT_SECONDS))
+    described = cluster.described()
     topics = _topics(cluster, sorted({one.topic for one in partitions}))
     asked = {
         one.log: _of_topic(topics[one.topic], one.partition)

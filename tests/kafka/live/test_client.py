@@ -95,8 +95,8 @@ def test_a_setting_that_the_library_does_not_take_is_named(setting: str, value: 
 def test_a_cluster_that_does_not_answer_is_one_error_that_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("storage_engine.kafka.live.client.TIMEOUT_SECONDS", 1.0)
     cluster = Cluster(LiveBroker("127.0.0.1:1"))
-    with pytest.raises(BrokerUnavailableError, match=r"^127\.0\.0\.1:1: asked for its metadata, .*refused"):
-        cluster.check_reached()
+    with pytest.raises(BrokerUnavailableError, match=r"^127\.0\.0\.1:1: asked for what it is, .*refused"):
+        cluster.described()
 
 
 def test_without_the_client_a_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
