@@ -9,13 +9,13 @@ from shlex import quote
 
 import click
 
-from storage_engine.brokers import default_broker
+from storage_engine.brokers import default_broker, store_around
 from storage_engine.cli.command import command
 from storage_engine.cli.next_line import say_next
 from storage_engine.cli.options import json_option, lake_option, second_lake_option
 from storage_engine.cli.output import print_json, print_table, say
 from storage_engine.cli.progress import progress, waiting
-from storage_engine.cli.values import TargetPath, moment_ms
+from storage_engine.cli.values import NamedPath, TargetPath, moment_ms
 from storage_engine.exceptions import BadInputError, LakeUnavailableError, RestoreError
 from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.config import LakeConfig
@@ -62,6 +62,14 @@ def _segments(
 @click.option("--from-time", metavar="TIME", help="Messages stored at or after TIME.")
 @click.option("--to-time", metavar="TIME", help="Messages stored before TIME.")
 @click.option(
+    "--for-store",
+    "serving",
+    type=NamedPath(dir_okay=False),
+    multiple=True,
+    help="The stopped node that is to serve it, by its server.properties: makes a whole log directory. "
+    "With more replicas each node, first the one to restore for.",
+)
+@click.option(
     "--keep-mtime",
     is_flag=True,
     help="Give files their old time of change; a broker then deletes them at its next window.",
@@ -79,6 +87,7 @@ def restore(
     to_offset: int | None,
     from_time: str | None,
     to_time: str | None,
+    serving: tuple[Path, ...],
     keep_mtime: bool,
     as_json: bool,
 ) -> int:
@@ -109,6 +118,7 @@ def restore(
             span=span,
             lineage=lineage,
             log=log,
+            serving=serving,
             keep_mtime=keep_mtime,
             progress=advance,
         )
@@ -132,6 +142,9 @@ def restore(
     _print_others(chosen[0].lineage, others)
     broker = chosen[0].broker
     kind = "" if broker == default_broker() else f" --broker-type {broker}"
+    if store_around(to_dir) is None:
+        say("These are the segments alone. A broker serves them after a restore for its node: --for-store.")
+        return 0
     say_next(
         f"inspect {quote(str(to_dir))}{kind}",
         "A broker serves these messages once its settings name the new directory; look at it first",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ from storage_engine.model.broker import Broker
 from storage_engine.model.broker_store import BrokerStore, StoreSettings
 
 if TYPE_CHECKING:
-    from storage_engine.model.codec import SegmentCodec
+    from storage_engine.model.codec import RestoredConfig, SegmentCodec
     from storage_engine.model.diagnosis import BrokerDiagnosis
     from storage_engine.model.facts import FactsScope, StoreFacts
     from storage_engine.model.hold import HoldMemory
@@ -45,6 +46,15 @@ class Kafka(Broker):
 
     def segment_path(self, log: str, base_offset: int) -> str:
         return f"{log}/{base_offset:020d}.log"
+
+    def restored_config(self, serving: Sequence[Path]) -> RestoredConfig | None:
+        """Make a log directory for nodes by their ``server.properties``; for none, segments alone."""
+        if not serving:
+            return None
+        from storage_engine.kafka.restored_config import RestoredLogDirectory
+        from storage_engine.kafka.serving_nodes import read_serving_nodes
+
+        return RestoredLogDirectory(read_serving_nodes(serving))
 
     def store_around(self, path: Path) -> Path | None:
         from storage_engine.kafka.layout import store_around

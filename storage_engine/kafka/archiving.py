@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 from storage_engine.exceptions import StorageEngineError, StoreLayoutError
 from storage_engine.kafka.checkpoints import LEADER_EPOCHS, LeaderEpoch, read_leader_epochs
@@ -18,6 +19,7 @@ from storage_engine.kafka.log_faults import holes, topic_fault
 from storage_engine.kafka.open_transactions import open_transactions
 from storage_engine.kafka.partition_metadata import NAME as PARTITION_METADATA
 from storage_engine.kafka.partition_metadata import read_topic_id, text_of
+from storage_engine.kafka.restored_log import START_EVIDENCE
 from storage_engine.kafka.segment_context import context_text
 from storage_engine.kafka.stored_files import read_stored
 from storage_engine.kafka.topic_settings import TopicSettings
@@ -114,7 +116,7 @@ def contexts_of(
             f"log {log.name.log}: expected segments back to back, found that {hole}. Nothing of it was "
             "archived. Bring the segment back, or let its broker copy the log from a replica."
         )
-    epochs = _epochs(log)
+    epochs, log_start = _epochs(log), directory.log_starts.get(log.name.log, 0)
     aborted = list(_aborted(log, segments[0].base_offset))
     for segment in segments:
         first, end = segment.base_offset, segment.end_offset
@@ -123,10 +125,16 @@ def contexts_of(
             segment.id,
             SegmentContext(
                 log_id,
-                {"leader_epochs": [[one.epoch, one.start_offset] for one in epochs_in(epochs, first, end)]},
+                _evidence(epochs_in(epochs, first, end), first, end, log_start),
                 context_text(log.name.topic, log.name.partition, end, inside),
             ),
         )
+
+
+def _evidence(epochs: Sequence[LeaderEpoch], first: int, end: int, log_start: int) -> dict[str, Any]:
+    """Return what a segment's receipt says beside its bytes; the log's start where it lies inside."""
+    found: dict[str, Any] = {"leader_epochs": [[one.epoch, one.start_offset] for one in epochs]}
+    return {**found, START_EVIDENCE: log_start} if first < log_start < end else found
 
 
 def log_id_of(directory: LogDirectory, log: PartitionLog) -> str:

@@ -7,7 +7,7 @@ which each leader's epoch begins.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -93,6 +93,24 @@ def parse_leader_epochs(data: bytes, path: str) -> tuple[LeaderEpoch, ...]:
             raise corrupt(path, at, above, repr(line), _EPOCH_REMEDY)
         found.append(LeaderEpoch(epoch, start))
     return tuple(found)
+
+
+def offsets_text(offsets: Iterable[tuple[str, int, int]]) -> bytes:
+    """Return a log directory's checkpoint.
+
+    :param offsets: topic, partition and offset of each log.
+    """
+    return _text(f"{topic} {partition} {offset}" for topic, partition, offset in offsets)
+
+
+def leader_epochs_text(epochs: Iterable[LeaderEpoch]) -> bytes:
+    """Return a log's checkpoint of epochs."""
+    return _text(f"{one.epoch} {one.start_offset}" for one in epochs)
+
+
+def _text(lines: Iterable[str]) -> bytes:
+    entries = list(lines)
+    return "".join(f"{line}\n" for line in (str(VERSION), str(len(entries)), *entries)).encode()
 
 
 def _number(word: str, most: int) -> int | None:

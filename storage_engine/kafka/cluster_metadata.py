@@ -1,14 +1,15 @@
-"""What a node's copy of the cluster's metadata says of topics: ids, and settings of their own.
+"""What a node's copy of the cluster's metadata says of topics: ids, settings of their own, and replicas.
 
 The log ``__cluster_metadata-0`` and the newest snapshot beside it are batches like any others. Of their
-records only those of topics and settings are read; of which version of Kafka they are matters for no other.
+records only those of topics, settings and, for who asks, partitions are read; of which version of Kafka they
+are matters for no other.
 """
 
 from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,16 +21,30 @@ LOG = f"{METADATA_TOPIC}-0"
 _SNAPSHOT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint\Z", re.ASCII)
 _MAX_BYTES = 1 << 30
 _TOPIC, _PARTITION, _CONFIG, _REMOVE_TOPIC, _FEATURE_LEVEL = 2, 3, 4, 9, 12
+_PARTITION_CHANGE = 5
+_NEWEST_PARTITION = 2
+_LEADER_TAG, _REPLICAS_TAG, _SAME_LEADER = 1, 2, -2
 _VERSION_FEATURE, _NEWEST_VERSION = "metadata.version", 33
 """The newest that Kafka 4.4 knows (MetadataVersion): a later one may keep settings elsewhere."""
+_ALWAYS = frozenset({_TOPIC, _CONFIG, _REMOVE_TOPIC, _FEATURE_LEVEL})
+_OF_PARTITIONS = frozenset({_PARTITION, _PARTITION_CHANGE})
 _OF_BROKER, _OF_TOPIC = 4, 2
 _REMEDY = "Compare the file with another node's."
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """Which nodes have a partition, and how often it has changed its leader."""
+
+    replicas: tuple[int, ...]
+    leader_epoch: int
 
 
 @dataclass(slots=True)
 class ClusterMetadata:
     """Topics and settings, as of the end of this node's copy.
 
+    :param partition_states: by the topic's id and the partition's number; for who asks.
     :param topic_settings: by topic.
     :param node_settings: set while the cluster ran, by node; "" has those of all.
     :param partitions: numbers of a topic's partitions, on whatever nodes they are, by its id.
@@ -39,6 +54,7 @@ class ClusterMetadata:
     topic_settings: dict[str, dict[str, str]] = field(default_factory=dict)
     node_settings: dict[str, dict[str, str]] = field(default_factory=dict)
     partitions: dict[uuid.UUID, set[int]] = field(default_factory=dict)
+    partition_states: dict[tuple[uuid.UUID, int], PartitionState] = field(default_factory=dict)
 
     def partitions_of(self, topic: str) -> frozenset[int]:
         """Return the numbers of a topic's partitions in the whole cluster; none of one that isn't known."""
@@ -50,15 +66,17 @@ class ClusterMetadata:
         return {**self.node_settings.get("", {}), **self.node_settings.get(node_id, {})}
 
 
-def read_cluster_metadata(directory: Path) -> ClusterMetadata:
+def read_cluster_metadata(directory: Path, *, partition_states: bool = False) -> ClusterMetadata:
     """Read a node's copy.
 
     :param directory: of the log.
+    :param partition_states: read them, too: there are many, and few ask.
     :raises CorruptFileError: bytes that are no record of it.
     :raises UnsupportedLayoutError: records of a version that isn't known.
     :raises OSError: it can't be read.
     """
     found = ClusterMetadata()
+    kinds = _ALWAYS | _OF_PARTITIONS if partition_states else _ALWAYS
     names = sorted(path.name for path in directory.iterdir())
     snapshots = [name for name in names if _SNAPSHOT.match(name)]
     begin = 0
@@ -66,13 +84,13 @@ def read_cluster_metadata(directory: Path) -> ClusterMetadata:
         newest = snapshots[-1]
         begin = int(newest[:20])
         for _, value in _records(directory / newest):
-            _apply(found, value, directory / newest)
+            _apply(found, kinds, value, directory / newest)
     for name in names:
         file = log_file(name)
         if file is not None and (file.kind, file.state) == (FileKind.LOG, FileState.IN_USE):
             for offset, value in _records(directory / name):
                 if offset >= begin:
-                    _apply(found, value, directory / name)
+                    _apply(found, kinds, value, directory / name)
     return found
 
 
@@ -113,28 +131,46 @@ class _Reader:
             shift += 7
         raise corrupt(self._path, self._at, "a number of at most 5 bytes", "a longer one", _REMEDY)
 
+    def number(self) -> int:
+        return int.from_bytes(self.take(4), "big", signed=True)
+
+    def numbers(self) -> tuple[int, ...]:
+        return tuple(self.number() for _ in range(self.varint() - 1))
+
+    def tagged(self) -> Iterator[tuple[int, _Reader]]:
+        """Yield the fields that a record need not have, by their tags."""
+        for _ in range(self.varint()):
+            tag = self.varint()
+            yield tag, _Reader(self.take(self.varint()), self._path)
+
     def text(self) -> str | None:
         size = self.varint()
         return None if size == 0 else self.take(size - 1).decode("utf-8", "replace")
 
 
-def _apply(found: ClusterMetadata, value: bytes, path: Path) -> None:
+def _apply(found: ClusterMetadata, kinds: Set[int], value: bytes, path: Path) -> None:
     reader = _Reader(value, path)
     reader.varint()
     kind, version = reader.varint(), reader.varint()
-    if kind == _PARTITION:
-        # Whatever its version, it begins with these.
-        number = int.from_bytes(reader.take(4), "big", signed=True)
-        found.partitions.setdefault(uuid.UUID(bytes=reader.take(16)), set()).add(number)
+    if kind in _OF_PARTITIONS:
+        # Whatever their version, they begin with these.
+        number, topic_id = reader.number(), uuid.UUID(bytes=reader.take(16))
+        if kind == _PARTITION:
+            found.partitions.setdefault(topic_id, set()).add(number)
+    if kind not in kinds:
         return
-    if kind not in (_TOPIC, _CONFIG, _REMOVE_TOPIC, _FEATURE_LEVEL):
-        return
-    if version != 0:
+    newest = _NEWEST_PARTITION if kind in _OF_PARTITIONS else 0
+    if version > newest:
         raise UnsupportedLayoutError(
-            f"{path}: expected metadata records of version 0, found kind {kind} of version {version}. "
+            f"{path}: expected metadata records of version {newest}, found kind {kind} of version {version}. "
             "Nothing was changed. Use a newer storage-engine."
         )
-    if kind == _FEATURE_LEVEL:
+    if kind == _PARTITION:
+        found.partition_states[topic_id, number] = _made(reader)
+    elif kind == _PARTITION_CHANGE:
+        before = found.partition_states.get((topic_id, number), PartitionState((), 0))
+        found.partition_states[topic_id, number] = _changed(reader, before)
+    elif kind == _FEATURE_LEVEL:
         feature, level = reader.text(), int.from_bytes(reader.take(2), "big", signed=True)
         if feature == _VERSION_FEATURE and level > _NEWEST_VERSION:
             raise UnsupportedLayoutError(
@@ -160,3 +196,23 @@ def _apply(found: ClusterMetadata, value: bytes, path: Path) -> None:
                 own.pop(setting, None)
             else:
                 own[setting] = text
+
+
+def _made(reader: _Reader) -> PartitionState:
+    """Read what is behind the partition's id in a PartitionRecord."""
+    replicas = reader.numbers()
+    for _ in ("isr", "removing", "adding"):
+        reader.numbers()
+    reader.number()
+    return PartitionState(replicas, reader.number())
+
+
+def _changed(reader: _Reader, before: PartitionState) -> PartitionState:
+    """Read what is behind the partition's id in a PartitionChangeRecord (PartitionRegistration#merge)."""
+    replicas, epoch = before.replicas, before.leader_epoch
+    for tag, value in reader.tagged():
+        if tag == _REPLICAS_TAG:
+            replicas = value.numbers()
+        elif tag == _LEADER_TAG and value.number() != _SAME_LEADER:
+            epoch += 1
+    return PartitionState(replicas, epoch)

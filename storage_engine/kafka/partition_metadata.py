@@ -64,6 +64,11 @@ def parse_topic_id(data: bytes, path: str) -> uuid.UUID:
     return uuid_of(text.strip().decode("ascii", "replace"), path, at)
 
 
+def partition_metadata_text(topic_id: uuid.UUID) -> bytes:
+    """Return the file of a topic's logs."""
+    return f"version: 0\ntopic_id: {text_of(topic_id)}".encode()
+
+
 def uuid_of(text: str, path: str, at: int) -> uuid.UUID:
     """Return an id as Kafka writes it: 22 characters of base64.
 

@@ -29,11 +29,17 @@ from storage_engine.lake.elsewhere import in_either
 from storage_engine.lake.receipts import receipts
 from storage_engine.lake.restore_span import Span, choose
 from storage_engine.lake.restore_target import RestoreTarget, restore_target
-from storage_engine.lake.restored_config import config_files, config_names, queues_of_segment
+from storage_engine.lake.restored_config import (
+    config_files,
+    config_names,
+    queues_of_segment,
+    with_their_ends,
+)
 from storage_engine.lake.segment_reader import origin_of, read_segment, untouched_files
 from storage_engine.lake.soundness import losses
 from storage_engine.lake.soundness_reader import find_faults
 from storage_engine.lake.store_places import refuse_target_inside_store
+from storage_engine.model.codec import RestoredConfig
 from storage_engine.model.companions import Companion
 from storage_engine.model.receipt import Receipt
 
@@ -72,6 +78,7 @@ def restore(
     span: Span | None = None,
     lineage: int | None = None,
     log: str | None = None,
+    serving: Sequence[Path] = (),
     keep_mtime: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> tuple[RestoredSegment, ...]:
@@ -84,25 +91,33 @@ def restore(
     :param span: None: everything the lake has.
     :param lineage: None: the newest.
     :param log: None: all logs.
+    :param serving: stores of stopped brokers that are to serve it; see :meth:`Broker.restored_config`.
     :param keep_mtime: give files their old mtime; a broker then deletes them at its next window.
     :param progress: called after each segment with its size in bytes, from any thread.
     :raises RestoreError: nothing there, a hole in the span, a receipt that was changed, the target holds
-        something else, it can't be written, or the lake's bytes are not those of the receipt.
+        something else, it can't be written, or the lake's bytes are not those of the receipt; or the brokers
+        that are to serve it would not.
     :raises LakeUnavailableError: the lake can't be read.
     """
     name = Path(to_dir)
     found = archived_in(lake, second, store_id, lineage=lineage, log=log)
     chosen = choose(found, span or Span(), store_id, lake.location)
     _check_receipts(chosen)
-    paths = [segment_path(receipt) for receipt in chosen]
-    broker = chosen[0].broker
+    config = find_broker(chosen[0].broker).restored_config(serving)
     refuse_target_inside_store(name)
-    configuration = {Path(each) for each in config_names(broker)}
+    source = _Source(lake, second, chosen, config)
+    whole = with_their_ends(config, chosen, found, source.queues)
+    if whole != chosen:
+        chosen, source = whole, _Source(lake, second, whole, config)
+        _check_receipts(chosen)
+    if config is not None:
+        config.check(chosen)
+    paths = [segment_path(receipt, config) for receipt in chosen]
+    configuration = {Path(each) for each in config_names(config, chosen)}
     wanted = {path: row.sha256 for row, path in zip(chosen, paths, strict=True)}
     for row, path in zip(chosen, paths, strict=True):
         for companion in row.companions:
             _add(wanted, path.with_name(companion.name), companion.sha256, configuration)
-    source = _Source(lake, second, chosen)
     with restore_target(name) as target, ThreadPoolExecutor(_THREADS, thread_name_prefix="restore") as pool:
         try:
             existing = target.look(configuration | set(wanted))
@@ -110,7 +125,8 @@ def restore(
             there = existing - configuration
             _all(pool.submit(_check_same, name, target, path, wanted[path]) for path in sorted(there))
             if existing & configuration:
-                contents = config_files(broker, _all(pool.submit(source.queues, row) for row in chosen))
+                queues = _all(pool.submit(source.queues, row) for row in chosen)
+                contents = config_files(config, queues, chosen)
                 for path in existing & configuration:
                     _check_same(name, target, path, hashlib.sha256(contents[str(path)]).hexdigest())
             target.sweep()
@@ -133,20 +149,22 @@ def restore(
             done = _all(pool.submit(restore_one, row, path) for row, path in zip(chosen, paths, strict=True))
         finally:
             pool.shutdown(cancel_futures=True)
-        restored, queues = zip(*done, strict=True)
-        for each, content in config_files(broker, queues).items():
+        for each, content in config_files(config, [queues for _, queues in done], chosen).items():
             if Path(each) not in existing:
                 with target.new_file(Path(each)) as file:
                     file.file.write(content)
                     _check_written(str(name / each), hashlib.sha256(content).hexdigest(), file)
                     file.publish()
-    return restored
+    return tuple(restored for restored, _ in done)
 
 
 class _Source:
     """What the chosen segments are read from: for each, the lake that its receipt is of."""
 
-    def __init__(self, lake: Lake, second: Lake | None, chosen: Sequence[Receipt]) -> None:
+    def __init__(
+        self, lake: Lake, second: Lake | None, chosen: Sequence[Receipt], config: RestoredConfig | None
+    ) -> None:
+        self._config = config
         self._tables = [each.messages() for each in (lake, second) if each is not None]
         # Asked once: each time costs a look at every file that the table has.
         self._untouched = [untouched_files(table, chosen) for table in self._tables]
@@ -167,7 +185,7 @@ class _Source:
         """Return what the broker's configuration has to know of a segment."""
         place = self._place(receipt)
         if receipt.row_hash not in self._queues:
-            found = queues_of_segment(self._tables[place], receipt, self._untouched[place])
+            found = queues_of_segment(self._config, self._tables[place], receipt, self._untouched[place])
             self._queues[receipt.row_hash] = found
         return self._queues[receipt.row_hash]
 
@@ -203,14 +221,14 @@ def _check_receipts(chosen: Sequence[Receipt]) -> None:
             )
 
 
-def segment_path(receipt: Receipt) -> Path:
+def segment_path(receipt: Receipt, config: RestoredConfig | None) -> Path:
     """Return where a segment goes, relative to the target.
 
     :raises RestoreError: the receipt's log leads out of the target or into the broker's configuration; who
         wrote it isn't our archiver.
     """
     log = Path(receipt.log)
-    taken = {"..", *(Path(name).parts[0] for name in config_names(receipt.broker))}
+    taken = {"..", *(Path(name).parts[0] for name in (config.FILES if config is not None else ()))}
     if not log.parts or log.is_absolute() or not taken.isdisjoint(log.parts) or "\0" in receipt.log:
         raise RestoreError(
             f"receipt of offset {receipt.base_offset}: expected the name of a log, found {receipt.log!r}. "

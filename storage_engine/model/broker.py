@@ -7,6 +7,7 @@ broker's. Importing it has to be cheap: NumPy, Arrow and clients are imported wh
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -63,9 +64,19 @@ class Broker(ABC):
         """Reads payloads that producers compressed; None: there are none."""
         return None
 
-    @property
-    def restored_config(self) -> RestoredConfig | None:
-        """Derives the files that a broker needs beside restored segments; None: it needs none."""
+    def restored_config(self, serving: Sequence[Path]) -> RestoredConfig | None:
+        """Derive the files that a broker needs beside restored segments; None: segments alone are restored.
+
+        :param serving: stores of stopped brokers that are to serve the segments, the first one from the
+            restored directory. Only a kind whose stores know of their logs beside the logs has use for them.
+        :raises RestoreError: a broker of these can't serve restored segments as it is.
+        :raises BadInputError: this kind has no use for them.
+        """
+        if serving:
+            raise BadInputError(
+                f"{serving[0]}: expected no store to restore for, as any broker of {self.title} serves "
+                "what is restored. Nothing was written. Leave it out."
+            )
         return None
 
     def segment_path(self, log: str, base_offset: int) -> str:

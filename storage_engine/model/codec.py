@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from storage_engine.model.receipt import Receipt
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +127,15 @@ class Bodies(Protocol):
 
 
 class RestoredConfig(Protocol):
-    """Derives what a broker needs beside restored segments from the rows of the same segments.
+    """Derives what a broker needs beside restored segments, from their receipts and from their rows.
 
     ``COLUMNS`` are read of each segment; ``NO_QUEUES`` is an empty table of what is known of queues.
+    ``ENDS_ANYWHERE``: :meth:`unfinished` never has a reason, and isn't asked.
     """
 
     @property
     def FILES(self) -> tuple[str, ...]:  # noqa: N802
-        """Return which files there are, by their path below the restored root."""
+        """Return which files there are beside logs, by their path below the restored root."""
         ...
 
     @property
@@ -140,6 +143,19 @@ class RestoredConfig(Protocol):
 
     @property
     def NO_QUEUES(self) -> pa.Table: ...  # noqa: N802
+
+    @property
+    def ENDS_ANYWHERE(self) -> bool: ...  # noqa: N802
+
+    def log_files(self, log: str) -> tuple[str, ...]:
+        """Return which files there are of a log, by their path below the restored root."""
+        ...
+
+    def check(self, receipts: Sequence[Receipt]) -> None:
+        """
+        :raises RestoreError: the broker would not serve what these receipts are of.
+        """
+        ...
 
     def queues_of(self, rows: pa.Table) -> pa.Table:
         """Return what some rows of a segment say of queues."""
@@ -149,6 +165,13 @@ class RestoredConfig(Protocol):
         """Return one row a queue."""
         ...
 
-    def config_files(self, queues: pa.Table) -> Mapping[str, bytes]:
-        """Return the files' contents by name; the same again for the same queues."""
+    def unfinished(self, queues: pa.Table) -> str:
+        """Return why a restored log may not end behind the segments that these queues are of; "": it may."""
+        ...
+
+    def config_files(self, queues: pa.Table, receipts: Sequence[Receipt]) -> Mapping[str, bytes]:
+        """Return the files' contents by name, in the order in which they are written.
+
+        The same again for the same queues and receipts.
+        """
         ...

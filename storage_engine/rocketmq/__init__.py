@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,10 +48,10 @@ class RocketMQ(Broker):
 
         return body
 
-    @property
-    def restored_config(self) -> RestoredConfig:
+    def restored_config(self, serving: Sequence[Path]) -> RestoredConfig:
         from storage_engine.rocketmq import restored_config
 
+        super().restored_config(serving)
         return restored_config
 
     @property

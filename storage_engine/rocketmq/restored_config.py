@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage_engine.rocketmq import frame
+
+if TYPE_CHECKING:
+    from storage_engine.model.receipt import Receipt
 
 COLUMNS = ("kind", "topic", "queue_id", "queue_offset", "sys_flag")
 """Of ``messages``; all that is needed of a row."""
@@ -26,6 +30,8 @@ _OFFSETS = ("config/consumerOffset.json", "config/lmqConsumerOffset.json")
 _TIMERS = "config/timercheck"
 
 FILES = (_TOPICS, _DELAYS, *_OFFSETS, _TIMERS)
+
+ENDS_ANYWHERE = True
 
 NO_QUEUES = pa.table(
     {
@@ -60,6 +66,15 @@ _VERSION = {"counter": 0, "stateVersion": 0, "timestamp": 0}
 """Of each file; always the same, so that a restore that is run again writes the same bytes."""
 
 
+def log_files(_log: str) -> tuple[str, ...]:
+    """Return nothing: a broker has one log, and all files are beside it."""
+    return ()
+
+
+def check(_receipts: Sequence[Receipt]) -> None:
+    """Refuse nothing: a broker serves what it finds."""
+
+
 def queues_of(rows: pa.Table) -> pa.Table:
     """The queues that rows are in: topic, queue_id, last queue_offset, and whether it has inner batches.
 
@@ -91,7 +106,12 @@ def merge_queues(queues: pa.Table) -> pa.Table:
     return ordered.rename_columns(NO_QUEUES.column_names)
 
 
-def config_files(queues: pa.Table) -> dict[str, bytes]:
+def unfinished(_queues: pa.Table) -> str:
+    """Return "": a half message waits for its end, wherever the log ends."""
+    return ""
+
+
+def config_files(queues: pa.Table, _receipts: Sequence[Receipt] = ()) -> dict[str, bytes]:
     """Files by their path below the store's root, from a result of :func:`merge_queues`."""
     by_topic: dict[str, dict[int, int]] = {}
     batch_topics = set()

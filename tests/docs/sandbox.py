@@ -137,6 +137,19 @@ def _kafka(sandbox: Sandbox) -> None:
     shutil.copytree(root, sandbox.directory / "etc" / "kafka", ignore=shutil.ignore_patterns("logs", "meta"))
 
 
+def _kafka_lost(sandbox: Sandbox) -> None:
+    """The same, and a lake at /lake that has its sealed segments; the directory of log plain-0 is lost."""
+    _kafka(sandbox)
+    node = "/etc/kafka/server.properties"
+    for line in (
+        f"{PROGRAM} init-lake --lake /lake --broker-type kafka",
+        f"{PROGRAM} archive {node} --broker-type kafka --lake /lake",
+    ):
+        code, printed = sandbox.run(line)
+        assert code == 0, printed
+    shutil.rmtree(sandbox.directory / "srv" / "kafka" / "logs" / "plain-0")
+
+
 STARTS: dict[str, Callable[[Sandbox], None]] = {
     "nothing": _nothing,
     "sample": _sample,
@@ -144,6 +157,7 @@ STARTS: dict[str, Callable[[Sandbox], None]] = {
     "cleaned": _cleaned,
     "locked": _locked,
     "kafka": _kafka,
+    "kafka-lost": _kafka_lost,
 }
 """Data that a page's commands begin with, by name."""
 

@@ -20,6 +20,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from storage_engine.brokers import find_broker
 from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake.archive import archive_all, segment_jobs
 from storage_engine.lake.catalog import open_lake
@@ -109,7 +110,7 @@ class Round:
 
     def everything_is_restored(self) -> None:
         found = {str(p.relative_to(self.target)) for p in self.target.rglob("*") if p.is_file()}
-        assert found == {*self.wanted, *config_names("rocketmq")}
+        assert found == {*self.wanted, *config_names(find_broker("rocketmq").restored_config(()), ())}
         self.restored_files_are_whole()
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from storage_engine.brokers import find_broker
 from storage_engine.exceptions import BadInputError, RestoreError
 from storage_engine.lake.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog import Lake
@@ -179,4 +180,4 @@ def test_nothing_is_restored_among_a_stores_own_files(
 def test_a_receipt_names_a_log_and_nothing_else(archived: Archived) -> None:
     for log in ("", ".", "./", "config", "config/deeper", "../elsewhere", "/elsewhere", "a\0b"):
         with pytest.raises(RestoreError, match="expected the name of a log"):
-            segment_path(replace(archived.receipts[0], log=log))
+            segment_path(replace(archived.receipts[0], log=log), find_broker("rocketmq").restored_config(()))
