@@ -24,6 +24,10 @@ demo: install  ## Archive, prove, clean and validate a sample store in real Airf
 demo-live: install  ## The same beside a real broker that serves producers and consumers; needs a JDK and Maven
 	@$(BIN)/storage-engine demo-live .demo/live
 
+.PHONY: demo-kafka
+demo-kafka: install  ## Say why a Kafka node's segments stay, archive with proof, restore a lost log, and serve it
+	@$(BIN)/storage-engine demo-kafka .demo/kafka
+
 .PHONY: up
 up: install  ## Start Airflow on loopback with the DAGs and the sample store; Ctrl-C stops it
 	@$(BIN)/storage-engine up .demo/up

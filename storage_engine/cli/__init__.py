@@ -59,6 +59,7 @@ COMMANDS = {
     "init": ("init", "Set up your Airflow, or a project."),
     "demo": ("project", "Run the whole cycle in a real Airflow."),
     "demo-live": ("project", "Run it beside a real broker under load."),
+    "demo-kafka": ("project", "Archive, lose and restore a log of a Kafka node."),
     "up": ("project", "Start Airflow on loopback to look around in."),
 }
 """By command: the module it is in, and what it does in a few words."""

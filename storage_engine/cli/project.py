@@ -49,6 +49,19 @@ def demo_live(directory: Path) -> int:
     return run_demo_live(directory, _say_with_time(), say)
 
 
+@command("demo-kafka")
+@click.argument("directory", type=NamedPath(file_okay=False), default=".demo/kafka")
+def demo_kafka(directory: Path) -> int:
+    """Ask why a sample Kafka node's segments stay, archive them with proof, and restore a lost log.
+
+    Everything happens in DIRECTORY (default .demo/kafka), which is made afresh. Where a JDK, version 17 or
+    newer, and Maven are there, a real broker serves the restored log. It takes no Airflow.
+    """
+    from storage_engine.project.demo_kafka import run_demo_kafka
+
+    return run_demo_kafka(directory, _say_with_time(), say)
+
+
 @command()
 @click.argument("directory", type=NamedPath(file_okay=False), default=".demo/up")
 def up(directory: Path) -> int:
