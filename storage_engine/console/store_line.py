@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -37,6 +37,9 @@ class ProblemKind(StrEnum):
     STALE = "stale"
     FUTURE = "future"
     """Its last look is dated after now: clocks differ."""
+    MONITOR_PAUSED = "monitor-paused"
+    MONITOR_GONE = "monitor-gone"
+    """Its DAG's file is there no more, or no longer makes it."""
     NO_STORE = "no-store"
     JOURNAL = "journal"
     CONNECTION = "connection"
@@ -50,6 +53,8 @@ class Filling(StrEnum):
     UNKNOWN = "unknown"
 
 
+_LOOKED_FOR = frozenset({ProblemKind.NONE, ProblemKind.NEVER_LOOKED, ProblemKind.STALE, ProblemKind.FUTURE})
+"""What is wrong where the journal knows the store: a monitor that doesn't run says more than these."""
 _WORST_FIRST = {state: place for place, state in enumerate(StoreState)}
 
 
@@ -159,6 +164,25 @@ def store_line(name: str, summary: StoreSummary, now_ms: int) -> StoreLine:
         problem=problem,
         problem_kind=kind,
     )
+
+
+def without_monitor(line: StoreLine, dag_id: str, kind: ProblemKind) -> StoreLine:
+    """Return the line of a store at which nobody looks any more: what it says gets older and older.
+
+    :param dag_id: of the DAG that looked.
+    :param kind: why it doesn't.
+    """
+    if line.problem_kind not in _LOOKED_FOR:
+        return line
+    if kind is ProblemKind.MONITOR_PAUSED:
+        what = f"Its monitor DAG {dag_id} is paused, so that nobody looks at this store."
+        found = FindingLine("urgent", "dag-paused", what, "Unpause it.")
+    else:
+        what = f"Airflow no longer has its monitor DAG {dag_id}."
+        found = FindingLine("urgent", "dag-missing", what, "Make Airflow parse the DAG's file.")
+    told = line.urgent if line.urgent is not None and line.urgent.severity == "urgent" else found
+    problem = f"{what} {found.advice}"
+    return replace(line, state=StoreState.URGENT, urgent=told, problem=problem, problem_kind=kind)
 
 
 def worst_first(lines: Iterable[StoreLine]) -> tuple[StoreLine, ...]:

@@ -6,6 +6,7 @@ They read only; a what-if computes, and keeps nothing. Who asks for a store has 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 from airflow.api_fastapi.core_api.security import GetUserDep
@@ -17,6 +18,7 @@ from storage_engine.console import chart as store_chart
 from storage_engine.console.calendar import validation_calendar
 from storage_engine.console.store import one_store, runs_page
 from storage_engine.console.store_forecast import store_forecast
+from storage_engine.console.store_line import worst_first
 from storage_engine.console.what_if import question_of, what_if, what_if_settings
 from storage_engine.exceptions import BadInputError, SimulationTooLongError
 from storage_engine.model.jsonable import to_jsonable
@@ -31,6 +33,7 @@ from storage_engine.plugins.access import (
 )
 from storage_engine.plugins.answers import answer
 from storage_engine.plugins.journals import journal_of, overview
+from storage_engine.plugins.monitors import with_monitors
 from storage_engine.plugins.own_threads import in_own_threads
 from storage_engine.plugins.report import run_in_short
 from storage_engine.plugins.static_files import PAGE, static_files
@@ -86,9 +89,10 @@ def dag(request: Request, stores: ReadableStores, dag: Id) -> Response:
 
 @console.get("/api/stores")
 @in_own_threads
-def stores(request: Request, stores: ReadableStores) -> Response:
+def stores(request: Request, stores: ReadableStores, dags: ReadableDags) -> Response:
     """Return all stores that the user may read, the worst first."""
-    return answer(request, overview([store.conn_id for store in stores], clock_ms()))
+    found = overview([store.conn_id for store in stores], clock_ms())
+    return answer(request, replace(found, stores=worst_first(with_monitors(found.stores, stores, dags))))
 
 
 @console.get("/api/stores/{store:path}/run")
@@ -164,4 +168,5 @@ def _tried(request: Request, conn_id: str, body: dict[str, Any]) -> Response:
 def one(request: Request, store: ReadableStore, user: GetUserDep, dags: ReadableDags) -> Response:
     """Return what the page of a store shows, and which of its DAGs the user may run."""
     found = one_store(journal_of(store.conn_id), store.conn_id, clock_ms())
-    return answer(request, {**to_jsonable(found), "dags": dags_of(store, user, dags)})
+    (row,) = with_monitors([found.row], [store], dags)
+    return answer(request, {**to_jsonable(replace(found, row=row)), "dags": dags_of(store, user, dags)})

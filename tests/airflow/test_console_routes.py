@@ -82,6 +82,36 @@ def test_a_store_is_shown_with_its_dags(client: Any, dry_run: None, known_dags: 
     assert dag["may_run"] is True
 
 
+@pytest.mark.parametrize(
+    ("changed", "kind"), [({}, "monitor-paused"), ({"is_paused": False, "is_stale": True}, "monitor-gone")]
+)
+def test_a_monitor_that_looks_at_nothing_is_the_most_urgent(
+    client: Any, airflow_web: SomeDagsManager, dry_run: None, known_dags: None, changed: Any, kind: str
+) -> None:
+    from airflow.models.dag import DagModel
+    from airflow.utils.session import create_session
+
+    monitor = f"storage_monitor__{MINE}"
+    viewer = client("viewer")
+    before = viewer.get("/console/api/stores").json()["stores"][0]
+    # Who may not read that DAG isn't told of it.
+    assert before["problem_kind"] == ""
+    with create_session() as session:
+        session.merge(DagModel(dag_id=monitor, **changed))
+    airflow_web.readable = frozenset({DAG_ID, monitor})
+    (listed,) = viewer.get("/console/api/stores").json()["stores"]
+    assert (listed["state"], listed["problem_kind"], listed["urgent"]["severity"]) == (
+        "urgent",
+        kind,
+        "urgent",
+    )
+    assert monitor in listed["problem"]
+    assert viewer.get(f"/console/api/stores/{MINE}").json()["row"] == listed
+    with create_session() as session:
+        session.merge(DagModel(dag_id=monitor, is_paused=False, is_stale=False))
+    assert viewer.get("/console/api/stores").json()["stores"] == [before]
+
+
 def test_a_store_that_one_may_not_read_is_as_one_that_is_not_there(client: Any, dry_run: None) -> None:
     for what in (
         "",

@@ -8,7 +8,14 @@ import pytest
 from sqlalchemy import event
 
 from storage_engine.console.rules import LevelState
-from storage_engine.console.store_line import Filling, ProblemKind, StoreState
+from storage_engine.console.store_line import (
+    Filling,
+    FindingLine,
+    ProblemKind,
+    StoreLine,
+    StoreState,
+    without_monitor,
+)
 from storage_engine.console.stores import AskedJournal, all_stores
 from storage_engine.journal.journal import Journal
 from storage_engine.journal.queries import JournalReader
@@ -156,3 +163,17 @@ def test_many_stores_take_no_more_queries_than_one(tmp_path: Path) -> None:
         event.remove(reader._engine, "before_cursor_execute", note)
         counts.append(len(said))
     assert counts[0] == counts[1]
+
+
+def test_a_store_at_which_nobody_looks_keeps_what_is_urgent_already() -> None:
+    full = FindingLine("urgent", "full", "the disk is full", "")
+    for told, kind in (
+        (full, "full"),
+        (FindingLine("warning", "w", "w", ""), "dag-paused"),
+        (None, "dag-paused"),
+    ):
+        line = without_monitor(StoreLine("s", urgent=told), "storage_monitor__s", ProblemKind.MONITOR_PAUSED)
+        assert line.urgent is not None
+        assert (line.state, line.urgent.kind) == (StoreState.URGENT, kind)
+    unknown = StoreLine("s", problem="no", problem_kind=ProblemKind.JOURNAL)
+    assert without_monitor(unknown, "storage_monitor__s", ProblemKind.MONITOR_GONE) == unknown

@@ -184,7 +184,9 @@ function runCell(row, nowMs) {
 }
 
 function urgentCell(row, nowMs) {
-  if (row.problem) return h("span", { class: "urgent-line", title: row.problem }, [rowProblem(row, nowMs), problemDetail(row)].filter(Boolean).join(" "));
+  // What the last look found stands beside that nobody looks any more.
+  const found = (row.problem_kind ?? "").startsWith("monitor") && !row.urgent?.kind.startsWith("dag-") ? row.urgent?.what : "";
+  if (row.problem) return h("span", { class: "urgent-line", title: row.problem }, [rowProblem(row, nowMs), problemDetail(row), found].filter(Boolean).join(" "));
   if (!row.urgent) return h("span", { class: "dim" }, row.state === "ok" ? t("nothing_urgent") : "");
   return h("span", { class: "urgent-line", title: row.urgent.advice || null }, row.urgent.what);
 }

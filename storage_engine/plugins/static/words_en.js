@@ -82,6 +82,8 @@ export const words = {
   row_problem_never_looked: "Nobody has looked at this store yet. Its monitor DAG does; unpause it.",
   row_problem_stale: "Nobody has looked at this store for {away}. Check that its monitor DAG runs.",
   row_problem_future: "The last look at this store is dated {away} ahead. Check the hosts' clocks.",
+  row_problem_monitor_paused: "Its monitor DAG is paused, so that nobody looks at this store. Unpause it.",
+  row_problem_monitor_gone: "Airflow no longer has the monitor DAG of this store. Make Airflow parse the DAG's file.",
   row_problem_no_store: "The journal knows no store of this name. The first run of a DAG on it records it.",
   row_problem_journal: "The journal can't be read.",
   row_problem_connection: "The store's connection can't be used.",

@@ -82,6 +82,8 @@ export const words = {
   row_problem_never_looked: "尚无人检查过此存储。由其监控 DAG 检查，请启用它。",
   row_problem_stale: "已有 {away} 无人检查此存储。请确认其监控 DAG 正在运行。",
   row_problem_future: "此存储最近一次检查的时间超前 {away}。请检查各主机的时钟。",
+  row_problem_monitor_paused: "监控 DAG 已暂停，无人检查此存储。请启用它。",
+  row_problem_monitor_gone: "Airflow 中已没有此存储的监控 DAG。请让 Airflow 解析其 DAG 文件。",
   row_problem_no_store: "日志库中没有此名称的存储。对它运行的第一个 DAG 会记录它。",
   row_problem_journal: "无法读取日志库。",
   row_problem_connection: "无法使用此存储的连接。",
