@@ -195,7 +195,7 @@ class Context:
                 raise StoreCrashedError(
                     f"{snapshot.root}: its broker did not stop cleanly (the file 'abort' is there), so where "
                     "its log ends is not certain. Nothing was deleted. Start the broker, let it recover, "
-                    "stop it cleanly, and run again."
+                    "stop it cleanly, and run again; or run storage-engine recover."
                 )
             yield Locked(snapshot, lease, held.notices)
 
