@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, Route
 
+from storage_engine.console.chart import ChartAnswer, chart
 from storage_engine.journal.queries import JournalReader
 from storage_engine.plugins.static_files import static_files
 from tests.console.conftest import NAMES, NOW_MS
@@ -173,6 +175,29 @@ def test_the_time_to_full_says_what_is_not_filling_and_what_is_unknown_and_sorts
     page.wait_for_selector("th[aria-sort=descending]")
     cells = page.locator("td[data-label='Time to full']").all_inner_texts()
     assert cells == ["not filling", "2 h", "full now", "unknown"]
+    visit.close()
+
+
+def test_a_mark_of_many_cleanups_says_how_many_and_leads_to_each(
+    browser: Browser, console: Console, address: str
+) -> None:
+    def together(_path: str, query: Mapping[str, str], _body: object) -> ChartAnswer:
+        found = chart(console.reader, "store_orders", int(query["start_ms"]), int(query["end_ms"]))
+        shown = next(one for one in found.cleanups if one.at_ms > NOW_MS - 20 * 86_400_000)
+        many = replace(shown, runs=37, until_ms=shown.at_ms + 86_400_000)
+        return replace(found, cleanups=(many,), drift=())
+
+    console.extra["stores/store_orders/chart"] = together
+    visit = Visit(browser, address)
+    page = visit.open(f"{STORE}{CHART_RANGE}", ".chart .mark")
+    mark = page.locator(".chart .mark")
+    assert "37 cleanups" in (mark.get_attribute("aria-label") or "")
+    mark.focus()
+    assert "Press to zoom in." in page.locator(".tip").inner_text()
+    before = page.url
+    mark.click()
+    page.wait_for_url(lambda url: url != before)
+    assert page.url.startswith(before.partition("#")[0])
     visit.close()
 
 
