@@ -10,6 +10,7 @@ from storage_engine.exceptions import BrokerError, StorageEngineError, StoreNotF
 from storage_engine.kafka.checkpoints import HIGH_WATERMARK
 from storage_engine.kafka.cleaner import cleaner_findings
 from storage_engine.kafka.directory_room import imbalance, internal_findings, room_findings, rooms_of
+from storage_engine.kafka.file_names import METADATA_TOPIC
 from storage_engine.kafka.hanging_transactions import find_open, transaction_findings
 from storage_engine.kafka.layout import LogDirectory, Node, PartitionLog, read_node
 from storage_engine.kafka.left_behind import left_behind
@@ -57,6 +58,7 @@ def diagnose(
     findings = [
         *_states(node, running=running),
         *_settings(node, topics),
+        *_unknown_watermarks(node),
         *_logs(node, topics, ends, now_ms),
         *transaction_findings(opened, topics.node, at_ms),
         *cleaner_findings(node, topics, opened.first_offsets, at_ms),
@@ -159,6 +161,22 @@ def _logs(node: Node, topics: TopicSettings, ends: Mapping[str, int], now_ms: in
                 yield from _log(directory, log, topics, ends[log.name.log], now_ms)
         except OSError as error:
             yield Finding(Severity.WARNING, "unreadable", f"log {log.name.log}: {error}")
+
+
+def _unknown_watermarks(node: Node) -> Iterator[Finding]:
+    names = [
+        log.name.log
+        for directory, log in node.logs
+        if log.name.topic != METADATA_TOPIC and log.name.log not in directory.high_watermarks
+    ]
+    if names:
+        yield Finding(
+            Severity.WARNING,
+            "high-watermark-unknown",
+            f"no checkpoint has the high watermark of {count_text(len(names), 'log')}, "
+            f"{named_in_short(names)}: nothing of those is planned to go or archived",
+            "bring replication-offset-checkpoint back, or ask the running cluster",
+        )
 
 
 def _log(

@@ -309,3 +309,12 @@ def test_markers_of_two_stops_are_named(tmp_path: Path) -> None:
     (made.directories[1] / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":8}')
     (one,) = found(root, "markers-differ")
     assert one.what.endswith("of the broker's epochs 8, 9")
+
+
+def test_high_watermarks_that_no_checkpoint_has_are_named(made: MadeNode) -> None:
+    for number in range(5):
+        made.add(f"t-{number}", THREE)
+    assert found(made.write(), "high-watermark-unknown") == []
+    del made.watermarks["t-0"], made.watermarks["t-3"]
+    (unknown,) = found(made.write(), "high-watermark-unknown")
+    assert "of 2 logs, t-0, t-3: nothing of those" in unknown.what

@@ -234,6 +234,23 @@ def test_another_topic_of_the_same_name_frees_nothing(made: MadeNode) -> None:
     )
 
 
+def test_a_file_that_cannot_be_read_keeps_its_log_and_no_other(made: MadeNode) -> None:
+    path = made.add("t-0", THREE)
+    made.add("other-0", THREE)
+    id_path = made.add("id-0", THREE) / "partition.metadata"
+    store = KafkaStore(made.write())
+    snapshot = store.snapshot(NOW_MS)
+    for one in (path / f"{0:020d}.log", id_path):
+        one.rename(one.with_name("elsewhere"))
+        one.symlink_to("elsewhere")
+    found = {log.log: log.decisions[0] for log in store.plan(snapshot, NOW_MS, PlanRequest()).logs}
+    assert found["t-0"].reason is Reason.UNKNOWN
+    assert "a file can't be read: " in found["t-0"].detail
+    assert found["id-0"].reason is Reason.REFUSED
+    assert "partition.metadata: expected the topic's id, found " in found["id-0"].detail
+    assert found["other-0"].reason is Reason.EXPIRED
+
+
 def test_a_start_above_the_end_is_refused(made: MadeNode) -> None:
     path = made.add("t-0", THREE)
     root = made.write()
