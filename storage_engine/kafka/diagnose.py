@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from storage_engine.exceptions import BrokerError, StorageEngineError, StoreNotFoundError
+from storage_engine.exceptions import BrokerError, NotOnBrokerError, StorageEngineError, StoreNotFoundError
 from storage_engine.kafka.checkpoints import HIGH_WATERMARK
 from storage_engine.kafka.cleaner import cleaner_findings
 from storage_engine.kafka.directory_room import imbalance, internal_findings, room_findings, rooms_of
@@ -41,7 +41,7 @@ def diagnose(
     """
     try:
         node = look(Path(settings.root))
-    except (StoreNotFoundError, BrokerError):
+    except (StoreNotFoundError, BrokerError, NotOnBrokerError):
         raise
     except StorageEngineError as error:
         finding = Finding(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from confluent_kafka.admin import (
 )
 
 from storage_engine.clock import clock_ms
-from storage_engine.exceptions import BadInputError, BrokerUnavailableError
+from storage_engine.exceptions import BrokerUnavailableError, NotOnBrokerError
 from storage_engine.kafka import BROKER
 from storage_engine.kafka.layout import read_node
 from storage_engine.kafka.live.client import Cluster
@@ -290,12 +291,16 @@ def test_a_file_of_client_settings_reaches_the_cluster_at_the_shell(cast: Cast, 
 
 
 @pytest.mark.again
-def test_another_cluster_is_refused(cast: Cast, tmp_path: Path) -> None:
+def test_another_cluster_is_refused_and_doctor_goes_on_by_files_alone(cast: Cast, tmp_path: Path) -> None:
+    said = r"expected log directories of the cluster at .*, found those of"
     with running_kafka(tmp_path) as other:
         store = BROKER.open_store(
             StoreSettings(str(other.server_properties), live=cast.account("auditor")), None
         )
-        with pytest.raises(
-            BadInputError, match=r"expected log directories of the cluster at .*, found those of"
-        ):
+        with pytest.raises(NotOnBrokerError, match=said):
             store.snapshot(clock_ms())
+        done = run_command("doctor", other.server_properties, "--broker", cast.kafka.address, "--json")
+        assert done.exit_code == 1
+        found = {one["kind"]: one["what"] for one in json.loads(done.out)["findings"]}
+        assert re.search(said, found["broker-unreachable"])
+        assert "running" in found

@@ -47,7 +47,7 @@ class LiveKafkaStore(KafkaStore):
         """Sealed is what the files have so; how far it is replicated the leader says.
 
         :raises BrokerError: the cluster can't be asked.
-        :raises BadInputError: it is another cluster than the directories'.
+        :raises NotOnBrokerError: it is another cluster than the directories'.
         """
         # Not the base class's: a dataclass with slots is another class than the one that super() knows.
         return replace(KafkaStore.snapshot(self, now_ms), crashed=False)

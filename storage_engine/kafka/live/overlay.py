@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from storage_engine.exceptions import BadInputError, StorageEngineError
+from storage_engine.exceptions import NotOnBrokerError, StorageEngineError
 from storage_engine.kafka.layout import LogDirectory, Node, PartitionLog
 from storage_engine.kafka.live_facts import LiveFacts, LivePartition
 from storage_engine.kafka.partition_metadata import NAME as PARTITION_METADATA
@@ -20,11 +20,11 @@ def with_live(node: Node, facts: LiveFacts, address: str) -> Node:
     Of a log whose topic has another id by now nothing is taken: its files are of a topic that is gone.
 
     :param address: of the cluster, for a message.
-    :raises BadInputError: the directories are of another cluster.
+    :raises NotOnBrokerError: the directories are of another cluster.
     """
     other = node.cluster_ids - {facts.cluster_id}
     if other:
-        raise BadInputError(
+        raise NotOnBrokerError(
             f"{node.root}: expected log directories of the cluster at {address}, {facts.cluster_id}, found "
             f"those of {', '.join(sorted(other))}. Nothing was changed. Name a broker of their own cluster."
         )
