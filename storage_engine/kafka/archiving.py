@@ -7,7 +7,7 @@ and each of its transactions has ended. What isn't known keeps a log out.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, zip_longest
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -16,19 +16,17 @@ from storage_engine.exceptions import StorageEngineError, StoreLayoutError
 from storage_engine.kafka.checkpoints import LEADER_EPOCHS, LeaderEpoch, read_leader_epochs
 from storage_engine.kafka.layout import LogDirectory, PartitionLog
 from storage_engine.kafka.log_faults import holes, topic_fault
-from storage_engine.kafka.open_transactions import open_transactions
+from storage_engine.kafka.open_transactions import mapped, open_transactions
 from storage_engine.kafka.partition_metadata import NAME as PARTITION_METADATA
 from storage_engine.kafka.partition_metadata import read_topic_id, text_of
 from storage_engine.kafka.restored_log import START_EVIDENCE
-from storage_engine.kafka.segment_context import context_text
-from storage_engine.kafka.stored_files import read_stored
+from storage_engine.kafka.segment_context import SegmentTransactions
 from storage_engine.kafka.topic_settings import TopicSettings
-from storage_engine.kafka.transaction_index import AbortedTransaction, parse_transaction_index
 from storage_engine.model.diagnosis import reason_of
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import LogSnapshot, Segment, SegmentContext, SegmentId
 
-_TRANSACTION_INDEX = ".txnindex"
+_LAST_OFFSET = (1 << 63) - 1
 
 
 def archivable_segments(
@@ -105,7 +103,7 @@ def contexts_of(
 
     :param segments: of this log, oldest first.
     :raises StoreLayoutError: a segment is missing between them, or behind the last.
-    :raises CorruptFileError: a transaction index or the log's epochs can't be what their names say.
+    :raises CorruptFileError: a producers' snapshot or the log's epochs can't be what their names say.
     :raises OSError: a file can't be read.
     """
     log_id = log_id_of(directory, log)
@@ -117,16 +115,20 @@ def contexts_of(
             "archived. Bring the segment back, or let its broker copy the log from a replica."
         )
     epochs, log_start = _epochs(log), directory.log_starts.get(log.name.log, 0)
-    aborted = list(_aborted(log, segments[0].base_offset))
     for segment in segments:
         first, end = segment.base_offset, segment.end_offset
-        inside = [one for one in aborted if one.first_offset < end and one.last_offset >= first]
         yield (
             segment.id,
             SegmentContext(
                 log_id,
                 _evidence(epochs_in(epochs, first, end), first, end, log_start),
-                context_text(log.name.topic, log.name.partition, end, inside),
+                SegmentTransactions(
+                    log.name.topic,
+                    log.name.partition,
+                    end,
+                    tuple((one.producer_id, one.first_offset) for one in open_transactions(log, first)),
+                    tuple(_aborted_later(log, end)),
+                ).as_text(),
             ),
         )
 
@@ -198,13 +200,27 @@ def _epochs_text(epochs: Sequence[LeaderEpoch], first: int, end: int) -> str:
     return ", ".join(f"{epoch} from {start} on" for epoch, start in steps) or "unknown"
 
 
-def _aborted(log: PartitionLog, first: int) -> Iterator[AbortedTransaction]:
-    """Yield what was aborted from an offset on: a marker may lie segments behind its records."""
-    for segment in log.segments:
-        for file in segment.companions:
-            if file.path.endswith(_TRANSACTION_INDEX):
-                entries = parse_transaction_index(read_stored(Path(file.path)), file.path)
-                yield from (one for one in entries if one.last_offset >= first)
+def _aborted_later(log: PartitionLog, end: int) -> Iterator[tuple[int, int, int]]:
+    """Yield the transactions that were open at an offset and were aborted behind it: producer, first and last
+    offset.
+
+    Mostly none was open, as the snapshot at that offset says, and nothing is read.
+    """
+    if not (open_there := open_transactions(log, end)):
+        return
+    # NumPy and the kernels, which a log without transactions needs for nothing here.
+    from storage_engine.kafka.transaction_states import UncommittedTransactions
+
+    found = UncommittedTransactions.of_open(((it.producer_id, it.first_offset) for it in open_there), end)
+    for files, following in zip_longest(log.segments, log.segments[1:]):
+        if files.base_offset < end or not files.log.size_bytes:
+            continue
+        with mapped(files.log.path) as data:
+            found = found.continued(data, _LAST_OFFSET if following is None else following.base_offset)
+        first_open = found.first_open_offset
+        if first_open is None or first_open >= end:
+            break
+    yield from (one for one in found.aborted if one[1] < end)
 
 
 def by_log(segments: Sequence[Segment]) -> Iterator[tuple[str, list[Segment]]]:

@@ -58,10 +58,12 @@ class KafkaCodec(SegmentCodec):
         from storage_engine.kafka.segment_context import SegmentColumns
 
         array, decompressor = as_array(data), Decompressor()
-        segment = SegmentColumns(context, base_offset)
+        segment = SegmentColumns(context, array, base_offset)
+        misplaced = segment.misplaced
         for chunk in iterate_batches(array, chunk_bytes, CrcCheck.COMPRESSED):
             for rows, damage in decode_chunk(array, self.origin(base_offset), chunk, decompressor):
-                yield segment.added_to(rows), (*damage, *segment.misplaced(rows))
+                yield segment.added_to(rows), (*damage, *misplaced)
+                misplaced = ()
 
     def encode(self, rows: pa.Table, out: memoryview, first_position: int) -> int:
         """Write each row's bytes into ``out`` at physical_offset - first_position.

@@ -88,7 +88,7 @@ def _follow(
 
     from storage_engine.kafka.record_batch import read_batches
 
-    with _mapped(segment.log.path) as data:
+    with mapped(segment.log.path) as data:
         batches = read_batches(data, check_crc=False)
         _check_whole(segment, batches.damages, len(data), active=active)
         chosen = (batches.attributes & header.TRANSACTIONAL != 0) & (batches.base_offsets >= begin)
@@ -122,7 +122,8 @@ def _check_whole(segment: SegmentFiles, damages: Sequence[Damage], size_bytes: i
 
 
 @contextmanager
-def _mapped(path: str) -> Iterator[memoryview]:
+def mapped(path: str) -> Iterator[memoryview]:
+    """Map a file's bytes as they are now; what is appended meanwhile isn't seen."""
     descriptor = os.open(path, _OPEN)
     try:
         size_bytes = os.fstat(descriptor).st_size

@@ -1,4 +1,4 @@
-"""What a segment's rows need beside its bytes: topic, partition, and the transactions that were aborted.
+"""What a segment's rows need beside its bytes: topic, partition, and what became of its transactions.
 
 Written where the store is, read where its segments are decoded, as text of JSON.
 """
@@ -6,7 +6,8 @@ Written where the store is, read where its segments are decoded, as text of JSON
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from storage_engine.kafka.transaction_index import AbortedTransaction
@@ -15,38 +16,58 @@ from storage_engine.model.codec import Damage
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from storage_engine.kafka.record_batch import SegmentBytes
+
 _COLUMNS = ("topic", "partition", "state")
 
 
-def context_text(topic: str, partition: int, end: int, aborted: Sequence[AbortedTransaction]) -> str:
-    """Return a segment's context.
+@dataclass(frozen=True, slots=True)
+class SegmentTransactions:
+    """What is to be known of a segment beside its bytes.
 
-    :param end: offset behind its last; below it every transaction has ended.
-    :param aborted: those that have records in it.
+    :param end: offset behind its last; below it every transaction has ended by now.
+    :param open_before: transactions that were open where it begins, by producer and first offset.
+    :param aborted_later: those that were open where it ends and were aborted behind it, by producer, first
+        and last offset. Other ones that were open there were committed.
     """
-    ranges = [[one.producer_id, one.first_offset, one.last_offset] for one in aborted]
-    return json.dumps({"topic": topic, "partition": partition, "end": end, "aborted": ranges})
+
+    topic: str
+    partition: int
+    end: int
+    open_before: tuple[tuple[int, int], ...]
+    aborted_later: tuple[tuple[int, int, int], ...]
+
+    def as_text(self) -> str:
+        """Return it as a context; :class:`SegmentColumns` reads it."""
+        return json.dumps(asdict(self))
 
 
 class SegmentColumns:
     """Adds to a segment's rows what its context says, and finds batches that aren't where they should be.
 
-    :param context: of :func:`context_text`; "": the columns have no value, and no offset is looked at.
+    What ended inside the segment is told by its own markers, as a transaction index may lack, or be damaged.
+
+    :param context: of :class:`SegmentTransactions`; "": the columns have no value, and no offset is checked.
+    :param data: of the whole segment.
     :param base_offset: of the segment.
     """
 
-    def __init__(self, context: str, base_offset: int) -> None:
+    def __init__(self, context: str, data: SegmentBytes, base_offset: int) -> None:
         from storage_engine.kafka.transaction_states import UncommittedTransactions
 
         self._said: dict[str, Any] | None = json.loads(context) if context else None
-        self._next_offset = base_offset
-        aborted = self._said["aborted"] if self._said else ()
-        entries = [
-            AbortedTransaction(producer, first, last, last_stable_offset=first)
-            for producer, first, last in aborted
-        ]
         self._end = self._said["end"] if self._said else 0
-        self._transactions = UncommittedTransactions.of_files(entries, (), self._end)
+        self._transactions = UncommittedTransactions.none(self._end)
+        self.misplaced: tuple[Damage, ...] = ()
+        if self._said is not None:
+            there = UncommittedTransactions.of_open(map(tuple, self._said["open_before"]), base_offset)
+            own = there.continued(data, self._end).aborted
+            later = map(tuple, self._said["aborted_later"])
+            entries = [
+                AbortedTransaction(producer, first, last, 0) for producer, first, last in (*own, *later)
+            ]
+            self._transactions = UncommittedTransactions.of_files(entries, (), self._end)
+            self.misplaced = tuple(_misplaced(data, base_offset, self._end))
 
     def added_to(self, rows: pa.Table) -> pa.Table:
         """Return rows with topic, partition and state."""
@@ -63,31 +84,28 @@ class SegmentColumns:
         found = [columns[name] if name in columns else rows[name] for name in SCHEMA.names]
         return pa.Table.from_arrays(found, schema=SCHEMA)
 
-    def misplaced(self, rows: pa.Table) -> Iterator[Damage]:
-        """Yield batches whose offsets aren't behind those before them, or lie outside of the segment.
 
-        A batch's CRC doesn't cover its base offset (DefaultRecordBatch#computeChecksum).
+def _misplaced(data: SegmentBytes, base_offset: int, end: int) -> Iterator[Damage]:
+    """Yield the first batch that isn't where the one before it ends.
 
-        :param rows: of the next part of the segment.
-        """
-        import numpy as np
-        import pyarrow as pa
-        import pyarrow.compute as pc
+    A batch's CRC doesn't cover its base offset (DefaultRecordBatch#computeChecksum), so it may be wrong; or a
+    batch is missing. Where the cleaner has been, gaps are as they should be.
+    """
+    import numpy as np
 
-        if self._said is None:
-            return
-        columns = rows.select(["physical_offset", "size", "kind", "offset", "last_offset_delta"])
-        batches = columns.filter(pc.equal(rows["kind"], pa.scalar("batch")))
-        firsts = batches["offset"].to_numpy()
-        behind = firsts + batches["last_offset_delta"].to_numpy() + 1
-        lowest = np.concatenate(([self._next_offset], behind[:-1]))
-        wrong = np.flatnonzero((firsts < lowest) | (behind > self._end))
-        if len(behind):
-            self._next_offset = int(behind[-1])
-        for place in wrong[:1].tolist():
-            yield Damage(
-                int(batches["physical_offset"][place].as_py()),
-                int(batches["size"][place].as_py()),
-                f"a batch of offsets in [{lowest[place]}, {self._end})",
-                f"one of [{firsts[place]}, {behind[place]})",
-            )
+    from storage_engine.kafka.record_batch import read_batches
+
+    batches = read_batches(data, check_crc=False)
+    firsts, behind = batches.base_offsets, batches.last_offsets + 1
+    lowest = np.concatenate(([base_offset], behind[:-1]))[: len(firsts)]
+    wrong = (firsts < lowest) | (behind > end)
+    was_cleaned = bool((batches.record_counts < behind - firsts).any())
+    if not (was_cleaned or batches.legacy or batches.damages):
+        wrong |= firsts > lowest
+    for place in np.flatnonzero(wrong)[:1].tolist():
+        yield Damage(
+            int(batches.positions[place]),
+            int(batches.sizes[place]),
+            f"a batch from offset {lowest[place]} on, below {end}",
+            f"one of [{firsts[place]}, {behind[place]})",
+        )

@@ -96,6 +96,11 @@ class UncommittedTransactions:
         return cls._of(ranges, end_offset)
 
     @classmethod
+    def of_open(cls, transactions: Iterable[tuple[int, int]], end_offset: int) -> UncommittedTransactions:
+        """Return what is known where these are open, by producer and first offset, and none was aborted."""
+        return cls._of([(producer, first, _OPEN_END) for producer, first in transactions], end_offset)
+
+    @classmethod
     def _of(cls, ranges: list[tuple[int, int, int]], end_offset: int) -> UncommittedTransactions:
         table = np.array(ranges, np.int64).reshape(-1, 3)
         table = table[np.lexsort((table[:, 1], table[:, 0]))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -12,6 +13,7 @@ from pyiceberg.expressions import AlwaysTrue
 from storage_engine.cycle import archive_here
 from storage_engine.exceptions import CorruptFrameError, LakeConflictError
 from storage_engine.lake.catalog import open_lake
+from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.making import make_lake
 from storage_engine.lake.receipts import receipts
 from storage_engine.lake.scan import read_rows
@@ -89,7 +91,7 @@ def test_every_log_is_archived_and_read_by_topic_and_state(whole: ManagedStore) 
     assert set(aborted["topic"].to_pylist()) == {"txn"}
 
 
-@pytest.mark.parametrize(("at", "expected"), [(130, "CRC-32C"), (100, "a batch of offsets in [")])
+@pytest.mark.parametrize(("at", "expected"), [(130, "CRC-32C"), (100, "a batch from offset ")])
 def test_a_damaged_log_keeps_no_other_out(store: ManagedStore, at: int, expected: str) -> None:
     path = logs_of(store) / "plain-0" / f"{0:020d}.log"
     data = bytearray(path.read_bytes())
@@ -103,6 +105,35 @@ def test_a_damaged_log_keeps_no_other_out(store: ManagedStore, at: int, expected
     assert expected in done.refused[0].why
     assert not [one for one in done.receipts if one.log == "plain-0"]
     assert {one.log for one in done.receipts} == {"ctime-0", "retms-0", "txn-0"}
+
+
+def test_a_batch_that_is_missing_inside_a_segment_keeps_its_log_out(store: ManagedStore) -> None:
+    path = logs_of(store) / "plain-0" / f"{0:020d}.log"
+    data = path.read_bytes()
+    second = int.from_bytes(data[8:12], "big") + 12
+    third = second + int.from_bytes(data[second + 8 : second + 12], "big") + 12
+    path.write_bytes(data[:second] + data[third:])
+    done = archive(store, "gap")
+    assert [one.log for one in done.refused] == ["plain-0"]
+    assert f"at physical offset {second}: expected a batch from offset" in done.refused[0].why
+
+
+def test_aborted_records_are_told_without_a_transaction_index(store: ManagedStore) -> None:
+    known = states(store, "with")
+    assert known["aborted"] > 10
+    for index in (logs_of(store) / "txn-0").glob("*.txnindex"):
+        index.write_bytes(b"")
+    assert states(store, "without") == known
+
+
+def states(store: ManagedStore, lake: str) -> dict[str, int]:
+    other = replace(store, lake=LakeConfig.local(Path(store.root).parent / lake))
+    other = replace(other, journal_url=f"sqlite:///{Path(store.root).parent / lake}.db")
+    make_lake(other.lake, "kafka")
+    archive(other, lake)
+    rows = read_rows(open_lake(other.lake).messages(), AlwaysTrue(), ["log", "state"])
+    found = rows.filter(pc.equal(rows["log"], "txn-0"))["state"].value_counts().to_pylist()
+    return {str(one["values"]): one["counts"] for one in found}
 
 
 def test_what_goes_without_a_proof_is_an_alarm(store: ManagedStore) -> None:

@@ -136,29 +136,33 @@ def test_a_segments_context_names_its_log_its_epochs_and_what_was_aborted(node: 
     contexts = store.contexts(found.segments)
     assert contexts.keys() == {one.id for one in found.segments}
     topic_id = text_of(read_topic_id(node / "logs" / "txn-0" / "partition.metadata"))
-    aborted: set[tuple[int, int, int]] = set()
-    for segment in found.segments:
-        context = contexts[segment.id]
-        said = json.loads(context.codec)
-        assert (said["topic"], said["partition"], said["end"]) == (
-            segment.log.rpartition("-")[0],
-            int(segment.log.rpartition("-")[2]),
-            segment.end_offset,
-        )
-        if segment.log == "txn-0":
-            assert context.log_id is not None
-            assert context.log_id.endswith(f"/{topic_id}/0")
-            assert context.evidence["leader_epochs"][0][1] <= segment.base_offset
-            aborted |= {tuple(one) for one in said["aborted"]}
-    end = max(end for _, end in spans(found, "txn-0"))
-    known = {
+    known = [
         (entry["pid"], entry["first"], entry["last"])
         for index in truth()["txnindex"]
         if index["file"].startswith("logs/txn-0/")
         for entry in index["entries"]
-        if entry["first"] < end
-    }
-    assert aborted == known
+    ]
+    across = 0
+    for segment in found.segments:
+        context = contexts[segment.id]
+        said = json.loads(context.codec)
+        first, end = segment.base_offset, segment.end_offset
+        assert (said["topic"], said["partition"], said["end"]) == (
+            segment.log.rpartition("-")[0],
+            int(segment.log.rpartition("-")[2]),
+            end,
+        )
+        if segment.log == "txn-0":
+            assert context.log_id is not None
+            assert context.log_id.endswith(f"/{topic_id}/0")
+            assert context.evidence["leader_epochs"][0][1] <= first
+            assert {tuple(one) for one in said["aborted_later"]} == {
+                one for one in known if one[1] < end <= one[2]
+            }
+            before = {(producer, begun) for producer, begun, last in known if begun < first <= last}
+            assert before <= {tuple(one) for one in said["open_before"]}
+            across += len(before)
+    assert across
 
 
 def receipt(**fields: Any) -> Receipt:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from storage_engine.exceptions import ProofError
 from storage_engine.kafka.codec import CODEC
-from storage_engine.kafka.segment_context import context_text
+from storage_engine.kafka.segment_context import SegmentTransactions
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.data_file import check_tiled, plan_windows, segment_bytes, write_data_file
 from storage_engine.lake.jobs import SegmentJob
@@ -199,6 +199,6 @@ def test_a_data_file_is_hardly_larger_than_its_segment(
     path = tmp_path / "0.log"
     path.write_bytes(data)
     job, sink = job_of(path, tmp_path), io.BytesIO()
-    context = SegmentContext(codec=context_text("orders", 3, offset, ()))
+    context = SegmentContext(codec=SegmentTransactions("orders", 3, offset, (), ()).as_text())
     write_data_file(replace(job, context=context), CODEC, memoryview(data), sink)
     assert len(sink.getvalue()) / len(data) <= (1.3 if codec == "none" else 2.2)
