@@ -100,7 +100,7 @@ def _print_archived(run_key: str, done: ArchiveResult, as_json: bool) -> None:
     for notice in done.notices:
         say(f"Note: {notice}", err=True)
     if not receipts and not done.refused:
-        say("Nothing to archive: every segment asked for has a valid receipt, or none is sealed.")
+        say("Nothing to archive: every segment that may be archived has a valid receipt, or none is sealed.")
     if not receipts:
         return
     several = len({receipt.log for receipt in receipts}) > 1

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from storage_engine.kafka.batch_walk import batch_heads, opened
 from storage_engine.kafka.layout import LogDirectory, PartitionLog, SegmentFiles, read_node
@@ -22,6 +23,9 @@ from storage_engine.model.facts import (
     SegmentFact,
     StoreFacts,
 )
+
+if TYPE_CHECKING:
+    from storage_engine.kafka.record_batch import Batches
 
 _LONGEST_INDEX_BYTES = 1 << 30
 
@@ -69,11 +73,17 @@ def _collect_log(directory: LogDirectory, log: PartitionLog, scope: FactsScope, 
         own_end = end if following is None else segment_end(files)
         if following is not None and own_end < following.base_offset <= cleaned_to:
             own_end = following.base_offset
-        found.local.append(LocalSegment(name, files.base_offset, own_end, files.log, files.companions))
+        batches = _batches(files) if scope.full else None
+        runs = [(files.base_offset, own_end)]
+        if batches is not None and files.base_offset >= cleaned_to:
+            runs = _runs(batches, files.base_offset, own_end)
+        found.local += [
+            LocalSegment(name, first, behind, files.log, files.companions) for first, behind in runs
+        ]
         found.segments.append(_segment_fact(log, files, own_end, cleaned=files.base_offset < cleaned_to))
-        if scope.full:
+        if batches is not None:
             accepted = scope.accepted_damage.get((name, files.base_offset), 0)
-            found.frames.append(_frame_fact(log, files, accepted))
+            found.frames.append(_frame_fact(log, files, batches, accepted))
             found.indexes += _index_facts(log, files, own_end)
     found.checkpoint += _checkpoint_facts(directory, name, end)
 
@@ -99,12 +109,31 @@ def _segment_fact(log: PartitionLog, files: SegmentFiles, end: int, *, cleaned: 
     )
 
 
-def _frame_fact(log: PartitionLog, files: SegmentFiles, accepted: int) -> FrameFact:
-    """Check every batch with its CRC."""
+def _batches(files: SegmentFiles) -> Batches:
+    """Read every batch, with its CRC."""
     # NumPy and the kernels, which a look at boundaries needs for nothing.
     from storage_engine.kafka.record_batch import read_batches
 
-    batches = read_batches(read_stored(Path(files.log.path), 1 << 31))
+    return read_batches(read_stored(Path(files.log.path), 1 << 31))
+
+
+def _runs(batches: Batches, base_offset: int, end: int) -> list[tuple[int, int]]:
+    """Return the offsets that a segment has batches of, in runs; what is between them is missing.
+
+    Where the cleaner has been, or bytes are no batches of format 2, its offsets are taken for whole.
+    """
+    import numpy as np
+
+    firsts, behind = batches.base_offsets, batches.last_offsets + 1
+    was_cleaned = bool((batches.record_counts < behind - firsts).any())
+    if was_cleaned or batches.legacy or batches.damages or not len(firsts):
+        return [(base_offset, end)]
+    cuts = np.flatnonzero(firsts[1:] > behind[:-1]) + 1
+    starts = np.concatenate((firsts[:1], firsts[cuts])).tolist()
+    return list(zip(starts, [*behind[cuts - 1].tolist(), end], strict=True))
+
+
+def _frame_fact(log: PartitionLog, files: SegmentFiles, batches: Batches, accepted: int) -> FrameFact:
     damaged = sum(damage.size_bytes for damage in batches.damages)
     count = len(batches.positions) + batches.legacy
     return FrameFact(_subject(log, files.log.path), count, accepted, damaged)

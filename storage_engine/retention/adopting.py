@@ -22,6 +22,7 @@ from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.lineages import Lineages
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import ArchiveMode
+from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import LogSnapshot
 from storage_engine.retention.broker_answers import ask, take_snapshot
 from storage_engine.retention.brokers import open_store
@@ -55,7 +56,8 @@ def adopt(
     :param log: of this log alone, so that nothing changes for the others; None: of all.
     :param force: also where nothing on disk contradicts what is archived: then everything that is still
         there is archived once more, and queries see each of its rows twice.
-    :raises BadInputError: nobody says why, or no segment contradicts its receipt.
+    :raises BadInputError: nobody says why, no segment contradicts its receipt, or of several logs only some
+        have one that does, and none was named.
     """
     _check_decision("adopt", person, reason, "compares the store with what is archived already")
     journal = Journal(store.journal_url)
@@ -69,7 +71,15 @@ def adopt(
             f"adopt: expected a log of {store.root}, such as {there}, found {log!r}. "
             "Nothing was changed. Name one that it has, or none for the whole store."
         )
-    if not force and not _is_contradicted(store, record, only):
+    contradicted, sound = (set(), set()) if force else _contradicted_logs(store, record, only)
+    if contradicted and sound and log is None:
+        named = ", ".join(sorted(contradicted))
+        raise BadInputError(
+            f"{store.root}: expected every log to differ from what is archived, found that {named} alone "
+            "does. Nothing was changed. Name it with --log, or each of them: of the other logs all would be "
+            "archived once more, and each row be there twice."
+        )
+    if not force and not contradicted:
         raise BadInputError(
             f"{store.root}: expected a segment whose bytes are not those that are archived under its offset, "
             "found none, so there is nothing to adopt. Nothing was changed. Under a new lineage everything "
@@ -82,20 +92,22 @@ def adopt(
     return opened
 
 
-def _is_contradicted(store: ManagedStore, record: StoreRecord, logs: Sequence[LogSnapshot]) -> bool:
-    if next(contradictions(store, record, logs), None) is not None:
-        return True
-    if store.policy.archive is ArchiveMode.OFF:
-        return False
-    lakes = [open_lake(config) for config in store.lakes]
+def _contradicted_logs(
+    store: ManagedStore, record: StoreRecord, logs: Sequence[LogSnapshot]
+) -> tuple[set[str], set[str]]:
+    """Return which logs aren't what is archived under their names, and which archived ones are."""
+    found = {segment.log for segment in contradictions(store, record, logs)}
+    rows: dict[str, list[Receipt]] = {}
+    for config in store.lakes if store.policy.archive is not ArchiveMode.OFF else ():
+        for row in current_receipts(open_lake(config), record):
+            rows.setdefault(row.log, []).append(row)
+    archived = [one.name for one in logs if one.name in rows]
+    doing = "tell whether a log is the archived one"
     with closing(open_store(store)) as broker:
-        told = (
-            partial(broker.contradiction, log.name, rows)
-            for log in logs
-            for lake in lakes
-            if (rows := current_receipts(lake, record, log=log.name))
-        )
-        return any(ask(store.broker, "tell whether a log is the archived one", one) for one in told)
+        for log in archived:
+            if ask(store.broker, doing, partial(broker.contradiction, log, rows[log])):
+                found.add(log)
+    return found, set(archived) - found
 
 
 def move(store: ManagedStore, name: str, person: str, reason: str = "") -> StoreRecord:

@@ -11,7 +11,7 @@ import pytest
 from pyiceberg.expressions import AlwaysTrue
 
 from storage_engine.cycle import archive_here
-from storage_engine.exceptions import CorruptFrameError, LakeConflictError
+from storage_engine.exceptions import BadInputError, CorruptFrameError, LakeConflictError
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.making import make_lake
@@ -163,6 +163,8 @@ def test_a_log_with_other_leaders_is_refused_until_a_person_adopts_it(store: Man
     assert second.refused[0].error == LakeConflictError.__name__
     assert f"adopt --log {row.log} " in second.refused[0].remedy
     assert {one.log for one in second.receipts} == {"plain-0", "retms-0", "txn-0"}
+    with pytest.raises(BadInputError, match=f"found that {row.log} alone does"):
+        adopt(store, "me", "an unclean election")
     record = adopt(store, "me", "an unclean election", log=row.log)
     assert record.lineage_of(row.log) == 2
     third = archive(store, "third")

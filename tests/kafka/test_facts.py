@@ -53,9 +53,17 @@ def damaged(path: Path) -> None:
     path.write_bytes(data)
 
 
+def without_second_batch(path: Path) -> None:
+    data = path.read_bytes()
+    second = int.from_bytes(data[8:12], "big") + 12
+    third = second + int.from_bytes(data[second + 8 : second + 12], "big") + 12
+    path.write_bytes(data[:second] + data[third:])
+
+
 @pytest.mark.parametrize(
     ("change", "name", "expected"),
     [
+        (without_second_batch, "plain-0/00000000000000000000.log", "ExpectNoLostRanges"),
         (gone, "plain-0/00000000000000000623.log", "ExpectStoreAndLakeToFormOneInterval"),
         (damaged, "plain-0/00000000000000000000.log", "ExpectFramesToBeWhole"),
     ],

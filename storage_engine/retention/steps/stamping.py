@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.journal.journal import Phase, Run, Step
@@ -25,9 +26,9 @@ def stamp_store(context: Context, run: Run, heads: Sequence[LakeHead]) -> str:
     before = read_stamp(root)
     try:
         stamp = update_stamp(root, record.store_id, record.lineages, heads)
-    except NotADirectoryError:
-        return f"{root}: the store is named by a file, so it has no stamp beside its segments"
     except OSError as error:
+        if Path(root).is_file():
+            return f"{root}: the store is named by a file, so it has no stamp beside its segments"
         return f"{root}: the store could not be stamped ({error.strerror or error})"
     if stamp != before:
         context.journal.record(run, Step.STAMP, Phase.RESULT, [(WHOLE, to_jsonable(stamp))])
