@@ -10,6 +10,7 @@ OTHERWISE = "Read the error, mend what it names, then run again. What is done al
 ERRORS: Mapping[str, str] = {
     "StorageEngineError": OTHERWISE,
     "BadInputError": "Correct what the error names, then run again.",
+    "NoSuchConnectionError": "Define the connection that the error names, then run again.",
     "MissingExtraError": "Install what the error names, where the step runs. Then run again.",
     "StoreNotFoundError": "Check the store's path, and that its disk is mounted, then run again.",
     "UnsupportedLayoutError": "This store can't be cleaned. Let its broker delete by its own rules.",
@@ -123,7 +124,8 @@ CHECKS: Mapping[str, str] = {
         f"Consumers may not see these messages, unless the topic was deleted and made again. {_QUEUES}"
     ),
     "ExpectCheckpointInRange": (
-        "Stop the broker and move the file checkpoint away: the broker recovers without it."
+        "A broker trusts this value when it starts: run storage-engine doctor first. A stopped RocketMQ "
+        "broker recovers without its file checkpoint, which can be moved away."
     ),
     "ExpectReceiptsToFormAChain": f"Somebody changed or removed receipts. Find out who. {_LAKE}",
     "ExpectReceiptsToBeSound": f"A receipt proves nothing as it is, so nothing goes by it. {_LAKE}",

@@ -107,6 +107,19 @@ def test_a_damaged_log_keeps_no_other_out(store: ManagedStore, at: int, expected
     assert {one.log for one in done.receipts} == {"ctime-0", "retms-0", "txn-0"}
 
 
+def test_a_log_that_lost_what_is_archived_is_told_each_time(
+    store: ManagedStore,
+) -> None:
+    archive(store, "first")
+    last = sorted((logs_of(store) / "plain-0").glob("*.log"))[-2:]
+    for path in last:
+        for file in path.parent.glob(f"{path.stem}.*"):
+            file.unlink()
+    again = archive(store, "again")
+    assert [one.log for one in again.refused] == ["plain-0"]
+    assert "and archived are offsets up to" in again.refused[0].why
+
+
 def test_a_batch_that_is_missing_inside_a_segment_keeps_its_log_out(store: ManagedStore) -> None:
     path = logs_of(store) / "plain-0" / f"{0:020d}.log"
     data = path.read_bytes()

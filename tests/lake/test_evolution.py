@@ -68,7 +68,7 @@ def _older_version(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     fields = [field for field in tables.segments_schema().fields if field.name != LATER_OF_RECEIPTS]
     with monkeypatch.context() as patched:
         patched.setattr(tables, "LATER_COLUMNS", ())
-        patched.setattr(archive, "SETTLED", None)
+        patched.setattr(archive, "settled_with", lambda evidence: None)
         for module in (making, tables, writing):
             patched.setattr(module, "segments_schema", lambda: Schema(*fields))
         patched.setattr(RocketMQ, "codec", _OlderCodec())

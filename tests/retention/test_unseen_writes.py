@@ -290,7 +290,7 @@ def test_what_another_process_may_write_to_by_another_name_is_compared(
 def test_a_proof_by_a_release_that_did_not_settle_is_compared(
     planned: ManagedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("storage_engine.lake.archive.SETTLED", None)
+    monkeypatch.setattr("storage_engine.lake.archive.settled_with", lambda evidence: None)
     archive(planned)
     (release,) = steps.release(planned, "r").deleted
     assert release.passage is Passage.PROVEN

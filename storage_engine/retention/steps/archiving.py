@@ -238,12 +238,12 @@ def archive_somewhere(
         if not proofs.asked:
             raise none_reachable([reason for _, reason in proofs.unreachable])
         notices = (*(f"a lake could not be used: {failure}" for failure in failures), *proofs.notices)
+        refuse_other_logs(context, [asked.lake for asked in proofs.asked], candidates)
         wanted = choose(proofs)
         if not wanted:
             return ArchiveResult((), notices=notices)
         if any(config == unreachable for unreachable, _ in proofs.unreachable):
             continue
-        refuse_other_logs(context, [asked.lake for asked in proofs.asked], wanted)
         jobs = _jobs(context, config, wanted, accept_damage)
         started_ns = time.monotonic_ns()
         try:

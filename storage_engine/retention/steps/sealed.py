@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -81,7 +81,7 @@ def archive_sealed(
                 continue
             if not failed or attempt == _LISTINGS - 1 or not listing.has_lost_some():
                 break
-        if failed and not {segment.log for segment in listing.chosen or ()} - failed.keys():
+        if failed and not {segment.log for segment in listing.segments} - failed.keys():
             raise next(iter(failed.values()))
         refused = tuple(refusal(log, why, NOTHING).said for log, why in failed.items())
         record_refused(context, run, Step.SEALED, refused)
@@ -106,28 +106,33 @@ def _archive(
 
 @dataclass(slots=True)
 class _Listing:
-    """What is sealed at one moment, and what of it was chosen to be archived."""
+    """What is sealed at one moment, and what of it was chosen to be archived, by its id."""
 
     context: Context
     run: Run
     segments: tuple[Segment, ...]
     budget_bytes: int | None
-    chosen: Sequence[Segment] | None = None
+    chosen: dict[SegmentId, Segment] = field(default_factory=dict)
 
     def choose(self, segments: Sequence[Segment], proofs: Proofs) -> Sequence[Segment]:
-        """Return which of some segments to archive; the first time, of all, the budget decides."""
+        """Return which of some segments to archive, within what others leave of the budget."""
         proofs = read_faulty_files(self.context.store.journal_url, proofs)
         unproven = still_unproven(self.context.journal, self.context.record, proofs, segments)
-        if self.chosen is None:
-            self.chosen = within_budget(unproven, self.budget_bytes)
-        known = slots(self.chosen)
-        wanted = [segment for segment in unproven if segment.id in known]
+        for segment in segments:
+            self.chosen.pop(segment.id, None)
+        left_bytes = self.budget_bytes
+        if left_bytes is not None and self.chosen:
+            left_bytes -= sum(segment.facts.size_bytes for segment in self.chosen.values())
+            if left_bytes <= 0:
+                return ()
+        wanted = within_budget(unproven, left_bytes)
+        self.chosen |= {segment.id: segment for segment in wanted}
         left = without_replicas_work(self.context, self.run, proofs, wanted, self.segments)
         record_intents(self.context, self.run, Step.SEALED, left)
         return left
 
     def has_lost_some(self) -> bool:
-        return not all(Path(segment.facts.path).exists() for segment in self.chosen or ())
+        return not all(Path(segment.facts.path).exists() for segment in self.chosen.values())
 
 
 def record_archive_lag(store: AnyStore, run_key: str) -> ArchiveLag | None:
