@@ -11,7 +11,7 @@ from storage_engine.lake.receipts import list_stores, receipts
 from storage_engine.lake.scan import read_rows
 from storage_engine.project.demo_checks import Check
 from storage_engine.project.jvm import Jars
-from storage_engine.project.kafka import Kafka
+from storage_engine.project.kafka import Kafka, watermarks
 
 _SECONDS = 60.0
 _NEW_VALUE = b"written after the restore"
@@ -75,7 +75,7 @@ def _consume(address: str, log: str) -> list[_Record]:
         }
     )
     try:
-        start, _ = consumer.get_watermark_offsets(place, _SECONDS)
+        start, _ = watermarks(consumer, place, _SECONDS)
         consumer.assign([TopicPartition(topic, int(partition), start)])
         found: list[_Record] = []
         while (message := consumer.poll(_SECONDS)) is not None:

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.project.jvm import (
@@ -26,6 +26,9 @@ from storage_engine.project.jvm import (
     write_properties,
 )
 from storage_engine.project.process_tree import ProcessTree
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, TopicPartition
 
 VERSION = "4.3.1"
 PLAIN = "PLAIN"
@@ -221,3 +224,20 @@ def _cluster_id() -> str:
     while (made := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
         continue
     return made
+
+
+def watermarks(consumer: Consumer, place: TopicPartition, seconds: float) -> tuple[int, int]:
+    """Return where a partition begins and ends, once its leader is elected: a node that has just started may
+    answer that it isn't yet.
+    """
+    from confluent_kafka import KafkaException
+
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            first, end = consumer.get_watermark_offsets(place, seconds)
+            return first, end
+        except KafkaException as error:
+            if not error.args[0].retriable() or time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)

@@ -24,6 +24,7 @@ from storage_engine.lake.catalog import Lake
 from storage_engine.lake.restore import restore
 from storage_engine.lake.restore_span import Span
 from storage_engine.model.receipt import Receipt
+from storage_engine.project.kafka import watermarks
 from tests.integration.jars import JAVA_PROJECTS, class_path, java
 from tests.integration.kafka_broker import SECONDS, admin_of, make_topics, running_kafka
 from tests.kafka.lakes import STORE, archive, new_lake, segments_of
@@ -171,7 +172,7 @@ def consumed(address: str, level: str) -> Records:
         }
     )
     try:
-        start, _ = consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), SECONDS)
+        start, _ = watermarks(consumer, TopicPartition(TOPIC, 0), SECONDS)
         consumer.assign([TopicPartition(TOPIC, 0, start)])
         found: Records = []
         while (message := consumer.poll(SECONDS)) is not None:
@@ -187,7 +188,7 @@ def consumed(address: str, level: str) -> Records:
 def limits(address: str) -> tuple[int, int]:
     consumer = Consumer({"bootstrap.servers": address, "group.id": "looker", "log_level": 0})
     try:
-        start, end = consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), SECONDS)
+        start, end = watermarks(consumer, TopicPartition(TOPIC, 0), SECONDS)
         return start, end
     finally:
         consumer.close()
