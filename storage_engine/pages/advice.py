@@ -124,8 +124,7 @@ CHECKS: Mapping[str, str] = {
         f"Consumers may not see these messages, unless the topic was deleted and made again. {_QUEUES}"
     ),
     "ExpectCheckpointInRange": (
-        "A broker trusts this value when it starts: run storage-engine doctor first. A stopped RocketMQ "
-        "broker recovers without its file checkpoint, which can be moved away."
+        "A broker trusts this value when it starts. Stop it, and run storage-engine doctor, before it does."
     ),
     "ExpectReceiptsToFormAChain": f"Somebody changed or removed receipts. Find out who. {_LAKE}",
     "ExpectReceiptsToBeSound": f"A receipt proves nothing as it is, so nothing goes by it. {_LAKE}",

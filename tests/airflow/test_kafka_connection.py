@@ -10,7 +10,7 @@ import pytest
 from storage_engine.hooks.storage_engine import StorageEngineHook
 from tests.integration.kafka_broker import make_topics, running_kafka
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.again]
 
 
 def test_the_test_button_asks_the_cluster_that_the_named_connection_knows(

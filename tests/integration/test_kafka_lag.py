@@ -24,7 +24,7 @@ from tests.integration.kafka_broker import (
 from tests.rounds import again_but
 from tests.services.command_line import run_command
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.again]
 
 RECORD = b"x" * 1000
 MINUTE_MS = 60_000

@@ -216,7 +216,7 @@ def test_what_the_broker_says_otherwise_than_the_receipt_is_refused_until_adopte
     errors = {path: data for path, data in before.items() if path.parts[0] == "errors"}
     assert errors.items() <= contents(store).items()
     # What is archived stays, and the segment as it is now is archived under a new lineage.
-    adopt(store, "jo", "the package says it otherwise now")
+    adopt(store, "jo", "the package says it otherwise now", log="errors")
     steps.make_plan(store, "t", REQUEST)
     archive(store, "t")
     ends = [(row.lineage, row.end, len(row.companions)) for row in rows_of(store) if row.log == "errors"]

@@ -54,8 +54,11 @@ def record_of(store: ManagedStore) -> StoreRecord:
 
 def archive(store: ManagedStore, run_key: str) -> int:
     """Archive all that is sealed and not proven; returns how many segments that were."""
-    done = steps.archive_sealed(store, run_key, lambda jobs: archive_all(open_lake(store.lake), jobs))
-    return len(done.receipts)
+    return len(archived_by(store, run_key).receipts)
+
+
+def archived_by(store: ManagedStore, run_key: str) -> steps.ArchiveResult:
+    return steps.archive_sealed(store, run_key, lambda jobs: archive_all(open_lake(store.lake), jobs))
 
 
 def sealed_of(store: ManagedStore) -> dict[str, list[int]]:
@@ -111,8 +114,9 @@ def test_other_bytes_in_one_log_neither_change_nor_block_another(store: ManagedS
     backup = store.journal_url.removeprefix("sqlite:///")
     journal = Path(backup).read_bytes()
     rewrite(store, "errors")
-    with pytest.raises(LakeConflictError, match="--log errors opens it for this one alone"):
-        archive(store, "second")
+    (refused,) = archived_by(store, "second").refused
+    assert (refused.log, refused.error) == ("errors", LakeConflictError.__name__)
+    assert "--log errors opens it for this one alone" in refused.why
     with pytest.raises(BadInputError, match="there is nothing to adopt"):
         adopt(store, "ann", "not this one", log="access")
     with pytest.raises(BadInputError, match=r"expected a log of .*, such as access, found 'none'"):
