@@ -7,8 +7,7 @@ and each of its transactions has ended. What isn't known keeps a log out.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby, zip_longest
-from operator import attrgetter
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -221,10 +220,3 @@ def _aborted_later(log: PartitionLog, end: int) -> Iterator[tuple[int, int, int]
         if first_open is None or first_open >= end:
             break
     yield from (one for one in found.aborted if one[1] < end)
-
-
-def by_log(segments: Sequence[Segment]) -> Iterator[tuple[str, list[Segment]]]:
-    """Yield segments by the name of their log."""
-    ordered = sorted(segments, key=attrgetter("log", "base_offset"))
-    for name, of_log in groupby(ordered, key=attrgetter("log")):
-        yield name, list(of_log)

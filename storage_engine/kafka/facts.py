@@ -120,13 +120,12 @@ def _batches(files: SegmentFiles) -> Batches:
 def _runs(batches: Batches, base_offset: int, end: int) -> list[tuple[int, int]]:
     """Return the offsets that a segment has batches of, in runs; what is between them is missing.
 
-    Where the cleaner has been, or bytes are no batches of format 2, its offsets are taken for whole.
+    Where a gap is no loss, its offsets are taken for whole.
     """
     import numpy as np
 
     firsts, behind = batches.base_offsets, batches.last_offsets + 1
-    was_cleaned = bool((batches.record_counts < behind - firsts).any())
-    if was_cleaned or batches.legacy or batches.damages or not len(firsts):
+    if not len(firsts) or not batches.gaps_are_losses:
         return [(base_offset, end)]
     cuts = np.flatnonzero(firsts[1:] > behind[:-1]) + 1
     starts = np.concatenate((firsts[:1], firsts[cuts])).tolist()

@@ -89,6 +89,14 @@ class Batches:
     legacy: int
     damages: tuple[Damage, ...]
 
+    @property
+    def gaps_are_losses(self) -> bool:
+        """Return whether offsets that no batch has are missing: not where the cleaner has been, which leaves
+        gaps, or where some bytes are no batches of format 2.
+        """
+        was_cleaned = (self.record_counts <= self.last_offsets - self.base_offsets).any()
+        return not (was_cleaned or self.legacy or self.damages)
+
 
 def as_array(data: SegmentBytes) -> npt.NDArray[np.uint8]:
     """Return the bytes as an array, without a copy.

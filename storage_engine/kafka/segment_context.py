@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from storage_engine.kafka import batch_header as header
 from storage_engine.kafka.transaction_index import AbortedTransaction
 from storage_engine.model.codec import Damage
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from storage_engine.kafka.record_batch import SegmentBytes
+    from storage_engine.kafka.record_batch import Batches, SegmentBytes
 
 _COLUMNS = ("topic", "partition", "state")
 
@@ -53,6 +54,7 @@ class SegmentColumns:
     """
 
     def __init__(self, context: str, data: SegmentBytes, base_offset: int) -> None:
+        from storage_engine.kafka.record_batch import read_batches
         from storage_engine.kafka.transaction_states import UncommittedTransactions
 
         self._said: dict[str, Any] | None = json.loads(context) if context else None
@@ -60,14 +62,18 @@ class SegmentColumns:
         self._transactions = UncommittedTransactions.none(self._end)
         self.misplaced: tuple[Damage, ...] = ()
         if self._said is not None:
-            there = UncommittedTransactions.of_open(map(tuple, self._said["open_before"]), base_offset)
-            own = there.continued(data, self._end).aborted
+            batches = read_batches(data, check_crc=False)
+            own: tuple[tuple[int, int, int], ...] = ()
+            # Most segments have no transaction: nothing has to be followed there.
+            if (batches.attributes & header.TRANSACTIONAL != 0).any():
+                there = UncommittedTransactions.of_open(map(tuple, self._said["open_before"]), base_offset)
+                own = there.continued(data, self._end).aborted
             later = map(tuple, self._said["aborted_later"])
             entries = [
                 AbortedTransaction(producer, first, last, 0) for producer, first, last in (*own, *later)
             ]
             self._transactions = UncommittedTransactions.of_files(entries, (), self._end)
-            self.misplaced = tuple(_misplaced(data, base_offset, self._end))
+            self.misplaced = tuple(_misplaced(batches, base_offset, self._end))
 
     def added_to(self, rows: pa.Table) -> pa.Table:
         """Return rows with topic, partition and state."""
@@ -85,22 +91,18 @@ class SegmentColumns:
         return pa.Table.from_arrays(found, schema=SCHEMA)
 
 
-def _misplaced(data: SegmentBytes, base_offset: int, end: int) -> Iterator[Damage]:
+def _misplaced(batches: Batches, base_offset: int, end: int) -> Iterator[Damage]:
     """Yield the first batch that isn't where the one before it ends.
 
     A batch's CRC doesn't cover its base offset (DefaultRecordBatch#computeChecksum), so it may be wrong; or a
-    batch is missing. Where the cleaner has been, gaps are as they should be.
+    batch is missing.
     """
     import numpy as np
 
-    from storage_engine.kafka.record_batch import read_batches
-
-    batches = read_batches(data, check_crc=False)
     firsts, behind = batches.base_offsets, batches.last_offsets + 1
     lowest = np.concatenate(([base_offset], behind[:-1]))[: len(firsts)]
     wrong = (firsts < lowest) | (behind > end)
-    was_cleaned = bool((batches.record_counts < behind - firsts).any())
-    if not (was_cleaned or batches.legacy or batches.damages):
+    if batches.gaps_are_losses:
         wrong |= firsts > lowest
     for place in np.flatnonzero(wrong)[:1].tolist():
         yield Damage(

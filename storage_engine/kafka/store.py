@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,6 @@ from storage_engine import durable
 from storage_engine.exceptions import BadInputError
 from storage_engine.kafka.archiving import (
     archivable_segments,
-    by_log,
     contexts_of,
     contradiction_of,
     log_id_of,
@@ -27,6 +27,7 @@ from storage_engine.kafka.range_digest import sha256_of_range
 from storage_engine.kafka.rules import RetentionSettings
 from storage_engine.kafka.topic_settings import TopicSettings, read_topic_settings
 from storage_engine.model.broker_store import BrokerStore, LockedStore, Remove, StoreSettings
+from storage_engine.model.by_log import by_log
 from storage_engine.model.lag import Unread
 from storage_engine.model.plan import LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.receipt import Receipt
@@ -177,7 +178,7 @@ class KafkaStore(BrokerStore):
         logs = {log.name.log: (directory, log) for directory, log in node.logs}
         return {
             segment_id: context
-            for name, of_log in by_log(segments)
+            for name, of_log in by_log(sorted(segments, key=attrgetter("log", "base_offset"))).items()
             if name in logs
             for segment_id, context in contexts_of(*logs[name], of_log)
         }

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeVar
 
+from storage_engine.model.by_log import by_log
 from storage_engine.model.receipt import Receipt, SegmentIdentity
 from storage_engine.model.validation import RangeStatus, Status, Where, worst
 
@@ -95,10 +96,10 @@ def log_ranges(
     :param broken: receipts whose data file is not what they say, with the reason: they prove nothing.
     :param replicas: what sound receipts of other stores have; counts where nothing of this store does.
     """
-    spans = _by_log(span for span in local if span.end_offset > span.start_offset)
-    proofs = _by_log(receipts)
-    gone = _by_log(span for span in released if span.end_offset > span.start_offset)
-    others = _by_log(replicas)
+    spans = by_log(span for span in local if span.end_offset > span.start_offset)
+    proofs = by_log(receipts)
+    gone = by_log(span for span in released if span.end_offset > span.start_offset)
+    others = by_log(replicas)
     return tuple(
         row
         for log in sorted({*spans, *proofs, *gone})
@@ -111,16 +112,6 @@ def log_ranges(
             others.get(log, []),
         )
     )
-
-
-_OfLog = TypeVar("_OfLog", LocalSpan, Receipt, ReleasedSpan, ReplicaSpan)
-
-
-def _by_log(rows: Iterable[_OfLog]) -> dict[str, list[_OfLog]]:
-    found: dict[str, list[_OfLog]] = {}
-    for row in rows:
-        found.setdefault(row.log, []).append(row)
-    return found
 
 
 def lost_ranges(ranges: Iterable[RangeStatus]) -> tuple[RangeStatus, ...]:

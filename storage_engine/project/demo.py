@@ -11,10 +11,9 @@ from typing import Any
 
 from storage_engine.project.dag_run import DagRun, Say
 from storage_engine.project.demo_checks import Check, check_outcome, segment_hashes
-from storage_engine.project.demo_directory import clear, refuse_foreign
-from storage_engine.project.directory_lock import directory_lock
+from storage_engine.project.demo_directory import clear, run_demo_in
 from storage_engine.project.init import STORE_CONNECTION, Project, init_project
-from storage_engine.project.local_airflow import Interrupted, LocalAirflow, interruptible
+from storage_engine.project.local_airflow import LocalAirflow
 from storage_engine.project.sample import SampleStore, unpack_sample_store
 from storage_engine.project.up import free_port
 
@@ -32,14 +31,7 @@ def run_demo(directory: Path, say: Say, tell: Say) -> int:
         interrupted.
     :raises BadInputError: the directory holds something that is not an earlier demo.
     """
-    try:
-        with interruptible():
-            refuse_foreign(directory, _NAMES)
-            with directory_lock(directory):
-                return _run(directory.resolve(), say, tell)
-    except Interrupted as interrupted:
-        say(f"interrupted by {interrupted}; nothing is left running")
-        return interrupted.exit_status
+    return run_demo_in(directory, _NAMES, say, lambda place: _run(place, say, tell))
 
 
 def _run(directory: Path, say: Say, tell: Say) -> int:

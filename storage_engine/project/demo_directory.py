@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from storage_engine.exceptions import BadInputError
+from storage_engine.project.dag_run import Say
+from storage_engine.project.directory_lock import directory_lock
 from storage_engine.project.init import Project
+from storage_engine.project.local_airflow import Interrupted, interruptible
 
 _MARKER = ".storage-engine-demo"
 
@@ -23,6 +27,25 @@ def refuse_foreign(directory: Path, names: tuple[str, ...]) -> None:
             f"{directory}: expected an empty directory or an earlier demo's, found {taken[0].name} of "
             "something else. Nothing was changed. Name another directory."
         )
+
+
+def run_demo_in(directory: Path, names: tuple[str, ...], say: Say, run: Callable[[Path], int]) -> int:
+    """Run a demo in a directory of its own, once it is certain that nothing else lies there.
+
+    :param names: what the demo makes there beside a project.
+    :param say: hears that it was interrupted.
+    :param run: the demo, which returns its exit status.
+    :return: that status, or 128 + signal number when interrupted.
+    :raises BadInputError: the directory holds something that is not an earlier demo.
+    """
+    try:
+        with interruptible():
+            refuse_foreign(directory, names)
+            with directory_lock(directory):
+                return run(directory.resolve())
+    except Interrupted as interrupted:
+        say(f"interrupted by {interrupted}; nothing is left running")
+        return interrupted.exit_status
 
 
 def clear(directory: Path, names: tuple[str, ...]) -> None:

@@ -22,12 +22,10 @@ from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.receipts import list_stores, receipts
 from storage_engine.project.dag_run import Say
 from storage_engine.project.demo_checks import Check, file_hashes
-from storage_engine.project.demo_directory import clear, refuse_foreign
+from storage_engine.project.demo_directory import clear, run_demo_in
 from storage_engine.project.demo_kafka_served import check_served
-from storage_engine.project.directory_lock import directory_lock
 from storage_engine.project.jvm import Jars
 from storage_engine.project.kafka import find_jars
-from storage_engine.project.local_airflow import Interrupted, interruptible
 from storage_engine.resources import project_path
 
 _ARCHIVE = ("sample/kafka-node.tar.xz", "tests/fixtures/kafka/demo-node.tar.xz")
@@ -50,14 +48,7 @@ def run_demo_kafka(directory: Path, say: Say, tell: Say) -> int:
     :raises BadInputError: the directory holds something that is not an earlier demo.
     :raises StorageEngineError: a command failed.
     """
-    try:
-        with interruptible():
-            refuse_foreign(directory, _NAMES)
-            with directory_lock(directory):
-                return _run(directory.resolve(), say, tell)
-    except Interrupted as interrupted:
-        say(f"interrupted by {interrupted}; nothing is left running")
-        return interrupted.exit_status
+    return run_demo_in(directory, _NAMES, say, lambda place: _run(place, say, tell))
 
 
 def _run(directory: Path, say: Say, tell: Say) -> int:

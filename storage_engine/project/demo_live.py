@@ -19,7 +19,7 @@ from storage_engine.lake.config import LakeConfig
 from storage_engine.model.live import LiveBroker
 from storage_engine.project.dag_run import DagRun, Say, States
 from storage_engine.project.demo_checks import Check, file_hashes
-from storage_engine.project.demo_directory import clear, refuse_foreign
+from storage_engine.project.demo_directory import clear, run_demo_in
 from storage_engine.project.demo_live_checks import (
     BrokerBefore,
     LiveOutcome,
@@ -27,9 +27,8 @@ from storage_engine.project.demo_live_checks import (
     mtimes,
     served_messages,
 )
-from storage_engine.project.directory_lock import directory_lock
 from storage_engine.project.init import STORE_CONNECTION, Project, init_project
-from storage_engine.project.local_airflow import Interrupted, LocalAirflow, interruptible
+from storage_engine.project.local_airflow import LocalAirflow
 from storage_engine.project.rocketmq import Load, RocketMQ, find_jars
 from storage_engine.project.up import free_port
 from storage_engine.retention import steps
@@ -115,14 +114,7 @@ def run_demo_live(directory: Path, say: Say, tell: Say) -> int:
     :raises BadInputError: the directory holds something that is not an earlier demo, its disk is too full, or
         there is no JDK or no Maven.
     """
-    try:
-        with interruptible():
-            refuse_foreign(directory, _NAMES)
-            with directory_lock(directory):
-                return _run(directory.resolve(), say, tell)
-    except Interrupted as interrupted:
-        say(f"interrupted by {interrupted}; nothing is left running")
-        return interrupted.exit_status
+    return run_demo_in(directory, _NAMES, say, lambda place: _run(place, say, tell))
 
 
 def _run(directory: Path, say: Say, tell: Say) -> int:

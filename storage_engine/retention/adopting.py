@@ -17,12 +17,12 @@ from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.chain import check_links
 from storage_engine.lake.identity import ancestors_of, lake_id_of
 from storage_engine.lake.receipts import list_stores
+from storage_engine.model.by_log import by_log
 from storage_engine.model.heads import LakeHead
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.lineages import Lineages
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import ArchiveMode
-from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import LogSnapshot
 from storage_engine.retention.broker_answers import ask, take_snapshot
 from storage_engine.retention.brokers import open_store
@@ -97,10 +97,8 @@ def _contradicted_logs(
 ) -> tuple[set[str], set[str]]:
     """Return which logs aren't what is archived under their names, and which archived ones are."""
     found = {segment.log for segment in contradictions(store, record, logs)}
-    rows: dict[str, list[Receipt]] = {}
-    for config in store.lakes if store.policy.archive is not ArchiveMode.OFF else ():
-        for row in current_receipts(open_lake(config), record):
-            rows.setdefault(row.log, []).append(row)
+    lakes = () if store.policy.archive is ArchiveMode.OFF else store.lakes
+    rows = by_log(row for config in lakes for row in current_receipts(open_lake(config), record))
     archived = [one.name for one in logs if one.name in rows]
     doing = "tell whether a log is the archived one"
     with closing(open_store(store)) as broker:

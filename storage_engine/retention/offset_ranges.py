@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from storage_engine.lake.archived_spans import ArchivedSpan
 from storage_engine.lake.coverage import LocalSpan, ReleasedSpan
+from storage_engine.model.by_log import by_log
 from storage_engine.model.lineages import Lineages
 from storage_engine.model.plan import Decision
 from storage_engine.model.store import SegmentId, SegmentState
@@ -126,11 +127,7 @@ def offset_ranges(
 
 
 def _by_log(spans: Iterable[S]) -> dict[str, list[S]]:
-    found: dict[str, list[S]] = defaultdict(list)
-    for span in spans:
-        if span.start_offset < span.end_offset:
-            found[span.log].append(span)
-    return found
+    return defaultdict(list, by_log(span for span in spans if span.start_offset < span.end_offset))
 
 
 def _local(decision: Decision, end_offset: int, lakes: Lakes, lineages: Lineages) -> OffsetRange:

@@ -14,10 +14,9 @@ import numpy as np
 from storage_engine.exceptions import CorruptFileError
 from storage_engine.rocketmq import consume_queue_ext
 from storage_engine.rocketmq.config_files import delay_offsets
+from storage_engine.rocketmq.frame import SCHEDULE_TOPIC
 from storage_engine.rocketmq.layout import StoreLayout
 from storage_engine.rocketmq.pending_queue import Longs, entries_from, queue_ids
-
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 
 
 def waiting_in_levels(layout: StoreLayout) -> tuple[Longs, Longs]:

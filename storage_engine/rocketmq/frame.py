@@ -65,6 +65,9 @@ PROPERTY_CRC: Final = b"__CRC32#"
 PROPERTY_CRC_BYTES: Final = 20
 """``__CRC32#``, separator, ten decimal digits (least significant first), separator."""
 
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+"""In which delayed messages wait (TopicValidator#RMQ_SYS_SCHEDULE_TOPIC)."""
+
 
 def ip_bytes(sys_flag: int, ipv6_bit: int) -> int:
     """Bytes of an address in a frame with this system flag (MessageSysFlag)."""

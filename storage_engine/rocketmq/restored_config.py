@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage_engine.rocketmq import frame
+from storage_engine.rocketmq.frame import SCHEDULE_TOPIC
 
 if TYPE_CHECKING:
     from storage_engine.model.receipt import Receipt
@@ -43,7 +44,6 @@ NO_QUEUES = pa.table(
 )
 """What :func:`queues_of` makes of no rows."""
 
-_SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 _TIMER_TOPIC = "rmq_sys_wheel_timer"
 _REVIVE_PREFIX = "rmq_sys_REVIVE_LOG_"
 _LIGHT_QUEUE_PREFIX = "%LMQ%"
@@ -51,7 +51,7 @@ _TRANSACTION_TOPICS = ("RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 _TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 _REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
 
-_QUEUES_OF_ITS_OWN = {_SCHEDULE_TOPIC: 18}
+_QUEUES_OF_ITS_OWN = {SCHEDULE_TOPIC: 18}
 _REVIVE_QUEUES = 8
 """As many as the broker itself gives these topics (TopicConfigManager#init); fewer would take some away."""
 
@@ -135,7 +135,7 @@ def config_files(queues: pa.Table, _receipts: Sequence[Receipt] = ()) -> dict[st
             {
                 "offsetTable": {
                     queue + 1: end
-                    for queue, end in by_topic.get(_SCHEDULE_TOPIC, {}).items()
+                    for queue, end in by_topic.get(SCHEDULE_TOPIC, {}).items()
                     if queue < _MAX_INT
                 }
             }

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Iterator
 
 import pytest
+from playwright.sync_api import Browser
 
 from storage_engine.journal.queries import JournalReader
+from tests.console.page import chromium
 from tests.services.console_journal import write_journal
+from tests.services.console_server import Console, serve
 
 NOW_MS = 1_795_521_600_000
 """2026-11-24 12:00:00Z."""
@@ -34,3 +38,20 @@ def past_url(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture
 def past(past_url: str) -> JournalReader:
     return JournalReader(past_url)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture
+def console(past: JournalReader) -> Console:
+    return Console(past, NAMES, now_ms=NOW_MS)
+
+
+@pytest.fixture
+def address(console: Console) -> Iterator[str]:
+    with serve(console) as found:
+        yield found

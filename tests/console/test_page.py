@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,8 +16,8 @@ from playwright.sync_api import Browser, Page, Route
 from storage_engine.console.chart import ChartAnswer, chart
 from storage_engine.journal.queries import JournalReader
 from storage_engine.plugins.static_files import static_files
-from tests.console.conftest import NAMES, NOW_MS
-from tests.console.page import DESK, PHONE, TABLET, Visit, chromium
+from tests.console.conftest import NOW_MS
+from tests.console.page import DESK, PHONE, TABLET, Visit
 from tests.services.console_server import Console, serve
 
 pytestmark = [pytest.mark.again, pytest.mark.slow]
@@ -32,23 +32,6 @@ VIEWS = {
     "quality": (f"{STORE}/quality", "button.day"),
     "none": ("#/store/nobody", ".notice-urgent"),
 }
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as found:
-        yield found
-
-
-@pytest.fixture
-def console(past_url: str) -> Console:
-    return Console(JournalReader(past_url), NAMES, now_ms=NOW_MS)
-
-
-@pytest.fixture
-def address(console: Console) -> Iterator[str]:
-    with serve(console) as found:
-        yield found
 
 
 def faults(page: Page) -> list[tuple[str, str, object]]:

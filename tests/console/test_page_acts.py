@@ -8,9 +8,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from playwright.sync_api import Browser, Page
 
-from storage_engine.journal.queries import JournalReader
-from tests.console.conftest import NAMES, NOW_MS
-from tests.console.page import Visit, chromium
+from tests.console.conftest import NOW_MS
+from tests.console.page import Visit
 from tests.services.console_server import Console, serve
 
 pytestmark = [pytest.mark.again, pytest.mark.slow]
@@ -18,17 +17,6 @@ pytestmark = [pytest.mark.again, pytest.mark.slow]
 DAY_MS = 86_400_000
 STORE = "#/store/store_orders"
 RANGE = f"?from={NOW_MS - 30 * DAY_MS}&to={NOW_MS}"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as found:
-        yield found
-
-
-@pytest.fixture
-def console(past_url: str) -> Console:
-    return Console(JournalReader(past_url), NAMES, now_ms=NOW_MS)
 
 
 @pytest.fixture

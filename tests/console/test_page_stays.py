@@ -3,39 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page
 
-from storage_engine.journal.queries import JournalReader
 from storage_engine.model.jsonable import to_jsonable
-from tests.console.conftest import NAMES, NOW_MS
-from tests.console.page import DESK, PHONE, Visit, chromium
-from tests.services.console_server import Console, serve
+from tests.console.conftest import NOW_MS
+from tests.console.page import DESK, PHONE, Visit
+from tests.services.console_server import Console
 
 pytestmark = [pytest.mark.again, pytest.mark.slow]
 
 STORE = "#/store/store_orders"
 RANGE = f"?from={NOW_MS - 30 * 86_400_000}&to={NOW_MS}"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as found:
-        yield found
-
-
-@pytest.fixture
-def console(past_url: str) -> Console:
-    return Console(JournalReader(past_url), NAMES, now_ms=NOW_MS)
-
-
-@pytest.fixture
-def address(console: Console) -> Iterator[str]:
-    with serve(console) as found:
-        yield found
 
 
 def visit(browser: Browser, address: str, **options: Any) -> Visit:

@@ -9,8 +9,8 @@ from storage_engine.clock import clock_ms
 from storage_engine.exceptions import LakeConflictError
 from storage_engine.lake.catalog import Lake
 from storage_engine.model.broker_store import BrokerStore
+from storage_engine.model.by_log import by_log
 from storage_engine.model.diagnosis import named_in_short
-from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import Archivable, Segment
 from storage_engine.retention.broker_answers import ask, take_archivable
 from storage_engine.retention.current_receipts import current_receipts
@@ -40,12 +40,9 @@ def refuse_other_logs(context: Context, lakes: Sequence[Lake], segments: Sequenc
     """
     if type(context.broker).contradiction is BrokerStore.contradiction:
         return
-    by_log: dict[str, list[Receipt]] = {}
-    for lake in lakes:
-        for row in current_receipts(lake, context.record):
-            by_log.setdefault(row.log, []).append(row)
+    known = by_log(row for lake in lakes for row in current_receipts(lake, context.record))
     for log in dict.fromkeys(segment.log for segment in segments):
-        rows = by_log.get(log, [])
+        rows = known.get(log, [])
         why = ask(
             context.store.broker,
             "tell whether a log is the archived one",

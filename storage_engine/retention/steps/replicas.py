@@ -6,10 +6,9 @@ was seen once, and is recorded; that the receipts are still there is seen at eac
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
@@ -18,6 +17,7 @@ from storage_engine.lake.replica_coverage import ReplicaCover, covered_by_replic
 from storage_engine.lake.soundness import Depth
 from storage_engine.lake.soundness_reader import broken_receipts
 from storage_engine.model.broker_store import BrokerStore
+from storage_engine.model.by_log import by_log
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.store import FileFacts, Segment, SegmentId
 from storage_engine.retention.broker_answers import ask
@@ -40,31 +40,20 @@ def without_replicas_work(
         return list(unproven)
     doing = "tell what it knows of segments beside their files"
     contexts = ask(context.store.broker, doing, lambda: context.broker.contexts(unproven))
+    log_ids = {segment_id.log: str(context.log_id) for segment_id, context in contexts.items()}
+    files = by_log(sorted(there, key=attrgetter("log", "base_offset")))
     covered: set[SegmentId] = set()
     for asked in proofs.asked:
-        left = [segment for segment in unproven if segment.id not in covered]
-        spans = {
-            str(contexts[of_log[0].id].log_id): (of_log[0].base_offset, of_log[-1].end_offset)
-            for of_log in _by_log(there)
-            if of_log[0].log in {segment.log for segment in left} and of_log[0].id in contexts
-        }
+        left = by_log(segment for segment in unproven if segment.id not in covered)
+        spans = {log_ids[log]: (files[log][0].base_offset, files[log][-1].end_offset) for log in left}
         found = replica_receipts(asked.lake, context.record.store_id, spans)
-        for of_log in _by_log(left):
-            log_id = contexts[of_log[0].id].log_id
-            if rows := found.get(log_id or "", ()):
-                files = [segment for segment in there if segment.log == of_log[0].log]
-                covers = covered_by_replicas(
-                    asked.lake, of_log, rows, partial(context.broker.range_sha256, files)
-                )
-                _record(context, run, asked, str(log_id), covers)
+        for log, of_log in left.items():
+            if rows := found.get(log_ids[log], ()):
+                hash_range = partial(context.broker.range_sha256, files[log])
+                covers = covered_by_replicas(asked.lake, of_log, rows, hash_range)
+                _record(context, run, asked, log_ids[log], covers)
                 covered.update(cover.segment.id for cover in covers)
     return [segment for segment in unproven if segment.id not in covered]
-
-
-def _by_log(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
-    ordered = sorted(segments, key=attrgetter("log", "base_offset"))
-    for _, of_log in groupby(ordered, key=attrgetter("log")):
-        yield list(of_log)
 
 
 def _record(

@@ -25,6 +25,7 @@ from storage_engine.rocketmq.engine.new_message import (
     properties_block,
 )
 from storage_engine.rocketmq.engine.queue_table import QueueTable
+from storage_engine.rocketmq.frame import SCHEDULE_TOPIC
 
 try:
     from isal.isal_zlib import crc32
@@ -49,7 +50,6 @@ _INNER_NUM, _INNER_BASE = "INNER_NUM", "INNER_BASE"
 _DISPATCH, _DISPATCH_OFFSETS, _WAIT = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET", "WAIT"
 _DISPATCH_NAME = _DISPATCH.encode() + bytes([frame.NAME_VALUE_SEPARATOR])
 _NO_LIGHT_QUEUES = ("%RETRY%", "rmq_sys_")
-_SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 Clock = Callable[[], int]
 
 
@@ -283,7 +283,7 @@ class Appender:
             self._settings.light_queues
             and bool(properties.get(_DISPATCH, "").strip())
             and not message.topic.startswith(_NO_LIGHT_QUEUES)
-            and message.topic != _SCHEDULE_TOPIC
+            and message.topic != SCHEDULE_TOPIC
         )
         return count, inner or light
 

@@ -46,6 +46,7 @@ from storage_engine.rocketmq.frame import (
     PROPERTY_SEPARATOR,
     QUEUE_ID_AT,
     QUEUE_OFFSET_AT,
+    SCHEDULE_TOPIC,
     STORE_TIMESTAMP_AT,
     SYS_FLAG_AT,
     TRANSACTION_MASK,
@@ -92,7 +93,7 @@ BLANK: Final = 2
 BAD: Final = 3
 BAD_LENGTHS: Final = 4
 
-_SCHEDULE_TOPIC = tuple(b"SCHEDULE_TOPIC_XXXX")
+_SCHEDULE_TOPIC = tuple(SCHEDULE_TOPIC.encode())
 _KEYS = tuple(b"KEYS")
 _TAGS = tuple(b"TAGS")
 _UNIQUE = tuple(b"UNIQ_KEY")

@@ -20,7 +20,12 @@ from storage_engine.rocketmq.engine.engine_settings import LIGHT_PREFIX, EngineS
 from storage_engine.rocketmq.engine.index_writer import IndexWriter
 from storage_engine.rocketmq.engine.new_message import parse_properties
 from storage_engine.rocketmq.engine.queue_table import QueueTable
-from storage_engine.rocketmq.frame import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NOT
+from storage_engine.rocketmq.frame import (
+    SCHEDULE_TOPIC,
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+    TRANSACTION_NOT,
+)
 from storage_engine.rocketmq.index_file import java_hash
 
 Bytes = npt.NDArray[np.uint8]
@@ -31,7 +36,6 @@ _SEED = np.uint64(secrets.randbits(64))
 _DISPATCH = "INNER_MULTI_DISPATCH"
 _OFFSETS = "INNER_MULTI_QUEUE_OFFSET"
 _NO_LIGHT_QUEUES = ("%RETRY%", "rmq_sys_")
-_SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +151,7 @@ class Dispatcher:
         """Write entries of messages that belong to more queues (ConsumeQueue#multiDispatchLmqQueue)."""
         for row in rows[rows[:, kernels.MARKS] & kernels.MULTI_DISPATCH != 0]:
             topic = _text(data, row, kernels.TOPIC_AT, kernels.TOPIC_BYTES)
-            if topic.startswith(_NO_LIGHT_QUEUES) or topic == _SCHEDULE_TOPIC or self._queues.is_batch(topic):
+            if topic.startswith(_NO_LIGHT_QUEUES) or topic == SCHEDULE_TOPIC or self._queues.is_batch(topic):
                 continue
             begin = int(row[kernels.PROPERTIES_AT])
             block = bytes(data[begin : begin + int(row[kernels.PROPERTIES_BYTES])])
