@@ -10,9 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from storage_engine.durable import remove_unfinished
+
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
 
 _GRACE_SECONDS: Final = 0.5
 """For a command to end by itself. What it leaves in its lake then is what a kill leaves, and as harmless."""
@@ -49,15 +52,22 @@ def interruptible() -> Iterator[Interruption]:
         found.signal_number = number
         raise KeyboardInterrupt
 
+    def tell(unraisable: UnraisableHookArgs) -> None:
+        # A callback of compiled code has nobody to raise to. The thread below ends the process then.
+        if not (found.signal_number and issubclass(unraisable.exc_type, KeyboardInterrupt)):
+            tell_before(unraisable)
+
     # Read by a thread: a signal's handler waits until the main thread is back from compiled code.
     wake, waker = os.pipe()
     os.set_blocking(waker, False)
     previous = {number: signal.signal(number, interrupt) for number in _SIGNALS}
     before = signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+    tell_before, sys.unraisablehook = sys.unraisablehook, tell
     threading.Thread(target=_end_in_time, args=(wake, interrupt), name="interruption", daemon=True).start()
     try:
         yield found
     finally:
+        sys.unraisablehook = tell_before
         signal.set_wakeup_fd(before)
         for number, handler in previous.items():
             signal.signal(number, handler)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import sysconfig
 import time
 from collections.abc import Callable, Iterator
@@ -74,6 +75,21 @@ def test_a_signal_ends_a_command_in_time_and_it_goes_on(cli, started, store, lak
     assert INTERRUPTED in err
     assert "Traceback" not in err
     assert len(cli("archive", store, "--lake", lake, "--json").json["archived"]) == 2
+
+
+IN_A_CALLBACK = """
+import ctypes, signal, time
+from storage_engine.cli.interruption import interruptible
+
+with interruptible():
+    ctypes.CFUNCTYPE(None)(lambda: signal.raise_signal(signal.SIGINT))()
+    time.sleep(60)
+"""
+
+
+def test_a_signal_inside_a_callback_of_compiled_code_ends_a_command_without_a_traceback() -> None:
+    done = subprocess.run([sys.executable, "-c", IN_A_CALLBACK], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, INTERRUPTED + "\n")
 
 
 def test_a_reader_that_goes_away_ends_a_command_in_silence(store) -> None:
