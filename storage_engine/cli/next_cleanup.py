@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from storage_engine.brokers import find_broker
 from storage_engine.cli.next_line import say_next
 from storage_engine.cli.output import say
 from storage_engine.exceptions import StorageEngineError
@@ -20,7 +19,7 @@ def say_cleanup(managed: ManagedStore, asked: PlanRequest | None = None) -> None
 
     :param asked: what was asked for already, and deleted nothing.
     """
-    if not find_broker(managed.broker).cleans_up:
+    if not managed.cleans_up:
         return
     requests = [("clean", PlanRequest()), ("clean --manual", PlanRequest(manual=True))]
     if asked is not None:

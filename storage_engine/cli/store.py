@@ -169,7 +169,7 @@ def lag(
     else:
         # What a person may ask for goes now only if the broker's own rules say so, too.
         by_hand = not preview(managed, PlanRequest()).plan.to_delete
-        by_broker = not find_broker(managed.broker).cleans_up
+        by_broker = not managed.cleans_up
         print_lag(rows, tables.source, by_hand=by_hand and not by_broker, by_broker=by_broker)
         if group is None:
             print_pending(seen.pending)

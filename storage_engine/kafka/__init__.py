@@ -25,7 +25,7 @@ class Kafka(Broker):
 
     name = "kafka"
     title = "Apache Kafka"
-    cleans_up = False
+    archives_at_seal = True
     task_modules = (
         "storage_engine.kafka.codec",
         "storage_engine.kafka.decode",
@@ -39,6 +39,9 @@ class Kafka(Broker):
         from storage_engine.kafka.codec import CODEC
 
         return CODEC
+
+    def cleans_up(self, live: LiveBroker | None) -> bool:
+        return False
 
     @property
     def age_settings(self) -> frozenset[str]:

@@ -37,7 +37,7 @@ class Broker(ABC):
     :cvar title: for people.
     :cvar is_default: stores and lakes that name no broker are of this kind, as all were once. Only this
         package's brokers may say so.
-    :cvar cleans_up: False: its stores are archived, proven and restored, and never held or deleted from.
+    :cvar archives_at_seal: its stores are archived once segments are sealed, whatever a policy says.
     :cvar rows_table: name of the lakes' table that has its segments' rows; never changes.
     :cvar client_connection: type of the Airflow connections whose extra is the settings of this broker's
         client; "": a connection has its access key and its secret key.
@@ -47,7 +47,7 @@ class Broker(ABC):
     name: ClassVar[str]
     title: ClassVar[str]
     is_default: ClassVar[bool] = False
-    cleans_up: ClassVar[bool] = True
+    archives_at_seal: ClassVar[bool] = False
     rows_table: ClassVar[str] = "messages"
     client_connection: ClassVar[str] = ""
     task_modules: ClassVar[tuple[str, ...]] = ()
@@ -84,6 +84,14 @@ class Broker(ABC):
         return f"{log}/{base_offset:020d}"
 
     # Stores
+
+    def cleans_up(self, live: LiveBroker | None) -> bool:
+        """Return whether a store may be held and deleted from; otherwise it is archived, proven and restored
+        alone.
+
+        :param live: the broker that runs on it; None: it is stopped.
+        """
+        return True
 
     @property
     def known_settings(self) -> frozenset[str] | None:

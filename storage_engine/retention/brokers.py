@@ -57,7 +57,7 @@ def refuse_cleanup(store: ManagedStore) -> None:
     :raises BadInputError: stores of its kind of broker are archived alone.
     """
     broker = find_broker(store.broker)
-    if not broker.cleans_up:
+    if not store.cleans_up:
         raise BadInputError(
             f"{store.root}: expected a store that can be cleaned up, found one of {broker.title}, which is "
             "archived, proven and restored by this version, and never deleted from. Nothing was changed. Let "

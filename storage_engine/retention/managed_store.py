@@ -77,12 +77,15 @@ class ManagedStore:
 
     @property
     def archives_ahead(self) -> bool:
-        """Return whether segments are archived once they are sealed: by policy, or as no cleanup deletes
-        them later.
-        """
+        """Return whether segments are archived once sealed: by policy, or for their kind of broker."""
         policy = self.policy
-        at_seal = policy.archive_when is ArchiveWhen.SEAL or not find_broker(self.broker).cleans_up
+        at_seal = policy.archive_when is ArchiveWhen.SEAL or find_broker(self.broker).archives_at_seal
         return policy.archive is not ArchiveMode.OFF and at_seal
+
+    @property
+    def cleans_up(self) -> bool:
+        """Return whether it may be held and deleted from; otherwise it is archived alone."""
+        return find_broker(self.broker).cleans_up(self.live)
 
     @property
     def is_live(self) -> bool:

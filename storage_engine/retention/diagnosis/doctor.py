@@ -139,7 +139,7 @@ def diagnose(
     if has_lake and (head := _misplaced(known, stamp)) is not None:
         # What isn't proven here may be there: nothing of it is to be archived a second time.
         known.unproven, other_lake = None, directory_of(head) or head.location
-    cleans_up = find_broker(store.broker).cleans_up
+    cleans_up = store.cleans_up
     if figures is not None and (known.unproven is not None or not has_lake):
         found += unproven_findings(
             figures, known.unproven, stamped, running=said.running, some_unasked=known.some_unasked
@@ -300,7 +300,7 @@ def _look(
     found += clock_findings(segments, said.newest_message_ms, known.last_sample_ms, now_ms, known.jumped_ms)
     found += [*space_findings(figures), *retention_findings(figures, said.age_setting)]
     found += minimum_findings(figures, store.policy.minimum_retention_hours)
-    if find_broker(store.broker).cleans_up:
+    if store.cleans_up:
         found += [*consumer_findings(figures), *hold_findings(figures.hold)]
     found += pending_findings(figures)
     return _Looked(figures, stamp, data_paths, due)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from storage_engine.brokers import find_broker
 from storage_engine.clock import clock_ms
 from storage_engine.journal.queries import JournalReader
 from storage_engine.model.plan import Cause, Plan, PlanRequest, Reason
@@ -59,7 +58,7 @@ def look_for_due(store: AnyStore, now_ms: int | None = None) -> DueResult:
     quarantine = expired_or_in_the_way(
         context.journal, context.record.store_id, now_ms, space_is_short=Cause.SPACE_FULL in causes
     )
-    if not causes or not find_broker(context.store.broker).cleans_up:
+    if not causes or not context.store.cleans_up:
         return DueResult(sensed, why=quarantine)
     decided = decide(
         context.broker, PlanRequest(), now_ms, kind=context.store.broker, policy=context.store.policy

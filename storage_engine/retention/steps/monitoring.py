@@ -7,7 +7,6 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from storage_engine.brokers import find_broker
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import GateRefusedError, StorageEngineError
 from storage_engine.model.archive_lag import ArchiveLag
@@ -103,7 +102,7 @@ def _archive_lag(context: Context, sensed_at_ms: int) -> tuple[MeasuredLag | Non
 
 def _expiry_alarms(context: Context, measured: MeasuredLag | None) -> tuple[str, ...]:
     """Say what a broker that no cleanup deletes from or holds is about to delete without a proof."""
-    if measured is None or find_broker(context.store.broker).cleans_up:
+    if measured is None or context.store.cleans_up:
         return ()
     try:
         return expiry_alarms(context, measured, clock_ms())
