@@ -1,4 +1,4 @@
-"""A real node of Kafka on the loopback address: broker and controller in one process.
+"""A real node of Kafka on the loopback address: broker and controller in one process, alone or of a cluster.
 
 Its jars come by Maven. However it is left, the process doesn't live on.
 """
@@ -83,6 +83,8 @@ class Kafka:
         Log directories that are there already are served as they are.
     :param settings: of the node, over those of a node alone on loopback.
     :param listeners: further ones by name, with their protocols, such as ``{"SASL": "SASL_PLAINTEXT"}``.
+    :param first_port: of its listeners, one port each and the controller's last; None: some that are free.
+    :param cluster_id: of directories that aren't formatted yet; None: one of its own.
     """
 
     def __init__(
@@ -91,6 +93,9 @@ class Kafka:
         jars: Jars,
         settings: Mapping[str, object] = MappingProxyType({}),
         listeners: Mapping[str, str] = MappingProxyType({}),
+        *,
+        first_port: int | None = None,
+        cluster_id: str | None = None,
     ) -> None:
         self.server_properties = directory / "server.properties"
         self.log = directory / "node.log"
@@ -98,6 +103,8 @@ class Kafka:
         self._protocols = {PLAIN: "PLAINTEXT", **listeners, _CONTROLLER: "PLAINTEXT"}
         self._settings = {**_ALONE, "log.dirs": directory / "data", **settings}
         self._tree = ProcessTree()
+        self._cluster_id = cluster_id or new_cluster_id()
+        self._first_port = first_port
         self.addresses: Mapping[str, str] = {}
         self._take_ports()
 
@@ -105,6 +112,11 @@ class Kafka:
     def address(self) -> str:
         """Return where clients find it who show nothing."""
         return self.addresses[PLAIN]
+
+    @property
+    def controller_address(self) -> str:
+        """Return where the cluster's other controllers find its own."""
+        return self.addresses[_CONTROLLER]
 
     def __enter__(self) -> Self:
         self.start()
@@ -127,31 +139,84 @@ class Kafka:
         try:
             for _ in range(_PORT_ATTEMPTS - 1):
                 try:
-                    self._start(format_options)
+                    self.launch(format_options)
+                    self.wait_until_serving()
                     return
                 except StorageEngineError:
-                    if _PORT_TAKEN not in tail(self.log, _START_LINES):
+                    if self._first_port is not None or _PORT_TAKEN not in tail(self.log, _START_LINES):
                         raise
                 self.kill()
                 self._take_ports()
-            self._start(format_options)
+            self.launch(format_options)
+            self.wait_until_serving()
         except BaseException:
             self.kill()
             raise
+
+    def launch(self, format_options: Sequence[str] = ()) -> None:
+        """Start it and don't wait: a node of several serves when most of them run.
+
+        It ends with the thread that calls this.
+        """
+        self.server_properties.parent.mkdir(parents=True, exist_ok=True)
+        clients = [name for name in self.addresses if name != _CONTROLLER]
+        values = {
+            "listeners": ",".join(f"{name}://{address}" for name, address in self.addresses.items()),
+            "advertised.listeners": ",".join(f"{name}://{self.addresses[name]}" for name in clients),
+            "listener.security.protocol.map": ",".join(f"{n}:{p}" for n, p in self._protocols.items()),
+            "inter.broker.listener.name": PLAIN,
+            "controller.listener.names": _CONTROLLER,
+            "controller.quorum.voters": f"{self._settings['node.id']}@{self.controller_address}",
+            **self._settings,
+        }
+        write_properties(self.server_properties, values)
+        self.log.unlink(missing_ok=True)
+        first = Path(str(self._settings["log.dirs"]).split(",")[0])
+        if not (first / _FORMATTED).exists():
+            conf = str(self.server_properties)
+            options = ("-t", self._cluster_id, "-c", conf, *format_options)
+            self.run_class("kafka.tools.StorageTool", "format", *options)
+        self._java(_NODE, ["kafka.Kafka", str(self.server_properties)], self.log)
+
+    def wait_until_serving(self) -> None:
+        """Wait until it serves.
+
+        :raises StorageEngineError: it ended, or doesn't serve in time.
+        """
+        deadline = time.monotonic() + _START_SECONDS
+        while _STARTED not in tail(self.log, _START_LINES):
+            self.check_alive()
+            if time.monotonic() > deadline:
+                raise self._failed(f"to serve within {_START_SECONDS:.0f} s")
+            time.sleep(0.05)
 
     def stop(self) -> None:
         """Stop it cleanly: logs are flushed and marked.
 
         :raises StorageEngineError: it doesn't end in time; it is killed then.
         """
+        self.ask()
         deadline = time.monotonic() + _STOP_SECONDS
-        self._tree.ask()
         while _NODE not in self._tree.ended():
             if time.monotonic() > deadline:
                 self.kill()
                 raise self._failed(f"to stop within {_STOP_SECONDS:.0f} s")
             time.sleep(0.05)
         self._tree.stop(politely=False)
+
+    def ask(self) -> None:
+        """Ask it to stop cleanly, and don't wait: a node of several may need the others for it."""
+        self._tree.ask()
+
+    def freeze(self) -> None:
+        """Let none of its threads run on, until :meth:`thaw`."""
+        for process in self._tree.living():
+            process.suspend()
+
+    def thaw(self) -> None:
+        """Let it run on."""
+        for process in self._tree.living():
+            process.resume()
 
     def kill(self) -> None:
         """End it now, as a power cut would."""
@@ -175,36 +240,8 @@ class Kafka:
         return log.read_text(errors="replace")
 
     def _take_ports(self) -> None:
-        first = free_ports(len(self._protocols))
+        first = self._first_port or free_ports(len(self._protocols))
         self.addresses = {name: f"{HOST}:{first + i}" for i, name in enumerate(self._protocols)}
-
-    def _start(self, format_options: Sequence[str]) -> None:
-        self.server_properties.parent.mkdir(parents=True, exist_ok=True)
-        node = self._settings["node.id"]
-        clients = [name for name in self.addresses if name != _CONTROLLER]
-        values = {
-            "listeners": ",".join(f"{name}://{address}" for name, address in self.addresses.items()),
-            "advertised.listeners": ",".join(f"{name}://{self.addresses[name]}" for name in clients),
-            "listener.security.protocol.map": ",".join(f"{n}:{p}" for n, p in self._protocols.items()),
-            "inter.broker.listener.name": PLAIN,
-            "controller.listener.names": _CONTROLLER,
-            "controller.quorum.voters": f"{node}@{self.addresses[_CONTROLLER]}",
-            **self._settings,
-        }
-        write_properties(self.server_properties, values)
-        self.log.unlink(missing_ok=True)
-        first = Path(str(self._settings["log.dirs"]).split(",")[0])
-        if not (first / _FORMATTED).exists():
-            conf = str(self.server_properties)
-            options = ("-t", _cluster_id(), "-c", conf, *format_options)
-            self.run_class("kafka.tools.StorageTool", "format", *options)
-        self._java(_NODE, ["kafka.Kafka", str(self.server_properties)], self.log)
-        deadline = time.monotonic() + _START_SECONDS
-        while _STARTED not in tail(self.log, _START_LINES):
-            self.check_alive()
-            if time.monotonic() > deadline:
-                raise self._failed(f"to serve within {_START_SECONDS:.0f} s")
-            time.sleep(0.05)
 
     def _java(self, name: str, command: Sequence[str], log: Path) -> None:
         launch = [self._jars.java, *_JVM_OPTIONS, f"-Duser.home={log.parent}", "-cp", self._jars.class_path]
@@ -219,7 +256,7 @@ class Kafka:
         )
 
 
-def _cluster_id() -> str:
+def new_cluster_id() -> str:
     """Make up an id; Kafka's tools take one that begins with a hyphen for an option."""
     while (made := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
         continue

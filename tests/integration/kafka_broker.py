@@ -64,13 +64,14 @@ def admin_of(address: str, **client: Any) -> AdminClient:
     return AdminClient({"bootstrap.servers": address, "log_level": 0, **client})
 
 
-def make_topics(address: str, *names: str, partitions: int = 1, **config: object) -> None:
+def make_topics(address: str, *names: str, partitions: int = 1, replicas: int = 1, **config: object) -> None:
     """Make topics, and wait until they are there.
 
+    :param replicas: of each partition.
     :param config: of each, with ``_`` for ``.``, such as ``segment_bytes``.
     """
     settings = {name.replace("_", "."): str(value) for name, value in config.items()}
-    topics = [NewTopic(name, partitions, 1, config=settings) for name in names]
+    topics = [NewTopic(name, partitions, replicas, config=settings) for name in names]
     admin = admin_of(address)
     for made in admin.create_topics(topics).values():
         made.result(SECONDS)
