@@ -167,6 +167,29 @@ def accepts_writes(used_percent: int, accepted: bool, config: BrokerConfig) -> b
     return accepted or used_percent <= config.disk_space_clean_forcibly_percent
 
 
+def accepts_writes_by(snapshot: StoreSnapshot, accepted: bool, config: BrokerConfig) -> bool:
+    """Return whether the broker accepts writes after a pass, by the disks of its log and its consume queues.
+
+    A log's disk above the level of forced cleaning leaves the other one unasked. A level that isn't known
+    changes nothing.
+
+    :param accepted: before the pass.
+    """
+    for disk in (least_used(snapshot.log_disks), snapshot.dependents_disk):
+        if disk is None or disk.used_percent is None:
+            continue
+        accepted = accepts_writes(disk.used_percent, accepted, config)
+        if disk.used_percent > config.disk_space_clean_forcibly_percent:
+            return accepted
+    return accepted
+
+
+def full_log_disks(snapshot: StoreSnapshot, config: BrokerConfig) -> tuple[str, ...]:
+    """Return where the broker makes no new file of its log (CommitLog#setFullStorePaths)."""
+    level = config.disk_space_clean_forcibly_percent
+    return tuple(disk.path for disk in snapshot.log_disks if (disk.used_percent or 0) > level)
+
+
 def age_deletion_ms(segment: Segment, config: BrokerConfig, now_ms: int, zone: ZoneInfo) -> int | None:
     """The first moment, from now on, at which a segment may go by age alone: expired, in a deleteWhen hour.
 
@@ -255,11 +278,7 @@ def _disk_notices(snapshot: StoreSnapshot, config: BrokerConfig) -> list[str]:
             notices.append(
                 f"{disk.path} is {disk.used_percent} % used, above the notice level {NOTICE_LEVEL_PERCENT} %"
             )
-    full = [
-        disk.path
-        for disk in snapshot.log_disks
-        if (disk.used_percent or 0) > config.disk_space_clean_forcibly_percent
-    ]
+    full = full_log_disks(snapshot, config)
     if full and len(full) < len(snapshot.log_disks):
         notices.append(
             f"the broker creates no new segment on {', '.join(full)}: above diskSpaceCleanForciblyRatio "

@@ -123,10 +123,14 @@ class RocketMQStore:
 
     def _used_bytes(self, log: LogSnapshot) -> int:
         """Return what the store takes of its share of the disk (DefaultMessageStore#getMajorFileSize)."""
-        dependents = (self.layout.consumequeue, self.layout.batchconsumequeue, self.layout.index)
-        files = (path.lstat() for directory in dependents for path in directory.rglob("*"))
-        sizes = (stat.st_size for stat in files if S_ISREG(stat.st_mode))
-        return sum(s.facts.size_bytes for s in log.segments) + sum(sizes)
+        return sum(s.facts.size_bytes for s in log.segments) + dependents_bytes(self.layout)
+
+
+def dependents_bytes(layout: StoreLayout) -> int:
+    """Return how large a store's consume queue and index files are together."""
+    dependents = (layout.consumequeue, layout.batchconsumequeue, layout.index)
+    files = (path.lstat() for directory in dependents for path in directory.rglob("*"))
+    return sum(stat.st_size for stat in files if S_ISREG(stat.st_mode))
 
 
 def _segments(files: tuple[MappedFile, ...], active: int) -> tuple[Segment, ...]:

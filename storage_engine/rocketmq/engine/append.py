@@ -60,9 +60,15 @@ class Appender:
         """:param clock: the store time in ms since the epoch."""
         self._files, self._queues, self._settings, self._clock = files, queues, settings, clock
         self._guard = threading.Lock()
+        self._closed = False
         self._topics: dict[str, tuple[int, bytes]] = {}
         self._crc_bytes = frame.PROPERTY_CRC_BYTES if settings.append_property_crc else 0
         self._max_frame_bytes = settings.max_message_bytes + _SPARE_BYTES
+
+    def close(self) -> None:
+        """Write nothing more; returns once nobody writes."""
+        with self._guard:
+            self._closed = True
 
     def put(self, message: NewMessage) -> PutResult:
         """Write one message, or one inner batch.
@@ -108,6 +114,8 @@ class Appender:
             return PutResult(PutStatus.PROPERTIES_SIZE_EXCEEDED)
         size = header.size + len(payload)
         with self._guard:
+            if self._closed:
+                return PutResult(PutStatus.SERVICE_NOT_AVAILABLE)
             queue_offset = offsets.get(queue, 0) if counted else 0
             light: list[tuple[str, int]] = []
             if rewritten:
@@ -198,6 +206,8 @@ class Appender:
             return PutResult(PutStatus.MESSAGE_ILLEGAL)
         queue = (batch.topic, batch.queue_id)
         with self._guard:
+            if self._closed:
+                return PutResult(PutStatus.SERVICE_NOT_AVAILABLE)
             queue_offset = self._queues.next_offsets.get(queue, 0)
             store_ms = self._clock()
             header.pack_into(

@@ -23,6 +23,8 @@ class BatchQueueWriter:
         self.max_physical_offset = -1
         """Where the newest message begins that has an entry; a consume queue has its end here."""
         self.next_queue_offset = 0
+        self.min_queue_offset = -1
+        """First queue offset whose message is in the log, as of the last :meth:`correct_min`; -1: none."""
 
     def load(self) -> None:
         self.files.load()
@@ -51,6 +53,8 @@ class BatchQueueWriter:
         self.files.append(entries.tobytes())
         self.max_physical_offset = int(entries["offset"][-1])
         self.next_queue_offset = int(entries["base_offset"][-1]) + int(entries["batch_size"][-1])
+        if self.min_queue_offset < 0:
+            self.correct_min(0)
 
     def flush(self, least_pages: int) -> None:
         self.files.flush(least_pages)
@@ -101,6 +105,31 @@ class BatchQueueWriter:
             self.files.delete_first()
             deleted += 1
         return deleted
+
+    def clean_below(self, min_offset: int) -> int:
+        """Delete what points only below the log's min offset (BatchConsumeQueue#deleteExpiredFile).
+
+        :return: how many files went.
+        """
+        deleted = self.delete_below(min_offset)
+        self.correct_min(min_offset)
+        return deleted
+
+    def correct_min(self, min_offset: int) -> None:
+        """Find the first entry whose message is in the log (BatchConsumeQueue#correctMinOffset)."""
+        bases, end = self.files.written()
+        self.min_queue_offset = -1
+        if not bases:
+            return
+        count = (self.files.file_bytes if len(bases) > 1 else end - bases[0]) // UNIT
+        entries = self._entries(bases[0])[:count]
+        if count:
+            self.min_queue_offset = int(entries[0]["base_offset"])
+        left = np.flatnonzero(entries["offset"] >= min_offset)
+        gone = int(left[0]) if left.size else count
+        if gone:
+            last = entries[gone - 1]
+            self.min_queue_offset = int(last["base_offset"]) + int(last["batch_size"])
 
     def _entries(self, base: int) -> np.ndarray[tuple[int], np.dtype[np.void]]:
         data = self.files.read(base, 0, self.files.file_bytes)

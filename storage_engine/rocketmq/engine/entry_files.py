@@ -7,6 +7,7 @@ and a store of many queues holds none of their files open.
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 from storage_engine import durable
@@ -23,6 +24,7 @@ class EntryFiles:
 
     def __init__(self, directory: Path, file_bytes: int) -> None:
         self.directory, self.file_bytes = directory, file_bytes
+        self._guard = threading.RLock()
         self.bases: list[int] = []
         self.wrote = 0
         """Bytes of the last file that are in use."""
@@ -33,7 +35,13 @@ class EntryFiles:
     @property
     def end(self) -> int:
         """Return the offset behind the last entry (MappedFileQueue#getMaxOffset)."""
-        return self.bases[-1] + self.wrote if self.bases else 0
+        with self._guard:
+            return self.bases[-1] + self.wrote if self.bases else 0
+
+    def written(self) -> tuple[tuple[int, ...], int]:
+        """Return where the files begin, and the offset behind the last entry, as of one moment."""
+        with self._guard:
+            return tuple(self.bases), self.end
 
     def load(self) -> None:
         """Find the files that are there; all count as full until a recovery tells.
@@ -67,8 +75,9 @@ class EntryFiles:
         first = not self.bases
         base = start_offset - start_offset % self.file_bytes if first else self.bases[-1] + self.file_bytes
         self._make(base)
-        self.bases.append(base)
-        self.wrote = 0
+        with self._guard:
+            self.bases.append(base)
+            self.wrote = 0
         return first
 
     def append(self, content: bytes | memoryview) -> None:
@@ -103,16 +112,24 @@ class EntryFiles:
         :param least_pages: do nothing for fewer.
         :raises OSError: the disk refuses; what was flushed before counts on.
         """
-        end = self.end
+        bases, end = self.written()
         if end // PAGE_BYTES - self.flushed // PAGE_BYTES < least_pages or end == self.flushed:
             return
         while self._new_directories:
             durable.fsync_path(self._new_directories.pop())
-        for base in self.bases:
+        for base in bases:
             if base + self.file_bytes > self.flushed and base < end:
-                durable.fsync_path(self.path(base))
+                self._flush_file(base)
         durable.fsync_path(self.directory)
         self.flushed = end
+
+    def _flush_file(self, base: int) -> None:
+        try:
+            durable.fsync_path(self.path(base))
+        except FileNotFoundError:
+            # A cleanup deletes files meanwhile.
+            if base in self.bases:
+                raise
 
     def truncate(self, offset: int) -> None:
         """Cut off what lies behind an offset, whole files too (MappedFileQueue#truncateDirtyFiles).
@@ -136,7 +153,14 @@ class EntryFiles:
         self.flushed = min(self.flushed, self.end)
 
     def delete_first(self) -> None:
-        durable.unlink(self.path(self.bases.pop(0)))
+        base = self.bases[0]
+        self.forget(base)
+        durable.unlink(self.path(base))
+
+    def forget(self, base_offset: int) -> None:
+        """Take a file that is about to be deleted out of the queue."""
+        with self._guard:
+            self.bases = [base for base in self.bases if base != base_offset]
 
     def delete_all(self) -> None:
         """Delete every file and the directory (MappedFileQueue#destroy)."""

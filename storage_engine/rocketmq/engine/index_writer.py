@@ -109,6 +109,8 @@ class IndexWriter:
         while len(self.paths) > 1 and read_header(self.paths[0]).end_phy_offset < min_offset:
             durable.unlink(self.paths.pop(0))
             deleted += 1
+        if deleted:
+            durable.fsync_path(self._directory)
         return deleted
 
     def _hashes(

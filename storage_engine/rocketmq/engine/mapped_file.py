@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 import os
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,6 @@ import numpy.typing as npt
 
 from storage_engine import durable
 from storage_engine.arrow_memory import address_of
-from storage_engine.clock import clock_ms
 from storage_engine.rocketmq.engine.transient_pool import TransientPool
 from storage_engine.rocketmq.stored_files import refuse_link
 
@@ -121,12 +121,11 @@ class WritableFile:
             if self._pins <= 0 and not self.available:
                 self._unmap()
 
-    def shutdown(self, forced_after_ms: int) -> None:
+    def shutdown(self, forced_after_ms: int, now_ms: int) -> None:
         """Let nobody else pin the file, and unmap it once nobody has it (ReferenceResource#shutdown).
 
         :param forced_after_ms: after so long readers don't count any more. Their memory stays theirs.
         """
-        now_ms = clock_ms()
         with self._guard:
             if self.available:
                 self.available, self.first_shutdown_ms = False, now_ms
@@ -136,12 +135,14 @@ class WritableFile:
             if self._pins <= 0:
                 self._unmap()
 
-    def destroy(self, forced_after_ms: int) -> bool:
+    def destroy(
+        self, forced_after_ms: int, now_ms: int, unlink: Callable[[Path], object] = durable.unlink
+    ) -> bool:
         """Shut the file down and delete it; False while a reader has it (DefaultMappedFile#destroy)."""
-        self.shutdown(forced_after_ms)
+        self.shutdown(forced_after_ms, now_ms)
         if not self.is_cleaned_up:
             return False
-        durable.unlink(self.path)
+        unlink(self.path)
         return True
 
     def select(self, position: int, size_bytes: int | None = None) -> PinnedRange | None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from storage_engine import durable
+from storage_engine.clock import clock_ms
 from storage_engine.exceptions import StoreLayoutError
 from storage_engine.rocketmq.engine.mapped_file import WritableFile
 from storage_engine.rocketmq.engine.preallocation import Preallocation
@@ -157,7 +158,7 @@ class FileQueue:
             if offset >= file.base_offset:
                 file.set_positions(offset % self.file_bytes)
             else:
-                file.destroy(_TRUNCATE_FORCED_AFTER_MS)
+                file.destroy(_TRUNCATE_FORCED_AFTER_MS, clock_ms())
                 gone.append(file)
         self.forget(gone)
 
@@ -169,10 +170,10 @@ class FileQueue:
             for directory in {file.path.parent for file in gone}:
                 durable.fsync_path(directory)
 
-    def retry_first(self, forced_after_ms: int) -> bool:
+    def retry_first(self, forced_after_ms: int, now_ms: int) -> bool:
         """Try again to delete a first file that a reader held (MappedFileQueue#retryDeleteFirstFile)."""
         first = self.first
-        if first is None or first.available or not first.destroy(forced_after_ms):
+        if first is None or first.available or not first.destroy(forced_after_ms, now_ms):
             return False
         self.forget([first])
         return True
@@ -181,7 +182,7 @@ class FileQueue:
         """Unmap all files; the one that was made beforehand is deleted."""
         self._preallocation.close()
         for file in self.files:
-            file.shutdown(0)
+            file.shutdown(0, clock_ms())
         self.files = ()
 
     def _make(self, base_offset: int) -> WritableFile:

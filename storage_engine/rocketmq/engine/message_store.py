@@ -89,6 +89,7 @@ class MessageStore:
         self.recovered: LogEnd = recover(
             self.files, self.queues, self._dispatcher, self.checkpoint, settings, clean=clean
         )
+        self.queues.correct_min(self.files.min_offset)
         self.failure: OSError | None = None
         """Why no message is taken any more: what the disk said."""
         self.disk_full = False
@@ -163,6 +164,7 @@ class MessageStore:
         After a failure, or with messages that aren't dispatched, the store counts as crashed.
         """
         started, self._closed = not self._closed, True
+        self._appender.close()
         if started:
             self._flusher.stop()
             self.wait_until_dispatched()

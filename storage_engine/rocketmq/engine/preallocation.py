@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 
+from storage_engine.clock import clock_ms
 from storage_engine.rocketmq.engine.mapped_file import WritableFile
 
 _FORCED_AFTER_MS = 1000
@@ -46,4 +47,4 @@ class Preallocation:
 def _drop(prepared: tuple[int, Future[WritableFile]] | None) -> None:
     if prepared is not None:
         with suppress(OSError):
-            prepared[1].result().destroy(_FORCED_AFTER_MS)
+            prepared[1].result().destroy(_FORCED_AFTER_MS, clock_ms())

@@ -62,6 +62,11 @@ class QueueTable:
         for writer in self:
             writer.truncate(physical_offset)
 
+    def correct_min(self, min_offset: int) -> None:
+        """Find each queue's first entry whose message is in the log (ConsumeQueueStore#correctMinOffset)."""
+        for writer in self:
+            writer.correct_min(min_offset)
+
     def flush(self, least_pages: int) -> None:
         """Take what was written to disk, of each queue with at least so many pages.
 

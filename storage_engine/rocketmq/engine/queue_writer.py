@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -97,10 +98,16 @@ class QueueWriter:
         self.ext = ext
         self.max_physical_offset = -1
         """End of the newest message that has an entry."""
+        self._min_position = 0
 
     @property
     def next_queue_offset(self) -> int:
         return self.files.end // UNIT
+
+    @property
+    def min_queue_offset(self) -> int:
+        """Return the first queue offset whose message is in the log, as of the last :meth:`correct_min`."""
+        return self._min_position // UNIT
 
     def load(self) -> None:
         """Find the files (ConsumeQueue#load)."""
@@ -210,14 +217,55 @@ class QueueWriter:
         """Delete files whose last entry lies below an offset (MappedFileQueue#deleteExpiredFileByOffset)."""
         deleted = 0
         while len(self.files.bases) > 1:
-            last = np.frombuffer(
-                self.files.read(self.files.bases[0], self.files.file_bytes - UNIT, UNIT), consume_queue.DTYPE
-            )[0]
-            if int(last["offset"]) >= min_offset:
+            if self._physical(self.files.bases[0], self.files.file_bytes // UNIT - 1) >= min_offset:
                 break
             self.files.delete_first()
             deleted += 1
         return deleted
+
+    def clean_below(self, min_offset: int) -> int:
+        """Delete what points only below the log's min offset (ConsumeQueue#deleteExpiredFile).
+
+        :return: how many files of entries went.
+        """
+        deleted = self.delete_below(min_offset)
+        address = self.correct_min(min_offset)
+        if self.ext and address is not None:
+            self.ext.delete_before(address)
+        return deleted
+
+    def correct_min(self, min_offset: int) -> int | None:
+        """Find the first entry whose message is in the log (ConsumeQueue#correctMinOffset).
+
+        :return: what that entry has in place of its tags code, where that is another one than before.
+        """
+        bases, end = self.files.written()
+        if self._min_position >= end:
+            return None
+        if end > bases[-1] and self._physical(bases[-1], (end - bases[-1]) // UNIT - 1) < min_offset:
+            # None is left; the queue goes on where it ended.
+            self._min_position = end
+            return None
+        first = bases[0]
+        known = self._min_position >= first
+        start = (self._min_position - first) // UNIT if known else 0
+        count = (self.files.file_bytes if len(bases) > 1 else end - first) // UNIT
+        if start >= count or (known and self._physical(first, start) >= min_offset):
+            return None
+        found = bisect_left(
+            range(count), min_offset, lo=start, key=lambda number: self._physical(first, number)
+        )
+        if found == count:
+            return None
+        self._min_position = first + found * UNIT
+        return int(self._entry(first, found)["tags_code"])
+
+    def _physical(self, base: int, number: int) -> int:
+        return int(self._entry(base, number)["offset"])
+
+    def _entry(self, base: int, number: int) -> np.void:
+        entry: np.void = np.frombuffer(self.files.read(base, number * UNIT, UNIT), consume_queue.DTYPE)[0]
+        return entry
 
     def _blocks(self, base: int) -> Iterator[Entries]:
         """Yield the entries of a file that are in use, up to the first one that isn't."""

@@ -161,12 +161,12 @@ def test_bytes_stay_readable_while_somebody_has_them(tmp_path: Path) -> None:
         held = store.read(result.physical_offset, result.size_bytes)
         assert held is not None
         file = held.file
-        assert not file.destroy(120_000)
+        assert not file.destroy(120_000, 0)
         assert file.path.exists()
         assert store.read(result.physical_offset, result.size_bytes) is None
         assert b"kept" in bytes(held.data)
         held.release()
-        assert file.destroy(120_000)
+        assert file.destroy(120_000, 0)
         assert not file.path.exists()
 
 
@@ -175,8 +175,8 @@ def test_a_file_goes_by_force_and_its_readers_keep_their_memory(tmp_path: Path) 
         result = store.put(NewMessage("t", b"kept"))
         held = store.read(result.physical_offset, result.size_bytes)
         assert held is not None
-        assert not held.file.destroy(0)
-        assert held.file.destroy(0)
+        assert not held.file.destroy(0, 0)
+        assert held.file.destroy(0, 0)
         assert not held.file.path.exists()
         assert b"kept" in bytes(held.data)
         held.release()
