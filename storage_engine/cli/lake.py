@@ -32,11 +32,11 @@ from storage_engine.retention import steps
 from storage_engine.retention.broker_disks import check_disks
 from storage_engine.retention.brokers import open_store
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.refusing import refused_text
+from storage_engine.retention.refusing import AFTER_ARCHIVING, refused_text
 from storage_engine.retention.steps import ArchiveResult
 from storage_engine.retention.steps.context import opened
 from storage_engine.retention.verification import verify_lake, verify_store
-from storage_engine.wording import bytes_text
+from storage_engine.wording import bytes_text, count_text
 
 
 @command()
@@ -64,7 +64,9 @@ def archive(
 ) -> int:
     """Copy sealed segments of STORE into the lake and prove every byte of the copy.
 
-    Of the store only our stamp is written. A segment that is archived already is left alone.
+    Of the store only our stamp is written, and nothing where a store has none, as a Kafka node. A segment
+    that is archived already is left alone. Segments that stay out are listed with why, and until when. A log
+    of which something is wrong, or not known, is refused, and the exit code is 1; the others are archived.
     """
     check_store(managed)
     if spark_master:
@@ -83,24 +85,58 @@ def archive(
             done = steps.archive_sealed(
                 store, run_key, archive_with, budget_bytes=budget_bytes, accept_damage=accept_damage
             )
-    _print_archived(run_key, done, as_json)
-    if done.refused:
-        raise LogsRefusedError(refused_text(run_key, managed.real_root, done.refused))
+    refused = refused_text(run_key, managed.real_root, done.refused, AFTER_ARCHIVING) if done.refused else ""
+    _print_archived(run_key, done, refused, as_json)
+    if refused and not as_json:
+        raise LogsRefusedError(refused)
+    if refused:
+        return 1
     if not as_json:
         say_cleanup(managed)
     return 0
 
 
-def _print_archived(run_key: str, done: ArchiveResult, as_json: bool) -> None:
+def _print_archived(run_key: str, done: ArchiveResult, refused: str, as_json: bool) -> None:
     receipts = done.receipts
     if as_json:
-        shown = {"run_key": run_key, "archived": receipts, "lake": done.lake or None, "notices": done.notices}
-        print_json("archive", shown)
+        shown = {
+            "run_key": run_key,
+            "archived": receipts,
+            "kept_out": done.kept_out,
+            "refused": done.refused,
+            "lake": done.lake or None,
+            "notices": done.notices,
+        }
+        error = {"type": LogsRefusedError.__name__, "message": refused}
+        print_json("archive", {**shown, **({"error": error} if refused else {})})
         return
     for notice in done.notices:
         say(f"Note: {notice}", err=True)
-    if not receipts and not done.refused:
-        say("Nothing to archive: every segment that may be archived has a valid receipt, or none is sealed.")
+    if not receipts and not refused:
+        nothing = (
+            "Nothing to archive: every segment that may be archived has a valid receipt, or none is sealed."
+        )
+        left = sum(one.segments for one in done.kept_out)
+        say(f"{nothing} {count_text(left, 'sealed segment')} may not be yet:" if left else nothing)
+    _print_receipts(receipts)
+    if done.kept_out:
+        print_table(
+            "Not in the lake",
+            ("log~", "segments#", "offsets", "size#", "why, and until when"),
+            (
+                (
+                    one.log,
+                    one.segments,
+                    f"[{one.first_offset}, {one.end_offset})",
+                    bytes_text(one.size_bytes),
+                    one.why,
+                )
+                for one in done.kept_out
+            ),
+        )
+
+
+def _print_receipts(receipts: Sequence[Receipt]) -> None:
     if not receipts:
         return
     several = len({receipt.log for receipt in receipts}) > 1

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from storage_engine.exceptions import StorageEngineError, StoreLayoutError
-from storage_engine.kafka.checkpoints import LEADER_EPOCHS, LeaderEpoch, read_leader_epochs
+from storage_engine.kafka.checkpoints import HIGH_WATERMARK, LEADER_EPOCHS, LeaderEpoch, read_leader_epochs
 from storage_engine.kafka.layout import LogDirectory, PartitionLog
-from storage_engine.kafka.log_faults import holes, topic_fault
+from storage_engine.kafka.log_faults import holes, start_fault, topic_fault
 from storage_engine.kafka.open_transactions import mapped, open_transactions
 from storage_engine.kafka.partition_metadata import NAME as PARTITION_METADATA
 from storage_engine.kafka.partition_metadata import read_topic_id, text_of
@@ -34,53 +34,69 @@ def archivable_segments(
     """Return the segments of a log that may be archived by now, and why other sealed ones may not.
 
     :return: "" where all may.
+    :raises StoreLayoutError: something is wrong with the log, or not known of it: somebody has to mend it.
     """
     sealed = tuple(segment for segment in seen.sealed if segment.facts.size_bytes)
     if not sealed:
         return (), ""
-    if reason := _kept_out(directory, log, settings):
+    if reason := _kept_out(log, settings):
         return (), reason
+    if fault := _fault(directory, log, settings, seen.max_offset):
+        raise StoreLayoutError(fault)
     watermark = directory.high_watermarks.get(seen.name)
     if watermark is None:
-        return (), "no checkpoint has its high watermark"
+        raise StoreLayoutError(
+            f"{directory.path / HIGH_WATERMARK}: log {seen.name}: expected its high watermark, found none"
+        )
     below = tuple(segment for segment in sealed if segment.end_offset <= watermark)
     if not below:
-        return (), f"it reaches above the high watermark {watermark}"
+        return (), f"it reaches above the high watermark {watermark}, until all replicas in sync have it"
     try:
         first_open = _first_open(log, below[-1].end_offset, seen.max_offset)
         if (stable_offset := directory.stable_offsets.get(seen.name)) is not None:
             first_open = stable_offset if first_open is None else min(first_open, stable_offset)
     except (StorageEngineError, OSError) as error:
-        return (), f"its open transactions aren't known: {reason_of(error)}"
+        raise StoreLayoutError(
+            f"log {seen.name}: expected to know its open transactions, found none told: {reason_of(error)}"
+        ) from error
     stable = tuple(segment for segment in below if first_open is None or segment.end_offset <= first_open)
     if len(stable) < len(below):
-        return stable, f"a transaction is open from offset {first_open} on"
+        return stable, f"a transaction is open from offset {first_open} on, until it ends"
     if len(below) < len(sealed):
-        return stable, f"the rest reaches above the high watermark {watermark}"
+        return (
+            stable,
+            f"the rest reaches above the high watermark {watermark}, until all replicas in sync have it",
+        )
     return stable, ""
 
 
-def _kept_out(directory: LogDirectory, log: PartitionLog, settings: TopicSettings) -> str:
-    """Return why nothing of a log is archived; "" where nothing speaks against it."""
+def _kept_out(log: PartitionLog, settings: TopicSettings) -> str:
+    """Return why nothing of a log is archived as long as its settings are these; "": it may be."""
     topic = settings.of(log.name.topic)
     if isinstance(topic, str):
-        return f"its cleanup.policy isn't known: {topic}"
+        return ""
     if topic.compact:
-        return "cleanup.policy has compact: the cleaner writes its segments again"
-    if topic.remote:
-        return "remote storage has its segments"
+        return "cleanup.policy has compact, and the cleaner writes its segments again: as long as it has"
+    return "remote storage has its segments: as long as it is on" if topic.remote else ""
+
+
+def _fault(directory: LogDirectory, log: PartitionLog, settings: TopicSettings, end: int) -> str:
+    """Return what is wrong with a log, or isn't known of it, so that nothing is archived; "": nothing is."""
+    topic = settings.of(log.name.topic)
+    if isinstance(topic, str):
+        return f"log {log.name.log}: expected its cleanup.policy, found that it isn't known: {topic}"
     if directory.meta is None or not directory.meta.cluster_id:
-        return f"{directory.path} doesn't say of which cluster it is"
+        return f"log {log.name.log}: expected {directory.path} to name its cluster, found nothing that does"
     try:
         # Where nothing tells which topic it is of, no receipt could.
-        return topic_fault(log, settings) or _unnamed(log)
+        return topic_fault(log, settings) or _unnamed(log) or start_fault(directory, log, end)
     except OSError as error:
-        return f"its topic isn't certain: {error}"
+        return f"log {log.name.log}: expected its topic's id, found that it can't be read: {error}"
 
 
 def _unnamed(log: PartitionLog) -> str:
     path = log.path / PARTITION_METADATA
-    return "" if path.exists() else f"it has no {PARTITION_METADATA}, so its topic isn't certain"
+    return "" if path.exists() else f"{path}: expected the topic's id, found no file"
 
 
 def _first_open(log: PartitionLog, end: int, log_end: int) -> int | None:

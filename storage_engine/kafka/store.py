@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from storage_engine import durable
-from storage_engine.exceptions import BadInputError
+from storage_engine.exceptions import BadInputError, StoreLayoutError
 from storage_engine.kafka.archiving import (
     archivable_segments,
     contexts_of,
@@ -166,12 +166,17 @@ class KafkaStore(BrokerStore):
         logs = {log.name.log: (directory, log) for directory, log in _as_its_broker_knows(node)}
         segments: list[Segment] = []
         kept_out: dict[str, str] = {}
+        refused: dict[str, str] = {}
         for seen in snapshot.logs:
-            found, reason = archivable_segments(seen, *logs[seen.name], settings)
+            try:
+                found, reason = archivable_segments(seen, *logs[seen.name], settings)
+            except StoreLayoutError as error:
+                refused[seen.name] = str(error)
+                continue
             segments += found
             if reason:
                 kept_out[seen.name] = reason
-        return Archivable(tuple(segments), kept_out)
+        return Archivable(tuple(segments), kept_out, refused)
 
     def contexts(self, segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
         node = self.seen.node if self.seen else read_node(self.root)

@@ -7,6 +7,7 @@ offsets, have its SHA-256.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -42,6 +43,30 @@ class ReplicaCover:
 
     segment: Segment
     receipts: tuple[Receipt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What another replica has archived of a log, and this one has not.
+
+    :param sha256: of this log's bytes at the same offsets; None: no batches of it begin and end there.
+    """
+
+    receipt: Receipt
+    sha256: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaComparison:
+    """What a comparison with other replicas' receipts came to.
+
+    :param same: receipts of the very bytes that this log has.
+    :param differences: sound receipts of other bytes, at offsets that no receipt of its own bytes covers.
+    """
+
+    covers: tuple[ReplicaCover, ...]
+    same: tuple[Receipt, ...]
+    differences: tuple[Difference, ...]
 
 
 def replica_receipts(
@@ -114,30 +139,43 @@ def replica_spans(
     )
 
 
-def covered_by_replicas(
+def compare_with_replicas(
     lake: Lake, segments: Sequence[Segment], found: Sequence[Receipt], hash_range: HashRange
-) -> tuple[ReplicaCover, ...]:
-    """Return which segments of a log other replicas have archived, byte for byte.
+) -> ReplicaComparison:
+    """Compare segments of a log, byte for byte, with what other replicas have archived of it.
 
-    A receipt counts where its files are sound and this log has its bytes. Whether the chain of its store is
-    whole, is not looked at. Only ranges are hashed that may cover one of the segments.
+    A receipt counts where its files are sound. Whether the chain of its store is whole, is not looked at.
+    Only ranges are hashed that have offsets of one of the segments.
 
     :param segments: of one log, oldest first.
     :param found: of :func:`replica_receipts`, for this log.
     :param hash_range: of this log's files.
     :raises LakeUnavailableError: the lake can't be read.
     """
-    # What the offsets alone leave uncovered, no hash covers.
-    wanted = {row.identity: row for cover in _covers(segments, found) for row in cover.receipts}
+    ends = [segment.end_offset for segment in segments]
+
+    def meets_one(row: Receipt) -> bool:
+        place = bisect_right(ends, row.base_offset)
+        return place < len(ends) and segments[place].base_offset < row.end
+
+    wanted = {row.identity: row for row in found if meets_one(row)}
     broken = broken_receipts(lake, list(wanted.values()), Depth.SIZES)
     same: list[Receipt] = []
+    others: list[tuple[Receipt, str | None]] = []
     for row in wanted.values():
         if row.identity in broken or _reached(same, row.base_offset) >= row.end:
             # Several replicas may have archived the same offsets: once is enough.
             continue
-        if hash_range(row.base_offset, row.end) == row.sha256:
+        sha256 = hash_range(row.base_offset, row.end)
+        if sha256 == row.sha256:
             same.append(row)
-    return tuple(_covers(segments, same))
+        else:
+            others.append((row, sha256))
+    return ReplicaComparison(
+        tuple(_covers(segments, same)),
+        tuple(same),
+        tuple(Difference(row, sha256) for row, sha256 in others if _reached(same, row.base_offset) < row.end),
+    )
 
 
 def _covers(segments: Iterable[Segment], rows: Iterable[Receipt]) -> Iterable[ReplicaCover]:

@@ -267,7 +267,10 @@ class Archivable:
 
     :param segments: sealed ones, oldest first in each log.
     :param kept_out: why other sealed segments of a log stay out, for now or for good, by the log's name.
+    :param refused: what is wrong with a log or not known of it, by name: nothing of it is archived until
+        somebody mends that.
     """
 
     segments: tuple[Segment, ...]
     kept_out: Mapping[str, str] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)

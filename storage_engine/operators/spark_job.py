@@ -227,8 +227,10 @@ class _ArchivingOperator(StoreSparkOperator):
 
     def _tell(self, done: ArchiveDone) -> dict[str, Any]:
         """Log what was archived; returns it in short."""
+        from storage_engine.retention.steps.archivable import kept_out_notices
+
         self.say(task_log.archive_lines(done))
-        self.warn(*done.notices)
+        self.warn(*done.notices, *kept_out_notices(done.kept_out))
         return {
             "archived_offsets": [receipt.base_offset for receipt in done.receipts],
             "messages": sum(receipt.message_count for receipt in done.receipts),
@@ -270,7 +272,7 @@ class StorageEngineArchiveSealedOperator(_ArchivingOperator):
 
     def do_step(self, context: Context) -> dict[str, Any]:
         from storage_engine.exceptions import LogsRefusedError
-        from storage_engine.retention.refusing import refused_text
+        from storage_engine.retention.refusing import AFTER_ARCHIVING, refused_text
 
         policy = self.store.policy
         if not self.store.archives_ahead:
@@ -283,5 +285,7 @@ class StorageEngineArchiveSealedOperator(_ArchivingOperator):
             self._emit(context, cleanup, Step.SEALED)
         told = self._tell(done)
         if done.refused:
-            raise LogsRefusedError(refused_text(cleanup.run_key, self.store.real_root, done.refused))
+            raise LogsRefusedError(
+                refused_text(cleanup.run_key, self.store.real_root, done.refused, AFTER_ARCHIVING)
+            )
         return told

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,8 +15,10 @@ from storage_engine.journal.journal import Journal, Phase, Step, StoreRecord
 from storage_engine.journal.place_errors import name_taken
 from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.chain import check_links
+from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.identity import ancestors_of, lake_id_of
 from storage_engine.lake.receipts import list_stores
+from storage_engine.model.broker_store import BrokerStore
 from storage_engine.model.by_log import by_log
 from storage_engine.model.heads import LakeHead
 from storage_engine.model.jsonable import to_jsonable
@@ -24,7 +26,7 @@ from storage_engine.model.lineages import Lineages
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.store import LogSnapshot
-from storage_engine.retention.broker_answers import ask, take_snapshot
+from storage_engine.retention.broker_answers import ask, take_archivable, take_snapshot
 from storage_engine.retention.brokers import open_store
 from storage_engine.retention.contradictions import contradictions
 from storage_engine.retention.current_receipts import current_receipts
@@ -39,6 +41,7 @@ from storage_engine.retention.identity import (
 )
 from storage_engine.retention.known_heads import RESET, head_of, known_heads
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.replica_divergence import compare_logs, has_replicas
 from storage_engine.retention.stamp import Stamp, read_stamp, replace_stamp, stamp_path, update_stamp
 from storage_engine.retention.store_moves import carry_out, is_there
 
@@ -105,7 +108,27 @@ def _contradicted_logs(
         for log in archived:
             if ask(store.broker, doing, partial(broker.contradiction, log, rows[log])):
                 found.add(log)
+        if has_replicas(broker):
+            found |= _diverged_logs(store, record, broker, lakes, {one.name for one in logs} - found)
     return found, set(archived) - found
+
+
+def _diverged_logs(
+    store: ManagedStore,
+    record: StoreRecord,
+    broker: BrokerStore,
+    lakes: Sequence[LakeConfig],
+    logs: Collection[str],
+) -> set[str]:
+    """Return which logs differ from what other replicas archived of them."""
+    snapshot = take_snapshot(broker, clock_ms(), store.broker)
+    there = [one for one in take_archivable(broker, snapshot).segments if one.log in logs]
+    return {
+        one.log
+        for config in lakes
+        for one in compare_logs(broker, open_lake(config), record, there, there)
+        if one.divergence
+    }
 
 
 def move(store: ManagedStore, name: str, person: str, reason: str = "") -> StoreRecord:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from storage_engine.exceptions import LakeIdentityError, LakeUnavailableError, ReceiptError
 from storage_engine.journal.journal import StoreRecord, Waiver
@@ -19,6 +19,7 @@ from storage_engine.lake.identity import copy_of, lake_id_of
 from storage_engine.lake.soundness import Depth, chain_faults, reasons
 from storage_engine.lake.soundness_reader import broken_receipts
 from storage_engine.lake.writing import mark_commits, ready_to_write
+from storage_engine.model.by_log import by_log
 from storage_engine.model.plan import Decision
 from storage_engine.model.policy import Policy
 from storage_engine.model.receipt import Receipt, SegmentIdentity
@@ -39,11 +40,14 @@ class LakeProofs:
 
     :param rows: by segment.
     :param faults: receipts that are not sound, and why.
+    :param of_logs: all receipts by log, also those of other segments; empty where only segments were asked
+        for.
     """
 
     lake: Lake
     rows: Mapping[Slot, Sequence[Receipt]]
     faults: Mapping[SegmentIdentity, str]
+    of_logs: Mapping[str, Sequence[Receipt]] = field(default_factory=dict)
 
     def of(self, slot: Slot) -> Sequence[Receipt]:
         return self.rows.get(slot, ())
@@ -132,6 +136,7 @@ def read_proofs(
     known: KnownHeads,
     to_delete: bool = False,
     read_files: bool = False,
+    whole_logs: bool = False,
     looked: Callable[[], None] | None = None,
 ) -> Proofs:
     """Ask each lake for the receipts of these segments, and whether they hold.
@@ -143,6 +148,7 @@ def read_proofs(
     :param to_delete: segments are to be deleted on these proofs. Then a lake has to be one that may be
         written, and its marks are brought up to date.
     :param read_files: read the data files too: what is only of the right length may be damaged.
+    :param whole_logs: return all receipts of the store by log, too; only those of the segments are checked.
     :param looked: called after each receipt whose files were read, which may take long.
     :return: a lake that is a copy counts as one that can't be asked.
     :raises BadInputError: a lake has another broker's segments.
@@ -160,7 +166,7 @@ def read_proofs(
                 mark_commits(lake)
                 # Not what this process has read before: a deletion rests on it.
                 forget_links()
-            asked.append(_read(lake, record, wanted, known, read_files, looked))
+            asked.append(_read(lake, record, wanted, known, read_files, whole_logs, looked))
         except LakeUnavailableError as error:
             unreachable.append((config, str(error)))
     return Proofs(tuple(asked), tuple(unreachable), read_own_acts(record.real_path))
@@ -255,18 +261,21 @@ def _read(
     wanted: Collection[Slot],
     known: KnownHeads,
     read_files: bool,
+    whole_logs: bool,
     looked: Callable[[], None] | None,
 ) -> LakeProofs:
     offsets = [base_offset for _, base_offset in wanted]
-    span = (min(offsets, default=0), max(offsets, default=0))
+    span = None if whole_logs else (min(offsets, default=0), max(offsets, default=0))
     rows: dict[Slot, list[Receipt]] = {}
-    for row in current_receipts(lake, record, base_offsets=span):
+    counting = current_receipts(lake, record, base_offsets=span)
+    of_logs = by_log(counting) if whole_logs else {}
+    for row in counting:
         if (row.log, row.base_offset) in wanted:
             rows.setdefault((row.log, row.base_offset), []).append(row)
     found = [row for of_slot in rows.values() for row in of_slot]
     try:
         known.check(lake, record.store_id)
     except ReceiptError as error:
-        return LakeProofs(lake, rows, reasons(chain_faults(found, str(error))))
+        return LakeProofs(lake, rows, reasons(chain_faults(found, str(error))), of_logs)
     depth = Depth.FILES if read_files else Depth.SIZES
-    return LakeProofs(lake, rows, broken_receipts(lake, found, depth, looked))
+    return LakeProofs(lake, rows, broken_receipts(lake, found, depth, looked), of_logs)

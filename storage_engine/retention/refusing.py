@@ -142,14 +142,21 @@ def log_text(refused: RefusedLog) -> str:
     return f"log {refused.log} was refused: {refused.why} {refused.remedy}"
 
 
-def refused_text(run_key: str, root: str, refused: Sequence[RefusedLog]) -> str:
-    """Say with what error a run ends that went on without some logs."""
+_AFTER_RELEASE = "What the other logs lost is done and recorded. The next run plans the refused logs again."
+AFTER_ARCHIVING = "What was archived of other logs is proven and recorded. The next run tries these again."
+
+
+def refused_text(run_key: str, root: str, refused: Sequence[RefusedLog], after: str = _AFTER_RELEASE) -> str:
+    """Say with what error a run ends that went on without some logs.
+
+    :param after: what became of the other logs, and what is next.
+    """
     said = [
-        f"run {run_key!r} of {root}: expected every log of its plan to pass, found "
+        f"run {run_key!r} of {root}: expected every log to pass, found "
         f"{count_text(len(refused), 'log')} refused.",
         *(shortened(log_text(one), _TEXT_WIDTH) for one in refused[:LOGS_SHOWN]),
     ]
     if (more := len(refused) - LOGS_SHOWN) > 0:
         said.append(f"So were {count_text(more, 'more log')}, which report.json names.")
-    said.append("What the other logs lost is done and recorded. The next run plans the refused logs again.")
+    said.append(after)
     return " ".join(said)

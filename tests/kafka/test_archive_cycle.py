@@ -59,7 +59,9 @@ def test_every_log_is_archived_and_read_by_topic_and_state(whole: ManagedStore) 
     done = archive(store, "first")
     assert not done.refused
     assert len(done.receipts) > 90
-    assert any("compacted-0: cleanup.policy has compact" in notice for notice in done.notices)
+    (kept_out,) = done.kept_out
+    assert (kept_out.log, kept_out.segments > 1) == ("compacted-0", True)
+    assert kept_out.why.startswith("cleanup.policy has compact")
     assert any("named by a file, so it has no stamp" in notice for notice in done.notices)
     assert archive(store, "second").receipts == ()
     assert archive_lag(store).segments == 0

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from storage_engine.cycle import archive_here
+from storage_engine.exceptions import BadInputError
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.making import make_lake
 from storage_engine.lake.receipts import list_stores
+from storage_engine.retention.adopting import adopt
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.sealed import archive_lag, archive_sealed
 from tests.lakes import path_of
@@ -59,7 +61,7 @@ def test_what_one_replica_has_archived_counts_for_the_other(
     assert len(list_stores(lake)) == 2
 
 
-def test_other_bytes_at_the_same_offsets_are_archived_here(
+def test_other_bytes_at_the_same_offsets_are_refused_until_a_person_adopts_the_log(
     nodes: tuple[ManagedStore, ManagedStore],
 ) -> None:
     first, second = nodes
@@ -70,4 +72,39 @@ def test_other_bytes_at_the_same_offsets_are_archived_here(
     data[15] ^= 1
     ours.write_bytes(data)
     done = archive_sealed(second, "run", archive_here)
-    assert [(one.log, one.base_offset) for one in done.receipts] == [("plain-0", 0)]
+    assert done.receipts == ()
+    (refused,) = done.refused
+    assert (refused.log, refused.error) == ("plain-0", "LakeConflictError")
+    assert f"store one archived offsets [0, {first_end(second)}) with SHA-256 " in refused.why
+    assert refused.why.endswith(f"in {ours}.")
+    assert "adopt --log plain-0 --reason" in refused.remedy
+    assert len(list_stores(open_lake(first.lake))) == 1
+    with pytest.raises(BadInputError, match="so there is nothing to adopt"):
+        adopt(second, "me", "none", log="txn-0")
+    adopt(second, "me", "both are kept", log="plain-0")
+    done = archive_sealed(second, "again", archive_here)
+    assert not done.refused
+    assert [(one.log, one.base_offset, one.lineage) for one in done.receipts] == [("plain-0", 0, 2)]
+
+
+@pytest.mark.parametrize("credited", [False, True])
+def test_other_leaders_of_equal_bytes_are_a_divergence(
+    nodes: tuple[ManagedStore, ManagedStore], credited: bool
+) -> None:
+    first, second = nodes
+    archive_sealed(first, "run", archive_here)
+    if credited:
+        assert not archive_sealed(second, "run", archive_here).refused
+    checkpoint = Path(second.root).parent / "logs" / "plain-0" / "leader-epoch-checkpoint"
+    checkpoint.write_text("0\n2\n0 0\n7 100\n")
+    (refused,) = archive_sealed(second, "later", archive_here).refused
+    assert refused.log == "plain-0"
+    assert "7 from 100 on, and archived are 0 from 0 on" in refused.why
+    adopt(second, "me", "an unclean election", log="plain-0")
+    done = archive_sealed(second, "adopted", archive_here)
+    assert (done.receipts, done.refused) == ((), ())
+
+
+def first_end(store: ManagedStore) -> int:
+    paths = sorted((Path(store.root).parent / "logs" / "plain-0").glob("*.log"))
+    return int(paths[1].stem)

@@ -15,7 +15,7 @@ from storage_engine.kafka.range_digest import sha256_of_range
 from storage_engine.kafka.record_batch import read_batches
 from storage_engine.lake.archive import archive_all, segment_jobs
 from storage_engine.lake.names import data_file_of
-from storage_engine.lake.replica_coverage import covered_by_replicas, replica_receipts
+from storage_engine.lake.replica_coverage import compare_with_replicas, replica_receipts
 from storage_engine.lake.verify import verify
 from storage_engine.model.store import FileFacts, Segment, SegmentContext, SegmentState
 from storage_engine.model.validation import Status, Where
@@ -123,19 +123,21 @@ def test_what_another_replica_archived_counts_where_the_bytes_are_the_same(
         return sha256_of_range(replica, first, end)
 
     archived_to = rows[-1].end
-    covers = covered_by_replicas(lake, replica, rows, hash_range)
+    compared = compare_with_replicas(lake, replica, rows, hash_range)
+    covers = compared.covers
+    assert (compared.same, compared.differences) == (rows, ())
     assert [it.segment for it in covers] == [one for one in replica if one.end_offset <= archived_to]
     for cover in covers:
         assert cover.receipts[0].base_offset <= cover.segment.base_offset
         assert cover.receipts[-1].end >= cover.segment.end_offset
     # Only what may cover it is hashed.
     hashed.clear()
-    (one,) = covered_by_replicas(lake, replica[:1], rows, hash_range)
+    (one,) = compare_with_replicas(lake, replica[:1], rows, hash_range).covers
     assert hashed == [(row.base_offset, row.end) for row in one.receipts]
     assert len(hashed) < len(rows)
     # A file of the lake that is gone proves nothing here either.
     local(data_file_of(lake.messages(), rows[0])).unlink()
-    assert covered_by_replicas(lake, replica[:1], rows, hash_range) == ()
+    assert compare_with_replicas(lake, replica[:1], rows, hash_range).covers == ()
 
 
 def test_other_bytes_at_the_same_offsets_cover_nothing(
@@ -148,10 +150,13 @@ def test_other_bytes_at_the_same_offsets_cover_nothing(
     data[-1] ^= 1
     path.write_bytes(data)
     diverged = [replace(replica[0], facts=FileFacts.of(path)), *replica[1:]]
-    covers = covered_by_replicas(
+    compared = compare_with_replicas(
         lake, diverged, rows, lambda first, end: sha256_of_range(diverged, first, end)
     )
-    assert diverged[0] not in [it.segment for it in covers]
+    assert diverged[0] not in [it.segment for it in compared.covers]
+    assert compared.differences
+    for one in compared.differences:
+        assert one.sha256 not in (None, one.receipt.sha256)
 
 
 def test_what_this_node_lacks_and_another_has_archived_is_no_loss(

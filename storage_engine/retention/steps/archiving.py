@@ -8,7 +8,7 @@ it all the same, as after a commit whose outcome is unknown, does no harm: a rec
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -37,7 +37,12 @@ from storage_engine.retention.history import segment_subject
 from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.proofs import Proofs, none_reachable, read_proofs
 from storage_engine.retention.refusing import REFUSED, RefusedLog, refusal
-from storage_engine.retention.steps.archivable import archivable_segments, refuse_other_logs
+from storage_engine.retention.steps.archivable import (
+    KeptOut,
+    archivable_segments,
+    refuse_other_logs,
+    tells_logs_apart,
+)
 from storage_engine.retention.steps.context import (
     AnyStore,
     Context,
@@ -48,6 +53,7 @@ from storage_engine.retention.steps.context import (
 from storage_engine.retention.steps.planned_segments import planned_segments
 from storage_engine.retention.steps.recording_proofs import record_proven
 from storage_engine.same_bytes.settling import settle
+from storage_engine.wording import count_text
 
 ArchiveWith = Callable[[Sequence[SegmentJob]], Sequence[Receipt]]
 
@@ -74,6 +80,7 @@ class ArchiveResult:
     :param lake: where it was archived; "" when there was nothing to archive.
     :param notices: lakes that could not be used, and a witness that is missing.
     :param refused: logs that could not be archived, or of which a file is missing, while others were.
+    :param kept_out: sealed segments that stay out for now, or for good, by the broker's rules.
     """
 
     receipts: tuple[Receipt, ...]
@@ -82,6 +89,7 @@ class ArchiveResult:
     lake: str = ""
     notices: tuple[str, ...] = ()
     refused: tuple[RefusedLog, ...] = ()
+    kept_out: tuple[KeptOut, ...] = ()
 
 
 def archive_jobs(
@@ -238,7 +246,7 @@ def archive_somewhere(
         if not proofs.asked:
             raise none_reachable([reason for _, reason in proofs.unreachable])
         notices = (*(f"a lake could not be used: {failure}" for failure in failures), *proofs.notices)
-        refuse_other_logs(context, [asked.lake for asked in proofs.asked], candidates)
+        refuse_other_logs(context, proofs.asked, candidates)
         wanted = choose(proofs)
         if not wanted:
             return ArchiveResult((), notices=notices)
@@ -253,7 +261,8 @@ def archive_somewhere(
             proofs = None
             continue
         took_ms = (time.monotonic_ns() - started_ns) // 1_000_000
-        notices = (*notices, *record_proven(context, run, step, jobs, receipts, took_ms))
+        said = record_proven(context, run, step, jobs, receipts, took_ms)
+        notices = (*notices, *said, *_damage_notices(receipts))
         return ArchiveResult(tuple(receipts), lake=config.location, notices=notices)
     if len(context.store.lakes) == 1:
         raise failures[0]
@@ -261,6 +270,17 @@ def archive_somewhere(
     if proofs is not None:
         reasons += [reason for _, reason in proofs.unreachable]
     raise none_reachable(reasons) from failures[-1]
+
+
+def _damage_notices(receipts: Sequence[Receipt]) -> Iterator[str]:
+    """Yield what was archived as it is though it can't be read."""
+    for row in receipts:
+        if row.damaged_bytes:
+            yield (
+                f"log {row.log}, segment {row.base_offset:020d}: "
+                f"{count_text(row.damaged_bytes, 'damaged byte')} archived as found, as that damage was "
+                "accepted; what was stored in them is in no row"
+            )
 
 
 def archive(
@@ -306,6 +326,7 @@ def _read(context: Context, segments: Sequence[Segment], *, read_files: bool) ->
         slots(segments),
         known=known_heads(context.journal, context.record),
         read_files=read_files,
+        whole_logs=tells_logs_apart(context),
     )
 
 

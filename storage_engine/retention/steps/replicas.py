@@ -8,22 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from operator import attrgetter
 from typing import Any
 
+from storage_engine.exceptions import LakeConflictError
 from storage_engine.journal.journal import Journal, Phase, Run, Step, StoreRecord
-from storage_engine.lake.replica_coverage import ReplicaCover, covered_by_replicas, replica_receipts
+from storage_engine.lake.replica_coverage import ReplicaCover, replica_receipts
 from storage_engine.lake.soundness import Depth
 from storage_engine.lake.soundness_reader import broken_receipts
-from storage_engine.model.broker_store import BrokerStore
-from storage_engine.model.by_log import by_log
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
+from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import FileFacts, Segment, SegmentId
-from storage_engine.retention.broker_answers import ask
 from storage_engine.retention.gate import same_files
 from storage_engine.retention.history import segment_subject
 from storage_engine.retention.proofs import LakeProofs, Proofs
+from storage_engine.retention.replica_divergence import compare_logs, divergence
+from storage_engine.retention.steps.archivable import NOTHING
 from storage_engine.retention.steps.context import Context
 
 
@@ -35,25 +34,40 @@ def without_replicas_work(
     :param unproven: what no receipt of this store proves.
     :param there: all archivable segments of the store, by which bytes are compared.
     :raises LakeUnavailableError: a lake can't be read.
+    :raises LakeConflictError: another replica archived other bytes of a log, or the same of other leaders.
     """
-    if not unproven or type(context.broker).range_sha256 is BrokerStore.range_sha256:
-        return list(unproven)
-    doing = "tell what it knows of segments beside their files"
-    contexts = ask(context.store.broker, doing, lambda: context.broker.contexts(unproven))
-    log_ids = {segment_id.log: str(context.log_id) for segment_id, context in contexts.items()}
-    files = by_log(sorted(there, key=attrgetter("log", "base_offset")))
     covered: set[SegmentId] = set()
     for asked in proofs.asked:
-        left = by_log(segment for segment in unproven if segment.id not in covered)
-        spans = {log_ids[log]: (files[log][0].base_offset, files[log][-1].end_offset) for log in left}
-        found = replica_receipts(asked.lake, context.record.store_id, spans)
-        for log, of_log in left.items():
-            if rows := found.get(log_ids[log], ()):
-                hash_range = partial(context.broker.range_sha256, files[log])
-                covers = covered_by_replicas(asked.lake, of_log, rows, hash_range)
-                _record(context, run, asked, log_ids[log], covers)
-                covered.update(cover.segment.id for cover in covers)
+        left = [segment for segment in unproven if segment.id not in covered]
+        for one in compare_logs(context.broker, asked.lake, context.record, left, there):
+            if one.divergence:
+                raise diverged(context, one.log, one.divergence)
+            _record(context, run, asked, one.log_id, one.found.covers)
+            covered.update(cover.segment.id for cover in one.found.covers)
     return [segment for segment in unproven if segment.id not in covered]
+
+
+def refuse_diverged(context: Context, by_replicas: Mapping[SegmentId, Sequence[Receipt]]) -> None:
+    """Make sure that logs are still those whose replicas' receipts count for them.
+
+    :param by_replicas: receipts by the segment that they count for.
+    :raises LakeConflictError: one isn't: other leaders took its records.
+    """
+    rows: dict[str, dict[str, Receipt]] = {}
+    for segment_id, found in by_replicas.items():
+        rows.setdefault(segment_id.log, {}).update({row.row_hash: row for row in found})
+    for log, of_log in rows.items():
+        if why := divergence(context.broker, context.record, log, list(of_log.values())):
+            raise diverged(context, log, why)
+
+
+def diverged(context: Context, log: str, why: str) -> LakeConflictError:
+    """Return the error for a log that isn't the one that another replica archived."""
+    return LakeConflictError(
+        f"{context.store.root}: log {log}: expected the log that another replica archived, found a "
+        f"divergence: {why}. {NOTHING} Find out which replica is right; then storage-engine adopt "
+        f"--log {log} --reason … opens a new lineage of this one, and both are kept."
+    )
 
 
 def _record(
@@ -85,8 +99,8 @@ class _Covered:
 
 def archived_by_replicas(
     journal: Journal, record: StoreRecord, proofs: Proofs, segments: Sequence[Segment]
-) -> frozenset[SegmentId]:
-    """Return which segments other replicas' receipts cover, as was recorded and still holds.
+) -> dict[SegmentId, tuple[Receipt, ...]]:
+    """Return which segments other replicas' receipts cover, as was recorded and still holds, with these.
 
     Of a lake that can't be asked the journal's word counts: enough not to archive again, never to delete.
 
@@ -100,11 +114,13 @@ def archived_by_replicas(
         and _are_the_files(segment, event.payload["files"], proofs)
     ]
     unreachable = {config.location for config, _ in proofs.unreachable}
-    found = {one.segment.id for one in known if one.said["lake"] in unreachable}
+    found: dict[SegmentId, tuple[Receipt, ...]] = {
+        one.segment.id: () for one in known if one.said["lake"] in unreachable
+    }
     for asked in proofs.asked:
         here = [one for one in known if one.said["lake"] == asked.lake.config.location]
         found |= _still_there(asked, record, here)
-    return frozenset(found)
+    return found
 
 
 def _are_the_files(segment: Segment, files: Sequence[Any], proofs: Proofs) -> bool:
@@ -112,16 +128,22 @@ def _are_the_files(segment: Segment, files: Sequence[Any], proofs: Proofs) -> bo
     return same_files(segment.files, known, proofs.acts)
 
 
-def _still_there(asked: LakeProofs, record: StoreRecord, known: Sequence[_Covered]) -> set[SegmentId]:
+def _still_there(
+    asked: LakeProofs, record: StoreRecord, known: Sequence[_Covered]
+) -> dict[SegmentId, tuple[Receipt, ...]]:
     spans: dict[str, tuple[int, int]] = {}
     for one in known:
         first, end = spans.get(one.said["log_id"], (one.said["first"], one.said["end"]))
         spans[one.said["log_id"]] = (min(first, one.said["first"]), max(end, one.said["end"]))
     if not spans:
-        return set()
+        return {}
     rows = [row for of_log in replica_receipts(asked.lake, record.store_id, spans).values() for row in of_log]
     wanted = {row_hash for one in known for row_hash in one.said["receipts"]}
     named = [row for row in rows if row.row_hash in wanted]
     broken = broken_receipts(asked.lake, named, Depth.SIZES)
-    sound = {row.row_hash for row in named if row.identity not in broken}
-    return {one.segment.id for one in known if sound.issuperset(one.said["receipts"])}
+    sound = {row.row_hash: row for row in named if row.identity not in broken}
+    return {
+        one.segment.id: tuple(sound[row_hash] for row_hash in one.said["receipts"])
+        for one in known
+        if sound.keys() >= set(one.said["receipts"])
+    }

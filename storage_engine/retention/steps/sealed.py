@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -11,11 +11,12 @@ from itertools import accumulate
 from pathlib import Path
 
 from storage_engine.clock import clock_ms
-from storage_engine.exceptions import StoreNotFoundError
+from storage_engine.exceptions import StoreLayoutError, StoreNotFoundError
 from storage_engine.journal.journal import Journal, Phase, Run, Step, StoreRecord
 from storage_engine.model.archive_lag import ArchiveLag, archive_lag_of
 from storage_engine.model.jsonable import from_jsonable
 from storage_engine.model.policy import ArchiveMode
+from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import FileFacts, Segment, SegmentId, StoreSnapshot
 from storage_engine.retention.broker_answers import take_archivable, take_snapshot
 from storage_engine.retention.brokers import open_to_look
@@ -26,7 +27,12 @@ from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.proofs import Proofs, reachable_lakes, read_proofs
 from storage_engine.retention.refusing import refusal
-from storage_engine.retention.steps.archivable import NOTHING, archivable_segments, kept_out_notices
+from storage_engine.retention.steps.archivable import (
+    NOTHING,
+    archivable_segments,
+    kept_out_segments,
+    list_segments,
+)
 from storage_engine.retention.steps.archiving import (
     ArchiveResult,
     ArchiveWith,
@@ -38,7 +44,11 @@ from storage_engine.retention.steps.archiving import (
     slots,
 )
 from storage_engine.retention.steps.context import AnyStore, Context, open_context
-from storage_engine.retention.steps.replicas import archived_by_replicas, without_replicas_work
+from storage_engine.retention.steps.replicas import (
+    archived_by_replicas,
+    refuse_diverged,
+    without_replicas_work,
+)
 
 _LISTINGS = 3
 
@@ -70,8 +80,8 @@ def archive_sealed(
     started_ns = time.monotonic_ns()
     with context.errors(run, Step.SEALED):
         for attempt in range(_LISTINGS):
-            archivable = archivable_segments(context)
-            listing = _Listing(context, run, archivable.segments, budget_bytes)
+            listed = list_segments(context)
+            listing = _Listing(context, run, listed.archivable.segments, budget_bytes)
             try:
                 archive = partial(_archive, listing, archive_with, accept_damage)
                 result, failed = archive_each_log(listing.segments, archive)
@@ -81,13 +91,15 @@ def archive_sealed(
                 continue
             if not failed or attempt == _LISTINGS - 1 or not listing.has_lost_some():
                 break
-        if failed and not {segment.log for segment in listing.segments} - failed.keys():
+        left_out = listed.archivable.refused
+        if failed and not left_out and not {segment.log for segment in listing.segments} - failed.keys():
             raise next(iter(failed.values()))
-        refused = tuple(refusal(log, why, NOTHING).said for log, why in failed.items())
+        faults = {log: StoreLayoutError(f"{why}.") for log, why in left_out.items()}
+        refused = tuple(refusal(log, why, NOTHING).said for log, why in {**faults, **failed}.items())
         record_refused(context, run, Step.SEALED, refused)
         result = replace(result, refused=refused)
         context.save(run, Step.SEALED, {"segments": len(result.receipts), "lake": result.lake}, started_ns)
-    return replace(result, notices=(*result.notices, *kept_out_notices(archivable)))
+    return replace(result, kept_out=kept_out_segments(context, listed))
 
 
 def _archive(
@@ -117,7 +129,10 @@ class _Listing:
     def choose(self, segments: Sequence[Segment], proofs: Proofs) -> Sequence[Segment]:
         """Return which of some segments to archive, within what others leave of the budget."""
         proofs = read_faulty_files(self.context.store.journal_url, proofs)
-        unproven = still_unproven(self.context.journal, self.context.record, proofs, segments)
+        unproven, by_replicas = unproven_and_credited(
+            self.context.journal, self.context.record, proofs, segments
+        )
+        refuse_diverged(self.context, by_replicas)
         for segment in segments:
             self.chosen.pop(segment.id, None)
         left_bytes = self.budget_bytes
@@ -232,7 +247,14 @@ def within_budget(segments: Sequence[Segment], budget_bytes: int | None) -> list
 def still_unproven(
     journal: Journal, record: StoreRecord, proofs: Proofs, segments: Sequence[Segment]
 ) -> list[Segment]:
-    """The segments that have to be archived, as far as is known.
+    """The segments that have to be archived, as far as is known."""
+    return unproven_and_credited(journal, record, proofs, segments)[0]
+
+
+def unproven_and_credited(
+    journal: Journal, record: StoreRecord, proofs: Proofs, segments: Sequence[Segment]
+) -> tuple[list[Segment], Mapping[SegmentId, Sequence[Receipt]]]:
+    """Return the segments that have to be archived, and receipts of replicas by the segment they count for.
 
     A lake that can't be asked has, by the journal's word, what was archived there: enough not to archive it
     again, never enough to delete it. A file that was touched since its receipt counts as proven where it
@@ -240,7 +262,7 @@ def still_unproven(
     """
     missing = proofs.unproven(segments)
     if not missing:
-        return []
+        return [], {}
     unreachable = {config.location for config, _ in proofs.unreachable}
     compared: dict[str, list[tuple[tuple[FileFacts, ...], str]]] = {}
     for step in (Step.ARCHIVE, Step.SEALED):
@@ -261,7 +283,7 @@ def still_unproven(
 
     left = [segment for segment in missing if not is_proven(segment)]
     by_replicas = archived_by_replicas(journal, record, proofs, left)
-    return [segment for segment in left if segment.id not in by_replicas]
+    return [segment for segment in left if segment.id not in by_replicas], by_replicas
 
 
 def _measure(
