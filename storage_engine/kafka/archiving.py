@@ -20,12 +20,15 @@ from storage_engine.kafka.partition_metadata import NAME as PARTITION_METADATA
 from storage_engine.kafka.partition_metadata import read_topic_id, text_of
 from storage_engine.kafka.restored_log import START_EVIDENCE
 from storage_engine.kafka.segment_context import SegmentTransactions
+from storage_engine.kafka.stored_files import read_stored
 from storage_engine.kafka.topic_settings import TopicSettings
+from storage_engine.kafka.transaction_index import parse_transaction_index
 from storage_engine.model.diagnosis import reason_of
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import LogSnapshot, Segment, SegmentContext, SegmentId
 
 _LAST_OFFSET = (1 << 63) - 1
+_INDEX_SUFFIX = ".txnindex"
 
 
 def archivable_segments(
@@ -118,7 +121,8 @@ def contexts_of(
 
     :param segments: of this log, oldest first.
     :raises StoreLayoutError: a segment is missing between them, or behind the last.
-    :raises CorruptFileError: a producers' snapshot or the log's epochs can't be what their names say.
+    :raises CorruptFileError: a producers' snapshot or the log's epochs can't be what their names say, or a
+        transaction index disagrees with the segment.
     :raises OSError: a file can't be read.
     """
     log_id = log_id_of(directory, log)
@@ -132,6 +136,8 @@ def contexts_of(
     epochs, log_start = _epochs(log), directory.log_starts.get(log.name.log, 0)
     for segment in segments:
         first, end = segment.base_offset, segment.end_offset
+        open_before = tuple((one.producer_id, one.first_offset) for one in open_transactions(log, first))
+        _check_transaction_index(segment, open_before)
         yield (
             segment.id,
             SegmentContext(
@@ -141,11 +147,32 @@ def contexts_of(
                     log.name.topic,
                     log.name.partition,
                     end,
-                    tuple((one.producer_id, one.first_offset) for one in open_transactions(log, first)),
+                    open_before,
                     tuple(_aborted_later(log, end)),
                 ).as_text(),
             ),
         )
+
+
+def _check_transaction_index(segment: Segment, open_before: Sequence[tuple[int, int]]) -> None:
+    """Hold a segment's transaction index, which is archived with it, against the segment's markers.
+
+    A broker takes it as it is, and makes it again only after an unclean stop; a damaged one gives readers
+    aborted records. One that is missing or empty says nothing: the markers alone tell then.
+
+    :param open_before: transactions that were open where the segment begins.
+    :raises CorruptFileError: they disagree.
+    """
+    indexes = (one for one in segment.companions if one.path.endswith(_INDEX_SUFFIX) and one.size_bytes)
+    if (index := next(indexes, None)) is None:
+        return
+    from storage_engine.kafka.transaction_states import UncommittedTransactions, check_transaction_index
+
+    known = UncommittedTransactions.of_open(open_before, segment.base_offset)
+    with mapped(segment.facts.path) as data:
+        known = known.continued(data, segment.end_offset)
+    found = parse_transaction_index(read_stored(Path(index.path)), index.path)
+    check_transaction_index(found, known, segment.base_offset, index.path)
 
 
 def _evidence(epochs: Sequence[LeaderEpoch], first: int, end: int, log_start: int) -> dict[str, Any]:

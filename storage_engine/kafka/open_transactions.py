@@ -13,9 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage_engine.kafka import batch_header as header
 from storage_engine.kafka.layout import PartitionLog, SegmentFiles
-from storage_engine.kafka.producer_snapshot import parse_producer_snapshot
+from storage_engine.kafka.producer_snapshot import Producer, parse_producer_snapshot
 from storage_engine.kafka.stored_files import corrupt, read_stored
 from storage_engine.model.codec import Damage
 
@@ -45,20 +44,31 @@ def open_transactions(log: PartitionLog, end: int) -> tuple[OpenTransaction, ...
     :raises CorruptFileError: the newest snapshot can't be read, or bytes behind it that may have a marker.
     :raises OSError: a file can't be read.
     """
-    found: dict[int, OpenTransaction] = {}
     begin = log.segments[0].base_offset if log.segments else end
     snapshots = [one for one in log.snapshots if begin <= _offset_of(one.path) <= end]
+    producers: tuple[Producer, ...] = ()
     if snapshots:
         newest = snapshots[-1].path
         begin = _offset_of(newest)
-        for producer in parse_producer_snapshot(read_stored(Path(newest)), newest):
-            if (first := producer.transaction_first_offset) is not None:
-                found[producer.producer_id] = OpenTransaction(
-                    producer.producer_id, first, producer.timestamp_ms
-                )
-    for segment in _between(log, begin, end):
-        _follow(segment, begin, end, found, active=segment is log.segments[-1])
-    return tuple(sorted(found.values(), key=lambda one: one.first_offset))
+        producers = parse_producer_snapshot(read_stored(Path(newest)), newest)
+    between = list(_between(log, begin, end))
+    if not between:
+        firsts = ((one, one.transaction_first_offset) for one in producers)
+        found = [
+            OpenTransaction(one.producer_id, at, one.timestamp_ms) for one, at in firsts if at is not None
+        ]
+        return tuple(sorted(found, key=lambda one: one.first_offset))
+    # NumPy and the kernels, which a log that a snapshot tells all of needs for nothing.
+    from storage_engine.kafka.transaction_states import UncommittedTransactions
+
+    known = UncommittedTransactions.of_files((), producers, begin)
+    for place, segment in enumerate(between, 1):
+        damages: list[Damage] = []
+        with mapped(segment.log.path) as data:
+            behind = between[place].base_offset if place < len(between) else end
+            known = known.continued(data, min(behind, end), damages)
+            _check_whole(segment, damages, len(data), active=segment is log.segments[-1])
+    return tuple(OpenTransaction(*one) for one in known.open)
 
 
 def last_stable_offset(transactions: tuple[OpenTransaction, ...], high_watermark: int) -> int:
@@ -76,40 +86,6 @@ def _between(log: PartitionLog, begin: int, end: int) -> Iterator[SegmentFiles]:
     for segment, behind in zip(log.segments, [*following, end], strict=True):
         if begin < behind and segment.base_offset < end and segment.log.size_bytes:
             yield segment
-
-
-def _follow(
-    segment: SegmentFiles, begin: int, end: int, found: dict[int, OpenTransaction], *, active: bool
-) -> None:
-    """Bring what is open up to the end of a segment. Only batches of transactions are looked at one by one:
-    the last marker of each producer, and the first batch behind it.
-    """
-    import numpy as np
-
-    from storage_engine.kafka.record_batch import read_batches
-
-    with mapped(segment.log.path) as data:
-        batches = read_batches(data, check_crc=False)
-        _check_whole(segment, batches.damages, len(data), active=active)
-        chosen = (batches.attributes & header.TRANSACTIONAL != 0) & (batches.base_offsets >= begin)
-        chosen &= batches.last_offsets < end
-        producers, offsets = batches.producer_ids[chosen], batches.base_offsets[chosen]
-        is_marker = batches.attributes[chosen] & header.CONTROL != 0
-        times = batches.max_timestamps[chosen]
-        del batches
-    order = np.lexsort((offsets, producers))
-    starts = np.flatnonzero(np.diff(producers[order], prepend=-1, append=-1))
-    for first, behind in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
-        own = order[first:behind]
-        producer = int(producers[own[0]])
-        markers = np.flatnonzero(is_marker[own])
-        rest = own[markers[-1] + 1 :] if len(markers) else own
-        before = None if len(markers) else found.get(producer)
-        if not len(rest):
-            found.pop(producer, None)
-            continue
-        since = int(offsets[rest[0]]) if before is None else before.first_offset
-        found[producer] = OpenTransaction(producer, since, int(times[rest[-1]]))
 
 
 def _check_whole(segment: SegmentFiles, damages: Sequence[Damage], size_bytes: int, *, active: bool) -> None:

@@ -34,14 +34,18 @@ from storage_engine.kafka.record_batch import (
     as_array,
     field,
     iterate_batches,
+    merged,
+    scan_damages,
 )
 from storage_engine.kafka.stored_files import corrupt
 from storage_engine.kafka.transaction_index import ENTRY_BYTES, AbortedTransaction
+from storage_engine.model.codec import Damage
 
 # Its stubs know no text beside a column.
 pc: Any = pyarrow.compute
 
 _OPEN_END: Final = (1 << 63) - 1
+_NO_TIME: Final = -1
 _INDEX_REMEDY = (
     "Compare the segment and its index with a replica. The log's markers decide, as in the broker."
 )
@@ -64,12 +68,14 @@ class UncommittedTransactions:
     """The transactions of a log that did not commit, by producer and first offset. Picklable.
 
     :param last_offsets: of their ABORT markers; of an open one the largest number.
+    :param written_ms: time of an open one's newest records, as far as it is known; else -1.
     :param end_offset: the state of every record below it is known.
     """
 
     producer_ids: Longs
     first_offsets: Longs
     last_offsets: Longs
+    written_ms: Longs
     end_offset: int
 
     @classmethod
@@ -87,9 +93,9 @@ class UncommittedTransactions:
             interest up to ``end_offset``. A segment without the file has none.
         :param producers: of the snapshot whose name is ``end_offset``.
         """
-        ranges = [(one.producer_id, one.first_offset, one.last_offset) for one in aborted]
+        ranges = [(one.producer_id, one.first_offset, one.last_offset, _NO_TIME) for one in aborted]
         ranges += [
-            (one.producer_id, one.transaction_first_offset, _OPEN_END)
+            (one.producer_id, one.transaction_first_offset, _OPEN_END, one.timestamp_ms)
             for one in producers
             if one.transaction_first_offset is not None
         ]
@@ -98,19 +104,29 @@ class UncommittedTransactions:
     @classmethod
     def of_open(cls, transactions: Iterable[tuple[int, int]], end_offset: int) -> UncommittedTransactions:
         """Return what is known where these are open, by producer and first offset, and none was aborted."""
-        return cls._of([(producer, first, _OPEN_END) for producer, first in transactions], end_offset)
+        ranges = [(producer, first, _OPEN_END, _NO_TIME) for producer, first in transactions]
+        return cls._of(ranges, end_offset)
 
     @classmethod
-    def _of(cls, ranges: list[tuple[int, int, int]], end_offset: int) -> UncommittedTransactions:
-        table = np.array(ranges, np.int64).reshape(-1, 3)
+    def _of(cls, ranges: list[tuple[int, int, int, int]], end_offset: int) -> UncommittedTransactions:
+        table = np.array(ranges, np.int64).reshape(-1, 4)
         table = table[np.lexsort((table[:, 1], table[:, 0]))]
-        return cls(table[:, 0].copy(), table[:, 1].copy(), table[:, 2].copy(), end_offset)
+        producers, firsts, lasts, times = (column.copy() for column in table.T)
+        return cls(producers, firsts, lasts, times, end_offset)
 
     @property
     def first_open_offset(self) -> int | None:
         """Return where the oldest open transaction begins, which bounds the last stable offset."""
         firsts = self.first_offsets[self.last_offsets == _OPEN_END]
         return int(firsts.min()) if len(firsts) else None
+
+    @property
+    def open(self) -> tuple[tuple[int, int, int], ...]:
+        """Return producer, first offset and time of the newest records of what is open, oldest first."""
+        found = np.flatnonzero(self.last_offsets == _OPEN_END)
+        found = found[np.argsort(self.first_offsets[found], kind="stable")]
+        columns = (self.producer_ids, self.first_offsets, self.written_ms)
+        return tuple(zip(*(column[found].tolist() for column in columns), strict=True))
 
     @property
     def aborted(self) -> tuple[tuple[int, int, int], ...]:
@@ -120,19 +136,26 @@ class UncommittedTransactions:
         columns = (self.producer_ids, self.first_offsets, self.last_offsets)
         return tuple(zip(*(column[ended].tolist() for column in columns), strict=True))
 
-    def continued(self, data: SegmentBytes, end_offset: int) -> UncommittedTransactions:
+    def continued(
+        self, data: SegmentBytes, end_offset: int, damages: list[Damage] | None = None
+    ) -> UncommittedTransactions:
         """Return what is known once the batches of [self.end_offset, end_offset) have been read, too.
 
         :param data: a segment, or several one after another, that have those batches; others are ignored.
             Headers and markers alone are read, and no CRC is checked: that is the decoder's.
+        :param damages: receives what is no batch, which may hide a marker.
         """
-        producers, firsts, kinds = _events(as_array(data), self.end_offset, end_offset)
+        events = _events(as_array(data), self.end_offset, end_offset, [] if damages is None else damages)
         is_open = self.last_offsets == _OPEN_END
-        producers = np.concatenate((self.producer_ids[is_open], producers))
-        firsts = np.concatenate((self.first_offsets[is_open], firsts))
-        kinds = np.concatenate((np.full(np.count_nonzero(is_open), _DATA, np.int64), kinds))
-        order = np.lexsort((firsts, producers))
-        producers, firsts, kinds = producers[order], firsts[order], kinds[order]
+        carried = (
+            self.producer_ids[is_open],
+            self.first_offsets[is_open],
+            np.full(np.count_nonzero(is_open), _DATA, np.int64),
+            self.written_ms[is_open],
+        )
+        together = [np.concatenate(pair) for pair in zip(carried, events, strict=True)]
+        order = np.lexsort((together[1], together[0]))
+        producers, firsts, kinds, times = (column[order] for column in together)
         # A transaction is a run of events of one producer up to a marker.
         ends = np.append((kinds[:-1] != _DATA) | (producers[1:] != producers[:-1]), True)[: len(kinds)]
         last = np.flatnonzero(ends)
@@ -140,8 +163,9 @@ class UncommittedTransactions:
         uncommitted = (kinds[first] == _DATA) & (kinds[last] != _COMMIT)
         first, last = first[uncommitted], last[uncommitted]
         last_offsets = np.where(kinds[last] == _ABORT, firsts[last], _OPEN_END)
-        ended = [column[~is_open] for column in (self.producer_ids, self.first_offsets, self.last_offsets)]
-        found = (producers[first], firsts[first], last_offsets)
+        known = (self.producer_ids, self.first_offsets, self.last_offsets, self.written_ms)
+        ended = [column[~is_open] for column in known]
+        found = (producers[first], firsts[first], last_offsets, times[last])
         table = np.column_stack([np.concatenate(pair) for pair in zip(ended, found, strict=True)])
         return self._of(table.tolist(), max(end_offset, self.end_offset))
 
@@ -244,11 +268,17 @@ def _in_words(entries: Sequence[tuple[int, int, int]]) -> str:
     return " and ".join(f"producer {one[0]}, offsets {one[1]} to {one[2]}" for one in entries) or "no entry"
 
 
-def _events(data: npt.NDArray[np.uint8], begin_offset: int, end_offset: int) -> tuple[Longs, Longs, Longs]:
-    """Return producers, offsets and kinds (data, commit, abort) of a log's transactional batches."""
+def _events(
+    data: npt.NDArray[np.uint8], begin_offset: int, end_offset: int, damages: list[Damage]
+) -> tuple[Longs, Longs, Longs, Longs]:
+    """Return producers, offsets, kinds (data, commit, abort) and times of a log's transactional batches.
+
+    :param damages: receives what is no batch.
+    """
     empty = np.empty(0, np.int64)
-    found = [(empty, empty, empty)]
+    found = [(empty, empty, empty, empty)]
     for chunk in iterate_batches(data, max(1, len(data)), CrcCheck.NONE):
+        damages += merged(scan_damages(data, 0, chunk))
         batches = chunk.chosen(chunk.kinds == BatchKind.BATCH)
         bases = field(data, batches.positions, header.BASE_OFFSET_AT, 8)
         attributes = field(data, batches.positions, header.ATTRIBUTES_AT, 2)
@@ -259,9 +289,10 @@ def _events(data: npt.NDArray[np.uint8], begin_offset: int, end_offset: int) -> 
         kinds[is_control] = _marker_kinds(data, batches.chosen(is_control))
         known = kinds >= 0
         producers = field(data, batches.positions, header.PRODUCER_ID_AT, 8)
-        found.append((producers[known], bases[known], kinds[known]))
-    producers, bases, kinds = (np.concatenate(values) for values in zip(*found, strict=True))
-    return producers, bases, kinds
+        times = field(data, batches.positions, header.MAX_TIMESTAMP_AT, 8)
+        found.append((producers[known], bases[known], kinds[known], times[known]))
+    producers, bases, kinds, times = (np.concatenate(values) for values in zip(*found, strict=True))
+    return producers, bases, kinds, times
 
 
 def _marker_kinds(data: npt.NDArray[np.uint8], markers: BatchChunk) -> Longs:
