@@ -154,7 +154,7 @@ def managed_store(
     broker = broker_type or broker_of(store)
     _check_settings(broker, overrides)
     return ManagedStore(
-        name=name or store.absolute().name,
+        name=name or find_broker(broker).default_name(store.absolute()),
         root=str(store.absolute()),
         broker=broker,
         broker_conf=None if broker_conf is None else str(broker_conf.absolute()),

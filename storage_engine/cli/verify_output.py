@@ -21,7 +21,7 @@ def print_verification(result: StoreVerification) -> None:
     """Print one store's result: ranges, findings, and how much of the lake is verified since when."""
     print_table(
         f"Store {result.store_id}: {result.overall.value}, {count_text(result.receipt_count, 'receipt')}, "
-        f"{_checked(result)}",
+        f"{_credited(result)}{_checked(result)}",
         ("log", "from#", "to#", "where", "status", "why"),
         (
             (row.log, row.start_offset, row.end_offset, row.where.value, row.status.value, row.detail)
@@ -46,7 +46,8 @@ def say_next_step(
     :param managed: the store that the lake was compared with; None: there was none.
     """
     lake = f"--lake {quote(str(lake_dir))}"
-    if not any(result.receipt_count or result.overall is Status.FAILURE for result in found):
+    known = any(result.receipt_count or result.credited_count for result in found)
+    if not known and not any(result.overall is Status.FAILURE for result in found):
         what = "archive"
         if managed is None:
             what = archive_command(open_lake(LakeConfig.local(lake_dir)).broker, lake_dir)
@@ -77,6 +78,11 @@ def coverage_text(coverage: Coverage) -> str:
         f"Verified at level {coverage.level.value}{since}: {bytes_text(coverage.verified_bytes)} of "
         f"{bytes_text(coverage.total_bytes)}, {percent} %{never}."
     )
+
+
+def _credited(result: StoreVerification) -> str:
+    count = result.credited_count
+    return f"{count_text(count, 'segment')} proven by receipts of replicas, " if count else ""
 
 
 def _checked(result: StoreVerification) -> str:

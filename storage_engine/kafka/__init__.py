@@ -32,6 +32,7 @@ class Kafka(Broker):
         "storage_engine.kafka.encode",
     )
     rows_table = "records"
+    without_suites = frozenset({"store_dispatch", "store_queue_files", "store_queues"})
     client_connection = "kafka"
 
     @property
@@ -46,6 +47,12 @@ class Kafka(Broker):
     @property
     def age_settings(self) -> frozenset[str]:
         return frozenset()
+
+    def default_name(self, root: Path) -> str:
+        """Name a node by its number and cluster: all their files are called ``server.properties``."""
+        from storage_engine.kafka.layout import node_name
+
+        return node_name(root)
 
     def segment_path(self, log: str, base_offset: int) -> str:
         return f"{log}/{base_offset:020d}.log"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from storage_engine.exceptions import StoreLayoutError, StoreNotFoundError
+from storage_engine.exceptions import StorageEngineError, StoreLayoutError, StoreNotFoundError
 from storage_engine.kafka import checkpoints, meta_properties
 from storage_engine.kafka.file_names import (
     METADATA_TOPIC,
@@ -144,6 +144,25 @@ def store_around(path: Path) -> Path | None:
 
 def _is_log_directory(path: Path) -> bool:
     return (path / meta_properties.NAME).is_file()
+
+
+def node_name(root: Path) -> str:
+    """Return what a node is called where nobody says it, by its number and cluster.
+
+    Where these can't be read, or of a log directory alone: by its place.
+    """
+    if root.is_dir():
+        return root.name
+    try:
+        for path in data_paths(root):
+            if (path / meta_properties.NAME).exists():
+                meta = meta_properties.read_meta_properties(path / meta_properties.NAME)
+                if meta.cluster_id and meta.node_id is not None:
+                    return f"node-{meta.node_id}-of-{meta.cluster_id}"
+    except (StorageEngineError, OSError):
+        # Which file can't be read, is told by the command that needs it.
+        pass
+    return f"{root.parent.name}-{root.name}"
 
 
 def data_paths(root: Path) -> tuple[Path, ...]:

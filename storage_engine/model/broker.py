@@ -41,6 +41,7 @@ class Broker(ABC):
     :cvar rows_table: name of the lakes' table that has its segments' rows; never changes.
     :cvar client_connection: type of the Airflow connections whose extra is the settings of this broker's
         client; "": a connection has its access key and its secret key.
+    :cvar without_suites: suites of a validation that never find anything to check in its stores.
     :cvar task_modules: what a Spark task needs of it, loaded before workers fork.
     """
 
@@ -50,6 +51,7 @@ class Broker(ABC):
     archives_at_seal: ClassVar[bool] = False
     rows_table: ClassVar[str] = "messages"
     client_connection: ClassVar[str] = ""
+    without_suites: ClassVar[frozenset[str]] = frozenset()
     task_modules: ClassVar[tuple[str, ...]] = ()
 
     # Segments
@@ -84,6 +86,13 @@ class Broker(ABC):
         return f"{log}/{base_offset:020d}"
 
     # Stores
+
+    def default_name(self, root: Path) -> str:
+        """Return what a store is called where nobody says it; never by what only a running broker knows.
+
+        :param root: as it was named, from ``/`` on.
+        """
+        return root.name
 
     def cleans_up(self, live: LiveBroker | None) -> bool:
         """Return whether a store may be held and deleted from; otherwise it is archived, proven and restored

@@ -107,6 +107,7 @@ class StoreVerification:
     :param checked_bytes: their bytes.
     :param ranges: where every byte of the logs is.
     :param renewed_count: receipts that were added before, of rows that another engine has moved.
+    :param credited_count: sealed segments on disk for which receipts of replicas count.
     """
 
     store_id: str
@@ -118,6 +119,7 @@ class StoreVerification:
     ranges: tuple[RangeStatus, ...]
     findings: tuple[Finding, ...] = ()
     renewed_count: int = 0
+    credited_count: int = 0
 
     @property
     def begins(self) -> dict[str, int]:

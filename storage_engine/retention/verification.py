@@ -9,7 +9,7 @@ from functools import partial
 
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import JournalUnavailableError, ReceiptError
-from storage_engine.journal.journal import Journal
+from storage_engine.journal.journal import Journal, StoreRecord
 from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.elsewhere import in_either
@@ -23,6 +23,7 @@ from storage_engine.lake.verify import verify
 from storage_engine.long_work import told
 from storage_engine.model.heads import ChainHead, LakeHead
 from storage_engine.model.receipt import Receipt
+from storage_engine.model.store import StoreSnapshot
 from storage_engine.model.validation import Status
 from storage_engine.model.verification import Finding, StoreVerification, VerifyLevel
 from storage_engine.retention.broker_answers import take_snapshot
@@ -32,10 +33,11 @@ from storage_engine.retention.history import released_spans
 from storage_engine.retention.identity import identify
 from storage_engine.retention.known_heads import KnownHeads, journalled_heads, known_heads
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.proofs import reachable_lakes, without_older
+from storage_engine.retention.proofs import LakeProofs, Proofs, reachable_lakes, without_older
 from storage_engine.retention.shielding import shielded_spans
 from storage_engine.retention.unnamed_lakes import how_to_name, lake_named, unnamed_heads
 from storage_engine.retention.verification_memory import VerificationMemory
+from storage_engine.same_bytes.own_acts import read_own_acts
 
 
 def verify_lake(
@@ -125,7 +127,8 @@ def verify_store(
             memory=memory,
             max_bytes=max_bytes,
         )
-        results += [replace(result, renewed_count=renewed[i]) for result in found]
+        credited = _credited_count(journal, record, lake, snapshot)
+        results += [replace(result, renewed_count=renewed[i], credited_count=credited) for result in found]
     missing = tuple(
         Finding(
             Status.WARNING, f"lake {location}", f"could not be verified: {why}", "Verify when it is back."
@@ -138,6 +141,15 @@ def verify_store(
         )
         for result in results
     )
+
+
+def _credited_count(journal: Journal, record: StoreRecord, lake: Lake, snapshot: StoreSnapshot) -> int:
+    """Return for how many sealed segments receipts of replicas in a lake count."""
+    from storage_engine.retention.steps.replicas import archived_by_replicas
+
+    proofs = Proofs((LakeProofs(lake, {}, {}),), acts=read_own_acts(record.real_path))
+    sealed = [segment for log in snapshot.logs for segment in log.sealed]
+    return len(archived_by_replicas(journal, record, proofs, sealed))
 
 
 def _others(known: KnownHeads, lakes: Sequence[Lake], unreachable: Collection[str]) -> tuple[LakeHead, ...]:

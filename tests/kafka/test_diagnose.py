@@ -18,7 +18,8 @@ from storage_engine.kafka.log_end import end_offset
 from storage_engine.model.broker_store import StoreSettings
 from storage_engine.model.diagnosis import Finding, Severity
 from storage_engine.model.store import DiskUsage
-from tests.kafka.made_node import CONTROL, TRANSACTIONAL, WRITTEN_MS, MadeNode, batch_of
+from tests.kafka.batches import marker
+from tests.kafka.made_node import TRANSACTIONAL, WRITTEN_MS, MadeNode, batch_of
 from tests.kafka.test_plan import THREE, files_of
 
 HOUR_MS, DAY_MS = 3_600_000, 24 * 3_600_000
@@ -154,8 +155,8 @@ class TestTransactions:
         assert found(root, "hanging-transaction") == [], "producers may ask for longer here"
 
     def test_a_marker_behind_the_snapshot_counts(self, made: MadeNode) -> None:
-        marker = batch_of(4, 1, producer=4711, attributes=TRANSACTIONAL | CONTROL)
-        made.add("t-0", {0: [batch_of(0), batch_of(2, producer=4711, attributes=TRANSACTIONAL), marker]})
+        end = marker(1, 4711, 4)
+        made.add("t-0", {0: [batch_of(0), batch_of(2, producer=4711, attributes=TRANSACTIONAL), end]})
         root = made.write()
         active_until(made, WRITTEN_MS + HOUR_MS)
         assert found(root, "hanging-transaction") == []

@@ -28,10 +28,9 @@ from storage_engine.kafka.store import KafkaStore, log_snapshot
 from storage_engine.model.broker_store import StoreSettings
 from storage_engine.model.plan import Decision, Plan, PlanRequest, Reason
 from storage_engine.retention.broker_answers import propose, take_snapshot
+from tests.kafka.batches import marker
 from tests.kafka.made_node import (
     CLUSTER,
-    CONTROL,
-    TRANSACTIONAL,
     WRITTEN_MS,
     MadeNode,
     batch_of,
@@ -148,8 +147,7 @@ def test_an_open_transaction_that_stops_the_broker_is_named_with_its_producer(
     root = made.write()
     said = "up to offset 2 alone, where the transaction of producer 4711 is open, last written at 2027-01-15"
     assert said in first(root)[1]
-    marker = batch_of(4, 1, producer=4711, attributes=TRANSACTIONAL | CONTROL)
-    (path / f"{4:020d}.log").write_bytes(marker)
+    (path / f"{4:020d}.log").write_bytes(marker(1, 4711, 4))
     assert "producer" not in first(root)[1]
     (path / f"{4:020d}.snapshot").write_bytes(b"x")
     assert "its open transactions aren't known" in first(root)[1]

@@ -13,9 +13,11 @@ from storage_engine.exceptions import BadInputError
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.making import make_lake
 from storage_engine.lake.receipts import list_stores
+from storage_engine.model.verification import VerifyLevel
 from storage_engine.retention.adopting import adopt
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.sealed import archive_lag, archive_sealed
+from storage_engine.retention.verification import verify_store
 from tests.lakes import path_of
 
 
@@ -49,6 +51,8 @@ def test_what_one_replica_has_archived_counts_for_the_other(
     assert archive_lag(second).segments == 0
     lake = open_lake(first.lake)
     assert len(list_stores(lake)) == 1
+    (verified,) = verify_store(second, VerifyLevel.RECEIPTS)
+    assert (verified.receipt_count, verified.credited_count) == (0, len(done.receipts))
 
     # Who touches a file, or loses what the other one archived, has it archived here.
     path.write_bytes(data)

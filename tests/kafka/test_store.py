@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine.cli.options import check_store
+from storage_engine.cli.store_argument import managed_store
 from storage_engine.exceptions import (
     BadInputError,
     CorruptFileError,
@@ -28,6 +29,7 @@ from storage_engine.kafka.cluster_metadata import read_cluster_metadata
 from storage_engine.kafka.layout import read_node, store_around
 from storage_engine.kafka.lock_holder import lock_holder
 from storage_engine.kafka.log_end import end_offset, segment_facts
+from storage_engine.kafka.meta_properties import read_meta_properties
 from storage_engine.kafka.partition_metadata import text_of
 from storage_engine.kafka.rules import LogFacts, Rule, retention_pass
 from storage_engine.kafka.topic_settings import read_topic_settings
@@ -374,3 +376,16 @@ def test_a_segment_that_goes_away_meanwhile_keeps_its_log_and_no_other(copy: Pat
         "a segment went away while it was looked at: ask again"
     }
     assert len(plan.logs) == len(snapshot.logs)
+
+
+def test_a_node_is_named_by_its_number_and_cluster(copy: Path, tmp_path: Path) -> None:
+    (meta, *_) = sorted(copy.rglob("meta.properties"))
+    known = read_meta_properties(meta)
+    name = f"node-{known.node_id}-of-{known.cluster_id}"
+    properties = copy / "server.properties"
+    assert managed_store(properties).name == name
+    assert managed_store(properties, name="mine").name == "mine"
+    assert managed_store(copy / "logs").name == "logs"
+    for path in copy.rglob("meta.properties"):
+        path.unlink()
+    assert managed_store(properties, broker_type="kafka").name == f"{copy.name}-server.properties"
