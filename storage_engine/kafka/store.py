@@ -85,7 +85,7 @@ class KafkaStore(BrokerStore):
         self.seen = seen = self._look(now_ms)
         node = seen.node
         *others, last = (DiskUsage.of(directory.path) for directory in node.directories)
-        running = any(lock_holder(directory.path) is not None for directory in node.directories)
+        running = self.is_in_use
         return StoreSnapshot(
             broker=NAME,
             root=str(self.root),
@@ -125,6 +125,10 @@ class KafkaStore(BrokerStore):
         node = self._node_of(snapshot, snapshot.taken_at_ms)
         found = (first_batch_ms(log.segments[0]) for _, log in node.logs if log.segments)
         return min((at_ms for at_ms in found if at_ms is not None), default=None)
+
+    @property
+    def is_in_use(self) -> bool:
+        return any(lock_holder(path) is not None for path in self.data_paths)
 
     @property
     def asked(self) -> Cluster | None:

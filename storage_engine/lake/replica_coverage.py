@@ -118,17 +118,29 @@ def replica_spans(
     """
     lost = lost_ranges(ranges)
     logs = {row.log: row.log_id for row in sorted(rows, key=attrgetter("sequence")) if row.log_id}
-    wanted = {log_id: log for log, log_id in logs.items() if any(one.log == log for one in lost)}
+    spans = [(one.log, one.start_offset, one.end_offset) for one in lost]
+    return spans_of_replicas(lake, rows[0].store_id, logs, spans) if rows else ()
+
+
+def spans_of_replicas(
+    lake: Lake, store_id: str, logs: Mapping[str, str], lost: Sequence[tuple[str, int, int]]
+) -> tuple[ReplicaSpan, ...]:
+    """Return what stores other than one have archived of ranges that it has lost.
+
+    :param logs: ``Receipt.log_id`` by log.
+    :param lost: log, first offset and that behind the last of each.
+    :raises LakeUnavailableError: the lake can't be read.
+    """
+    wanted = {log_id: log for log, log_id in logs.items() if any(one == log for one, _, _ in lost)}
     if not wanted:
         return ()
-    found = replica_receipts(lake, rows[0].store_id, dict.fromkeys(wanted, _ALL_OFFSETS))
+    found = replica_receipts(lake, store_id, dict.fromkeys(wanted, _ALL_OFFSETS))
     inside = [
         (wanted[log_id], row)
         for log_id, of_log in found.items()
         for row in of_log
         if any(
-            one.log == wanted[log_id] and row.base_offset < one.end_offset and row.end > one.start_offset
-            for one in lost
+            log == wanted[log_id] and row.base_offset < end and row.end > start for log, start, end in lost
         )
     ]
     broken = broken_receipts(lake, [row for _, row in inside], Depth.SIZES)

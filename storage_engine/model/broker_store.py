@@ -121,6 +121,14 @@ class BrokerStore(ABC):
         """
         return self.snapshot(now_ms)
 
+    @property
+    def is_in_use(self) -> bool:
+        """Return whether a broker's process has the store's lock now, as far as its files tell.
+
+        :raises OSError: a file can't be read.
+        """
+        return False
+
     def sealed_files(self) -> tuple[Segment, ...]:
         """Return the sealed segments that are there, whatever is missing between them. Never to delete by.
 

@@ -68,6 +68,24 @@ def shared_disks(store: ManagedStore, data_paths: Sequence[Path]) -> tuple[tuple
     return tuple((what, path) for what, path, _ in _kept(store) if _device(path) in disks)
 
 
+def shared_disk_notice(store: ManagedStore, broker: BrokerStore, data_paths: Sequence[Path]) -> str:
+    """Return what a person has to know who manages a store by its files while its broker runs.
+
+    :func:`check_disks` refuses that where the broker was named, which only then can be allowed by name.
+
+    :return: "": nothing; none of our files is on its disks, or no broker is seen to run.
+    """
+    if store.is_live or not (shared := shared_disks(store, data_paths)):
+        return ""
+    if not ask(store.broker, "tell whether a broker uses its store", lambda: broker.is_in_use):
+        return ""
+    what = ", ".join(f"{name} ({path})" for name, path in shared)
+    return (
+        f"on a disk that the running broker writes to: {what}; it stops taking messages when that disk is "
+        "full, so put these on another disk"
+    )
+
+
 def check_places(store: ManagedStore, data_paths: Sequence[Path]) -> None:
     """Make sure that lake, journal and reports lie in no store's root, and not among its own files.
 

@@ -16,7 +16,10 @@ from storage_engine.lake.receipts import list_stores
 from storage_engine.model.verification import VerifyLevel
 from storage_engine.retention.adopting import adopt
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.steps.sealed import archive_lag, archive_sealed
+from storage_engine.retention.offset_ranges import Place
+from storage_engine.retention.steps.context import opened
+from storage_engine.retention.steps.recording_ranges import store_ranges
+from storage_engine.retention.steps.sealed import archive_lag, archive_sealed, measure_lag
 from storage_engine.retention.verification import verify_store
 from tests.lakes import path_of
 
@@ -112,3 +115,24 @@ def test_other_leaders_of_equal_bytes_are_a_divergence(
 def first_end(store: ManagedStore) -> int:
     paths = sorted((Path(store.root).parent / "logs" / "plain-0").glob("*.log"))
     return int(paths[1].stem)
+
+
+def test_what_replicas_archived_is_not_lost_once_this_node_deleted_it(
+    nodes: tuple[ManagedStore, ManagedStore],
+) -> None:
+    first, second = nodes
+    (own,) = archive_sealed(second, "own", archive_here, budget_bytes=1).receipts
+    assert (own.log, own.base_offset) == ("plain-0", 0)
+    archive_sealed(first, "run", archive_here)
+    assert archive_sealed(second, "rest", archive_here).receipts == ()
+    paths = sorted((Path(second.root).parent / "logs" / "plain-0").glob("*.log"))
+    for path in paths[:3]:
+        path.unlink()
+    begin = int(paths[3].stem)
+    with opened(second) as context:
+        measured = measure_lag(context)
+        found = store_ranges(context, measured.snapshot, measured)
+    ranges = [one for one in found if one.log == "plain-0"]
+    assert [one.where for one in ranges if one.start_offset < begin] == [Place.ARCHIVED]
+    assert (ranges[0].start_offset, ranges[0].end_offset) == (0, begin)
+    assert Place.LOST not in {one.where for one in found}

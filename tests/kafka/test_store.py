@@ -32,12 +32,14 @@ from storage_engine.kafka.log_end import end_offset, segment_facts
 from storage_engine.kafka.meta_properties import read_meta_properties
 from storage_engine.kafka.partition_metadata import text_of
 from storage_engine.kafka.rules import LogFacts, Rule, retention_pass
+from storage_engine.kafka.store import KafkaStore
 from storage_engine.kafka.topic_settings import read_topic_settings
 from storage_engine.model.broker_store import BrokerStore, StoreSettings
 from storage_engine.model.diagnosis import Finding, Severity
 from storage_engine.model.plan import LogPlan, PlanRequest, Reason
 from storage_engine.model.store import SegmentState
 from storage_engine.retention.broker_answers import propose, take_snapshot
+from storage_engine.retention.broker_disks import shared_disk_notice
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps import make_plan
 from storage_engine.retention.steps.context import open_context
@@ -312,9 +314,14 @@ def test_who_has_the_lock_is_seen_without_taking_it(copy: Path) -> None:
         assert (said.running, said.running_text) == (True, f"process {holder.pid}")
         (note,) = (one for one in said.findings if one.kind == "running")
         assert note.advice == "ask its cluster as well: --broker 127.0.0.1:19092"
+        store = KafkaStore(copy / "server.properties")
+        managed = ManagedStore.local("k", str(store.root), copy.parent / "managed", broker="kafka")
+        said_of_disk = shared_disk_notice(managed, store, store.data_paths)
+        assert said_of_disk.startswith("on a disk that the running broker writes to: lake ")
     finally:
         holder.kill()
         holder.communicate()
+    assert shared_disk_notice(managed, store, store.data_paths) == ""
     with lock.open("w") as file:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     assert os.path.lexists(lock)

@@ -9,16 +9,19 @@ from storage_engine.clock import clock_ms
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.deletions import deletions_after, journal_ends
 from storage_engine.journal.queries import JournalReader
+from storage_engine.journal.records import Step
 from storage_engine.lake.archived_spans import ArchivedSpan, receipt_spans
 from storage_engine.lake.coverage import ReleasedSpan
+from storage_engine.lake.replica_coverage import spans_of_replicas
 from storage_engine.lake.verify_turns import History, by_receipt, standing_fault
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.store import SegmentId, StoreSnapshot
 from storage_engine.retention.broker_answers import propose, take_archivable
 from storage_engine.retention.drift import gone_spans
+from storage_engine.retention.history import segment_subject
 from storage_engine.retention.known_heads import known_heads
-from storage_engine.retention.offset_ranges import Lakes, OffsetRange, offset_ranges
+from storage_engine.retention.offset_ranges import Lakes, OffsetRange, Place, offset_ranges
 from storage_engine.retention.proofs import LakeProofs
 from storage_engine.retention.range_memory import (
     DeletedMemory,
@@ -28,6 +31,7 @@ from storage_engine.retention.range_memory import (
     look_at_lakes,
 )
 from storage_engine.retention.range_records import keep_ranges, kept_ranges
+from storage_engine.retention.replica_divergence import has_replicas
 from storage_engine.retention.shielding import shielded_spans
 from storage_engine.retention.steps.context import Context
 from storage_engine.retention.steps.sealed import MeasuredLag
@@ -55,13 +59,40 @@ def store_ranges(
         if found != known:
             keep_ranges(journal_url, store_id, found)
         deleted = found.deleted.spans
-    return offset_ranges(
-        plan.decisions,
-        {log.name: log.max_offset for log in snapshot.logs},
-        lakes,
-        context.record.lineages,
-        shielded=shielded_spans(context.store.real_root, context.record.lineages),
-        gone=(*gone_spans(context.journal, context.record), *deleted),
+    shielded = shielded_spans(context.store.real_root, context.record.lineages)
+    gone = (*gone_spans(context.journal, context.record), *deleted)
+
+    def ranges(lakes: Lakes) -> tuple[OffsetRange, ...]:
+        ends = {log.name: log.max_offset for log in snapshot.logs}
+        lineages = context.record.lineages
+        return offset_ranges(plan.decisions, ends, lakes, lineages, shielded=shielded, gone=gone)
+
+    found_ranges = ranges(lakes)
+    if measured is None or not (more := _of_replicas(context, snapshot, measured, found_ranges)):
+        return found_ranges
+    return ranges(replace(lakes, spans=(*lakes.spans, *more)))
+
+
+def _of_replicas(
+    context: Context, snapshot: StoreSnapshot, measured: MeasuredLag, ranges: Sequence[OffsetRange]
+) -> tuple[ArchivedSpan, ...]:
+    """Return what other replicas have archived of what is in no place here.
+
+    :raises LakeUnavailableError: a lake can't be read any more.
+    """
+    lost = [(one.log, one.start_offset, one.end_offset) for one in ranges if one.where is Place.LOST]
+    if not lost or not has_replicas(context.broker):
+        return ()
+    record = context.record
+    subjects = [segment_subject(*one.id) for log in snapshot.logs for one in log.sealed]
+    credited = context.journal.results_of(record.store_id, Step.REPLICA, subjects)
+    logs = {event.subject.rpartition("/")[0]: str(event.payload["log_id"]) for event in credited}
+    for asked in measured.proofs.asked:
+        logs |= {row.log: row.log_id for rows in asked.rows.values() for row in rows if row.log_id}
+    return tuple(
+        ArchivedSpan(span.log, record.lineage_of(span.log), span.start_offset, span.end_offset, size_bytes=0)
+        for asked in measured.proofs.asked
+        for span in spans_of_replicas(asked.lake, record.store_id, logs, lost)
     )
 
 

@@ -19,6 +19,7 @@ from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import FileFacts, Segment, SegmentId, StoreSnapshot
 from storage_engine.retention.broker_answers import take_archivable, take_snapshot
+from storage_engine.retention.broker_disks import shared_disk_notice
 from storage_engine.retention.brokers import open_to_look
 from storage_engine.retention.faulty_files import read_faulty_files
 from storage_engine.retention.gate import same_files
@@ -99,7 +100,9 @@ def archive_sealed(
         record_refused(context, run, Step.SEALED, refused)
         result = replace(result, refused=refused)
         context.save(run, Step.SEALED, {"segments": len(result.receipts), "lake": result.lake}, started_ns)
-    return replace(result, kept_out=kept_out_segments(context, listed))
+    shared = shared_disk_notice(context.store, context.broker, context.data_paths)
+    notices = (*result.notices, *filter(None, (shared,)))
+    return replace(result, notices=notices, kept_out=kept_out_segments(context, listed))
 
 
 def _archive(
