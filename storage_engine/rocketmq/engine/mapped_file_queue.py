@@ -179,10 +179,15 @@ class FileQueue:
         return True
 
     def close(self) -> None:
-        """Unmap all files; the one that was made beforehand is deleted."""
+        """Unmap all files. The one that was made beforehand is deleted, and one whose deletion was begun."""
         self._preallocation.close()
         for file in self.files:
-            file.shutdown(0, clock_ms())
+            if file.available:
+                file.shutdown(0, clock_ms())
+            else:
+                # What pointed into it may be gone already. Its readers keep their memory.
+                file.destroy(0, clock_ms())
+                durable.fsync_path(file.path.parent)
         self.files = ()
 
     def _make(self, base_offset: int) -> WritableFile:

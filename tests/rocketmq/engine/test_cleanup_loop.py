@@ -171,6 +171,21 @@ def test_a_file_that_is_read_stays_until_it_is_given_back_or_its_time_is_over(tm
         second.release()
 
 
+def test_a_deletion_that_was_begun_is_ended_with_the_store(tmp_path: Path) -> None:
+    with driven(tmp_path, fileReservedTime=1) as (store, loop, world, config):
+        world.now_ms += 16 * HOUR_MS
+        held = store.read(0, 50)
+        assert held is not None
+        was = bytes(held.data)
+        assert loop.clean_log().deleted == ()
+        loop.clean_queues()
+        assert store.files.min_offset == FILE_BYTES
+    assert bytes(held.data) == was
+    held.release()
+    with open_store(config) as again:
+        assert again.files.min_offset == FILE_BYTES
+
+
 def test_no_file_goes_that_is_not_flushed_and_dispatched(tmp_path: Path) -> None:
     with driven(tmp_path, fileReservedTime=1, flushIntervalCommitLog=60_000) as (store, loop, world, _):
         world.now_ms += 16 * HOUR_MS
