@@ -73,7 +73,7 @@ def time_text(timestamp_ms: int | None, zone: tzinfo = UTC) -> str:
     if timestamp_ms is None:
         return ""
     try:
-        moment = datetime.fromtimestamp(timestamp_ms // 1000, UTC).astimezone(zone)
+        moment = datetime.fromtimestamp(timestamp_ms // 1000, zone)
     except (ValueError, OverflowError, OSError):  # an mtime can be any number
         return f"{timestamp_ms} ms after 1970"
     text = moment.isoformat(sep=" ", timespec="seconds")

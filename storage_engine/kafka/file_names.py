@@ -120,4 +120,4 @@ def log_file(name: str) -> LogFile | None:
     if found is None or not (digits.isascii() and digits.isdecimal()):
         return None
     offset = int(digits)
-    return LogFile(offset, *found) if offset <= _MAX_OFFSET else None
+    return LogFile(offset, found[0], found[1]) if offset <= _MAX_OFFSET else None

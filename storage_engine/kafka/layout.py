@@ -193,9 +193,9 @@ def read_node(root: Path) -> Node:
             "Put each directory back where it belongs: no broker starts on these."
         )
     seen: dict[str, Path] = {}
-    for _, log in node.logs:
+    for log in (log for directory in node.directories for log in directory.logs):
         other = seen.setdefault(log.name.log, log.path)
-        if other != log.path:
+        if other is not log.path:
             raise StoreLayoutError(
                 f"{root}: log {log.name.log}: expected one directory, found {other} and {log.path}. Nothing "
                 "was changed. Find out which one the broker used last: it doesn't start on both."

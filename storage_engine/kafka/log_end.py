@@ -44,9 +44,11 @@ def log_end(log: PartitionLog) -> LogEnd:
         first = next(batch_heads(descriptor, 0), None)
         if first is not None:
             end, first_ms = first.last_offset + 1, first.newest_ms
-            behind = _last_position(active) or first.end_position
-            for head in _heads(descriptor, active, behind):
-                end = head.last_offset + 1
+            # Of a log that is hardly written to, nothing is behind the first, and no index has to be opened.
+            if first.end_position < active.log.size_bytes:
+                behind = _last_position(active) or first.end_position
+                for head in _heads(descriptor, active, behind):
+                    end = head.last_offset + 1
     finally:
         os.close(descriptor)
     return LogEnd(max(end, active.base_offset), first_ms)

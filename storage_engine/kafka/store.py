@@ -197,8 +197,8 @@ class KafkaStore(BrokerStore):
 
     def contradiction(self, log: str, receipts: Sequence[Receipt]) -> str:
         seen = self.seen or self._look(0)
-        directory, found = next(pair for pair in seen.node.logs if pair[1].name.log == log)
-        return contradiction_of(found, log_id_of(directory, found), seen.known[log].end.offset, receipts)
+        one = seen.known[log]
+        return contradiction_of(one.log, log_id_of(one.directory, one.log), one.end.offset, receipts)
 
     def unread(
         self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False
