@@ -57,7 +57,7 @@ def _run(directory: Path, say: Say, tell: Say) -> int:
     node, lake_dir, restored = (directory / name for name in ("node", "lake", "restored"))
     properties = _unpack(node)
     say(f"sample node, written by a real Kafka broker, with two log directories: {properties}")
-    shell = _Shell(directory, tell)
+    shell = _Shell(tell)
     say("why is it not deleted, and what is wrong?")
     shell.run("plan", properties)
     shell.run("doctor", properties, expected=(_NOT_URGENT, _URGENT))
@@ -92,22 +92,23 @@ def _unpack(node: Path) -> Path:
 
 
 class _Shell:
-    """Runs commands in processes of their own, as a shell does, and shows them."""
+    """Runs commands in processes of their own, as a shell does, and shows them.
 
-    def __init__(self, directory: Path, tell: Say) -> None:
-        self._directory = directory
+    What lies below the working directory is named from there, so that a command can be read and run again.
+    """
+
+    def __init__(self, tell: Say) -> None:
         self._tell = tell
 
     def run(self, *words: str | Path, expected: Sequence[int] = (0,)) -> None:
         """
         :raises StorageEngineError: it ended with another status.
         """
-        texts = [str(word) for word in words]
+        texts = [_from_here(word) if isinstance(word, Path) else word for word in words]
         self._tell("")
         self._tell(f"$ storage-engine {shlex.join(texts)}")
         done = subprocess.run(
             [sys.executable, "-c", _MAIN, *texts],
-            cwd=self._directory,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -122,6 +123,11 @@ class _Shell:
                 f"storage-engine {shlex.join(texts)}: expected status {' or '.join(map(str, expected))}, "
                 f"found {done.returncode}. It is said above."
             )
+
+
+def _from_here(path: Path) -> str:
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def _jars(directory: Path, say: Say) -> Jars | None:

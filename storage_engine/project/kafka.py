@@ -265,16 +265,19 @@ def new_cluster_id() -> str:
 
 def watermarks(consumer: Consumer, place: TopicPartition, seconds: float) -> tuple[int, int]:
     """Return where a partition begins and ends, once its leader is elected: a node that has just started may
-    answer that it isn't yet.
+    answer that it isn't yet, or that another one is.
     """
-    from confluent_kafka import KafkaException
+    from confluent_kafka import KafkaError, KafkaException
 
+    no_leader = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
     deadline = time.monotonic() + seconds
     while True:
         try:
             first, end = consumer.get_watermark_offsets(place, seconds)
             return first, end
         except KafkaException as error:
-            if not error.args[0].retriable() or time.monotonic() > deadline:
+            # The client doesn't call a leader's absence retriable: it would ask again by itself.
+            passing = error.args[0].retriable() or error.args[0].code() in no_leader
+            if not passing or time.monotonic() > deadline:
                 raise
             time.sleep(0.1)
