@@ -8,6 +8,7 @@ limit is 15 seconds, without Spark.
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -27,6 +28,7 @@ def run(topics: int = TOPICS, directory: Path | None = None) -> list[Bench]:
         properties = write_node(Path(work, "node"), topics)
         store = ManagedStore.local("bench", str(properties), Path(work, "managed"), broker="kafka")
         make_lake(store.lake, "kafka")
+        print("archiving first, which takes minutes …", file=sys.stderr, flush=True)
         began = time.perf_counter()
         archived = len(archive_sealed(store, "first", archive_here).receipts)
         filled = time.perf_counter()
