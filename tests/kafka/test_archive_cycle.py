@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 import pytest
 from pyiceberg.expressions import AlwaysTrue
 
+from storage_engine.clock import clock_ms
 from storage_engine.cycle import archive_here
 from storage_engine.exceptions import BadInputError, CorruptFrameError, LakeConflictError
 from storage_engine.lake.catalog import open_lake
@@ -18,6 +19,7 @@ from storage_engine.lake.making import make_lake
 from storage_engine.lake.receipts import receipts
 from storage_engine.lake.scan import read_rows
 from storage_engine.retention.adopting import adopt
+from storage_engine.retention.diagnosis.doctor import diagnose
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps import ArchiveResult
 from storage_engine.retention.steps.monitoring import monitor
@@ -96,7 +98,8 @@ def test_every_log_is_archived_and_read_by_topic_and_state(whole: ManagedStore) 
 @pytest.mark.parametrize(("at", "expected"), [(130, "CRC-32C"), (100, "a batch from offset ")])
 def test_a_damaged_log_keeps_no_other_out(store: ManagedStore, at: int, expected: str) -> None:
     path = logs_of(store) / "plain-0" / f"{0:020d}.log"
-    data = bytearray(path.read_bytes())
+    whole = path.read_bytes()
+    data = bytearray(whole)
     # The second batch begins at byte 98. Its CRC doesn't cover its offset.
     data[at] ^= 1
     path.write_bytes(data)
@@ -107,6 +110,16 @@ def test_a_damaged_log_keeps_no_other_out(store: ManagedStore, at: int, expected
     assert expected in done.refused[0].why
     assert not [one for one in done.receipts if one.log == "plain-0"]
     assert {one.log for one in done.receipts} == {"ctime-0", "retms-0", "txn-0"}
+    # To archive again would end the same: the doctor says what is to be mended.
+    diagnosis = diagnose(store, clock_ms(), has_lake=True)
+    (refused,) = (one for one in diagnosis.findings if one.kind == "archive-refused")
+    assert refused.what.startswith("log plain-0 was refused by the last archive: ")
+    assert diagnosis.next.command == ""
+    assert diagnosis.next.why == "mend what keeps 1 log out of the lake, as said above; then archive again"
+    path.write_bytes(whole)
+    assert not archive(store, "mended").refused
+    found = diagnose(store, clock_ms(), has_lake=True)
+    assert "archive-refused" not in {one.kind for one in found.findings}
 
 
 def test_a_log_that_lost_what_is_archived_is_told_each_time(

@@ -97,9 +97,14 @@ class _Known:
     jumped_ms: int = 0
     lakes: tuple[LakeFacts, ...] = ()
     unproven: tuple[Segment, ...] | None = None
+    refused: tuple[str, ...] = ()
     some_unasked: bool = False
     unknown_proof: UnknownProof | None = None
     findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def to_archive(self) -> int:
+        return sum(one.log not in self.refused for one in self.unproven or ())
 
     @property
     def memory(self) -> HoldMemory | None:
@@ -154,7 +159,8 @@ def diagnose(
         stamped_lakes=stamped,
         other_lake=other_lake,
         unknown_proof=known.unknown_proof,
-        unproven=None if known.unproven is None else len(known.unproven),
+        unproven=None if known.unproven is None else known.to_archive,
+        refused_logs=len(known.refused),
         due=due,
         due_by_rules=0 if figures is None else len(figures.going),
         assumes_defaults=assumes_defaults(store),
@@ -358,6 +364,7 @@ def _ask_lakes(store: ManagedStore, known: _Known, figures: Figures, stamp: Stam
         look_at_lakes,
         unproven_segments,
     )
+    from storage_engine.retention.diagnosis.refused_archives import refused_by_last_archive, refused_findings
 
     known.lakes = look_at_lakes(store, known.record, known.journal is not None)
     if all(one.refused for one in known.lakes):
@@ -371,17 +378,19 @@ def _ask_lakes(store: ManagedStore, known: _Known, figures: Figures, stamp: Stam
         known.unproven, notices = unproven_segments(
             store, known.journal, known.record, figures.archivable.segments
         )
+        mend = refused_by_last_archive(known.journal, known.record, known.unproven)
     except StorageEngineError as error:
         known.findings.append(
             Finding(Severity.WARNING, "proof-unknown", f"what the lake proves isn't known: {error}")
         )
         return
     known.some_unasked = bool(notices) or any(one.refused for one in known.lakes)
-    refused = {one.refused for one in known.lakes if one.refused}
+    known.refused = tuple(one.log for one in mend)
+    known.findings += refused_findings(mend)
     known.findings += [
         Finding(Severity.WARNING, "lake-unreachable", one.removesuffix("."))
         for one in notices
-        if not any(why in one for why in refused)
+        if not any(lake.refused and lake.refused in one for lake in known.lakes)
     ]
 
 

@@ -56,7 +56,8 @@ class State:
     :param lake_refused: none of the named lakes can be used.
     :param stamped_lakes: where the store was archived before, by its own stamp.
     :param other_lake: where it was archived, while the named lakes have none of it; "" otherwise.
-    :param unproven: sealed segments that no lake proves; None: not known.
+    :param unproven: sealed segments that no lake proves and no archive refuses; None: not known.
+    :param refused_logs: how many logs the last archive refused that have other unproven segments.
     :param unknown_proof: why that isn't known; None: it is, or a lake is the reason.
     :param due: segments that a cleanup asked for by a person would delete now.
     :param due_by_rules: those that go without being asked for.
@@ -75,6 +76,7 @@ class State:
     stamped_lakes: tuple[str, ...] = ()
     other_lake: str = ""
     unproven: int | None = None
+    refused_logs: int = 0
     unknown_proof: UnknownProof | None = None
     due: int = 0
     due_by_rules: int = 0
@@ -116,6 +118,9 @@ def next_step(state: State) -> NextStep:
             "storage-engine archive",
             f"copies {count_text(state.unproven, 'segment')} into the lake, with proof",
         )
+    if state.refused_logs:
+        told = count_text(state.refused_logs, "log")
+        return NextStep("", f"mend what keeps {told} out of the lake, as said above; then archive again")
     if not state.cleans_up:
         return NextStep("storage-engine plan STORE", "shows what its broker deletes, and why the rest stays")
     if state.due:

@@ -93,11 +93,11 @@ def archive_sealed(
             if not failed or attempt == _LISTINGS - 1 or not listing.has_lost_some():
                 break
         left_out = listed.archivable.refused
-        if failed and not left_out and not {segment.log for segment in listing.segments} - failed.keys():
-            raise next(iter(failed.values()))
         faults = {log: StoreLayoutError(f"{why}.") for log, why in left_out.items()}
         refused = tuple(refusal(log, why, NOTHING).said for log, why in {**faults, **failed}.items())
         record_refused(context, run, Step.SEALED, refused)
+        if failed and not left_out and not {segment.log for segment in listing.segments} - failed.keys():
+            raise next(iter(failed.values()))
         result = replace(result, refused=refused)
         context.save(run, Step.SEALED, {"segments": len(result.receipts), "lake": result.lake}, started_ns)
     shared = shared_disk_notice(context.store, context.broker, context.data_paths)
