@@ -134,10 +134,9 @@ def serves_all(written: Written, version: str, tmp_path: Path, span: Span) -> No
         path = target / NAME / name
         # Below a log's start a broker knows of no producer. To the last segment it has added.
         assert (name == own_snapshot and not path.exists()) or path.read_bytes().startswith(content), name
-    # What was restored has no index: the broker has made them again. 3.9 takes other times for some entries.
+    # What was restored has no index: the broker has made them again. Entries may be others, as they depend on
+    # which batches came at once. Kafka's own tool holds them against the batches.
     whole = [path.stem for path in sorted((target / NAME).glob("*.log")) if path.name in before][:-1]
-    for path in (target / NAME / f"{stem}.index" for stem in whole):
-        assert path.read_bytes() == (written.original / path.name).read_bytes(), path.name
     indexes = [f"{stem}{suffix}" for stem in whole for suffix in (".index", ".timeindex")]
     printed = dumped(target / NAME, *indexes)
     assert printed.count(b"Dumping") == 2 * len(whole)
