@@ -72,6 +72,8 @@ class IndexFile:
 def list_index_paths(layout: StoreLayout) -> tuple[Path, ...]:
     """A store's index files, oldest first; empty when it has none.
 
+    A last one without a byte doesn't count: who made it is about to give it its size, or was killed before.
+
     :raises CorruptFileError: a file whose name isn't a time, yyyyMMddHHmmssSSS.
     :raises StoreLayoutError: a symbolic link.
     """
@@ -91,6 +93,8 @@ def list_index_paths(layout: StoreLayout) -> tuple[Path, ...]:
                 f"{path}: expected a name of {NAME_DIGITS} digits, the time it was begun. "
                 "Move the file out of the store."
             )
+    if paths and sizes[paths[-1]] == 0:
+        paths.pop()
     return tuple(paths)
 
 

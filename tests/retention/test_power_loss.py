@@ -5,7 +5,6 @@ When it goes right after a restore, everything is there."""
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,27 +12,17 @@ import pytest
 
 from storage_engine.clock import clock_ms
 from tests.rounds import rounds
+from tests.services.power_loss import compiled_recorder
 from tests.services.runners import told_by
 
-HERE = Path(__file__).parent
 OTHER_CUTS = rounds("STORAGE_ENGINE_POWER_CUTS", 0, 40)
 """Beside those with each loss after each deletion, or only after the last where there are no others."""
-
-
-@pytest.fixture
-def recorder(tmp_path: Path) -> Path:
-    """What keeps the bytes and names that a process makes durable, compiled."""
-    library = tmp_path / "power_loss.so"
-    source = HERE / "power_loss.c"
-    command = ["gcc", "-O1", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl", "-lpthread"]
-    subprocess.run(command, check=True)
-    return library
 
 
 @pytest.mark.integration
 @pytest.mark.timeout(900 if OTHER_CUTS < 10 else 7200)
 def test_after_a_power_loss_every_segment_is_where_it_was_or_in_the_lake(
-    store_copy: Callable[[str], Path], recorder: Path, tmp_path: Path
+    store_copy: Callable[[str], Path], tmp_path: Path
 ) -> None:
     pristine = store_copy("clean-stop")
     old_ns = clock_ms() * 10**6 - 100 * 3600 * 10**9
@@ -41,11 +30,13 @@ def test_after_a_power_loss_every_segment_is_where_it_was_or_in_the_lake(
         os.utime(segment, ns=(old_ns, old_ns))
     work = tmp_path / "work"
     seen, said = told_by(
-        HERE / "power_loss_runner.py",
+        "-m",
+        "tests.retention.power_loss_runner",
         pristine,
         work,
         OTHER_CUTS,
-        env={**os.environ, "LD_PRELOAD": str(recorder)},
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "LD_PRELOAD": str(compiled_recorder(tmp_path))},
     )
     assert seen["problems"] == [], said[-4000:]
     deletions = [f"U store/commitlog/{0:020d}", f"U store/commitlog/{1 << 20:020d}"]

@@ -8,10 +8,9 @@ import numpy as np
 
 from storage_engine.rocketmq import batch_consume_queue
 from storage_engine.rocketmq.engine.entry_files import EntryFiles
-from storage_engine.rocketmq.engine.queue_writer import Longs
+from storage_engine.rocketmq.engine.queue_writer import Longs, cut_behind, files_to_look_at
 
 UNIT = batch_consume_queue.DTYPE.itemsize
-_FILES_TO_RECOVER = 3
 _NOT_COMPACTED = -1
 
 
@@ -59,13 +58,16 @@ class BatchQueueWriter:
     def flush(self, least_pages: int) -> None:
         self.files.flush(least_pages)
 
-    def recover(self) -> None:
-        """Find the end, looking at the last three files (BatchConsumeQueue#recover)."""
+    def recover(self, unflushed_from: int | None = None) -> None:
+        """Find the end, looking at the last three files (BatchConsumeQueue#recover).
+
+        :param unflushed_from: as of :meth:`~storage_engine.rocketmq.engine.queue_writer.QueueWriter.recover`.
+        """
         bases = self.files.bases
         if not bases:
             return
         end = 0
-        for base in bases[-_FILES_TO_RECOVER:]:
+        for base in bases[-files_to_look_at(self.files, batch_consume_queue.FORMAT, unflushed_from) :]:
             entries = self._entries(base)
             unused = np.flatnonzero(~batch_consume_queue.FORMAT.in_use(entries))
             count = int(unused[0]) if unused.size else len(entries)
@@ -95,6 +97,14 @@ class BatchQueueWriter:
             self.max_physical_offset = int(entries[count - 1]["offset"])
             break
         self._find_next_queue_offset()
+
+    def drop_behind(self, log_end: int) -> None:
+        """Cut off, for sure, entries of messages behind the log's end."""
+        end = self.files.end
+        cut_behind(self.files, batch_consume_queue.FORMAT, log_end)
+        if self.files.end != end:
+            self.max_physical_offset = log_end - 1
+            self._find_next_queue_offset()
 
     def delete_below(self, min_offset: int) -> int:
         """Delete files whose last entry lies below an offset (MappedFileQueue#deleteExpiredFileByOffset)."""

@@ -12,10 +12,13 @@ from pathlib import Path
 
 from storage_engine import durable
 from storage_engine.exceptions import StoreLayoutError
+from storage_engine.rocketmq.engine.erasing import erase_behind
 from storage_engine.rocketmq.mapped_files import file_name, is_offset, list_raw_files
 from storage_engine.rocketmq.stored_files import refuse_link
 
 PAGE_BYTES = 4096
+QUEUE_DEPTH = 3
+"""Directories between a queue's own and the store's, as in ``consumequeue/TOPIC/QUEUE``, and the store's."""
 _OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -31,6 +34,8 @@ class EntryFiles:
         self.flushed = 0
         """Offset up to which all is on disk."""
         self._new_directories: list[Path] = []
+        self._deleted = False
+        """A file was deleted, and its directory isn't flushed."""
 
     @property
     def end(self) -> int:
@@ -74,6 +79,9 @@ class EntryFiles:
             return False
         first = not self.bases
         base = start_offset - start_offset % self.file_bytes if first else self.bases[-1] + self.file_bytes
+        if not first and self.flushed <= self.bases[-1]:
+            # After a power loss only the last file of a queue may be without a byte.
+            durable.fsync_path(self.path(self.bases[-1]))
         self._make(base)
         with self._guard:
             self.bases.append(base)
@@ -113,10 +121,14 @@ class EntryFiles:
         :raises OSError: the disk refuses; what was flushed before counts on.
         """
         bases, end = self.written()
+        if self._deleted:
+            self._deleted = False
+            durable.fsync_path(self.directory)
         if end // PAGE_BYTES - self.flushed // PAGE_BYTES < least_pages or end == self.flushed:
             return
         while self._new_directories:
-            durable.fsync_path(self._new_directories.pop())
+            durable.fsync_path(self._new_directories[0])
+            self._new_directories.pop(0)
         for base in bases:
             if base + self.file_bytes > self.flushed and base < end:
                 self._flush_file(base)
@@ -139,6 +151,7 @@ class EntryFiles:
         for base in self.bases:
             if base > offset:
                 durable.unlink(self.path(base))
+                self._deleted = True
         self.bases = [base for base in self.bases if base <= offset]
         if self.bases and self.bases[-1] + self.file_bytes > offset:
             self.wrote = offset - self.bases[-1]
@@ -149,6 +162,7 @@ class EntryFiles:
     def delete_last(self) -> None:
         """Delete the last file; the one before it is full then."""
         durable.unlink(self.path(self.bases.pop()))
+        self._deleted = True
         self.wrote = self.file_bytes if self.bases else 0
         self.flushed = min(self.flushed, self.end)
 
@@ -156,6 +170,7 @@ class EntryFiles:
         base = self.bases[0]
         self.forget(base)
         durable.unlink(self.path(base))
+        self._deleted = True
 
     def forget(self, base_offset: int) -> None:
         """Take a file that is about to be deleted out of the queue."""
@@ -166,9 +181,31 @@ class EntryFiles:
         """Delete every file and the directory (MappedFileQueue#destroy)."""
         while self.bases:
             self.delete_last()
-        self.flushed = 0
+        self.flushed, self._deleted = 0, False
         if self.directory.is_dir() and not any(self.directory.iterdir()):
             self.directory.rmdir()
+
+    def take_to_disk(self) -> None:
+        """Flush what a process wrote that was killed: it may be in the page cache alone.
+
+        :raises OSError: the disk refuses.
+        """
+        if self.bases:
+            self._new_directories += self.directory.parents[:QUEUE_DEPTH]
+        self.flush(0)
+
+    def erase_rest(self) -> None:
+        """Write zeros over what lies behind the last entry, durably: no recovery may take it for entries.
+
+        :raises OSError: the disk refuses.
+        """
+        if not self.bases or self.wrote == self.file_bytes:
+            return
+        fd = os.open(self.path(self.bases[-1]), _OPEN)
+        try:
+            erase_behind(fd, self.wrote, self.file_bytes)
+        finally:
+            os.close(fd)
 
     def skip_to_next_file(self) -> None:
         """Leave the rest of the last file as it is."""

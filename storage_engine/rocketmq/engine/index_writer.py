@@ -17,7 +17,7 @@ from storage_engine.rocketmq.engine import dispatch_kernels as dispatch
 from storage_engine.rocketmq.engine import index_kernels as kernels
 from storage_engine.rocketmq.engine.store_checkpoint import StoreCheckpoint
 from storage_engine.rocketmq.frame_kernels import Ints32, Ints64
-from storage_engine.rocketmq.index_file import NAME_DIGITS, IndexHeader, abs_or_zero, java_hash, read_header
+from storage_engine.rocketmq.index_file import NAME_DIGITS, abs_or_zero, java_hash, read_header
 from storage_engine.rocketmq.stored_files import refuse_link
 
 Rows = npt.NDArray[np.int64]
@@ -46,7 +46,7 @@ class IndexWriter:
         deleted = []
         self.paths = []
         for path in self.listed():
-            if not clean and self.is_unflushed(read_header(path)):
+            if not clean and self.is_unflushed(path):
                 durable.unlink(path)
                 deleted.append(path)
             else:
@@ -66,8 +66,37 @@ class IndexWriter:
                 found.append(path)
         return found
 
-    def is_unflushed(self, header: IndexHeader) -> bool:
-        return header.end_timestamp_ms > self._checkpoint.values.index_msg_timestamp_ms
+    def is_unflushed(self, path: Path) -> bool:
+        """Return whether a crash may have taken entries of a file. Only full ones are flushed.
+
+        The broker goes by the time alone, which an old header has from the file before it.
+        """
+        if path.stat().st_size < kernels.HEADER_BYTES:
+            return True
+        header = read_header(path)
+        flushed_ms = self._checkpoint.values.index_msg_timestamp_ms
+        return header.end_timestamp_ms > flushed_ms or header.next_entry < self._capacity
+
+    def drop_behind(self, log_end: int) -> int | None:
+        """Delete the files that index messages at or behind the log's end, which are gone.
+
+        The broker keeps such a file, and indexes nothing until its log is as long again.
+
+        :return: offset of the first message to index again; None: no file was deleted.
+        """
+        headers = [read_header(path) for path in self.paths]
+        kept = [header.end_phy_offset < log_end or header.next_entry <= 1 for header in headers]
+        if all(kept):
+            return None
+        first = kept.index(False)
+        self._file = self._path = None
+        self._checkpoint.flushed_index(headers[first - 1].end_timestamp_ms if first else 0)
+        self._checkpoint.flush()
+        for path in self.paths[first:]:
+            durable.unlink(path)
+        durable.fsync_path(self._directory)
+        del self.paths[first:]
+        return headers[first].begin_phy_offset
 
     def put(self, base: int, texts: memoryview | npt.NDArray[np.uint8], rows: Rows, now_ms: int) -> None:
         """Write the keys of messages, in their order.
@@ -135,6 +164,9 @@ class IndexWriter:
             return file
         before = bytes(file[: kernels.HEADER_BYTES]) if file is not None else b""
         full = self._path
+        if full is not None:
+            # After a power loss only the last file may be without a byte.
+            durable.fsync_path(full)
         path = self._new_path(now_ms)
         durable.make_dirs(self._directory)
         with durable.create(path) as opened:
@@ -154,7 +186,6 @@ class IndexWriter:
                         _put_number(file, target, 8, value)
         durable.fsync_path(self._directory)
         if full is not None:
-            durable.fsync_path(full)
             end_ms = int.from_bytes(before[kernels.END_MS_AT : kernels.END_MS_AT + 8], "big", signed=True)
             self._checkpoint.flushed_index(end_ms)
             self._checkpoint.flush()

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from storage_engine import durable
 from storage_engine.arrow_memory import address_of
+from storage_engine.rocketmq.engine.erasing import erase_behind
 from storage_engine.rocketmq.engine.transient_pool import TransientPool
 from storage_engine.rocketmq.stored_files import refuse_link
 
@@ -187,6 +188,10 @@ class WritableFile:
             finally:
                 self.unpin()
         return self.flushed
+
+    def erase_rest(self) -> None:
+        """Write zeros over what lies behind what was written, durably."""
+        erase_behind(self._fd, self.wrote, self.size_bytes)
 
     def last_modified_ms(self) -> int:
         return self.path.stat().st_mtime_ns // 1_000_000

@@ -162,6 +162,14 @@ class FileQueue:
                 gone.append(file)
         self.forget(gone)
 
+    def erase_rest(self) -> None:
+        """Write zeros over what lies behind the log's end, durably: no recovery may take it for messages.
+
+        :raises OSError: the disk refuses.
+        """
+        if self.last is not None:
+            self.last.erase_rest()
+
     def forget(self, gone: Sequence[WritableFile]) -> None:
         """Take files that were deleted out of the queue, durably."""
         if gone:
@@ -196,6 +204,8 @@ class FileQueue:
         directory = directories[base_offset // self.file_bytes % len(directories)]
         durable.make_dirs(directory)
         file = WritableFile(directory / file_name(base_offset), base_offset, self.file_bytes, self._pool)
+        # First its size: after a power loss only the last file of the log may be without a byte.
+        durable.fsync_path(file.path)
         durable.fsync_path(directory)
         return file
 

@@ -24,7 +24,7 @@ from storage_engine.rocketmq.engine.mapped_file import PinnedRange
 from storage_engine.rocketmq.engine.mapped_file_queue import FileQueue
 from storage_engine.rocketmq.engine.new_message import NewBatch, NewMessage, PutResult, PutStatus
 from storage_engine.rocketmq.engine.queue_table import QueueTable
-from storage_engine.rocketmq.engine.recovery import LogEnd, recover
+from storage_engine.rocketmq.engine.recovery import LogEnd, index_again, recover
 from storage_engine.rocketmq.engine.reput import Dispatcher, FrameReader
 from storage_engine.rocketmq.engine.store_checkpoint import StoreCheckpoint
 from storage_engine.rocketmq.engine.transient_pool import TransientPool
@@ -64,7 +64,7 @@ class MessageStore:
         :raises OSError: the disk refuses.
         """
         self.layout, self.settings = layout, settings
-        clean = not layout.abort.exists()
+        self.was_clean = clean = not layout.abort.exists()
         pool = None
         if settings.transient_pool_enable:
             pool = TransientPool(settings.transient_pool_size, settings.commitlog_file_bytes)
@@ -106,7 +106,12 @@ class MessageStore:
         self._reput = Service("dispatch", self._dispatch, _DISPATCH_INTERVAL_SECONDS, self._fail)
 
     def start(self) -> None:
-        """Take messages from now on."""
+        """Take messages from now on.
+
+        :raises OSError: the disk refuses.
+        """
+        if not self.was_clean:
+            self.drop_what_was_cut()
         durable.write_file(self.layout.abort, str(os.getpid()).encode())
         self._closed = False
         self._reput.start()
@@ -157,6 +162,17 @@ class MessageStore:
         self._flusher.flush()
         self.wait_until_dispatched()
         self._queue_flusher.flush()
+
+    def drop_what_was_cut(self) -> None:
+        """Remove what a recovery leaves behind the ends, durably, so that no later one takes it for valid.
+
+        :raises OSError: the disk refuses.
+        """
+        self.files.erase_rest()
+        self.queues.drop_behind(self.recovered.offset)
+        begin = self.index.drop_behind(self.recovered.offset) if self.index is not None else None
+        if self.index is not None and begin is not None:
+            index_again(self.files, self._reader, self.index, begin)
 
     def stop(self) -> None:
         """Take no more messages, dispatch and flush what there is, and unmap the files.

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from storage_engine.rocketmq.engine.batch_queue_writer import BatchQueueWriter
 from storage_engine.rocketmq.engine.engine_settings import EngineSettings
+from storage_engine.rocketmq.engine.entry_files import EntryFiles
 from storage_engine.rocketmq.engine.queue_writer import ExtWriter, QueueWriter
 from storage_engine.rocketmq.layout import StoreLayout
 from storage_engine.rocketmq.queue_files import iter_queues
@@ -54,9 +55,16 @@ class QueueTable:
         """Return up to where the log was dispatched, by the entry that reaches furthest."""
         return max((writer.max_physical_offset for writer in self), default=-1)
 
-    def recover(self) -> None:
+    def recover(self, unflushed_from: int | None) -> None:
+        """Find the end of each queue.
+
+        :param unflushed_from: entries of messages from this offset of the log on may not be on disk.
+        """
         for writer in self:
-            writer.recover()
+            writer.recover(unflushed_from)
+        if unflushed_from is not None:
+            for files in self._files():
+                files.flushed = 0
 
     def truncate(self, physical_offset: int) -> None:
         for writer in self:
@@ -75,13 +83,38 @@ class QueueTable:
         for writer in self:
             writer.flush(least_pages)
 
+    def take_to_disk(self) -> None:
+        """Flush what a killed process wrote.
+
+        :raises OSError: the disk refuses.
+        """
+        for files in self._files():
+            files.take_to_disk()
+
+    def drop_behind(self, log_end: int) -> None:
+        """Remove what lies behind the last entry of a message that is there, durably.
+
+        :raises OSError: the disk refuses.
+        """
+        for writer in self:
+            writer.drop_behind(log_end)
+        for files in self._files():
+            files.erase_rest()
+        self.flush(0)
+        self.settle_next_offsets()
+
     def destroy(self) -> None:
         """Delete every queue (ConsumeQueueStore#destroy)."""
-        for writer in self:
-            writer.files.delete_all()
-            if isinstance(writer, QueueWriter) and writer.ext:
-                writer.ext.files.delete_all()
+        for files in self._files():
+            files.delete_all()
         self._writers.clear()
+
+    def _files(self) -> Iterator[EntryFiles]:
+        """Yield the files of each queue, and those of its extension."""
+        for writer in self:
+            yield writer.files
+            if isinstance(writer, QueueWriter) and writer.ext:
+                yield writer.ext.files
 
     def settle_next_offsets(self) -> None:
         """Let each queue go on where its entries end (ConsumeQueueStore#recoverOffsetTable)."""

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from storage_engine.rocketmq import consume_queue
 from storage_engine.rocketmq.consume_queue_ext import END_BLANK_BYTES, HEADER_BYTES, MAX_ADDRESS, unit_offset
 from storage_engine.rocketmq.engine.entry_files import EntryFiles
-from storage_engine.rocketmq.queue_files import FILLER_SIZE, Entries
+from storage_engine.rocketmq.queue_files import FILLER_SIZE, Entries, EntryFormat
 
 UNIT = consume_queue.DTYPE.itemsize
 Longs = npt.NDArray[np.int64]
@@ -88,6 +88,38 @@ class ExtWriter:
             offset is not None and self.files.bases and self.files.bases[0] + self.files.file_bytes < offset
         ):
             self.files.delete_first()
+
+
+def files_to_look_at(files: EntryFiles, form: EntryFormat, unflushed_from: int | None) -> int:
+    """Return how many of a queue's last files a recovery looks at.
+
+    :param unflushed_from: as of :meth:`QueueWriter.recover`.
+    """
+    count = _FILES_TO_RECOVER
+    if unflushed_from is None:
+        return count
+    for number, base in enumerate(reversed(files.bases), 1):
+        count = max(count, number)
+        first = np.frombuffer(files.read(base, 0, form.dtype.itemsize), form.dtype)[0]
+        if form.in_use(first) and int(first["offset"]) < unflushed_from:
+            break
+    return count
+
+
+def cut_behind(files: EntryFiles, form: EntryFormat, log_end: int) -> None:
+    """Cut off entries of messages behind the log's end, and files without an entry.
+
+    The broker's own rule (``truncate``) stops at a last file in which nothing was written.
+    """
+    unit = form.dtype.itemsize
+    while files.bases:
+        entries = np.frombuffer(files.read(files.bases[-1], 0, files.wrote // unit * unit), form.dtype)
+        bad = np.flatnonzero(~form.in_use(entries) | (entries["offset"] >= log_end))
+        count = int(bad[0]) if bad.size else len(entries)
+        if count:
+            files.truncate(files.bases[-1] + count * unit)
+            return
+        files.delete_last()
 
 
 class QueueWriter:
@@ -166,14 +198,18 @@ class QueueWriter:
         if self.ext:
             self.ext.files.flush(least_pages)
 
-    def recover(self) -> None:
-        """Find the end: behind the entries in use, looking at the last three files (ConsumeQueue#recover)."""
+    def recover(self, unflushed_from: int | None = None) -> None:
+        """Find the end: behind the entries in use, looking at the last three files (ConsumeQueue#recover).
+
+        :param unflushed_from: entries of messages from this offset of the log on may be on disk or not, each
+            page by itself, so that all their files are looked at; None: all are.
+        """
         bases = self.files.bases
         if not bases:
             return
         newest_ext = 1
         end = 0
-        for base in bases[-_FILES_TO_RECOVER:]:
+        for base in bases[-files_to_look_at(self.files, consume_queue.FORMAT, unflushed_from) :]:
             count = 0
             for entries in self._blocks(base):
                 count += len(entries)
@@ -212,6 +248,13 @@ class QueueWriter:
             return
         if self.ext:
             self.ext.truncate_behind(1)
+
+    def drop_behind(self, log_end: int) -> None:
+        """Cut off, for sure, entries of messages behind the log's end."""
+        end = self.files.end
+        cut_behind(self.files, consume_queue.FORMAT, log_end)
+        if self.files.end != end:
+            self.max_physical_offset = log_end
 
     def delete_below(self, min_offset: int) -> int:
         """Delete files whose last entry lies below an offset (MappedFileQueue#deleteExpiredFileByOffset)."""

@@ -27,7 +27,6 @@ from storage_engine.rocketmq.engine.recovery import (
 from storage_engine.rocketmq.engine.reput import Bytes, FrameReader, Rows
 from storage_engine.rocketmq.engine.store_checkpoint import StoreCheckpoint
 from storage_engine.rocketmq.frame import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NOT
-from storage_engine.rocketmq.index_file import read_header
 from storage_engine.rocketmq.kernels import KIND_MESSAGE
 from storage_engine.rocketmq.layout import StoreLayout, resolve_layout
 from storage_engine.rocketmq.mapped_files import list_raw_files, readable_files
@@ -57,7 +56,10 @@ def recover_store(config: BrokerConfig, *, dry_run: bool, cut_messages: bool) ->
                 "off, as a broker that starts would. Nothing was changed. Archive the segments first with "
                 "--accept-damage, or put the file back from a replica; to lose them, give --cut-messages."
             )
-        MessageStore(layout, settings).stop()
+        store = MessageStore(layout, settings)
+        if not store.was_clean:
+            store.drop_what_was_cut()
+        store.stop()
         return replace(found, done=True)
 
 
@@ -125,7 +127,7 @@ def preview_recovery(layout: StoreLayout, settings: EngineSettings) -> StoreReco
             number = first_part_after_stop(parts, dispatched)
         end = find_end(parts, number, FrameReader(settings), count, check_crc=settings.check_crc_on_recover)
     index = IndexWriter(layout.index, settings.hash_slots, settings.index_entries, checkpoint)
-    dropped = [path for path in index.listed() if crashed and index.is_unflushed(read_header(path))]
+    dropped = [path for path in index.listed() if crashed and index.is_unflushed(path)]
     return StoreRecovery(
         root=str(layout.root),
         crashed=crashed,

@@ -14,9 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from storage_engine import durable
+from storage_engine.arrow_memory import address_of
+from storage_engine.clock import clock_ms
 from storage_engine.rocketmq import frame
 from storage_engine.rocketmq.engine import dispatch_kernels as kernels
 from storage_engine.rocketmq.engine.engine_settings import EngineSettings
+from storage_engine.rocketmq.engine.index_writer import IndexWriter
 from storage_engine.rocketmq.engine.mapped_file_queue import FileQueue
 from storage_engine.rocketmq.engine.queue_table import QueueTable
 from storage_engine.rocketmq.engine.reput import Bytes, Dispatcher, FrameReader, Rows
@@ -105,9 +108,15 @@ def recover(
     :param clean: the store was stopped cleanly.
     :raises OSError: the disk refuses.
     """
-    queues.recover()
-    dispatched = queues.max_physical_offset
     parts = [LogPart(file.path, file.base_offset, file.array) for file in files.files]
+    number = 0
+    if clean:
+        queues.recover(None)
+    else:
+        with_index = settings.index_enable and settings.index_safe
+        number = first_part_after_crash(parts, checkpoint.recovery_time_ms(with_index=with_index))
+        queues.recover(parts[number].base_offset if parts else 0)
+    dispatched = queues.max_physical_offset
     if not parts:
         files.flushed_where = files.committed_where = 0
         queues.destroy()
@@ -121,11 +130,6 @@ def recover(
 
     if clean:
         number = first_part_after_stop(parts, dispatched)
-    else:
-        recovery_time_ms = checkpoint.recovery_time_ms(
-            with_index=settings.index_enable and settings.index_safe
-        )
-        number = first_part_after_crash(parts, recovery_time_ms)
     reader = FrameReader(settings)
     end = find_end(parts, number, reader, on_rows, check_crc=settings.check_crc_on_recover)
     if not clean:
@@ -133,15 +137,36 @@ def recover(
         for file in files.files:
             if file.end_offset > end.began_at:
                 durable.fsync_path(file.path)
-        queues.flush(0)
+        for directory in {file.path.parent for file in files.files}:
+            durable.fsync_path(directory)
+        queues.take_to_disk()
     checkpoint.confirm(end.last_message if end.last_message is not None else end.began_at)
     if dispatched >= end.offset:
         queues.truncate(end.offset)
+        queues.flush(0)
     files.flushed_where = files.committed_where = end.offset
     parts.clear()
     files.truncate(end.offset)
     queues.settle_next_offsets()
     return end
+
+
+def index_again(files: FileQueue, reader: FrameReader, index: IndexWriter, begin: int) -> None:
+    """Index the messages from an offset of the log on.
+
+    :raises OSError: the disk refuses.
+    """
+    parts = [LogPart(f.path, f.base_offset, f.array) for f in files.files if f.end_offset > begin]
+    if not parts:
+        return
+
+    def put(data: Bytes, rows: Rows) -> None:
+        offsets = rows[:, kernels.PHYSICAL_OFFSET]
+        chosen = np.ascontiguousarray(rows[(offsets >= begin) & (offsets < files.wrote_offset)])
+        if len(chosen):
+            index.put(address_of(data), data, chosen, clock_ms())
+
+    find_end(parts, 0, reader, put, check_crc=False)
 
 
 def _first_store_ms(data: npt.NDArray[np.uint8]) -> int | None:

@@ -14,9 +14,12 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from storage_engine.clock import clock_ms
 from storage_engine.rocketmq import consume_queue
 from storage_engine.rocketmq.broker_config import BrokerConfig
 from storage_engine.rocketmq.codec import CODEC
@@ -36,7 +39,9 @@ SETTINGS: tuple[dict[str, object], ...] = (
 )
 
 
-def write_until_killed(config: BrokerConfig, run: int, acknowledged: int) -> None:
+def write_until_killed(
+    config: BrokerConfig, run: int, acknowledged: int, clock: Callable[[], int] = clock_ms
+) -> None:
     """Put numbered messages from several threads; each that was taken is said on a pipe."""
 
     def produce(thread: int) -> None:
@@ -51,7 +56,7 @@ def write_until_killed(config: BrokerConfig, run: int, acknowledged: int) -> Non
                 os.write(acknowledged, f"{key} {result.physical_offset}\n".encode())
             number += 1
 
-    with open_store(config) as store:
+    with open_store(config, clock=clock) as store:
         threads = [threading.Thread(target=produce, args=(number,)) for number in range(THREADS)]
         for thread in threads:
             thread.start()
@@ -81,16 +86,23 @@ def kill_once(config: BrokerConfig, run: int, chance: random.Random) -> dict[str
     return {key: int(offset) for key, offset in pairs}
 
 
+def rows_of(root: Path) -> list[dict[str, Any]]:
+    """Return every message of a store's log."""
+    rows: list[dict[str, Any]] = []
+    for path in sorted((root / "commitlog").glob("*")):
+        for table, _ in CODEC.decode(path.read_bytes(), int(path.name)):
+            rows += [row for row in table.to_pylist() if row["kind"] == "message"]
+    return rows
+
+
 def check(config: BrokerConfig, acknowledged: dict[str, int], *, all_kept: bool) -> None:
     """Hold a recovered store against what was acknowledged, and its queues and index against its log."""
     layout = resolve_layout(config)
-    rows: list[dict[str, Any]] = []
-    for path in sorted(layout.commitlog_paths[0].iterdir()):
-        for table, _ in CODEC.decode(path.read_bytes(), int(path.name)):
-            rows += [row for row in table.to_pylist() if row["kind"] == "message"]
+    rows = rows_of(layout.root)
     offsets = {row["body"].rstrip(b".").decode(): row["physical_offset"] for row in rows}
     if all_kept:
-        assert acknowledged.items() <= offsets.items()
+        lost = sorted((at, key) for key, at in acknowledged.items() if offsets.get(key) != at)
+        assert not lost, f"acknowledged and not there: {lost[:3]} and {len(lost)} in all, of {len(offsets)}"
     threads = defaultdict(list)
     for key in offsets:
         run, thread, number = key.split("-")
@@ -104,7 +116,12 @@ def check(config: BrokerConfig, acknowledged: dict[str, int], *, all_kept: bool)
         queue.append(row["physical_offset"])
     for queue in iter_queues(layout.consumequeue):
         entries = consume_queue.read_queue(consume_queue.list_files(queue.path))["offset"].tolist()
-        assert entries == queues.pop((queue.topic, queue.queue_id), []), "a queue isn't the log's"
+        expected = queues.pop((queue.topic, queue.queue_id), [])
+        wrong = next((n for n, pair in enumerate(zip_longest(entries, expected)) if pair[0] != pair[1]), None)
+        assert wrong is None, (
+            f"{queue.topic}/{queue.queue_id} isn't the log's: entry {wrong} of {len(entries)}, expected "
+            f"{expected[wrong : wrong + 3]} of {len(expected)}, found {entries[wrong : wrong + 3]}"
+        )
     assert not any(queues.values()), "a queue is missing"
     with open_index(layout, config) as index:
         for key, offset in offsets.items():
