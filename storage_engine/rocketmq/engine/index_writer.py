@@ -32,6 +32,8 @@ class IndexWriter:
         self.paths: list[Path] = []
         self._file: np.ndarray[tuple[int], np.dtype[np.uint8]] | None = None
         self._path: Path | None = None
+        self._unsure: Path | None = None
+        """A file that a crash left, and that is not full."""
 
     @property
     def _file_bytes(self) -> int:
@@ -51,6 +53,8 @@ class IndexWriter:
                 deleted.append(path)
             else:
                 self.paths.append(path)
+                if not clean and read_header(path).next_entry < self._capacity:
+                    self._unsure = path
         if deleted:
             durable.fsync_path(self._directory)
         return tuple(deleted)
@@ -67,36 +71,41 @@ class IndexWriter:
         return found
 
     def is_unflushed(self, path: Path) -> bool:
-        """Return whether a crash may have taken entries of a file. Only full ones are flushed.
-
-        The broker goes by the time alone, which an old header has from the file before it.
-        """
+        """Return whether a file has entries that aren't on disk for sure; one without a header is none."""
         if path.stat().st_size < kernels.HEADER_BYTES:
             return True
-        header = read_header(path)
-        flushed_ms = self._checkpoint.values.index_msg_timestamp_ms
-        return header.end_timestamp_ms > flushed_ms or header.next_entry < self._capacity
+        return read_header(path).end_timestamp_ms > self._checkpoint.values.index_msg_timestamp_ms
 
-    def drop_behind(self, log_end: int) -> int | None:
-        """Delete the files that index messages at or behind the log's end, which are gone.
+    def drop_behind(self, log_end: int, began_at: int) -> int | None:
+        """Delete what the broker keeps after a crash, though it may not be as it was written.
 
-        The broker keeps such a file, and indexes nothing until its log is as long again.
+        That is a file of messages at or behind the log's end, which are gone, and one that isn't full: only
+        full ones are flushed, and an old header has the time of the file before it.
 
+        :param began_at: where the recovery began to read the log.
         :return: offset of the first message to index again; None: no file was deleted.
         """
         headers = [read_header(path) for path in self.paths]
-        kept = [header.end_phy_offset < log_end or header.next_entry <= 1 for header in headers]
-        if all(kept):
+        first = next(
+            (
+                number
+                for number, header in enumerate(headers)
+                if self.paths[number] == self._unsure
+                or (header.end_phy_offset >= log_end and header.next_entry > 1)
+            ),
+            None,
+        )
+        if first is None:
             return None
-        first = kept.index(False)
-        self._file = self._path = None
+        begin = began_at if self.paths[first] == self._unsure else headers[first].begin_phy_offset
+        self._file = self._path = self._unsure = None
         self._checkpoint.flushed_index(headers[first - 1].end_timestamp_ms if first else 0)
         self._checkpoint.flush()
         for path in self.paths[first:]:
             durable.unlink(path)
         durable.fsync_path(self._directory)
         del self.paths[first:]
-        return headers[first].begin_phy_offset
+        return begin
 
     def put(self, base: int, texts: memoryview | npt.NDArray[np.uint8], rows: Rows, now_ms: int) -> None:
         """Write the keys of messages, in their order.

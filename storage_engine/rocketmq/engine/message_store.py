@@ -170,8 +170,10 @@ class MessageStore:
         """
         self.files.erase_rest()
         self.queues.drop_behind(self.recovered.offset)
-        begin = self.index.drop_behind(self.recovered.offset) if self.index is not None else None
-        if self.index is not None and begin is not None:
+        if self.index is None:
+            return
+        begin = self.index.drop_behind(self.recovered.offset, self.recovered.began_at)
+        if begin is not None:
             index_again(self.files, self._reader, self.index, begin)
 
     def stop(self) -> None:
