@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 from storage_engine.rocketmq.engine.batch_queue_writer import BatchQueueWriter
@@ -21,6 +22,7 @@ class QueueTable:
         """:param batch_topics: topics that have batch consume queues."""
         self._layout, self._settings = layout, settings
         self._batch_topics = batch_topics
+        self._flushes = threading.Lock()
         self._writers: dict[tuple[str, int], Writer] = {}
         self.next_offsets: dict[tuple[str, int], int] = {}
         """Queue offset that the next message of a queue gets; changed under the log's lock alone."""
@@ -80,8 +82,9 @@ class QueueTable:
 
         :raises OSError: the disk refuses.
         """
-        for writer in self:
-            writer.flush(least_pages)
+        with self._flushes:
+            for writer in self:
+                writer.flush(least_pages)
 
     def take_to_disk(self) -> None:
         """Flush what a killed process wrote.
