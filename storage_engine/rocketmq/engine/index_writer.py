@@ -151,6 +151,11 @@ class IndexWriter:
             durable.fsync_path(self._directory)
         return deleted
 
+    def forget(self, path: Path) -> None:
+        """Take a file that is about to be deleted out of the index."""
+        if path in self.paths:
+            self.paths.remove(path)
+
     def _hashes(
         self, base: int, texts: memoryview | npt.NDArray[np.uint8], rows: Rows
     ) -> tuple[Ints64, Ints32]:

@@ -65,7 +65,7 @@ class QueueTable:
         for writer in self:
             writer.recover(unflushed_from)
         if unflushed_from is not None:
-            for files in self._files():
+            for files in self.entry_files():
                 files.flushed = 0
 
     def truncate(self, physical_offset: int) -> None:
@@ -91,7 +91,7 @@ class QueueTable:
 
         :raises OSError: the disk refuses.
         """
-        for files in self._files():
+        for files in self.entry_files():
             files.take_to_disk()
 
     def drop_behind(self, log_end: int) -> None:
@@ -101,18 +101,18 @@ class QueueTable:
         """
         for writer in self:
             writer.drop_behind(log_end)
-        for files in self._files():
+        for files in self.entry_files():
             files.erase_rest()
         self.flush(0)
         self.settle_next_offsets()
 
     def destroy(self) -> None:
         """Delete every queue (ConsumeQueueStore#destroy)."""
-        for files in self._files():
+        for files in self.entry_files():
             files.delete_all()
         self._writers.clear()
 
-    def _files(self) -> Iterator[EntryFiles]:
+    def entry_files(self) -> Iterator[EntryFiles]:
         """Yield the files of each queue, and those of its extension."""
         for writer in self:
             yield writer.files
