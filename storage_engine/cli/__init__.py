@@ -52,6 +52,7 @@ COMMANDS = {
     "stamp": ("decisions", "Say which store a directory is."),
     "adopt": ("decisions", "Accept new bytes under archived offsets."),
     "validate": ("validate", "Prove that store and lake hold every byte."),
+    "sample": ("sample", "Write a store to try things on."),
     "docs": ("docs", "Where the documentation is on this machine."),
     "completion": ("completion", "Let a shell complete commands and options."),
     "man": ("man", "Write manual pages."),

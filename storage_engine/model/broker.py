@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from storage_engine.model.lag_job import LagJob, LagRequest
     from storage_engine.model.live import LiveBroker, RunningBroker
     from storage_engine.model.recovered import StoreRecovery
+    from storage_engine.model.sample import SampleRequest, SampleStore
     from storage_engine.model.store import StoreSnapshot
     from storage_engine.model.watch import Watch
 
@@ -215,6 +216,16 @@ class Broker(ABC):
         :raises CorruptFrameError: the log is damaged; nothing was changed.
         """
         raise BadInputError(f"{settings.root}: stores of {self.title} are recovered by their broker alone.")
+
+    def write_sample(self, request: SampleRequest) -> SampleStore:
+        """Write a store as a broker leaves it, to try things on.
+
+        :raises BadInputError: it can't be done without the broker, or where the request says.
+        """
+        raise BadInputError(
+            f"{request.directory}: stores of {self.title} are written by their broker alone. Nothing was "
+            "written."
+        )
 
     # Consumers
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from storage_engine.model.lag_job import LagJob, LagRequest
     from storage_engine.model.live import LiveBroker, RunningBroker
     from storage_engine.model.recovered import StoreRecovery
+    from storage_engine.model.sample import SampleRequest, SampleStore
     from storage_engine.model.store import StoreSnapshot
     from storage_engine.model.watch import Watch
 
@@ -139,6 +140,11 @@ class RocketMQ(Broker):
         from storage_engine.rocketmq.engine.recovering import rebuild_queues
 
         return rebuild_queues(open_files(self.local_settings(settings)).config)
+
+    def write_sample(self, request: SampleRequest) -> SampleStore:
+        from storage_engine.rocketmq.sample.writing import write_sample
+
+        return write_sample(request)
 
     def lag(self, request: LagRequest) -> LagJob:
         from storage_engine.rocketmq.lag_job import lag_job

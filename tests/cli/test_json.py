@@ -32,6 +32,7 @@ def _calls(store: Path, lake: Path, tmp_path: Path) -> dict[str, list[object]]:
         "undo": ["one", *at],
         "validate": [store, "--output", tmp_path / "page"],
         "verify": at,
+        "sample": [tmp_path / "sample", "--messages", 100],
         "restore": ["--lake", lake, "--to", tmp_path / "back"],
         "export": ["--lake", lake, "--to", tmp_path / "o.parquet"],
         "gc": ["--lake", lake],

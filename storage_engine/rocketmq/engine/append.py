@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 
 from storage_engine.arrow_memory import address_of
 from storage_engine.crc import crc_engine
@@ -40,6 +41,7 @@ _HEADERS = {
 }
 _SHORT = struct.Struct(">h")
 _BLANK = struct.Struct(">iI")
+_LONG = struct.Struct("=q")
 _MAX_SHORT = (1 << 15) - 1
 _LONGEST_V1 = 127
 _SPARE_BYTES = 64 << 10
@@ -62,6 +64,8 @@ class Appender:
         self._guard = threading.Lock()
         self._closed = False
         self._topics: dict[str, tuple[int, bytes]] = {}
+        self._topic_arrays: dict[str, tuple[npt.NDArray[np.uint8], int]] = {}
+        self._batch_memory = _BatchMemory()
         self._crc_bytes = frame.PROPERTY_CRC_BYTES if settings.append_property_crc else 0
         self._max_frame_bytes = settings.max_message_bytes + _SPARE_BYTES
 
@@ -181,25 +185,28 @@ class Appender:
         )
         header = _HEADERS[hosts]
         crc = crc_engine()
-        held = [
-            np.frombuffer(part or b"\0", np.uint8) for part in (batch.messages, topic_part, batch.properties)
-        ]
-        template = bytearray(header.size)
-        arguments = np.zeros(kernels.ARGUMENTS, np.int64)
-        arguments[: kernels.CRC_FUNCTION] = (
-            address_of(held[0]),
+        memory = self._batch_memory
+        template = memory.template
+        messages_array = np.frombuffer(batch.messages or b"\0", np.uint8)
+        memory.arguments_format.pack_into(
+            memory.arguments,
+            0,
+            address_of(messages_array),
             len(batch.messages),
-            address_of(np.frombuffer(template, np.uint8)),
+            memory.template_address,
             header.size,
-            address_of(held[1]),
+            self._topic_arrays[batch.topic][1],
             len(topic_part),
-            address_of(held[2]),
+            memory.address_of_properties(batch.properties),
             len(batch.properties),
+            crc.function,
+            crc.table,
+            self._settings.append_property_crc,
+            0,
         )
-        arguments[kernels.CRC_FUNCTION :] = crc.function, crc.table, self._settings.append_property_crc
-        table, found = address_of(arguments), np.zeros(1, np.int64)
-        size = kernels.measure_batch(table, found)
-        messages = int(found[0])
+        table = memory.arguments_address
+        size = kernels.measure_batch(table)
+        messages = memory.argument(kernels.MESSAGES)
         if size == kernels.PROPERTIES_TOO_LONG:
             return PutResult(PutStatus.PROPERTIES_SIZE_EXCEEDED)
         if size <= 0:
@@ -252,6 +259,8 @@ class Appender:
             part = (frame.MAGIC_V2, _SHORT.pack(len(name)) + name)
         else:
             part = (frame.MAGIC_V1, b"")
+        array = np.frombuffer(part[1] or b"\0", np.uint8)
+        self._topic_arrays[topic] = array, address_of(array)
         self._topics[topic] = part
         return part
 
@@ -313,6 +322,29 @@ class Appender:
             if _WAIT in properties:
                 properties[_WAIT] = properties.pop(_WAIT)  # the broker takes it out and puts it back
         return properties_block(in_java_order(properties)), light
+
+
+class _BatchMemory(threading.local):
+    """What a thread's batches are described in for the kernels, at addresses that stay."""
+
+    arguments_format = struct.Struct(f"={kernels.ARGUMENTS}q")
+
+    def __init__(self) -> None:
+        self.template = bytearray(max(header.size for header in _HEADERS.values()))
+        self.arguments = bytearray(self.arguments_format.size)
+        self._held = [np.frombuffer(each, np.uint8) for each in (self.template, self.arguments)]
+        self.template_address, self.arguments_address = (address_of(each) for each in self._held)
+        self._properties, self._address = b"", self.template_address
+
+    def address_of_properties(self, properties: bytes) -> int:
+        """Return where a batch's properties lie; most of a producer's are the same."""
+        if properties is not self._properties:
+            self._held[2:] = [np.frombuffer(properties or b"\0", np.uint8)]
+            self._properties, self._address = properties, address_of(self._held[2])
+        return self._address
+
+    def argument(self, place: int) -> int:
+        return _LONG.unpack_from(self.arguments, place * _LONG.size)[0]  # type: ignore[no-any-return]
 
 
 def _crc_property(crc: int) -> bytes:

@@ -12,6 +12,7 @@ from storage_engine.native import (
     load_be_i16,
     load_be_i32,
     load_u8,
+    set_word,
     store_be_i16,
     store_be_i32,
     store_be_i64,
@@ -28,7 +29,6 @@ from storage_engine.rocketmq.frame import (
     QUEUE_OFFSET_AT,
     SIZE_AT,
 )
-from storage_engine.rocketmq.frame_kernels import Ints64
 
 # Places in the table of arguments.
 SOURCE: Final = 0
@@ -42,7 +42,9 @@ PROPERTIES_BYTES: Final = 7
 CRC_FUNCTION: Final = 8
 CRC_TABLE: Final = 9
 PROPERTY_CRC: Final = 10
-ARGUMENTS: Final = 11
+MESSAGES: Final = 11
+"""Gets the number of messages."""
+ARGUMENTS: Final = 12
 
 _MAX_SHORT = (1 << 15) - 1
 _BATCH_HEADER = 20
@@ -62,17 +64,14 @@ def property_bytes(source: int, own: int, shared: int, reserved: int) -> int:
 
 
 @kernel
-def measure_batch(arguments: int, found: Ints64) -> int:
-    """Return the bytes that a batch's frames take, or what is wrong with it.
-
-    :param found: gets the number of messages.
-    """
+def measure_batch(arguments: int) -> int:
+    """Return the bytes that a batch's frames take, or what is wrong with it. Counts its messages."""
     at = word(arguments, SOURCE)
     end = at + word(arguments, SOURCE_BYTES)
     fixed = word(arguments, HEADER_BYTES) + word(arguments, TOPIC_BYTES) + 2
     reserved = PROPERTY_CRC_BYTES if word(arguments, PROPERTY_CRC) else 0
     total = 0
-    found[0] = 0
+    messages = 0
     while at < end:
         if end - at < _BATCH_HEADER + 2:
             return MALFORMED
@@ -87,8 +86,9 @@ def measure_batch(arguments: int, found: Ints64) -> int:
         if length > _MAX_SHORT:
             return PROPERTIES_TOO_LONG
         total += fixed + body + length
-        found[0] += 1
+        messages += 1
         at = properties_at + own
+    set_word(arguments, MESSAGES, messages)
     return total
 
 

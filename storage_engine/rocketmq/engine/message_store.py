@@ -85,7 +85,7 @@ class MessageStore:
                 layout.index, settings.hash_slots, settings.index_entries, self.checkpoint
             )
             self.dropped_index_files = self.index.load(clean=clean)
-        self._dispatcher = Dispatcher(settings, self.queues, self.index)
+        self._dispatcher = Dispatcher(settings, self.queues, self.index, clock)
         self.recovered: LogEnd = recover(
             self.files, self.queues, self._dispatcher, self.checkpoint, settings, clean=clean
         )
@@ -103,20 +103,24 @@ class MessageStore:
         self._queue_flusher = QueueFlusher(
             self.queues, settings, self.checkpoint, lambda: self._dispatcher.timestamp_ms, self._fail
         )
-        self._reput = Service("dispatch", self._dispatch, _DISPATCH_INTERVAL_SECONDS, self._fail)
+        self._reput = Service("dispatch", self.dispatch, _DISPATCH_INTERVAL_SECONDS, self._fail)
+        self._services = False
 
-    def start(self) -> None:
+    def start(self, *, services: bool = True) -> None:
         """Take messages from now on.
 
+        :param services: False: nothing is flushed before :meth:`stop`, and nothing is dispatched but by
+            :meth:`dispatch`. What is written then depends on the messages alone.
         :raises OSError: the disk refuses.
         """
         if not self.was_clean:
             self.drop_what_was_cut()
         durable.write_file(self.layout.abort, str(os.getpid()).encode())
-        self._closed = False
-        self._reput.start()
-        self._flusher.start()
-        self._queue_flusher.start()
+        self._closed, self._services = False, services
+        if services:
+            self._reput.start()
+            self._flusher.start()
+            self._queue_flusher.start()
 
     def put(self, message: NewMessage) -> PutResult:
         """Store one message, or one inner batch; with SYNC_FLUSH once it is on disk."""
@@ -185,6 +189,8 @@ class MessageStore:
         self._appender.close()
         if started:
             self._flusher.stop()
+            if not self._services and not self.failure:
+                self.dispatch()
             self.wait_until_dispatched()
             self._reput.stop()
             self._queue_flusher.stop()
@@ -208,8 +214,11 @@ class MessageStore:
         """Return the end of what may be dispatched (CommitLog#getConfirmOffset)."""
         return self.files.flushed_where if self._sync else self.files.max_offset
 
-    def _dispatch(self) -> None:
-        """Dispatch what was written since (ReputMessageService#doReput)."""
+    def dispatch(self) -> None:
+        """Dispatch what was written since (ReputMessageService#doReput); of one thread at a time.
+
+        :raises OSError: the disk refuses.
+        """
         self.dispatched_offset = max(self.dispatched_offset, self.files.min_offset)
         while self.dispatched_offset < (end := self._dispatchable_end()):
             file = self.files.find(self.dispatched_offset)

@@ -166,19 +166,13 @@ class QueueWriter:
             return
         entries = np.empty(len(physical), consume_queue.DTYPE)
         entries["offset"], entries["size"], entries["tags_code"] = physical, sizes, tags_codes
-        first = int(queue_offsets[0])
-        follows = bool(
-            self.files.bases
-            and first == self.next_queue_offset
-            and int(queue_offsets[-1]) == first + len(entries) - 1
-            and (np.diff(queue_offsets) == 1).all()
-        )
-        if follows:
-            self.files.append(entries.tobytes())
-            self.max_physical_offset = int(physical[-1] + sizes[-1])
-            return
-        for entry, queue_offset in zip(entries, queue_offsets.tolist(), strict=True):
-            self._append_one(entry, queue_offset)
+        contiguous = bool((np.diff(queue_offsets) == 1).all())
+        for number, queue_offset in enumerate(queue_offsets.tolist()):
+            if contiguous and self.files.bases and queue_offset == self.next_queue_offset:
+                self.files.append(entries[number:].tobytes())
+                self.max_physical_offset = int(physical[-1] + sizes[-1])
+                return
+            self._append_one(entries[number], queue_offset)
 
     def _append_one(self, entry: np.void, queue_offset: int) -> None:
         """Write an entry that may not follow the one before it (ConsumeQueue#putMessagePositionInfo)."""

@@ -6,6 +6,7 @@ A buffer's frames are read by one kernel, sorted by queue and written queue by q
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -86,9 +87,17 @@ class FrameReader:
 class Dispatcher:
     """Writes the entries of messages into queues and index (DefaultMessageStore#doDispatch)."""
 
-    def __init__(self, settings: EngineSettings, queues: QueueTable, index: IndexWriter | None) -> None:
-        """:param index: None: messages are not indexed."""
-        self._settings, self._queues, self._index = settings, queues, index
+    def __init__(
+        self,
+        settings: EngineSettings,
+        queues: QueueTable,
+        index: IndexWriter | None,
+        clock: Callable[[], int] = clock_ms,
+    ) -> None:
+        """:param index: None: messages are not indexed.
+        :param clock: names new index files.
+        """
+        self._settings, self._queues, self._index, self._clock = settings, queues, index, clock
         self.timestamp_ms = 0
         """Store time of the newest message that has an entry."""
 
@@ -110,7 +119,7 @@ class Dispatcher:
         if self._settings.multi_dispatch:
             self._dispatch_further(data, rows[chosen])
         if self._index is not None:
-            self._index.put(address_of(data), data, rows, clock_ms())
+            self._index.put(address_of(data), data, rows, self._clock())
 
     def _write_entries(self, data: Bytes, rows: Rows, chosen: Rows) -> None:
         keys = rows[chosen, kernels.QUEUE_KEY]

@@ -1,0 +1,100 @@
+"""sample: a store to try the other commands on."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from shlex import quote
+
+import click
+
+from storage_engine.brokers import default_broker, find_broker
+from storage_engine.cli.command import command
+from storage_engine.cli.options import json_option
+from storage_engine.cli.output import print_json, say
+from storage_engine.cli.progress import waiting
+from storage_engine.cli.store_argument import installed_broker
+from storage_engine.cli.values import TargetPath, moment_ms, size_bytes
+from storage_engine.clock import clock_ms
+from storage_engine.model.sample import SampleRequest
+from storage_engine.wording import bytes_text, count_text, time_text
+
+_DAY_MS = 86_400_000
+
+
+@command()
+@click.argument("directory", type=TargetPath(file_okay=False))
+@click.option(
+    "--messages",
+    type=click.IntRange(1, 10**9),
+    default=100_000,
+    show_default=True,
+    help="How many to send in batches; delayed ones and transactions come on top.",
+)
+@click.option(
+    "--topics", type=click.IntRange(1, 10_000), default=8, show_default=True, help="Each has 8 queues."
+)
+@click.option(
+    "--days",
+    type=click.FloatRange(0, 3650, min_open=True),
+    default=7.0,
+    show_default=True,
+    help="From the first message to the last.",
+)
+@click.option(
+    "--seed", type=click.IntRange(0), default=1, show_default=True, help="Another one gives other messages."
+)
+@click.option(
+    "--end", metavar="TIME", help="When the last message arrives. Default: the last midnight, in UTC."
+)
+@click.option(
+    "--segment-size",
+    "segment_bytes",
+    metavar="SIZE",
+    default="16MiB",
+    show_default=True,
+    callback=size_bytes,
+    help="Of a file of the log (mappedFileSizeCommitLog).",
+)
+@click.option(
+    "--broker-type",
+    metavar="NAME",
+    callback=installed_broker,
+    help="Whose store to write. Default: RocketMQ's.",
+)
+@json_option
+def sample(
+    directory: Path,
+    messages: int,
+    topics: int,
+    days: float,
+    seed: int,
+    end: str | None,
+    segment_bytes: int,
+    broker_type: str | None,
+    as_json: bool,
+) -> int:
+    """Write a store into DIRECTORY as a broker leaves it, and its broker.conf.
+
+    Messages have mixed sizes, keys and tags. Some wait for a delay or a transaction. Some consumer groups are
+    far behind. The same options, and the same --end, give the same bytes.
+    """
+    end_ms = clock_ms() // _DAY_MS * _DAY_MS if end is None else moment_ms(end, "UTC", option="--end")
+    request = SampleRequest(directory, messages, topics, days, seed, end_ms, segment_bytes)
+    with waiting("Writing a sample store"):
+        written = find_broker(broker_type or default_broker()).write_sample(request)
+    if as_json:
+        print_json("sample", {**asdict(written), "end_ms": end_ms})
+        return 0
+    say(
+        f"{written.store}: {count_text(written.messages, 'message')}, {count_text(written.topics, 'topic')}, "
+        f"{bytes_text(written.log_bytes)} in {count_text(written.log_files, 'file')} of the log. "
+        f"The last one arrived at {time_text(end_ms)}."
+    )
+    say(
+        f"{count_text(written.lagging_groups, 'consumer group')} of {written.groups} are far behind. "
+        f"{count_text(written.pending, 'message')} are pending."
+    )
+    say()
+    say(f"Next: storage-engine doctor {quote(written.store)} --broker-conf {quote(written.configuration)}")
+    return 0

@@ -1,0 +1,40 @@
+"""Compiled writing of messages as a client sends a batch (MessageDecoder#encodeMessages)."""
+
+from __future__ import annotations
+
+from storage_engine.native import copy_bytes, int64, kernel, store_be_i16, store_be_i32
+from storage_engine.rocketmq.frame_kernels import Ints64
+
+HEADER_BYTES = 20
+"""Of a message: its size, magic, CRC, flag and the length of its body."""
+
+
+@kernel
+def write_messages(
+    pool: int,
+    sources: Ints64,
+    body_bytes: Ints64,
+    properties: int,
+    row_bytes: int,
+    property_bytes: Ints64,
+    starts: Ints64,
+    out: int,
+) -> None:
+    """Write messages one behind the other.
+
+    :param pool: address that the sources of bodies are counted from.
+    :param properties: address of the first row of properties, each ``row_bytes`` behind the one before.
+    :param starts: place of each message in ``out``, which has room for all.
+    """
+    for i in range(len(sources)):
+        at = out + starts[i]
+        body = int64(body_bytes[i])
+        length = int64(property_bytes[i])
+        store_be_i32(at, HEADER_BYTES + body + 2 + length)
+        store_be_i32(at + 4, 0)
+        store_be_i32(at + 8, 0)
+        store_be_i32(at + 12, 0)
+        store_be_i32(at + 16, body)
+        copy_bytes(at + HEADER_BYTES, pool + sources[i], body)
+        store_be_i16(at + HEADER_BYTES + body, length)
+        copy_bytes(at + HEADER_BYTES + body + 2, properties + i * row_bytes, length)

@@ -1,0 +1,199 @@
+"""Writing a sample store: our engine takes messages by a clock that runs through the days.
+
+Nothing is written by a thread or at a time of the machine's, so that the same request gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from storage_engine import durable
+from storage_engine.exceptions import BadInputError
+from storage_engine.long_work import told
+from storage_engine.model.sample import SampleRequest, SampleStore
+from storage_engine.rocketmq import consume_queue, store_lock
+from storage_engine.rocketmq.broker_config import load_broker_config
+from storage_engine.rocketmq.engine.engine_settings import settings_for
+from storage_engine.rocketmq.engine.message_store import MessageStore
+from storage_engine.rocketmq.engine.new_message import NewBatch, NewMessage, PutResult, PutStatus
+from storage_engine.rocketmq.index_file import read_header
+from storage_engine.rocketmq.layout import StoreLayout, resolve_layout
+from storage_engine.rocketmq.queue_files import iter_queues
+from storage_engine.rocketmq.sample import configuration
+from storage_engine.rocketmq.sample.messages import SHARED_PROPERTIES, STORE_HOST, Producers, SentBatch
+from storage_engine.rocketmq.sample.special import DELAYED_SHARE, TRANSACTION_SHARE, SpecialMessages
+from storage_engine.wording import time_text
+
+_LEAST_SEGMENT_BYTES = 1 << 20
+_DAY_MS = 86_400_000
+_DISPATCH_BYTES = 16 << 20
+"""Written before queues and index get their entries."""
+
+
+def write_sample(request: SampleRequest) -> SampleStore:
+    """Write a store that was stopped cleanly, and its broker.conf beside it.
+
+    :raises BadInputError: the directory has something in it, or the log's files are too small.
+    :raises OSError: the disk refuses.
+    """
+    directory = request.directory.absolute()
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise BadInputError(
+            f"{directory}: expected a directory that is new or empty, found something in it. Nothing was "
+            "written. Name another."
+        )
+    if request.segment_bytes < _LEAST_SEGMENT_BYTES or request.end_ms < request.days * _DAY_MS:
+        raise BadInputError(
+            f"{directory}: expected files of the log of at least {_LEAST_SEGMENT_BYTES} bytes and a first "
+            f"message after 1970, found {request.segment_bytes} bytes and {request.days:g} days before "
+            f"{time_text(request.end_ms)}. Nothing was written."
+        )
+    root, conf = directory / "store", directory / "broker.conf"
+    values = configuration.settings(root, request.segment_bytes)
+    config = load_broker_config(None, values, root=root)
+    durable.make_dirs(root / "commitlog")
+    conf.write_bytes(configuration.broker_conf(values))
+    layout = resolve_layout(config)
+    producers = Producers(request.seed, request.messages, request.topics, request.days, request.end_ms)
+    with store_lock.lock(layout):
+        clock = _Clock(producers.store_ms(0))
+        store = MessageStore(layout, settings_for(config, layout), clock.read)
+        store.start(services=False)
+        try:
+            writer = _Writer(store, clock, producers)
+            with told("Writing messages", request.messages, "messages") as advance:
+                for batch in producers.batches():
+                    writer.write(batch)
+                    advance(batch.count)
+            writer.finish(request.end_ms)
+            ends = dict(store.queues.next_offsets)
+            log_bytes = store.positions().wrote
+        finally:
+            store.stop()
+    offsets, lagging = configuration.group_offsets(ends)
+    groups = len(offsets)
+    own = writer.special.positions()
+    for name, content in configuration.files(ends, writer.special.delivered, {**offsets, **own}).items():
+        durable.make_dirs((root / name).parent)
+        (root / name).write_bytes(content)
+    _set_times(layout, writer.times, request.end_ms)
+    return SampleStore(
+        store=str(root),
+        configuration=str(conf),
+        messages=sum(ends.values()),
+        log_bytes=log_bytes,
+        log_files=len(list((root / "commitlog").iterdir())),
+        topics=len(producers.topics),
+        groups=groups,
+        lagging_groups=lagging,
+        pending=writer.special.waiting + writer.special.undecided,
+    )
+
+
+class _Clock:
+    """The store time, which the messages move."""
+
+    def __init__(self, now_ms: int) -> None:
+        self.now_ms = now_ms
+
+    def read(self) -> int:
+        return self.now_ms
+
+    def go_to(self, now_ms: int) -> None:
+        self.now_ms = max(self.now_ms, now_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class _Times:
+    """Where in the log each batch begins, and when it was stored."""
+
+    offsets: list[int]
+    store_ms: list[int]
+
+    def at(self, offset: int) -> int:
+        """Return the store time of the message at an offset."""
+        return self.store_ms[max(0, int(np.searchsorted(self.offsets, offset, "right")) - 1)]
+
+
+class _Writer:
+    """Puts what producers send, and what the broker makes of it, into the store."""
+
+    def __init__(self, store: MessageStore, clock: _Clock, producers: Producers) -> None:
+        self._store, self._clock, self._producers = store, clock, producers
+        self.special = SpecialMessages(producers, self._put, store.settings.delays_ms())
+        self.times = _Times([], [])
+        self._undispatched_bytes = 0
+
+    def write(self, batch: SentBatch) -> None:
+        """Put a batch, and before it what is due by its time."""
+        self.special.work_until(batch.store_ms)
+        if self._producers.chance() < DELAYED_SHARE:
+            self.special.send_delayed(batch.topic, batch.born_host, batch.store_ms)
+        if self._producers.chance() < TRANSACTION_SHARE:
+            self.special.send_transaction(batch.topic, batch.born_host, batch.store_ms)
+        self._clock.go_to(batch.store_ms)
+        sent = NewBatch(
+            batch.topic,
+            batch.messages,
+            SHARED_PROPERTIES,
+            batch.queue_id,
+            0,
+            batch.store_ms,
+            batch.born_host,
+            STORE_HOST,
+        )
+        self._note(self._store.put_batch(sent))
+
+    def finish(self, end_ms: int) -> None:
+        """Do what is due by the end, and leave a delayed message and a transaction pending."""
+        self.special.work_until(end_ms)
+        topic = self._producers.topics[0]
+        self.special.send_delayed(topic, STORE_HOST, end_ms)
+        self.special.send_transaction(topic, STORE_HOST, end_ms)
+        self._store.dispatch()
+
+    def _put(self, message: NewMessage, store_ms: int) -> PutResult:
+        self._clock.go_to(store_ms)
+        return self._note(self._store.put(message))
+
+    def _note(self, result: PutResult) -> PutResult:
+        if result.status is not PutStatus.PUT_OK:
+            if self._store.failure is not None:
+                raise self._store.failure
+            raise BadInputError(
+                f"{self._store.layout.root}: expected each message to be stored, found {result.status}. The "
+                "directory holds a part of a store. Free its disk, or make the files of the log larger."
+            )
+        self.times.offsets.append(result.physical_offset)
+        self.times.store_ms.append(result.store_timestamp_ms)
+        self._undispatched_bytes += result.size_bytes
+        if self._undispatched_bytes >= _DISPATCH_BYTES:
+            self._store.dispatch()
+            self._undispatched_bytes = 0
+        return result
+
+
+def _set_times(layout: StoreLayout, times: _Times, end_ms: int) -> None:
+    """Give each file the mtime that it would have: that of the last message in it, or pointed to by it."""
+    for path in sorted(layout.root.rglob("*")):
+        if path.is_file():
+            _set_time(path, end_ms)
+    log = sorted((layout.root / "commitlog").iterdir())
+    for path, behind in pairwise(log):
+        _set_time(path, times.at(int(behind.name) - 1))
+    for queue in iter_queues(layout.consumequeue):
+        for file in consume_queue.list_files(queue.path):
+            entry = consume_queue.last_entry((file,))
+            if entry is not None:
+                _set_time(file.path, times.at(entry.physical_offset))
+    for path in sorted(layout.index.iterdir()) if layout.index.is_dir() else ():
+        _set_time(path, read_header(path).end_timestamp_ms)
+
+
+def _set_time(path: Path, time_ms: int) -> None:
+    os.utime(path, ns=(time_ms * 1_000_000, time_ms * 1_000_000))

@@ -1,0 +1,150 @@
+"""Sample stores: what is in them, read as any store, and that the same request gives the same bytes."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from storage_engine.exceptions import BadInputError
+from storage_engine.model.sample import SampleRequest, SampleStore
+from storage_engine.rocketmq import consume_queue
+from storage_engine.rocketmq.broker_config import BrokerConfig, load_broker_config
+from storage_engine.rocketmq.codec import CODEC
+from storage_engine.rocketmq.consumer_offsets import consumer_offsets
+from storage_engine.rocketmq.delay_levels import waiting_in_levels
+from storage_engine.rocketmq.engine.engine_settings import settings_for
+from storage_engine.rocketmq.engine.recovering import preview_recovery
+from storage_engine.rocketmq.half_messages import undecided
+from storage_engine.rocketmq.index_file import lookup
+from storage_engine.rocketmq.layout import StoreLayout, resolve_layout
+from storage_engine.rocketmq.sample.writing import write_sample
+from storage_engine.rocketmq.store_times import LogFile
+
+END_MS = 1_795_000_000_000
+DAY_MS = 86_400_000
+SEGMENT_BYTES = 1 << 20
+
+
+def request(directory: Path, **changes: object) -> SampleRequest:
+    made = SampleRequest(directory, 4000, 3, 5, 1, END_MS, SEGMENT_BYTES)
+    return dataclasses.replace(made, **changes)  # type: ignore[arg-type]
+
+
+def contents(root: Path) -> dict[str, tuple[str, int]]:
+    """By path: the SHA-256 of the bytes, and the mtime."""
+    return {
+        str(path.relative_to(root)): (
+            hashlib.sha256(path.read_bytes()).hexdigest(),
+            path.stat().st_mtime_ns,
+        )
+        for path in sorted(root.rglob("*"))
+        if path.is_file()
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    written: SampleStore
+    config: BrokerConfig
+    layout: StoreLayout
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Sample:
+    written = write_sample(request(tmp_path_factory.mktemp("sample")))
+    config = load_broker_config(Path(written.configuration), root=Path(written.store))
+    return Sample(written, config, resolve_layout(config))
+
+
+def test_the_same_request_gives_the_same_bytes_and_another_seed_others(
+    sample: Sample, tmp_path: Path
+) -> None:
+    again = write_sample(request(tmp_path / "again"))
+    assert contents(Path(again.store)) == contents(Path(sample.written.store))
+    assert len(contents(Path(again.store))) > 30
+    other = write_sample(request(tmp_path / "other", seed=2))
+    log = f"commitlog/{0:020d}"
+    assert contents(Path(other.store))[log] != contents(Path(again.store))[log]
+
+
+def test_every_message_is_whole_and_has_its_place_in_a_queue(sample: Sample) -> None:
+    kinds: dict[str, int] = {}
+    queues: dict[tuple[str, int], list[int]] = {}
+    for path in sorted((sample.layout.root / "commitlog").iterdir()):
+        written = sample.written.log_bytes - int(path.name)
+        for table, _ in CODEC.decode(memoryview(path.read_bytes())[:written], int(path.name)):
+            for row in table.select(["kind", "topic", "queue_id", "queue_offset"]).to_pylist():
+                kinds[row["kind"]] = kinds.get(row["kind"], 0) + 1
+                if row["kind"] == "message":
+                    queues.setdefault((row["topic"], row["queue_id"]), []).append(row["queue_offset"])
+    assert kinds["message"] == sample.written.messages >= 4000
+    assert set(kinds) <= {"message", "blank"}
+    for (topic, queue_id), offsets in queues.items():
+        assert offsets == list(range(len(offsets)))
+        files = consume_queue.list_files(sample.layout.consumequeue / topic / str(queue_id))
+        entries = consume_queue.FORMAT.read_queue(files)
+        assert len(entries) == len(offsets)
+
+
+def test_a_recovery_finds_nothing_to_do(sample: Sample) -> None:
+    found = preview_recovery(sample.layout, settings_for(sample.config, sample.layout))
+    assert not found.crashed
+    assert (found.missing_messages, found.stray_entries, found.cut_messages) == (0, 0, 0)
+    assert found.log_end == sample.written.log_bytes
+
+
+def test_delayed_messages_and_transactions_are_pending_at_the_end(sample: Sample) -> None:
+    _, due = waiting_in_levels(sample.layout)
+    assert (due > END_MS).all()
+    log = [
+        LogFile(str(path), int(path.name), SEGMENT_BYTES)
+        for path in sorted((sample.layout.root / "commitlog").iterdir())
+    ]
+    halves = undecided(sample.layout, log)
+    assert len(due) >= 1
+    assert len(halves) >= 1
+    assert len(due) + len(halves) == sample.written.pending
+
+
+def test_some_groups_are_far_behind_and_no_group_is_ahead(sample: Sample) -> None:
+    rows = consumer_offsets(sample.layout).to_pylist()
+    lagging = set()
+    for row in rows:
+        files = consume_queue.list_files(sample.layout.consumequeue / row["topic"] / str(row["queue_id"]))
+        end = len(consume_queue.FORMAT.read_queue(files))
+        assert 0 <= row["committed_offset"] <= end
+        if row["committed_offset"] < 0.8 * end and not row["topic"].startswith("RMQ_SYS"):
+            lagging.add(row["group"])
+    assert len(lagging) == sample.written.lagging_groups == 2
+
+
+def test_files_have_the_mtimes_that_they_would_have(sample: Sample) -> None:
+    paths = sorted((sample.layout.root / "commitlog").iterdir())
+    times = [path.stat().st_mtime_ns // 1_000_000 for path in paths]
+    assert len(paths) == sample.written.log_files >= 4
+    assert times == sorted(times)
+    assert times[-1] == END_MS
+    assert END_MS - 5 * DAY_MS < times[0] < END_MS - 3 * DAY_MS
+
+
+def test_a_key_is_found_in_the_index(sample: Sample) -> None:
+    offsets = lookup(sample.layout, "orders", "SPC-0000000001", config=sample.config)
+    others = [lookup(sample.layout, topic, "SPC-0000000001", config=sample.config) for topic in ("payments",)]
+    assert len(offsets) + sum(map(len, others)) >= 1
+
+
+def test_a_directory_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+    with pytest.raises(BadInputError, match="new or empty"):
+        write_sample(request(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize("changes", [{"segment_bytes": 4096}, {"days": 30_000}])
+def test_what_no_store_can_be_is_refused(changes: dict[str, object], tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="Nothing was written"):
+        write_sample(request(tmp_path / "new", **changes))
+    assert not (tmp_path / "new").exists()
