@@ -2,10 +2,13 @@
 
 One message a call with asynchronous flush, batches of 32, and one message a call from four threads that wait
 for the disk each (SYNC_FLUSH). Each side puts for the same time into a new store, while it dispatches.
+
+Then both make the consume queues and the index of one log again, which is a sample store's.
 """
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import tempfile
 import threading
@@ -16,15 +19,19 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.common import Bench, report
+from storage_engine.model.sample import SampleRequest
 from storage_engine.rocketmq.broker_config import load_broker_config
 from storage_engine.rocketmq.engine.message_store import MessageStore, open_store
 from storage_engine.rocketmq.engine.new_message import NewBatch, NewMessage, PutStatus, encode_batch
+from storage_engine.rocketmq.engine.recovering import rebuild_queues
+from storage_engine.rocketmq.sample.writing import write_sample
 from tests.integration.jars import JAVA_PROJECTS, class_path, java
 
 BODY_BYTES = 1024
 BATCH = 32
 SECONDS = 4.0
 TURNS = 3
+REBUILT_MESSAGES = 400_000
 SETTINGS = {"mappedFileSizeCommitLog": 1 << 28, "maxHashSlotNum": 500_000, "maxIndexNum": 2_000_000}
 _PROPERTIES = b"KEYS\x01key\x02TAGS\x01tag\x02WAIT\x01true\x02"
 _OPENED = (
@@ -66,7 +73,35 @@ def run() -> list[Bench]:
             "java_per_second": round(float(np.median(theirs))),
         }
         benches.append(Bench(name, float(np.median(ours) / np.median(theirs)), must, detail))
-    return benches
+    return [*benches, _rebuild()]
+
+
+def _rebuild() -> Bench:
+    """Measure how long each takes from a log without queues until each message has its entries."""
+    ours, theirs = [], []
+    with tempfile.TemporaryDirectory() as directory:
+        work = Path(directory)
+        request = SampleRequest(work / "sample", REBUILT_MESSAGES, 16, 3, 1, 1_795_000_000_000, 1 << 28)
+        written = write_sample(request)
+        conf, store = Path(written.configuration), Path(written.store)
+        config = load_broker_config(conf, root=store)
+        for _ in range(TURNS):
+            for directory_name in ("consumequeue", "index"):
+                shutil.rmtree(store / directory_name, ignore_errors=True)
+            # As after a crash before anything was dispatched.
+            (store / "checkpoint").unlink(missing_ok=True)
+            (store / "abort").touch()
+            theirs.append(float(_java_says(work, "reput", str(conf))))
+            begin = time.perf_counter()
+            rebuild_queues(config)
+            ours.append(time.perf_counter() - begin)
+    log_mb = written.log_bytes / 1e6
+    detail: dict[str, float | int | str] = {
+        "messages": written.messages,
+        "ours_mb_per_second": round(log_mb / float(np.median(ours))),
+        "java_mb_per_second": round(log_mb / float(np.median(theirs))),
+    }
+    return Bench("engine_rebuild", float(np.median(theirs) / np.median(ours)), 1.0, detail)
 
 
 def _java(work: Path, threads: int, flush: str) -> float:
@@ -77,7 +112,10 @@ def _java(work: Path, threads: int, flush: str) -> float:
     }
     conf = work / "broker.conf"
     conf.write_text("".join(f"{key}={value}\n" for key, value in {**values, **SETTINGS}.items()))
-    words = ["measure", str(conf), str(threads), str(BODY_BYTES), str(SECONDS)]
+    return float(_java_says(work, "measure", str(conf), str(threads), str(BODY_BYTES), str(SECONDS)))
+
+
+def _java_says(work: Path, *words: str) -> str:
     command = [
         java(),
         *_OPENED,
@@ -89,7 +127,7 @@ def _java(work: Path, threads: int, flush: str) -> float:
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
     (said,) = (line for line in done.stdout.splitlines() if line.startswith("> "))
-    return float(said[2:])
+    return said[2:]
 
 
 def _measured(work: Path, threads: int, flush: str, put: Callable[[MessageStore, int], int]) -> float:

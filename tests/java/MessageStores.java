@@ -40,6 +40,8 @@ import org.apache.rocketmq.store.queue.ConsumeQueueInterface;
  *     and body and properties in hex. At last it stops the store, or ends at once.
  * <li>{@code measure CONF THREADS BODY-BYTES SECONDS} puts messages of that size into a new store from so many threads,
  *     and prints how many a second, after half as long that isn't counted.
+ * <li>{@code reput CONF} loads a store without queues whose broker crashed, which gives each message its entries, and
+ *     prints how many seconds it takes.
  * <li>{@code recover} loads each store and prints {@code CONF loaded max-offset topic/queue=next-offset …}.
  * </ul>
  */
@@ -55,6 +57,8 @@ public final class MessageStores {
         } else if (arguments[0].equals("measure")) {
             measure(Path.of(arguments[1]), Integer.parseInt(arguments[2]), Integer.parseInt(arguments[3]),
                 Double.parseDouble(arguments[4]));
+        } else if (arguments[0].equals("reput")) {
+            reput(Path.of(arguments[1]));
         } else {
             for (int i = 1; i < arguments.length; i++) {
                 recover(Path.of(arguments[i]));
@@ -126,6 +130,15 @@ public final class MessageStores {
             producer.join();
         }
         System.out.println("> " + counted.get() / seconds);
+    }
+
+    private static void reput(Path conf) throws Exception {
+        DefaultMessageStore store = store(conf);
+        long begin = System.nanoTime();
+        if (!store.load()) {
+            throw new IllegalStateException("can't load " + conf);
+        }
+        System.out.println("> " + (System.nanoTime() - begin) / 1e9);
     }
 
     private static MessageExtBrokerInner message(MessageExtBrokerInner message, String[] parts) throws Exception {

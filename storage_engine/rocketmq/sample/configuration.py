@@ -79,7 +79,9 @@ def files(ends: Ends, delivered: list[int], offsets: Offsets) -> dict[str, bytes
     levels = {level + 1: count for level, count in enumerate(delivered) if (SCHEDULE_TOPIC, level) in ends}
     return {
         **config_files(queues),
+        # Which of the two is read is the broker's enableLmq.
         "config/consumerOffset.json": _json({"offsetTable": offsets}),
+        "config/lmqConsumerOffset.json": _json({"offsetTable": offsets}),
         "config/delayOffset.json": _json({"offsetTable": levels}),
         "config/subscriptionGroup.json": _json(
             {"subscriptionGroupTable": {group: _group(group) for group in groups}, "forbiddenTable": {}}
