@@ -26,6 +26,8 @@ _UNVERIFIED = "tls_unverified"
 
 
 _NAMES = tuple(one.name for one in STORE_SETTINGS if one.live)
+_FLAGGED = ("deletes", "hold")
+"""Choices of two, whose option says the second one."""
 LIVE_OPTIONS = (
     *map(setting_option, _NAMES),
     GroupedOption(
@@ -67,6 +69,7 @@ def live_broker(values: Mapping[str, Any]) -> LiveBroker | None:
             raise click.UsageError(f"{', '.join(given)}: expected {expected} with it, found none.")
         return None
     tls = TLS_UNVERIFIED if values[_UNVERIFIED] else TLS_ON if said["tls"] else None
+    said |= {name: SETTINGS[name].choices[1] for name in _FLAGGED if said[name]}
     broker = live.live_broker({**said, "tls": tls}, _refuse, _shown)
     access_key = said["conn_id"] or ""
     secret_key = os.environ.get(SECRET_KEY, "") if access_key else ""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from storage_engine.model.broker import Broker
 from storage_engine.model.broker_store import BrokerStore, StoreSettings
+from storage_engine.model.store_settings import WE_DELETE
 
 if TYPE_CHECKING:
     from storage_engine.model.codec import RestoredConfig, SegmentCodec
@@ -42,7 +43,7 @@ class Kafka(Broker):
         return CODEC
 
     def cleans_up(self, live: LiveBroker | None) -> bool:
-        return False
+        return live is not None and live.deletes == WE_DELETE
 
     @property
     def age_settings(self) -> frozenset[str]:
@@ -75,7 +76,7 @@ class Kafka(Broker):
         if settings.live is not None:
             from storage_engine.kafka.live.live_store import open_live
 
-            return open_live(settings, settings.live)
+            return open_live(settings, settings.live, memory)
         from storage_engine.kafka.store import open_store
 
         return open_store(settings)

@@ -23,6 +23,7 @@ class LivePartition:
     :param own_settings: names of those that the topic itself has.
     :param replicas: nodes that have one, the preferred leader first.
     :param in_sync: those that follow (ISR).
+    :param leader_epoch: how often the partition has changed its leader, by who leads it.
     :param refused: what the cluster did not tell, and why, as a list of clauses.
     """
 
@@ -35,6 +36,7 @@ class LivePartition:
     own_settings: frozenset[str] = frozenset()
     replicas: tuple[int, ...] = ()
     in_sync: tuple[int, ...] = ()
+    leader_epoch: int | None = None
     refused: tuple[str, ...] = ()
 
 

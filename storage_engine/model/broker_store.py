@@ -309,6 +309,18 @@ class BrokerStore(ABC):
         """
         ...
 
+    @property
+    def removes_files_later(self) -> bool:
+        """Return whether files of deleted segments stay until the running broker gets round to them."""
+        return False
+
+    def deleted(self, segments: Sequence[Segment]) -> frozenset[SegmentId]:
+        """Return which of these segments are deleted: by default those whose own file is gone.
+
+        :raises BrokerError: a running broker has to say it, and can't be asked.
+        """
+        return frozenset(one.id for one in segments if not os.path.lexists(one.facts.path))
+
     def shield_need(self) -> ShieldNeed:
         """Return how large a shield has to be beside this broker, and whether there may be one; measures
         disks.

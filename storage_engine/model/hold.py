@@ -47,6 +47,12 @@ class DriftKind(StrEnum):
     """Somebody touched or removed what a hold rests on; a watch has mended it already."""
     FENCE_NOT_MENDED = "fence-not-mended"
     """A watch can't set the time of a segment that a hold rests on; the others of the fence stand."""
+    TOPIC_REPLACED = "topic-replaced"
+    """A topic was deleted and made again under its name, or is gone: what is held of it is no more."""
+    RECORDS_CUT = "records-cut"
+    """A log ends below what its replicas had: another leader has fewer records, or others."""
+    LEADER_MOVED = "leader-moved"
+    """Another replica leads a log, or other nodes have its replicas."""
     HOLD_LAPSED = "hold-lapsed"
     """Nobody renewed it in time; the broker was free to delete."""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from storage_engine.model.store_settings import TLS_OFF, TLS_UNVERIFIED
+from storage_engine.model.store_settings import BOUNDED, BROKER_DELETES, TLS_OFF, TLS_UNVERIFIED
 
 HOLD_HOURS = 24
 
@@ -54,6 +54,8 @@ class LiveBroker:
     :param may_change_settings: set cleanFileForciblyEnable=false while the store is held.
     :param hold_hours: a hold that isn't renewed for so long ends by itself.
     :param allow_same_disk: lake and journal may lie on a disk of the broker.
+    :param deletes: who deletes, of a kind whose broker can be left to it: the broker, or we what is proven.
+    :param hold: how such a broker is kept from deleting: bounded ends by itself, strict doesn't.
     """
 
     address: str = ""
@@ -71,6 +73,8 @@ class LiveBroker:
     may_change_settings: bool = False
     hold_hours: int = HOLD_HOURS
     allow_same_disk: bool = False
+    deletes: str = BROKER_DELETES
+    hold: str = BOUNDED
 
 
 def live_broker(
@@ -105,4 +109,6 @@ def live_broker(
         may_change_settings=bool(values["may_change_settings"]),
         hold_hours=values["hold_hours"] or HOLD_HOURS,
         allow_same_disk=bool(values["allow_same_disk"]),
+        deletes=values["deletes"] or BROKER_DELETES,
+        hold=values["hold"] or BOUNDED,
     )

@@ -60,6 +60,8 @@ class Reason(StrEnum):
     """Not all replicas that count have it yet."""
     COMPACTED = "compacted"
     """The broker's cleaner alone takes records from its log."""
+    NOT_ARCHIVABLE = "not-archivable"
+    """It has expired, and may not be archived yet, as where a transaction is open in it."""
     REMOTE_STORAGE = "remote-storage"
     """Its log is copied to remote storage, and the broker alone knows what is there."""
 

@@ -39,6 +39,8 @@ COMMON_ZONES = (
     "Europe/London",
 )
 """What the form proposes; any other zone of the IANA database will do as well."""
+BROKER_DELETES, WE_DELETE = DELETES = ("broker", "us")
+BOUNDED, STRICT = HOLDS = ("bounded", "strict")
 TLS_OFF, TLS_ON, TLS_UNVERIFIED = TLS = ("off", "on", "unverified")
 
 
@@ -323,6 +325,25 @@ STORE_SETTINGS = (
         Kind.FLAG,
         "Lake, journal, reports and temporary files may lie on a disk of the broker, which they can fill.",
         option="--allow-same-disk",
+        live=True,
+    ),
+    _broker_setting(
+        "deletes",
+        Kind.CHOICE,
+        "Of a store of Kafka, who deletes from it: its broker by its own rules, or us what is proven, with "
+        "its topics held.",
+        at_shell="A store of Kafka: hold its topics, and delete from it what is proven.",
+        option="--deletes-us",
+        choices=DELETES,
+        live=True,
+    ),
+    _broker_setting(
+        "hold",
+        Kind.CHOICE,
+        "Of a store of Kafka, how topics are held: bounded ends by itself; strict (-1) never does.",
+        at_shell="A store of Kafka: hold its topics by settings of -1, which never ends by itself.",
+        option="--hold-strict",
+        choices=HOLDS,
         live=True,
     ),
     StoreSetting(

@@ -195,6 +195,7 @@ REASONS: Mapping[str, tuple[str, str]] = {
         "Look for the replica that doesn't follow.",
     ),
     "compacted": ("the broker's cleaner alone takes records from its log", ""),
+    "not-archivable": ("it has expired, and may not be archived yet: the line says why", ""),
     "remote-storage": ("its broker deletes it by what remote storage has", ""),
 }
 """By the reason of a decision: the reason in words, and what to do where something is to be done."""

@@ -1,6 +1,6 @@
 """A cluster as confluent-kafka's AdminClient asks it: settings of the client, and answers or one error each.
 
-Nothing here changes a cluster. No message shows a setting's value that may be a secret.
+Nothing here decides anything. No message shows a setting's value that may be a secret.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ _SHUT_OUT_SECONDS = 2.0
 """How long another broker may still let us in."""
 _MOST_AT_ONCE = 500
 _BOOTSTRAP = "bootstrap.servers"
+_OURS = {"client.id": "storage-engine", "log_level": "0", "socket.timeout.ms": "10000"}
+"""Settings of every client; who names one of them wins."""
 _MAX_CONFIG_BYTES = 1 << 20
 _PYTHON_ONLY = frozenset({"error_cb", "stats_cb", "throttle_cb", "on_commit", "logger"})
 """Of a connection's extra: names of Python functions, which its own provider calls and nobody here."""
@@ -113,6 +115,7 @@ class Cluster:
         self._secrets = property_secrets(settings) | {settings[name] for name in _HIDDEN if name in settings}
         self._trouble = ""
         self._is_shut_out = False
+        self._settings = settings
         self.admin = self._connected(settings)
 
     def answer(self, what: str, future: Future[Answer]) -> Answer:
@@ -154,6 +157,20 @@ class Cluster:
                 except BrokerRefusedError as error:
                     yield key, error
 
+    def consumer_settings(self) -> dict[str, Any]:
+        """Return settings of a consumer that reads single records, commits nothing and joins no group."""
+        return {
+            **_OURS,
+            **self._settings,
+            "group.id": "storage-engine",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",
+            "isolation.level": "read_uncommitted",
+            "queued.min.messages": 1,
+            "max.partition.fetch.bytes": 1 << 16,
+            "error_cb": self._note,
+        }
+
     def described(self) -> DescribeClusterResult:
         """Return what the cluster says of itself.
 
@@ -165,9 +182,8 @@ class Cluster:
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import AdminClient
 
-        usual = {"client.id": "storage-engine", "log_level": "0", "socket.timeout.ms": "10000"}
         try:
-            return AdminClient({**usual, **settings, "error_cb": self._note})
+            return AdminClient({**_OURS, **settings, "error_cb": self._note})
         except KafkaException as error:
             said = self.shown(error.args[0].str())
             if _JAVA_ONLY in settings:

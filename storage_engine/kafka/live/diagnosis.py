@@ -12,7 +12,7 @@ from storage_engine.kafka.file_names import METADATA_TOPIC
 from storage_engine.kafka.layout import Node, read_node
 from storage_engine.kafka.live.client import TIMEOUT_SECONDS, Cluster
 from storage_engine.kafka.live.consumers import listed_groups
-from storage_engine.kafka.live.findings import live_findings, node_id_of
+from storage_engine.kafka.live.findings import live_findings, node_id_of, waiting_files
 from storage_engine.kafka.live.observe import observe
 from storage_engine.kafka.live.overlay import with_live
 from storage_engine.kafka.live.rights import lacking_rights
@@ -20,6 +20,7 @@ from storage_engine.kafka.server_properties import RETENTION_SETTINGS
 from storage_engine.model.broker_store import StoreSettings
 from storage_engine.model.diagnosis import BrokerDiagnosis, Finding, SettingFrom, SettingInEffect
 from storage_engine.model.live import LiveBroker
+from storage_engine.model.store_settings import WE_DELETE
 
 
 def diagnose_live(settings: StoreSettings, live: LiveBroker, now_ms: int) -> BrokerDiagnosis:
@@ -38,7 +39,11 @@ def diagnose_live(settings: StoreSettings, live: LiveBroker, now_ms: int) -> Bro
         known = with_live(node, facts, cluster.address)
         found.extend(live_findings(node, facts))
         topics = sorted({name.topic for name in names if not name.is_internal})
-        found.extend(one.finding for one in lacking_rights(cluster, topics, listed_groups(cluster)))
+        deleting = live.deletes == WE_DELETE
+        lacks = lacking_rights(cluster, topics, listed_groups(cluster), deleting=deleting)
+        found.extend(one.finding for one in lacks)
+        if deleting:
+            found.extend(waiting_files(known))
         shown.extend(_settings(cluster, node_id_of(node)))
         return known
 

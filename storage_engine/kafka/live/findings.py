@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import pairwise
 
 from storage_engine.kafka.layout import Node
 from storage_engine.kafka.live.overlay import is_same_topic
 from storage_engine.kafka.live_facts import LiveFacts, LivePartition
 from storage_engine.model.diagnosis import Finding, Severity, named_in_short
-from storage_engine.wording import count_text
+from storage_engine.wording import bytes_text, count_text
 
 
 def live_findings(node: Node, facts: LiveFacts) -> Iterator[Finding]:
@@ -59,6 +60,29 @@ def _partition(name: str, known: LivePartition, node_id: int | None) -> Iterator
             "no-replica",
             f"log {name}: node {node_id} has no replica of it by the cluster's word, only "
             f"{', '.join(map(str, known.replicas))}: it deletes the directory when it notices",
+        )
+
+
+def waiting_files(node: Node) -> Iterator[Finding]:
+    """Yield what lies below leaders' starts: it is deleted, and its files are still there.
+
+    :param node: with what its cluster says.
+    """
+    starts = {} if node.live is None else {name: one.log_start for name, one in node.live.partitions.items()}
+    waiting = [
+        (log.name.log, files.log.size_bytes)
+        for _, log in node.logs
+        for files, following in pairwise(log.segments)
+        if (start := starts.get(log.name.log)) is not None and following.base_offset <= start
+    ]
+    if waiting:
+        names = list(dict.fromkeys(name for name, _ in waiting))
+        yield Finding(
+            Severity.NOTE,
+            "waiting-files",
+            f"{bytes_text(sum(size for _, size in waiting))} of {named_in_short(names)} lie below where "
+            "their leaders begin: they are deleted, and the broker removes their files in its next round",
+            "wait for log.retention.check.interval.ms, and file.delete.delay.ms after that",
         )
 
 

@@ -1,21 +1,30 @@
 """A node beside its running cluster, as retention looks at it: files for what they say, the cluster for the
-rest. Nothing is held or deleted.
+rest. Held and deleted from where its settings say that we delete.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+from storage_engine import durable
+from storage_engine.clock import clock_ms
+from storage_engine.exceptions import GateRefusedError
 from storage_engine.kafka.file_names import METADATA_TOPIC
 from storage_engine.kafka.layout import Node
+from storage_engine.kafka.live import hold, release
 from storage_engine.kafka.live.client import Cluster
+from storage_engine.kafka.live.hold_state import load_state
 from storage_engine.kafka.live.observe import observe
-from storage_engine.kafka.live.overlay import with_live
-from storage_engine.kafka.store import KafkaStore, open_store
-from storage_engine.model.broker_store import StoreSettings
-from storage_engine.model.hold import HoldStatus
+from storage_engine.kafka.live.overlay import from_their_starts, with_first_settings, with_live
+from storage_engine.kafka.store import KafkaStore, SeenNode, open_store
+from storage_engine.model.broker_store import Remove, StoreSettings
+from storage_engine.model.hold import HoldMemory, HoldStatus
 from storage_engine.model.live import LiveBroker, RunningBroker
-from storage_engine.model.store import StoreSnapshot
+from storage_engine.model.plan import Decision, DependentFile, LogPlan, Plan, PlanRequest, Reason
+from storage_engine.model.store import Archivable, Segment, SegmentId, StoreSnapshot
+from storage_engine.model.store_settings import WE_DELETE
 from storage_engine.wording import count_text
 
 
@@ -24,9 +33,11 @@ class LiveKafkaStore(KafkaStore):
     """A node whose broker runs.
 
     :param live: how its cluster is reached.
+    :param memory: of its hold.
     """
 
     live: LiveBroker = field(default_factory=LiveBroker)
+    memory: HoldMemory | None = None
     _cluster: Cluster | None = None
 
     @property
@@ -52,20 +63,102 @@ class LiveKafkaStore(KafkaStore):
         # Not the base class's: a dataclass with slots is another class than the one that super() knows.
         return replace(KafkaStore.snapshot(self, now_ms), crashed=False)
 
+    def look(self, now_ms: int) -> SeenNode:
+        """Look at the node's logs; what a snapshot was made of stays."""
+        return self._look(now_ms)
+
+    @property
+    def _is_ours(self) -> bool:
+        return self.live.deletes == WE_DELETE
+
+    def renew_hold(self, now_ms: int) -> HoldStatus:
+        return hold.renew(self, now_ms) if self._is_ours else _LEFT_TO_ITS_BROKER
+
     def hold_status(self, now_ms: int) -> HoldStatus:
-        return HoldStatus(held=False, notices=("this version holds no store of Apache Kafka",))
+        return hold.look(self, now_ms) if self._is_ours else _LEFT_TO_ITS_BROKER
+
+    def end_hold(self, now_ms: int) -> HoldStatus:
+        return hold.end_hold(self, now_ms)
+
+    @contextmanager
+    def lock(self) -> Iterator[hold.LockedTopics]:
+        """The hold must stand before anything is decided on; it outlives the block.
+
+        :raises GateRefusedError: it can't be had, or its broker deletes by its own rules.
+        """
+        status = self.renew_hold(clock_ms())
+        if not status.held:
+            raise GateRefusedError("; ".join(status.notices))
+        yield hold.LockedTopics(status.notices)
+
+    def delete_segments(
+        self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
+    ) -> None:
+        if not self._is_ours:
+            raise GateRefusedError(f"{self.root}: {_LEFT_TO_ITS_BROKER.notices[0]}. Nothing was deleted.")
+        release.delete_segments(self, segments, meanwhile)
+
+    def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
+        """Decide as the broker would; where we delete, only what may be archived goes."""
+        found = KafkaStore.plan(self, snapshot, now_ms, request)
+        if not self._is_ours:
+            return found
+        archivable = self.archivable(snapshot)
+        return replace(found, logs=tuple(cut_to_archivable(log, archivable) for log in found.logs))
+
+    @property
+    def max_delete_batch(self) -> int | None:
+        return None
+
+    def dependents(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
+        """Return none: the broker deletes indexes with their segments."""
+        return ()
+
+    @property
+    def removes_files_later(self) -> bool:
+        return True
+
+    def deleted(self, segments: Sequence[Segment]) -> frozenset[SegmentId]:
+        return release.below_start(self, segments)
 
     def read_node(self, now_ms: int) -> Node:
-        return read_live_node(KafkaStore.read_node(self, now_ms), self.asked, now_ms)
+        node = read_live_node(KafkaStore.read_node(self, now_ms), self.asked, now_ms)
+        if not self._is_ours:
+            return node
+        return from_their_starts(with_first_settings(node, load_state(self.memory)))
 
 
-def open_live(settings: StoreSettings, live: LiveBroker) -> LiveKafkaStore:
+def cut_to_archivable(plan: LogPlan, archivable: Archivable) -> LogPlan:
+    """Return a log's plan in which nothing goes from the first segment on that may not be archived."""
+    may = {segment.id for segment in archivable.segments}
+    why = archivable.kept_out.get(plan.log, "its broker doesn't say that it may be archived")
+    decisions: list[Decision] = []
+    kept = False
+    for one in plan.decisions:
+        if not one.deletes or (not kept and one.segment.id in may):
+            decisions.append(one)
+        elif kept:
+            decisions.append(Decision(one.segment, Reason.BEHIND_KEPT, "an older segment of its log stays"))
+        else:
+            kept = True
+            decisions.append(
+                Decision(one.segment, Reason.NOT_ARCHIVABLE, f"it may not be archived yet: {why}")
+            )
+    return LogPlan(plan.log, tuple(decisions))
+
+
+_LEFT_TO_ITS_BROKER = HoldStatus(
+    held=False, notices=("its broker deletes by its own rules, so nothing is held or deleted by us",)
+)
+
+
+def open_live(settings: StoreSettings, live: LiveBroker, memory: HoldMemory | None = None) -> LiveKafkaStore:
     """Open a node beside its running cluster.
 
     :raises BadInputError: there is none, or the client's settings can't be used.
     :raises MissingExtraError: the client isn't installed.
     """
-    return LiveKafkaStore(open_store(settings).root, live=live)
+    return LiveKafkaStore(open_store(settings).root, live=live, memory=memory)
 
 
 def read_live_node(node: Node, cluster: Cluster, now_ms: int) -> Node:

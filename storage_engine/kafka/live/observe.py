@@ -36,9 +36,12 @@ def observe(cluster: Cluster, partitions: Collection[PartitionDirectory], now_ms
         if one.partition in topics[one.topic].partitions or topics[one.topic].refused
     }
     led = [one for one in partitions if (known := asked.get(one.log)) and known.leader is not None]
-    for name, refused, offsets in _offsets(cluster, led):
+    for name, refused, offsets, epochs in _offsets(cluster, led):
         for log, offset in offsets.items():
             asked[log] = replace(asked[log], **{name: offset})  # type: ignore[arg-type]
+        if name == "high_watermark":
+            for log, epoch in epochs.items():
+                asked[log] = replace(asked[log], leader_epoch=epoch)
         for log, why in refused.items():
             asked[log] = replace(asked[log], refused=(*asked[log].refused, f"{name}: {why}"))
     return LiveFacts(now_ms, described.cluster_id or "", asked)
@@ -126,8 +129,8 @@ _MASK = (1 << 64) - 1
 
 def _offsets(
     cluster: Cluster, partitions: Sequence[PartitionDirectory]
-) -> Iterable[tuple[str, Mapping[str, str], Mapping[str, int]]]:
-    """Yield, for each kind of offset, its name, why it is refused by log, and what it is by log.
+) -> Iterable[tuple[str, Mapping[str, str], Mapping[str, int], Mapping[str, int]]]:
+    """Yield, for each kind of offset, its name, why it is refused by log, what it is by log, and its epoch.
 
     The log's start is asked for last: it only grows, so that what lies below it is gone for sure.
     """
@@ -149,10 +152,13 @@ def _offsets(
 
         refused: dict[str, str] = {}
         offsets: dict[str, int] = {}
+        epochs: dict[str, int] = {}
         for key, answer in cluster.answers("offsets of partitions", keys, ask):
             log = f"{key.topic}-{key.partition}"
             if isinstance(answer, BrokerRefusedError):
                 refused[log] = answer.remark
             else:
                 offsets[log] = answer.offset
-        yield name, refused, offsets
+                if answer.leader_epoch is not None:
+                    epochs[log] = answer.leader_epoch
+        yield name, refused, offsets, epochs

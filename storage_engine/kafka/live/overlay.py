@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from storage_engine.exceptions import NotOnBrokerError, StorageEngineError
 from storage_engine.kafka.layout import LogDirectory, Node, PartitionLog
+from storage_engine.kafka.live.hold_state import HoldState
 from storage_engine.kafka.live_facts import LiveFacts, LivePartition
 from storage_engine.kafka.partition_metadata import NAME as PARTITION_METADATA
 from storage_engine.kafka.partition_metadata import read_topic_id
@@ -35,6 +36,50 @@ def with_live(node: Node, facts: LiveFacts, address: str) -> Node:
     }
     directories = tuple(_directory(directory, same) for directory in node.directories)
     return replace(node, directories=directories, live=replace(facts, partitions=same))
+
+
+def with_first_settings(node: Node, state: HoldState | None) -> Node:
+    """Return a node whose topics have the settings that they had before we held them: by these it is decided
+    what has expired.
+    """
+    if state is None or node.live is None:
+        return node
+    partitions = dict(node.live.partitions)
+    topics = {log.name.log: log.name.topic for _, log in node.logs}
+    for name, known in partitions.items():
+        first = {
+            held.key: str(held.original.value)
+            for held in state.settings
+            if held.topic == topics.get(name) and held.topic_id == str(known.topic_id)
+            if known.topic_settings is not None
+            and known.topic_settings.get(held.key) in {str(value) for value in held.ours}
+        }
+        if first and known.topic_settings is not None:
+            partitions[name] = replace(known, topic_settings={**known.topic_settings, **first})
+    return replace(node, live=replace(node.live, partitions=partitions))
+
+
+def from_their_starts(node: Node) -> Node:
+    """Return a node without the segments that lie below where their leaders begin: they are deleted, though
+    the broker removes their files later.
+    """
+
+    def left(log: PartitionLog, start: int | None) -> PartitionLog:
+        if start is None:
+            return log
+        ends = [following.base_offset for following in log.segments[1:]]
+        gone = sum(end <= start for end in ends)
+        return replace(log, segments=log.segments[gone:]) if gone else log
+
+    known = {} if node.live is None else node.live.partitions
+    starts = {name: one.log_start for name, one in known.items()}
+    return replace(
+        node,
+        directories=tuple(
+            replace(directory, logs=tuple(left(log, starts.get(log.name.log)) for log in directory.logs))
+            for directory in node.directories
+        ),
+    )
 
 
 def is_same_topic(log: PartitionLog, known: LivePartition) -> bool:

@@ -1,4 +1,4 @@
-"""What an account lacks to see all of a node's partitions and their consumers, by the cluster's own word."""
+"""What an account lacks to see a node's partitions, or to hold and delete, by the cluster's own word."""
 
 from __future__ import annotations
 
@@ -13,26 +13,32 @@ from storage_engine.model.diagnosis import Finding, Severity, named_in_short
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """A right that looking takes.
+    """A right that looking takes, or deleting.
 
     :param resource: cluster, topic or group.
     :param operation: as Kafka's tools call it.
-    :param shows: what is unknown without it, as the end of a sentence.
+    :param without: what follows where it is missing, as a clause.
     """
 
     resource: str
     operation: str
-    shows: str
+    without: str
 
 
 RIGHTS = (
-    Right("cluster", "Describe", "which consumer groups there are"),
-    Right("cluster", "DescribeConfigs", "the settings of this node"),
-    Right("topic", "Describe", "leader, replicas and offsets of their partitions"),
-    Right("topic", "DescribeConfigs", "how long their records stay"),
-    Right("group", "Describe", "how far they have read"),
+    Right("cluster", "Describe", "it isn't known which consumer groups there are"),
+    Right("cluster", "DescribeConfigs", "the settings of this node aren't known"),
+    Right("topic", "Describe", "leader, replicas and offsets of their partitions aren't known"),
+    Right("topic", "DescribeConfigs", "it isn't known how long their records stay"),
+    Right("group", "Describe", "it isn't known how far they have read"),
 )
 """All of them change nothing."""
+DELETING_RIGHTS = (
+    Right("topic", "AlterConfigs", "they can't be held, and nothing of them is deleted"),
+    Right("topic", "Delete", "nothing of them is deleted"),
+    Right("topic", "Read", "it can't be shown that their leaders have what is archived: nothing is deleted"),
+)
+"""Those that holding and deleting take beside these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,24 +64,28 @@ class Lack:
         return Finding(
             Severity.WARNING,
             "rights",
-            f"the account lacks {operation} on {on}; so it isn't known {self.right.shows}",
+            f"the account lacks {operation} on {on}; so {self.right.without}",
             f"grant it: kafka-acls --add --allow-principal User:NAME --operation {operation} {target}",
         )
 
 
-def lacking_rights(cluster: Cluster, topics: Sequence[str], groups: Sequence[str]) -> tuple[Lack, ...]:
+def lacking_rights(
+    cluster: Cluster, topics: Sequence[str], groups: Sequence[str], *, deleting: bool = False
+) -> tuple[Lack, ...]:
     """Ask which rights the account lacks; a topic or group that the cluster doesn't know asks for none.
 
+    :param deleting: also those that holding and deleting take.
     :raises BrokerUnavailableError: nobody answers.
     """
+    rights = (*RIGHTS, *DELETING_RIGHTS) if deleting else RIGHTS
     found: dict[Right, list[str]] = {}
     for resource, name, operations in _granted(cluster, topics, groups):
-        for right in RIGHTS:
+        for right in rights:
             if right.resource == resource and _key(right.operation) not in operations:
                 found.setdefault(right, []).append(name)
     return tuple(
         Lack(right, () if right.resource == "cluster" else tuple(sorted(found[right])))
-        for right in RIGHTS
+        for right in rights
         if right in found
     )
 

@@ -50,19 +50,20 @@ def monitor(store: AnyStore, run_key: str) -> MonitorResult:
 
     :raises BrokerError: the running broker can't be asked.
     """
-    is_live = managed_of(store).is_live
+    managed = managed_of(store)
+    holds = managed.is_live and managed.cleans_up
     # First, as drift of a hold can't be told any more once it is renewed.
     try:
         context = open_context(store)
         sensed = sense(context)
     except (StorageEngineError, OSError):
-        if is_live:
+        if holds:
             # Whatever can't be told of the store, a hold that isn't renewed ends.
             with suppress(StorageEngineError):
                 hold(store, run_key=run_key)
         raise
     status, alarms = None, list(sensed.alarms)
-    if is_live:
+    if holds:
         try:
             status = hold(context, run_key=run_key).status
         except GateRefusedError as error:

@@ -8,7 +8,6 @@ instant and run again, it goes on where it stopped.
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
@@ -59,6 +58,13 @@ from storage_engine.retention.steps.context import (
     open_context,
     refuse_dry_run,
 )
+from storage_engine.retention.steps.deleted_later import (
+    bytes_that_wait,
+    deleted_from,
+    deleted_of,
+    left_of,
+    waiting_notices,
+)
 from storage_engine.retention.steps.half_gone import finish_removals
 from storage_engine.retention.steps.holding import keep_held
 from storage_engine.retention.steps.judging import (
@@ -92,7 +98,7 @@ class Kept:
 class ReleaseResult:
     """:param deleted: by this run, or set aside in its quarantine.
     :param deleted_by_others: approved segments that another of our runs deleted meanwhile.
-    :param freed_bytes: 0 while what went lies in the run's quarantine.
+    :param freed_bytes: 0 while what went lies in the run's quarantine; without what the broker removes later.
     :param new_min_offset: where the log begins now; None: the plan has several logs.
     :param notices: what could not be checked while the store was taken.
     :param unread: what consumers lose by it, as it was right before.
@@ -211,10 +217,11 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
         remove = remover(context, run, facts, held.lease, now_ms, begin=bool(judged.verdicts))
         _flush_directories(context, held.snapshot)
         planned = {segment.id for segment in plan.to_delete}
+        watched = deleted_from(context, held.snapshot, planned)
         try:
             stopped = _delete_all(context, run, judged.verdicts, unseen, proofs, held.lease, remove)
         finally:
-            check_kept(held.snapshot, planned)
+            check_kept(watched, planned)
         deleted, _ = releases(context.journal.events(run, Step.RELEASE))
         refusals = (*stopped, *judged.refusals)
         require_one(refusals, {release.log for release in deleted.values()})
@@ -222,7 +229,7 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
         shielded = drop_released(context, run, proofs)
         left = context.snapshot(now_ms)
         done_now = {one.segment.id for one in judged.verdicts} & {one.segment.id for one in deleted.values()}
-        check_left(held.snapshot, left, planned, done_now)
+        check_left(watched, left, planned, done_now)
         aside = frees_nothing(quarantine_of(context.journal, run))
     names = {log.log for log in plan.logs}
     offsets = {log.name: log.min_offset for log in left.logs if log.name in names}
@@ -234,13 +241,14 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
         gone={release.segment.id for release in (*deleted.values(), *settled.others)},
     )
     unread = released_unread(context, run) or Unread()
+    waiting_bytes = 0 if aside else bytes_that_wait([one.segment for one in deleted.values()])
     return ReleaseResult(
         run_key=run.run_key,
         digest=plan.digest,
         deleted=tuple(deleted.values()),
         deleted_by_others=settled.others,
         kept=tuple(Kept(*one.segment.id, one.reason, one.detail) for one in accounted.stay),
-        freed_bytes=0 if aside else sum(release.segment.disk_bytes for release in deleted.values()),
+        freed_bytes=0 if aside else sum(one.segment.disk_bytes for one in deleted.values()) - waiting_bytes,
         new_min_offset=of_only_log(offsets),
         notices=tuple(
             dict.fromkeys(
@@ -254,6 +262,7 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
                     *shielded,
                     *lag_notices(context, run),
                     *unread.notices,
+                    *waiting_notices(waiting_bytes),
                 )
             )
         ),
@@ -350,15 +359,14 @@ def _delete(
     entries = [_entry(verdict, proofs, context.record) for verdict in verdicts]
     said = [(entry.subject, to_jsonable(entry)) for entry in entries]
     context.journal.record(run, Step.RELEASE, Phase.INTENT, said, lease=lease)
+    segments = [verdict.segment for verdict in verdicts]
     try:
-        segments = [verdict.segment for verdict in verdicts]
         with package_errors(context.store.broker, "delete segments", _MAY_GO):
             context.broker.delete_segments(segments, lambda: context.journal.renew(lease), remove)
     except ChangedUnderUsError as error:
+        deleted = deleted_of(context, segments) if error.path else frozenset()
         gone = {
-            one.subject: one
-            for one in entries
-            if error.path not in ("", one.facts.path) and not os.path.lexists(one.facts.path)
+            one.subject: one for one in entries if one.facts.path != error.path and one.segment.id in deleted
         }
         if gone:
             record_gone(context, run, list(gone.values()))
@@ -367,7 +375,7 @@ def _delete(
         context.journal.record(run, Step.RELEASE, Phase.ERROR, withdrawn)
         raise
     # What isn't known to be gone keeps its intent alone: a run that goes on looks at it again.
-    check_gone(context.store.broker, segments)
+    check_gone(context.store.broker, left_of(context, segments))
     context.journal.record(run, Step.RELEASE, Phase.RESULT, said)
 
 

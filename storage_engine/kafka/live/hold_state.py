@@ -1,0 +1,110 @@
+"""What a hold of topics rests on, as it is remembered.
+
+Everything in a :class:`HoldState` was durable in the journal before it was done to the cluster: whoever comes
+after a kill knows each setting's first value, and how far each log was released.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from storage_engine.exceptions import BadInputError, GateRefusedError
+from storage_engine.model.hold import HoldMemory
+from storage_engine.model.jsonable import from_jsonable, to_jsonable
+
+RETENTION_MS: Final = "retention.ms"
+RETENTION_BYTES: Final = "retention.bytes"
+HELD_SETTINGS: Final = (RETENTION_MS, RETENTION_BYTES)
+"""Of a topic: by them alone its records expire."""
+UNLIMITED: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSetting:
+    """A setting of a topic, as the cluster says it.
+
+    :param value: that is in effect.
+    :param is_own: the topic has it itself; otherwise it is its brokers'.
+    """
+
+    value: int
+    is_own: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HeldSetting:
+    """A setting that we changed, or are about to.
+
+    :param topic_id: of the topic; another one of its name is another topic, which we never changed.
+    :param original: what was in effect before; restored by deleting it where it wasn't the topic's own.
+    :param ours: values that it may have if nobody else changed it; the last one is what it is to have.
+    :param is_set: the cluster said so. Otherwise it may still be as it was.
+    :param counts_from_ms: from when on it holds for sure: brokers apply a change later than they show it.
+    """
+
+    topic: str
+    topic_id: str
+    key: str
+    original: TopicSetting
+    ours: tuple[int, ...]
+    is_set: bool
+    counts_from_ms: int
+
+    def is_ours(self, found: TopicSetting) -> bool:
+        """Return whether nobody but us has changed the setting."""
+        return (found.is_own and found.value in self.ours) or (not self.is_set and found == self.original)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownLog:
+    """A held log when it was last looked at. The offsets are its leader's.
+
+    :param let_go: up to where we have released it, or are about to; -1: not at all.
+    """
+
+    topic_id: str
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    log_start: int
+    high_watermark: int
+    let_go: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class HoldState:
+    """Everything that has to be known again after a kill.
+
+    :param logs: by name, those that are held.
+    """
+
+    looked_at_ms: int = 0
+    settings: tuple[HeldSetting, ...] = ()
+    logs: Mapping[str, KnownLog] = field(default_factory=dict)
+
+    def setting(self, topic: str, key: str) -> HeldSetting | None:
+        """Return what we did to a setting; None: nothing."""
+        return next((one for one in self.settings if (one.topic, one.key) == (topic, key)), None)
+
+
+def load_state(memory: HoldMemory | None) -> HoldState | None:
+    """
+    :raises GateRefusedError: what is remembered isn't what this release writes.
+    """
+    saved = None if memory is None else memory.load()
+    if saved is None:
+        return None
+    try:
+        return from_jsonable(HoldState, saved, "the hold in the journal")
+    except BadInputError as error:
+        raise GateRefusedError(
+            f"{error}. Nothing was changed. Use the release of Storage Engine that made the hold, to "
+            "unmanage the store with it."
+        ) from error
+
+
+def save_state(memory: HoldMemory, state: HoldState | None) -> None:
+    """Durable when it returns."""
+    memory.save(None if state is None else to_jsonable(state))

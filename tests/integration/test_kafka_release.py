@@ -1,0 +1,191 @@
+"""Proven records go from a real broker, and nothing else: through the gate, in one run, by its own call."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import OffsetSpec
+
+from storage_engine.clock import clock_ms
+from storage_engine.lake.catalog import open_lake
+from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.scan import read_rows
+from storage_engine.project.kafka import Kafka
+from tests.integration.kafka_broker import (
+    SECONDS,
+    VERSIONS,
+    admin_of,
+    make_topics,
+    produce,
+    running_kafka,
+)
+from tests.services.command_line import Outcome, run_command
+
+pytestmark = [pytest.mark.integration, pytest.mark.again]
+
+INTERVAL_MS = 1000
+HOUR_MS = 3_600_000
+SETTINGS = {
+    "log.retention.check.interval.ms": INTERVAL_MS,
+    "log.initial.task.delay.ms": 0,
+    "file.delete.delay.ms": 1000,
+    "offsets.topic.num.partitions": 1,
+    "transaction.state.log.num.partitions": 1,
+}
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def version(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
+    return found
+
+
+@pytest.fixture
+def kafka(version: str, tmp_path: Path) -> Iterator[Kafka]:
+    with running_kafka(tmp_path / "kafka", version, SETTINGS) as node:
+        yield node
+
+
+def small(version: str) -> dict[str, int]:
+    return {"segment_bytes" if version.startswith("3.") else "internal_segment_bytes": 20_000}
+
+
+def values(first: int, count: int) -> list[bytes]:
+    return [b"%d " % number + b"x" * 1000 for number in range(first, first + count)]
+
+
+def old(kafka: Kafka, topic: str, first: int, count: int, age_ms: int = 2 * HOUR_MS) -> None:
+    made_ms = clock_ms() - age_ms
+    produce(kafka.address, topic, values(first, count), timestamp_ms=made_ms, key=b"k", batch_num_messages=1)
+
+
+def served(kafka: Kafka, topic: str) -> dict[int, bytes]:
+    """Return what a consumer gets from the beginning on."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": kafka.address,
+            "group.id": "reader",
+            "isolation.level": "read_uncommitted",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "log_level": 0,
+        }
+    )
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found: dict[int, bytes] = {}
+    deadline = time.monotonic() + SECONDS
+    try:
+        while time.monotonic() < deadline:
+            message = consumer.poll(1.0)
+            if message is None:
+                continue
+            if message.error():
+                break
+            found[message.offset()] = message.value()
+    finally:
+        consumer.close()
+    return found
+
+
+def in_lake(lake: Path, topic: str) -> dict[int, bytes]:
+    from pyiceberg.expressions import AlwaysTrue
+
+    rows = read_rows(
+        open_lake(LakeConfig.local(lake)).messages(), AlwaysTrue(), ["topic", "offset", "kind", "value"]
+    ).to_pylist()
+    return {row["offset"]: row["value"] for row in rows if row["topic"] == topic and row["kind"] == "message"}
+
+
+def start_of(kafka: Kafka, topic: str) -> int:
+    admin = admin_of(kafka.address)
+    (found,) = admin.list_offsets({TopicPartition(topic, 0): OffsetSpec.earliest()}).values()
+    return int(found.result(SECONDS).offset)
+
+
+def command(kafka: Kafka, lake: Path, *words: object) -> Outcome:
+    name, *rest = words
+    live = ("--broker", kafka.address, "--deletes-us", "--allow-same-disk")
+    return run_command(str(name), kafka.server_properties, "--lake", lake, *live, *rest)
+
+
+def until_held(kafka: Kafka, lake: Path) -> None:
+    deadline = time.monotonic() + SECONDS
+    while (done := command(kafka, lake, "hold", "--json")).exit_code:
+        assert time.monotonic() < deadline, done.err + done.out
+        time.sleep(INTERVAL_MS / 1000)
+
+
+def said(done: Outcome) -> dict[str, Any]:
+    assert done.exit_code == 0, done.err + done.out
+    found: dict[str, Any] = done.json
+    return found
+
+
+def wait_until_gone(files: list[Path]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while left := [path for path in files if path.exists()]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.2)
+
+
+def test_what_is_proven_goes_and_all_else_is_served(kafka: Kafka, version: str, tmp_path: Path) -> None:
+    make_topics(kafka.address, "orders", "payments", retention_ms=HOUR_MS + 30_000, **small(version))
+    make_topics(kafka.address, "audit", cleanup_policy="compact", **small(version))
+    # The first ones are not expired yet, or the broker would have them before they are held.
+    expired_ms = clock_ms() + 30_000
+    for topic in ("orders", "payments"):
+        old(kafka, topic, 0, 20, HOUR_MS)
+    old(kafka, "audit", 0, 60)
+    lake = tmp_path / "lake"
+    assert run_command("init-lake", "--broker-type", "kafka", "--lake", lake).exit_code == 0
+    until_held(kafka, lake)
+    old(kafka, "orders", 20, 80)
+    producer = Producer(
+        {
+            "bootstrap.servers": kafka.address,
+            "transactional.id": "t",
+            "transaction.timeout.ms": 600_000,
+            "batch.num.messages": 1,
+            "log_level": 0,
+        }
+    )
+    producer.init_transactions(SECONDS)
+    old(kafka, "payments", 20, 50)
+    producer.begin_transaction()
+    for value in values(70, 50):
+        producer.produce("payments", value, partition=0, timestamp=clock_ms() - 2 * HOUR_MS)
+    producer.flush(SECONDS)
+    before = {topic: served(kafka, topic) for topic in ("orders", "payments")}
+    time.sleep(max(0, expired_ms + 1000 - clock_ms()) / 1000)
+    files = sorted((Path(kafka.server_properties).parent / "data" / "orders-0").glob("*.log"))
+    done = said(command(kafka, lake, "clean", "--json"))
+    report = done["report"]
+    assert report["outcome"] == "done", report
+    assert start_of(kafka, "orders") == int(files[-1].stem)
+    # Nothing from an open transaction on.
+    assert 0 < start_of(kafka, "payments") <= 70
+    assert start_of(kafka, "audit") == 0
+    for topic, records in before.items():
+        first = start_of(kafka, topic)
+        assert served(kafka, topic) == {at: value for at, value in records.items() if at >= first}
+        archived = in_lake(lake, topic)
+        assert {at: archived[at] for at in records if at < first} == {
+            at: value for at, value in records.items() if at < first
+        }
+    wait_until_gone(files[:-1])
+    producer.commit_transaction(SECONDS)
+    old(kafka, "payments", 121, 30)
+    said(command(kafka, lake, "clean", "--json"))
+    # The marker of the commit is of now, and keeps its segment; it may come behind some of the last records.
+    assert 70 < start_of(kafka, "payments") <= 150
+    assert said(command(kafka, lake, "validate", "--json"))
+    command(kafka, lake, "unmanage")
+    # It goes on writing, and its offsets go on.
+    old(kafka, "orders", 100, 1, 0)
+    assert max(served(kafka, "orders")) == 100
