@@ -21,6 +21,7 @@ from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.export import ExportFormat, check_topic, export_messages
 from storage_engine.lake.receipts import list_stores
+from storage_engine.lake.replica_coverage import receipts_of_replicas
 from storage_engine.lake.restore import archived_in
 from storage_engine.lake.restore import restore as restore_segments
 from storage_engine.lake.restore_span import LineageRange, Span, choose, other_lineages
@@ -107,7 +108,7 @@ def restore(
     )
     everything = archived_in(lake, second, store_id)
     found = [row for row in everything if lineage in (None, row.lineage) and log in (None, row.log)]
-    chosen = choose(found, span, store_id, lake.location)
+    chosen = choose(found, span, store_id, lake.location, receipts_of_replicas(lake, found))
     others = other_lineages(everything, chosen)
     with progress("Restoring", sum(receipt.size_bytes for receipt in chosen)) as advance:
         restored = restore_segments(

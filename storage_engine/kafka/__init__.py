@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from storage_engine.model.inspection import Inspection
     from storage_engine.model.lag_job import LagJob, LagRequest
     from storage_engine.model.live import LiveBroker, RunningBroker
+    from storage_engine.model.receipt import Receipt
     from storage_engine.model.store import StoreSnapshot
 
 
@@ -57,6 +58,11 @@ class Kafka(Broker):
 
     def segment_path(self, log: str, base_offset: int) -> str:
         return f"{log}/{base_offset:020d}.log"
+
+    def continues(self, left: Receipt, right: Receipt) -> bool:
+        from storage_engine.kafka.restored_log import continues
+
+        return continues(left, right)
 
     def restored_config(self, serving: Sequence[Path]) -> RestoredConfig | None:
         """Make a log directory for nodes by their ``server.properties``; for none, segments alone."""

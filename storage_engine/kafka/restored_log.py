@@ -86,6 +86,19 @@ def epochs_of(rows: Sequence[Receipt]) -> tuple[LeaderEpoch, ...]:
     return tuple(found)
 
 
+def continues(left: Receipt, right: Receipt) -> bool:
+    """Return whether the leaders' epochs of two adjacent segments are of one course of the log.
+
+    Where an unclean election made two courses, the epoch at the offset between them differs.
+    """
+    before, after = list(_known_epochs(left)), list(_known_epochs(right))
+    if left.log_id is None or left.log_id != right.log_id or not before or not after:
+        return False
+    begins_there = after[0].start_offset == right.base_offset
+    later = begins_there and after[0].epoch > before[-1].epoch
+    return later or after[0].epoch == before[-1].epoch
+
+
 def _known_epochs(row: Receipt) -> Iterator[LeaderEpoch]:
     known = row.known.get("leader_epochs")
     if not isinstance(known, list):

@@ -105,6 +105,17 @@ def replica_receipts(
     return found
 
 
+def receipts_of_replicas(lake: Lake, rows: Sequence[Receipt]) -> tuple[Receipt, ...]:
+    """Return other stores' receipts of a store's logs: what a replica had archived wasn't archived again.
+
+    :param rows: of one store.
+    :raises LakeUnavailableError: the table can't be read.
+    """
+    logs = {row.log_id: _ALL_OFFSETS for row in rows if row.log_id is not None}
+    found = replica_receipts(lake, rows[0].store_id, logs) if logs else {}
+    return tuple(row for of_log in found.values() for row in of_log)
+
+
 def replica_spans(
     lake: Lake, rows: Sequence[Receipt], ranges: Sequence[RangeStatus]
 ) -> tuple[ReplicaSpan, ...]:

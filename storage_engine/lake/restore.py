@@ -27,6 +27,7 @@ from storage_engine.lake.chain import receipt_name, row_fault
 from storage_engine.lake.data_file import WindowMemory
 from storage_engine.lake.elsewhere import in_either
 from storage_engine.lake.receipts import receipts
+from storage_engine.lake.replica_coverage import receipts_of_replicas
 from storage_engine.lake.restore_span import Span, choose
 from storage_engine.lake.restore_target import RestoreTarget, restore_target
 from storage_engine.lake.restored_config import (
@@ -87,6 +88,8 @@ def restore(
     Beside them goes the configuration that their broker needs to serve them and to leave alone what it
     did long ago; it comes last, so where it is whole, the restore is.
 
+    What replicas of its logs have archived in its place, comes from their receipts.
+
     :param second: where segments are taken from that the lake lacks, or whose receipts don't hold there.
     :param span: None: everything the lake has.
     :param lineage: None: the newest.
@@ -101,7 +104,7 @@ def restore(
     """
     name = Path(to_dir)
     found = archived_in(lake, second, store_id, lineage=lineage, log=log)
-    chosen = choose(found, span or Span(), store_id, lake.location)
+    chosen = choose(found, span or Span(), store_id, lake.location, receipts_of_replicas(lake, found))
     _check_receipts(chosen)
     config = find_broker(chosen[0].broker).restored_config(serving)
     refuse_target_inside_store(name)
@@ -168,7 +171,8 @@ class _Source:
         self._tables = [each.messages() for each in (lake, second) if each is not None]
         # Asked once: each time costs a look at every file that the table has.
         self._untouched = [untouched_files(table, chosen) for table in self._tables]
-        self._in_first = {row.row_hash for row in receipts(lake, chosen[0].store_id)}
+        stores = {row.store_id for row in chosen}
+        self._in_first = {row.row_hash for store_id in stores for row in receipts(lake, store_id)}
         self._queues: dict[str, pa.Table] = {}
         self._per_thread = threading.local()
 

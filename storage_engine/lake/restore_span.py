@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 
+from storage_engine.brokers import find_broker
 from storage_engine.exceptions import RestoreError
 from storage_engine.model.receipt import Receipt
 from storage_engine.wording import time_text
@@ -50,9 +51,13 @@ class LineageRange:
     end_offset: int
 
 
-def choose(found: Sequence[Receipt], span: Span, store_id: str, location: str) -> tuple[Receipt, ...]:
+def choose(
+    found: Sequence[Receipt], span: Span, store_id: str, location: str, replicas: Sequence[Receipt] = ()
+) -> tuple[Receipt, ...]:
     """The segments that a span touches, of each log's newest lineage in ``found``, without a hole in any log.
 
+    :param replicas: of other stores, receipts of the same logs: they stand for what the store lacks between,
+        before and behind its own, where they join them without a hole.
     :raises RestoreError: when there are none, or a segment in between is missing.
     """
     chosen: list[Receipt] = []
@@ -60,6 +65,7 @@ def choose(found: Sequence[Receipt], span: Span, store_id: str, location: str) -
         of_log = list(rows)
         newest = max(receipt.lineage for receipt in of_log)
         of_log = [receipt for receipt in of_log if receipt.lineage == newest]
+        of_log = _with_replicas(of_log, [row for row in replicas if row.log_id == of_log[-1].log_id])
         if span.segments is not None:
             of_log = [receipt for receipt in of_log if receipt.base_offset in span.segments]
         hits = [number for number, receipt in enumerate(of_log) if _touches(receipt, span)]
@@ -95,6 +101,47 @@ def choose(found: Sequence[Receipt], span: Span, store_id: str, location: str) -
             + " Nothing was written."
         )
     return tuple(chosen)
+
+
+def _with_replicas(own: Sequence[Receipt], replicas: Sequence[Receipt]) -> list[Receipt]:
+    """Return a log's receipts, with those of replicas that lie between them, before the first or behind the
+    last, as far as they join without a hole.
+    """
+    # Of two that say other bytes of the same offsets, nobody knows which this log had.
+    said: dict[tuple[int, int], set[str]] = {}
+    for row in replicas:
+        said.setdefault((row.base_offset, row.end), set()).add(row.sha256)
+    certain = [row for row in replicas if len(said[row.base_offset, row.end]) == 1]
+    found = [*_joined_before(own[0], certain), own[0]]
+    for left, right in pairwise(own):
+        between = _joined_before(right, [row for row in certain if row.base_offset >= left.end])
+        fills = bool(between) and between[0].base_offset == left.end and _continues(left, between[0])
+        found += [*(between if fills else ()), right]
+    return [*found, *_joined_behind(found[-1], certain)]
+
+
+def _joined_before(right: Receipt, rows: Sequence[Receipt]) -> list[Receipt]:
+    """Return the rows from the lowest offset on that join up to a receipt without a hole."""
+    joined: dict[int, list[Receipt]] = {right.base_offset: [right]}
+    for row in sorted(rows, key=lambda row: row.base_offset, reverse=True):
+        rest = joined.get(row.end)
+        if rest and row.base_offset < right.base_offset and _continues(row, rest[0]):
+            joined.setdefault(row.base_offset, [row, *rest])
+    return joined[min(joined)][:-1]
+
+
+def _joined_behind(left: Receipt, rows: Sequence[Receipt]) -> list[Receipt]:
+    """Return the rows up to the highest offset that join on to a receipt without a hole."""
+    joined: dict[int, list[Receipt]] = {left.end: [left]}
+    for row in sorted(rows, key=lambda row: row.end):
+        before = joined.get(row.base_offset)
+        if before and _continues(before[-1], row):
+            joined.setdefault(row.end, [*before, row])
+    return joined[max(joined)][1:]
+
+
+def _continues(left: Receipt, right: Receipt) -> bool:
+    return find_broker(left.broker).continues(left, right)
 
 
 def runs(rows: Sequence[Receipt]) -> list[tuple[int, int]]:

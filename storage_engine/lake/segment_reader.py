@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, cast
 
 import numpy as np
@@ -23,16 +25,17 @@ from storage_engine.model.receipt import Receipt
 
 
 def untouched_files(table: Table, rows: Sequence[Receipt]) -> frozenset[str]:
-    """Locations of the data files of one store's receipts that the table has as they were written.
+    """Locations of the data files of receipts that the table has as they were written.
 
     :param table: that of rows, as loaded.
     :raises LakeUnavailableError: the lake can't be read.
     """
-    if not rows:
-        return frozenset()
-    offsets = [row.base_offset for row in rows]
-    files = live_data_files(table, rows[0].store_id, (min(offsets), max(offsets)))
-    return frozenset(file.location for file in files if not file.has_deletes)
+    found: set[str] = set()
+    for store_id, of_store in groupby(sorted(rows, key=attrgetter("store_id")), attrgetter("store_id")):
+        offsets = [row.base_offset for row in of_store]
+        files = live_data_files(table, store_id, (min(offsets), max(offsets)))
+        found.update(file.location for file in files if not file.has_deletes)
+    return frozenset(found)
 
 
 def read_segment(

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from storage_engine.model.inspection import Inspection
     from storage_engine.model.lag_job import LagJob, LagRequest
     from storage_engine.model.live import LiveBroker, RunningBroker
+    from storage_engine.model.receipt import Receipt
     from storage_engine.model.recovered import StoreRecovery
     from storage_engine.model.sample import SampleRequest, SampleStore
     from storage_engine.model.store import StoreSnapshot
@@ -85,6 +86,15 @@ class Broker(ABC):
     def segment_path(self, log: str, base_offset: int) -> str:
         """Return where a segment lies, relative to the store's root, with ``/`` between names."""
         return f"{log}/{base_offset:020d}"
+
+    def continues(self, left: Receipt, right: Receipt) -> bool:
+        """Return whether a segment that one replica archived goes on where another replica's ended.
+
+        Only who gives logs an identity that their replicas share, has to tell.
+
+        :param right: of the same log; it begins at the offset at which ``left`` ends.
+        """
+        return False
 
     # Stores
 

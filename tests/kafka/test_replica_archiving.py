@@ -13,6 +13,7 @@ from storage_engine.exceptions import BadInputError
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.making import make_lake
 from storage_engine.lake.receipts import list_stores
+from storage_engine.lake.restore import restore
 from storage_engine.model.verification import VerifyLevel
 from storage_engine.retention.adopting import adopt
 from storage_engine.retention.managed_store import ManagedStore
@@ -136,3 +137,25 @@ def test_what_replicas_archived_is_not_lost_once_this_node_deleted_it(
     assert [one.where for one in ranges if one.start_offset < begin] == [Place.ARCHIVED]
     assert (ranges[0].start_offset, ranges[0].end_offset) == (0, begin)
     assert Place.LOST not in {one.where for one in found}
+
+
+def test_a_log_that_replicas_archived_in_turn_is_restored_whole_from_any_of_them(
+    nodes: tuple[ManagedStore, ManagedStore], tmp_path: Path
+) -> None:
+    archived = {}
+    for turn in range(9):
+        # Each finds first what the other archived before, which counts as work of its own.
+        store = nodes[(turn + 1) // 2 % 2]
+        done = archive_sealed(store, f"run-{turn}", archive_here, budget_bytes=1)
+        archived |= {(row.log, row.base_offset): row.store_id for row in done.receipts}
+    lake, stores = open_lake(nodes[0].lake), set(archived.values())
+    assert len(stores) == 2
+    offsets = sorted(offset for log, offset in archived if log == "plain-0")
+    for store_id in stores:
+        own = [offset for offset in offsets if archived["plain-0", offset] == store_id]
+        assert 1 < len(own) < len(offsets)
+        there = restore(lake, store_id, tmp_path / store_id, log="plain-0")
+        assert [one.base_offset for one in there] == offsets
+        for one in there:
+            source = Path(nodes[0].root).parent / "logs" / "plain-0" / Path(one.path).name
+            assert Path(one.path).read_bytes() == source.read_bytes()

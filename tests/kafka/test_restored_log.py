@@ -26,7 +26,7 @@ from storage_engine.kafka.restored_log import check_served, epochs_of
 from storage_engine.kafka.serving_nodes import ServingNodes, read_serving_nodes
 from storage_engine.lake.catalog import Lake
 from storage_engine.lake.restore import restore
-from storage_engine.lake.restore_span import Span
+from storage_engine.lake.restore_span import Span, choose
 from storage_engine.model.receipt import Receipt
 from tests.kafka.lakes import STORE, archive, new_lake, segments_of
 
@@ -236,3 +236,38 @@ def test_epochs_of_segments_become_those_of_the_log(
     for wrong in (known([1, 20]), known([4, 30], [3, 35]), known([9, 50]), '{"leader_epochs": [[1]]}'):
         with pytest.raises(RestoreError, match=r"leaders' epochs|epochs and their"):
             epochs_of([first, second, replace(third, evidence=wrong)])
+
+
+def test_a_replica_s_segment_joins_only_where_the_leaders_epochs_go_on(
+    served: tuple[tuple[Receipt, ...], ServingNodes],
+) -> None:
+    row = served[0][0]
+
+    def at(first: int, end: int, *epochs: list[int], store_id: str = "other", sha256: str = "") -> Receipt:
+        evidence = json.dumps({"leader_epochs": list(epochs)})
+        said = sha256 or f"{first:064d}"
+        return replace(
+            row, base_offset=first, end_offset=end, evidence=evidence, store_id=store_id, sha256=said
+        )
+
+    own = [at(20, 30, [0, 0], store_id="own"), at(40, 50, [0, 0], [1, 45], store_id="own")]
+
+    def joined(*replicas: Receipt) -> list[int]:
+        return [one.base_offset for one in choose(own, Span(), "own", "lake", replicas)]
+
+    fills = at(30, 40, [0, 0])
+    assert joined(fills) == [20, 30, 40]
+    # Cut otherwise, and more of it before and behind.
+    halves = at(30, 35, [0, 0]), at(35, 40, [0, 0])
+    longer = at(30, 38, [0, 0])
+    assert joined(longer, *halves, at(50, 60, [1, 45]), at(10, 20, [0, 0])) == [10, 20, 30, 35, 40, 50]
+    assert joined(fills, at(50, 60, [2, 50])) == [20, 30, 40, 50]
+    # After an unclean election other leaders have taken the records in between, or behind.
+    assert joined(fills, at(50, 60, [3, 48]), at(10, 20, [5, 0])) == [20, 30, 40]
+    for wrong in (at(30, 40, [7, 25]), at(30, 41, [0, 0]), at(29, 40, [0, 0])):
+        with pytest.raises(RestoreError, match="expected a segment at offset 30"):
+            joined(wrong)
+    with pytest.raises(RestoreError, match="expected a segment at offset 30"):
+        joined(fills, replace(fills, sha256="f" * 64, store_id="third"))
+    with pytest.raises(RestoreError, match="expected a segment at offset 30"):
+        joined(replace(fills, log_id="another/topic/0"))
