@@ -100,6 +100,8 @@ stress: install  ## Histories for SECONDS (default: 3600); then kills at every p
 	STORAGE_ENGINE_KILLS=1000000 $(BIN)/python -m pytest tests/retention/test_kill.py
 	$(BIN)/python -m tests.rocketmq.engine.killing --runs 500 --seed $(or $(SEED),1)
 	$(BIN)/python -m tests.rocketmq.engine.crowding --seconds 600 --seed $(or $(SEED),1)
+	$(BIN)/python -m tests.rocketmq.engine.killing_cleanup --runs 200 --seed $(or $(SEED),1)
+	$(BIN)/python -m tests.rocketmq.engine.killing_cleanup --runs 30 --seed $(or $(SEED),1) --proven
 	$(BIN)/python -m tests.rocketmq.engine.power_cuts --cuts 300 --seed $(or $(SEED),1)
 	STORAGE_ENGINE_SHIELD_KILLS=1000000 $(BIN)/python -m pytest tests/retention/test_shield_kill.py
 	STORAGE_ENGINE_KILL_ROUNDS=200 STORAGE_ENGINE_SEED=$(or $(SEED),1) $(BIN)/python -m pytest tests/lake/test_random_kills.py
