@@ -87,10 +87,15 @@ class CleanupLoop:
         self._thread.start()
 
     def stop(self) -> None:
-        """Let the pass end at its next file, and wait for it."""
+        """Let the pass end at its next file, wait for it, and end a deletion that a reader holds up.
+
+        What pointed into that file may be gone already. Its memory stays the reader's.
+        """
         self._stopped.set()
         if self._thread.is_alive():
             self._thread.join()
+        if self._release is None:
+            self._store.files.retry_first(0, self._clock())
 
     def delete_manually(self) -> None:
         """Let the next passes delete what has expired at any hour (#executeDeleteFilesManually)."""
@@ -111,7 +116,8 @@ class CleanupLoop:
                 deleted = tuple(self._delete_expired(forced=forced))
             else:
                 self._release(request)
-        self._retry_first()
+        if self._release is None:
+            self._retry_first()
         return LogPass(causes, deleted)
 
     def clean_queues(self) -> None:

@@ -187,15 +187,10 @@ class FileQueue:
         return True
 
     def close(self) -> None:
-        """Unmap all files. The one that was made beforehand is deleted, and one whose deletion was begun."""
+        """Unmap all files; the one that was made beforehand is deleted."""
         self._preallocation.close()
         for file in self.files:
-            if file.available:
-                file.shutdown(0, clock_ms())
-            else:
-                # What pointed into it may be gone already. Its readers keep their memory.
-                file.destroy(0, clock_ms())
-                durable.fsync_path(file.path.parent)
+            file.shutdown(0, clock_ms())
         self.files = ()
 
     def _make(self, base_offset: int) -> WritableFile:

@@ -177,6 +177,7 @@ def crowd(config: BrokerConfig, seed: int, seconds: float) -> Crowd:
         shared.served.set()
         for thread in threads[len(outside) :]:
             thread.join()
+        loop.stop()
     time.sleep(0.02)
     shared.ends.set()
     for thread in threads:

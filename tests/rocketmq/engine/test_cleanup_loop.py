@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from storage_engine.model.plan import Cause
+from storage_engine.model.plan import Cause, PlanRequest
 from storage_engine.model.store import DiskUsage
 from storage_engine.rocketmq.broker_config import BrokerConfig
 from storage_engine.rocketmq.engine.cleanup_loop import CleanupLoop, cleaning
@@ -171,7 +171,37 @@ def test_a_file_that_is_read_stays_until_it_is_given_back_or_its_time_is_over(tm
         second.release()
 
 
-def test_a_deletion_that_was_begun_is_ended_with_the_store(tmp_path: Path) -> None:
+def test_who_deletes_in_place_of_the_loop_alone_deletes(tmp_path: Path) -> None:
+    with driven(tmp_path, fileReservedTime=1) as (store, own, world, config):
+        asked: list[PlanRequest] = []
+        loop = CleanupLoop(
+            store,
+            config,
+            ZONE,
+            release=asked.append,
+            clock=lambda: world.now_ms,
+            measure=world.measure,
+            pause=world.pause,
+        )
+        before = log_names(store)
+        assert loop.clean_log().triggers == ()
+        assert asked == []
+        world.now_ms += 16 * HOUR_MS
+        loop.delete_manually()
+        assert loop.clean_log().deleted == ()
+        assert asked == [PlanRequest(manual=True)]
+        held = store.read(0, 50)
+        assert held is not None
+        assert own.clean_log().deleted == ()
+        held.release()
+        world.now_ms += HOUR_MS
+        loop.clean_log()
+        assert log_names(store) == before
+        own.clean_log()
+        assert log_names(store) == before[1:]
+
+
+def test_a_deletion_that_was_begun_is_ended_with_the_loop(tmp_path: Path) -> None:
     with driven(tmp_path, fileReservedTime=1) as (store, loop, world, config):
         world.now_ms += 16 * HOUR_MS
         held = store.read(0, 50)
@@ -180,6 +210,7 @@ def test_a_deletion_that_was_begun_is_ended_with_the_store(tmp_path: Path) -> No
         assert loop.clean_log().deleted == ()
         loop.clean_queues()
         assert store.files.min_offset == FILE_BYTES
+        loop.stop()
     assert bytes(held.data) == was
     held.release()
     with open_store(config) as again:
