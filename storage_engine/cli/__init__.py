@@ -32,6 +32,8 @@ COMMANDS = {
     "index-lookup": ("store", "Where the messages with a key are."),
     "recover": ("recover", "Make a crashed store clean."),
     "rebuild-queues": ("recover", "Make queues and index again."),
+    "serve": ("engine", "Write a store without a broker."),
+    "flush": ("engine", "Take such a store to disk."),
     "init-lake": ("init_lake", "Make a new lake."),
     "archive": ("lake", "Copy sealed segments into the lake, with proof."),
     "verify": ("lake", "Check the lake, and that no byte is missing."),

@@ -56,6 +56,7 @@ STORE_OPTIONS = (
     setting_option("overrides", multiple=True, callback=key_value_pairs),
     setting_option("time_zone", callback=time_zone),
     setting_option("broker_type", callback=installed_broker),
+    setting_option("mode", type=bool, default=False),
 )
 """Every command that takes a store has them."""
 
@@ -142,6 +143,7 @@ def managed_store(
     overrides: Mapping[str, str] = MappingProxyType({}),
     time_zone: str | None = None,
     broker_type: str | None = None,
+    mode: bool = False,
     second_lake_dir: Path | None = None,
     live: LiveBroker | None = None,
     policy: Policy | None = None,
@@ -150,6 +152,8 @@ def managed_store(
 
     A person at a shell names what they see there, so any host will do.
     """
+    if mode and live is not None:
+        raise click.UsageError("--engine: expected no running broker with it, found one.")
     base = (lake_dir or Path()).absolute()
     broker = broker_type or broker_of(store)
     _check_settings(broker, overrides)
@@ -168,6 +172,7 @@ def managed_store(
         host=ANY_HOST,
         live=live,
         named=name is not None,
+        engine=mode,
     )
 
 

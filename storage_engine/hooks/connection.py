@@ -19,7 +19,7 @@ from storage_engine.hooks.live_broker import BESIDE, broker_of_fields
 from storage_engine.lake.config import LakeConfig
 from storage_engine.model.policy import Policy
 from storage_engine.model.settings import settings_of
-from storage_engine.model.store_settings import LIVE, POLICY, STORE_SETTINGS
+from storage_engine.model.store_settings import ENGINE, LIVE, POLICY, STORE_SETTINGS
 from storage_engine.nearest import meant
 from storage_engine.retention.managed_store import ManagedStore
 
@@ -93,6 +93,7 @@ def managed_store(
         host=read.text("store_host") or None,
         live=broker_of_fields(read, find_broker(broker).client_connection),
         named=True,
+        engine=read.text("mode") == ENGINE,
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from storage_engine.exceptions import BadInputError
 from storage_engine.hooks.fields import Fields
 from storage_engine.model.live import LiveBroker, live_broker
-from storage_engine.model.store_settings import LIVE, MODES, OFFLINE, STORE_SETTINGS
+from storage_engine.model.store_settings import LIVE, MODES, STORE_SETTINGS
 
 BESIDE = "beside"
 """What older connections call the mode live."""
@@ -24,10 +24,10 @@ def broker_of_fields(read: Fields, client_connection: str) -> LiveBroker | None:
     """
     mode = LIVE if read.text("mode") == BESIDE else read.choice("mode", MODES)
     values = {one.name: read.read(one) for one in STORE_SETTINGS if one.live}
-    if mode == OFFLINE:
+    if mode != LIVE:
         for name in ("broker_address", "name_servers"):
             if given := read.text(name):
-                raise read.error(name, f"mode {LIVE}, or no {name}: offline, no broker runs", given)
+                raise read.error(name, f"mode {LIVE}, or no {name}: {mode}, no broker runs", given)
         return None
     elsewhere = bool(client_connection and values["conn_id"])
     return live_broker(values, read.error, read.shown, address_elsewhere=elsewhere)

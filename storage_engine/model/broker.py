@@ -6,8 +6,9 @@ broker's. Importing it has to be cheap: NumPy, Arrow and clients are imported wh
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -40,6 +41,7 @@ class Broker(ABC):
     :cvar is_default: stores and lakes that name no broker are of this kind, as all were once. Only this
         package's brokers may say so.
     :cvar archives_at_seal: its stores are archived once segments are sealed, whatever a policy says.
+    :cvar has_engine: this package has an engine that writes its stores.
     :cvar rows_table: name of the lakes' table that has its segments' rows; never changes.
     :cvar client_connection: type of the Airflow connections whose extra is the settings of this broker's
         client; "": a connection has its access key and its secret key.
@@ -51,6 +53,7 @@ class Broker(ABC):
     title: ClassVar[str]
     is_default: ClassVar[bool] = False
     archives_at_seal: ClassVar[bool] = False
+    has_engine: ClassVar[bool] = False
     rows_table: ClassVar[str] = "messages"
     client_connection: ClassVar[str] = ""
     without_suites: ClassVar[frozenset[str]] = frozenset()
@@ -236,6 +239,17 @@ class Broker(ABC):
             f"{request.directory}: stores of {self.title} are written by their broker alone. Nothing was "
             "written."
         )
+
+    def serve(
+        self, settings: StoreSettings, topic: str | None, lines: Iterable[bytes], ends: threading.Event
+    ) -> None:
+        """Write a store in place of a broker, and serve who asks for it, until it is told to end.
+
+        :param topic: each line becomes a message of it; None: nothing is read.
+        :raises BadInputError: this package has no engine for it.
+        :raises StoreBusyError: somebody else has the store.
+        """
+        raise BadInputError(f"{settings.root}: stores of {self.title} are written by their broker alone.")
 
     # Consumers
 

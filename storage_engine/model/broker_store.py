@@ -20,6 +20,7 @@ from storage_engine.model.lag import Unread
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.pending import Pending
 from storage_engine.model.plan import Cause, DependentFile, Plan, PlanRequest, Trigger, Urgency
+from storage_engine.model.positions import FlushedStore
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.shield import ShieldNeed
 from storage_engine.model.store import (
@@ -43,6 +44,7 @@ class StoreSettings:
     overrides: Mapping[str, str] = field(default_factory=dict)
     time_zone: str | None = None
     live: LiveBroker | None = None
+    engine: bool = False
 
 
 Remove = Callable[[Path, int], bool]
@@ -342,6 +344,16 @@ class BrokerStore(ABC):
 
     def progress(self, now_ms: int) -> BrokerProgress | None:
         """Return how far a running broker is with flush, dispatch, index and checkpoint; None: none runs."""
+        return None
+
+    def flush_now(self) -> FlushedStore | None:
+        """Take log, queues and checkpoint of a store of our own engine to disk.
+
+        None, as by default: a broker writes it, which does so by itself, or is stopped.
+
+        :raises StoreBusyError: somebody else has the store.
+        :raises BrokerError: the process that writes it can't be asked.
+        """
         return None
 
     def dependents(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:

@@ -103,6 +103,7 @@ class BrokerProgress:
     :param dispatch_behind_bytes: in the log and not in consume queues and index yet.
     :param checkpoint_behind_ms: by name, how much older than the newest message each value is.
     :param timer_behind_messages: in the log and not in the timers yet.
+    :param commit_behind_bytes: in a pool of buffers and not in the log yet; 0 where there is none.
     """
 
     sampled_at_ms: int
@@ -113,3 +114,4 @@ class BrokerProgress:
     dispatch_behind_bytes: int | None
     checkpoint_behind_ms: Mapping[str, int]
     timer_behind_messages: int | None
+    commit_behind_bytes: int = 0

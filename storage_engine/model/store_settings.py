@@ -22,7 +22,7 @@ SECTIONS = SECTION_STORE, SECTION_BROKER, SECTION_LAKE, SECTION_POLICY = (
 )
 """Of the connection's form, in its order."""
 
-OFFLINE, LIVE = MODES = ("offline", "live")
+OFFLINE, LIVE, ENGINE = MODES = ("offline", "live", "engine")
 COMMON_ZONES = (
     "UTC",
     "America/Los_Angeles",
@@ -166,10 +166,12 @@ STORE_SETTINGS = (
         "mode",
         Kind.CHOICE,
         "offline: the broker is stopped while the store is cleaned. live: it runs on; the store is held and "
-        "released through it.",
+        "released through it. engine: storage-engine writes the store itself; what runs is asked.",
         label="Mode",
         section=SECTION_BROKER,
         choices=MODES,
+        option="--engine",
+        at_shell="storage-engine itself writes STORE; the process that does is asked.",
     ),
     StoreSetting(
         "broker_address",

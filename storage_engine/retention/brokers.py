@@ -21,6 +21,11 @@ def open_store(store: ManagedStore, memory: HoldMemory | None = None) -> BrokerS
     :raises BrokerError: the store's broker runs by its settings, and can't be asked.
     """
     broker = find_broker(store.broker)
+    if store.engine and not broker.has_engine:
+        raise BadInputError(
+            f"{store.root}: expected a broker whose stores an engine of this package writes, found "
+            f"{broker.title}. Nothing was changed. Leave the mode engine out."
+        )
     opened = ask(store.broker, "open its store", lambda: broker.open_store(settings_of(store), memory))
     if store.is_live and not opened.is_live:
         opened.close()
@@ -87,4 +92,6 @@ def assumes_defaults(store: ManagedStore) -> bool:
 
 
 def settings_of(store: ManagedStore) -> StoreSettings:
-    return StoreSettings(store.root, store.broker_conf, store.overrides, store.time_zone, store.live)
+    return StoreSettings(
+        store.root, store.broker_conf, store.overrides, store.time_zone, store.live, store.engine
+    )

@@ -33,6 +33,8 @@ class ManagedStore:
     :param host: where the store's disk is, by host name or machine id; "*": mounted on every host; None: the
         host on which it was first seen.
     :param live: the broker that runs on the store; None: it is stopped.
+    :param engine: this package's own engine writes the store, or will: what runs on it is asked, and what
+        does not is opened.
     :param named: somebody stated the name, as a connection's id or an option; it is not only its path's.
     """
 
@@ -50,6 +52,7 @@ class ManagedStore:
     host: str | None = None
     live: LiveBroker | None = None
     named: bool = False
+    engine: bool = False
 
     def __post_init__(self) -> None:
         if self.second_lake == self.lake:
@@ -59,7 +62,7 @@ class ManagedStore:
             )
 
         window_hours = self.policy.undo_window_hours
-        if window_hours is not None and self.is_live:
+        if window_hours is not None and (self.is_live or self.engine):
             raise BadInputError(
                 f"store {self.name}: expected no undo_window_hours beside a running broker, which deletes by "
                 f"itself, found {window_hours}. Nothing was changed. Leave it empty, or stop the broker."

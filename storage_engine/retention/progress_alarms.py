@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from storage_engine.model.hold import BrokerProgress
 from storage_engine.model.policy import Policy
+from storage_engine.model.positions import StorePositions
 from storage_engine.wording import bytes_text, count_text, duration_text
 
 _INDEX = "index_msg"
@@ -47,3 +48,13 @@ def progress_text(progress: BrokerProgress) -> str:
     if progress.timer_behind_messages:
         parts.append(f"timers {count_text(progress.timer_behind_messages, 'message')} behind")
     return ", ".join(parts)
+
+
+def positions_text(positions: StorePositions) -> str:
+    """Return the five positions of a store as one line."""
+    flushed = "unknown" if positions.flushed is None else positions.flushed
+    checkpoint = ", ".join(f"{name} {value}" for name, value in positions.checkpoint.items())
+    return (
+        f"wrote {positions.wrote}, committed {positions.committed}, flushed {flushed}, dispatched "
+        f"{positions.dispatched}; checkpoint: {checkpoint or 'none'}"
+    )

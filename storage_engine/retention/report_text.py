@@ -10,7 +10,7 @@ from storage_engine.model.lag import PositionsFrom, QueueLag
 from storage_engine.model.plan import Reason
 from storage_engine.retention.hold_text import drift_text, hold_text
 from storage_engine.retention.pending_policy import pending_text
-from storage_engine.retention.progress_alarms import progress_text
+from storage_engine.retention.progress_alarms import positions_text, progress_text
 from storage_engine.retention.refusing import LOGS_SHOWN, log_text
 from storage_engine.retention.report import Outcome, Report
 from storage_engine.retention.report_segments import Fate, SegmentReport
@@ -261,6 +261,10 @@ def _checkpoint(report: Report) -> Iterator[str]:
             yield f"{report.checkpoint.flushed} files and directories flushed"
         else:
             yield progress_text(report.checkpoint.progress)
+        if report.checkpoint.positions_before is not None:
+            yield f"before the flush: {positions_text(report.checkpoint.positions_before)}"
+        if report.checkpoint.positions is not None:
+            yield positions_text(report.checkpoint.positions)
         for name, value in report.checkpoint.checkpoint.items():
             yield f"{name.removesuffix('_ms')} {time_text(value) if name.endswith('_ms') else value}"
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,7 @@ class RocketMQ(Broker):
     name = "rocketmq"
     title = "Apache RocketMQ"
     is_default = True
+    has_engine = True
     task_modules = (
         "storage_engine.rocketmq.codec",
         "storage_engine.rocketmq.decode",
@@ -81,6 +83,10 @@ class RocketMQ(Broker):
             from storage_engine.rocketmq.live.live_store import open_live
 
             return open_live(settings, settings.live, memory)
+        if settings.engine:
+            from storage_engine.rocketmq.engine.served_store import open_served
+
+            return open_served(settings)
         from storage_engine.rocketmq.broker import open_files
 
         return open_files(settings)
@@ -145,6 +151,13 @@ class RocketMQ(Broker):
         from storage_engine.rocketmq.sample.writing import write_sample
 
         return write_sample(request)
+
+    def serve(
+        self, settings: StoreSettings, topic: str | None, lines: Iterable[bytes], ends: threading.Event
+    ) -> None:
+        from storage_engine.rocketmq.engine.store_service import serve_store
+
+        serve_store(settings, topic, lines, ends)
 
     def lag(self, request: LagRequest) -> LagJob:
         from storage_engine.rocketmq.lag_job import lag_job

@@ -20,6 +20,7 @@ from storage_engine.model.broker_store import StoreSettings
 from storage_engine.model.diagnosis import BrokerDiagnosis, Finding, Severity
 from storage_engine.model.hold import HoldMemory
 from storage_engine.rocketmq.broker_config import BrokerConfig, load_broker_config, usable_broker_config
+from storage_engine.rocketmq.engine.engine_session import is_served
 from storage_engine.rocketmq.hold_remains import hold_remains
 from storage_engine.rocketmq.layout import StoreLayout, list_segments, resolve_layout
 from storage_engine.rocketmq.live.connect import running_broker
@@ -53,9 +54,10 @@ def diagnose(settings: StoreSettings, memory: HoldMemory | None, now_ms: int) ->
         root = Path(os.path.realpath(config.store_path_root_dir))
         version = version or _version_by_traces(root)
         return BrokerDiagnosis(version, settings=shown, findings=tuple(findings), refused=True)
-    running = _running(layout, config) if settings.live is None else _Running(True, "")
+    asked = settings.live is not None or (settings.engine and is_served(layout.root))
+    running = _Running(True, "") if asked else _running(layout, config)
     damage = list(_damage(layout))
-    findings += [*damage, *contradictions(config), *_state(layout, running, settings)]
+    findings += [*damage, *contradictions(config), *([] if asked else _state(layout, running))]
     findings += hold_remains(layout.root, memory, now_ms)
     return BrokerDiagnosis(
         version=version or _version_by_traces(layout.root),
@@ -142,9 +144,9 @@ def _damage(layout: StoreLayout) -> Iterator[Finding]:
             )
 
 
-def _state(layout: StoreLayout, running: _Running, settings: StoreSettings) -> Iterator[Finding]:
-    """Yield what the store's own marks say of its broker."""
-    if settings.live is None and running.known:
+def _state(layout: StoreLayout, running: _Running) -> Iterator[Finding]:
+    """Yield what the store's own marks say of its broker, which isn't asked."""
+    if running.known:
         yield Finding(
             Severity.WARNING,
             "running",
@@ -152,7 +154,7 @@ def _state(layout: StoreLayout, running: _Running, settings: StoreSettings) -> I
             "files lag behind it",
             f"give the broker as well: {running.option}",
         )
-    elif settings.live is None and layout.abort.exists():
+    elif layout.abort.exists():
         if running.known is None:
             what, advice = "whether a broker runs can't be told", "run as the broker's user, on its host"
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from storage_engine.model.facts import (
 )
 from storage_engine.rocketmq.broker_config import load_broker_config
 from storage_engine.rocketmq.checkpoint import Checkpoint, read_checkpoint
+from storage_engine.rocketmq.engine.engine_session import EngineSession, ask_who_serves
 from storage_engine.rocketmq.index_file import list_index_paths, read_header
 from storage_engine.rocketmq.layout import StoreLayout, resolve_layout
 from storage_engine.rocketmq.live.connect import local_settings, reach
@@ -55,7 +57,13 @@ def collect(settings: StoreSettings, scope: FactsScope) -> StoreFacts:
     """
     if settings.live is None:
         config = load_broker_config(settings.broker_conf, settings.overrides, root=settings.root)
-        return _collect(resolve_layout(config), scope, Patience(), lambda: None)
+        layout = resolve_layout(config)
+        session = ask_who_serves(layout.root) if settings.engine else None
+        if session is None:
+            return _collect(layout, scope, Patience(), lambda: None)
+        with closing(session):
+            patience = Patience.with_broker(_cleaning_ms(config.raw))
+            return _collect(layout, scope, patience, partial(_end_by_engine, session))
     with reach(settings.live) as admin:
         here = local_settings(admin.config(), settings.root, settings.overrides)
         layout = resolve_layout(load_broker_config(None, here, root=settings.root))
@@ -92,6 +100,11 @@ def _collect(
         checkpoint=_checkpoint_facts(checkpoint, log, walk.newest_store_timestamp_ms),
         notes=(*(crash_notes(layout, log) if end is None else ()), *walk.notes, *queues.notes),
     )
+
+
+def _end_by_engine(session: EngineSession) -> LogEnd:
+    found = session.positions()
+    return LogEnd(found.committed, min(found.dispatched, found.committed))
 
 
 def _log_end(admin: BrokerAdmin) -> LogEnd:

@@ -26,11 +26,15 @@ import psutil
 
 from storage_engine import durable
 from storage_engine.exceptions import StoreBusyError
+from storage_engine.own_directory import DIRECTORY
 from storage_engine.rocketmq.layout import StoreLayout
 from storage_engine.wording import count_text
 
 _BROKER_CLASSES = ("BrokerStartup", "BrokerContainerStartup", "ProxyStartup")
 T = TypeVar("T")
+
+ENGINE_SOCKET = "engine.sock"
+"""In our directory of a store that our own engine writes: by it that is asked."""
 
 _held: set[Path] = set()
 _held_guard = threading.Lock()
@@ -151,11 +155,18 @@ def _take(fd: int, layout: StoreLayout) -> None:
         raise StoreBusyError(
             f"{path}: expected byte 0 to be unlocked, found it locked by {who}: a broker runs on this store, "
             "or another run works on it. Stop it or wait for it; nothing was changed."
+            + _engine_text(layout)
             + ("" if pid is None else _deleted_segments_text(layout, pid))
         ) from error
     here, there = os.fstat(fd), path.lstat()
     if (here.st_dev, here.st_ino) != (there.st_dev, there.st_ino):
         raise StoreBusyError(f"{path}: was replaced while it was being locked; try again.")
+
+
+def _engine_text(layout: StoreLayout) -> str:
+    if not (layout.root / DIRECTORY / ENGINE_SOCKET).exists():
+        return ""
+    return " Where storage-engine serve has it, use mode engine, at a shell --engine."
 
 
 def _locking_pid(fd: int) -> int | None:

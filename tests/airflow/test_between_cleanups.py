@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,12 @@ from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.model.hold import HoldStatus
 from storage_engine.model.jsonable import from_jsonable
 from storage_engine.retention.steps.checkpointing import CheckpointResult
+from storage_engine.rocketmq.broker_config import load_broker_config
+from storage_engine.rocketmq.engine.engine_settings import settings_for
+from storage_engine.rocketmq.engine.message_store import open_store
+from storage_engine.rocketmq.engine.new_message import NewMessage
+from storage_engine.rocketmq.engine.serving import serving
+from storage_engine.rocketmq.layout import resolve_layout
 from storage_engine.sensors.cleanup import StorageEngineDueSensor
 from tests.fixture_stores import file_sha256
 from tests.integration.broker import Broker, name_server, running_broker
@@ -107,6 +114,37 @@ def test_flush_checkpoint_flushes_a_stopped_brokers_store_and_reads_its_checkpoi
     assert bytes_of(root) == before
 
 
+@pytest.mark.again
+def test_flush_checkpoint_flushes_a_store_of_our_own_engine_and_tells_its_positions(
+    store_connection: Any, run: Run
+) -> None:
+    root = store_connection(STORE, extra={"mode": "engine"}).root
+    # Nobody serves it: the task opens it.
+    assert run(FLUSH) == {"flush_checkpoint": "success"}
+    config = load_broker_config(None, {}, root=root)
+    slow = replace(
+        settings_for(config, resolve_layout(config)),
+        flush_interval_ms=600_000,
+        flush_queue_thorough_interval_ms=600_000,
+    )
+    with open_store(config, slow) as store, serving(store):
+        put = store.put(NewMessage("orders", b"new", b"KEYS\x01k\x02"))
+        end = put.physical_offset + put.size_bytes
+        assert store.wait_until_dispatched()
+        assert run(FLUSH) == {"flush_checkpoint": "success"}
+        assert run(MONITOR) == {"monitor": "success", "sense": "skipped"}
+        assert store.put(NewMessage("orders", b"goes on")).physical_offset == end
+    alone, asked = History().results(Step.CHECKPOINT, CheckpointResult)
+    assert alone.positions.flushed == alone.positions.dispatched == put.physical_offset
+    assert (asked.positions_before.wrote, asked.positions_before.flushed) == (end, put.physical_offset)
+    after = asked.positions
+    assert (after.wrote, after.committed, after.flushed, after.dispatched) == (end, end, end, end)
+    assert asked.checkpoint["physic_msg_timestamp_ms"] == put.store_timestamp_ms
+    assert asked.checkpoint["logics_msg_timestamp_ms"] == put.store_timestamp_ms
+    assert (asked.progress.flush_behind_bytes, asked.alarms) == (0, ())
+    assert History().results(Step.HOLD, HoldStatus) == []
+
+
 @pytest.mark.parametrize("file", [MONITOR, FLUSH])
 def test_a_running_broker_that_cannot_be_asked_fails_the_task(
     store_connection: Any, run: Run, file: str, capsys: pytest.CaptureFixture[str]
@@ -142,6 +180,11 @@ def test_beside_a_running_broker_monitor_renews_the_hold_and_flush_checkpoint_me
     assert run(FLUSH) == {"flush_checkpoint": "success"}
     (measured,) = History().results(Step.CHECKPOINT, CheckpointResult)
     assert (measured.flushed, measured.progress is not None) == (0, True)
+    seen = measured.positions
+    assert seen.wrote == seen.committed >= seen.flushed > 0
+    assert seen.wrote >= seen.dispatched > 0
+    assert seen.checkpoint == measured.checkpoint
+    assert measured.positions_before is None
     assert History().results(Step.HOLD, HoldStatus) == []
     assert run(MONITOR) == {"monitor": "success", "sense": "skipped"}
     (begun,) = History().results(Step.HOLD, HoldStatus)

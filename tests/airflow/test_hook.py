@@ -350,7 +350,7 @@ def test_a_broker_setting_that_cannot_be_read_is_named(extra: dict[str, Any], sa
         ({"broker_conf": "broker.conf"}, "field broker_conf: expected an absolute path"),
         ({"time_zone": "Shanghai"}, r"field time_zone: .*, found 'Shanghai'. Did you mean Asia/Shanghai\?"),
         ({"time_zone": "UTC+8"}, "field time_zone: expected an IANA time zone such as Asia/Shanghai, found"),
-        ({"mode": "lvie"}, "field mode: expected one of offline, live, found 'lvie'"),
+        ({"mode": "lvie"}, "field mode: expected one of offline, live, engine, found 'lvie'"),
         ({"mode": "live", "broker_address": "10.0.0.1"}, "field broker_address: expected host:port, as in"),
         ({"mode": "live", "broker_address": "10.0.0.1:70000"}, "field broker_address: expected host:port"),
         ({"broker_type": "rocketmg"}, r"field broker_type: .*found 'rocketmg'. Did you mean rocketmq\?"),

@@ -165,7 +165,7 @@ def diagnose(
         due_by_rules=0 if figures is None else len(figures.going),
         assumes_defaults=assumes_defaults(store),
         running=said.running,
-        is_live=store.is_live,
+        is_live=store.is_live or store.engine,
         crashed=figures is not None and figures.snapshot.crashed,
         live_option=said.live_option,
         retention_dag=retention_dag,

@@ -16,7 +16,8 @@ from storage_engine import durable
 from storage_engine.clock import clock_ms
 from storage_engine.journal.journal import Phase, Run, Step
 from storage_engine.model.hold import BrokerProgress
-from storage_engine.retention.broker_answers import take_checkpoint, take_progress
+from storage_engine.model.positions import FlushedStore, StorePositions, positions_of
+from storage_engine.retention.broker_answers import ask, take_checkpoint, take_progress
 from storage_engine.retention.progress_alarms import progress_alarms
 from storage_engine.retention.steps.archiving import begin_background_run
 from storage_engine.retention.steps.context import AnyStore, Context, flush_paths, open_context
@@ -30,6 +31,8 @@ class CheckpointResult:
     :param notices: values that a person should look at.
     :param progress: how far a running broker is with its own work; None where none runs.
     :param alarms: limits of the policy that it is behind beyond.
+    :param positions: how far the store is; of one that our own engine writes, after it was flushed.
+    :param positions_before: of such a store, before that.
     """
 
     run_key: str
@@ -38,12 +41,15 @@ class CheckpointResult:
     notices: tuple[str, ...]
     progress: BrokerProgress | None = None
     alarms: tuple[str, ...] = ()
+    positions: StorePositions | None = None
+    positions_before: StorePositions | None = None
 
 
 def flush_checkpoint(store: AnyStore, run_key: str) -> CheckpointResult:
     """Flush the active segment, the checkpoint, and every directory that the run changed.
 
-    Flushing changes no byte, so it needs no hold. Beside a running broker nothing is flushed.
+    Flushing changes no byte, so it needs no hold. Beside a running broker nothing is flushed. A store that
+    our own engine writes is flushed by that, and its checkpoint is written.
 
     :param run_key: a run, which needs no plan.
     :raises BrokerError: the running broker can't be asked.
@@ -56,6 +62,11 @@ def flush_checkpoint(store: AnyStore, run_key: str) -> CheckpointResult:
     started_ns = time.monotonic_ns()
     with context.errors(run, Step.CHECKPOINT):
         now_ms = clock_ms()
+        flushed = ask(context.store.broker, "flush its store", context.broker.flush_now)
+        if flushed is not None:
+            result = _flushed(context, run_key, now_ms, flushed)
+            context.save(run, Step.CHECKPOINT, result, started_ns)
+            return result
         progress = take_progress(context.broker, now_ms, context.store.broker)
         if progress is not None:
             result = _measured(context, run_key, now_ms, progress)
@@ -74,11 +85,24 @@ def flush_checkpoint(store: AnyStore, run_key: str) -> CheckpointResult:
     return result
 
 
+def _flushed(context: Context, run_key: str, now_ms: int, found: FlushedStore) -> CheckpointResult:
+    """Return what a flush of a store of our own engine came to."""
+    progress = take_progress(context.broker, now_ms, context.store.broker)
+    checkpoint = found.after.checkpoint
+    alarms = progress_alarms(progress, context.store.policy)
+    notices = _look_at(checkpoint, {}, now_ms)
+    return CheckpointResult(
+        run_key, checkpoint, 0, notices, progress, alarms, found.after, positions_before=found.before
+    )
+
+
 def _measured(context: Context, run_key: str, now_ms: int, progress: BrokerProgress) -> CheckpointResult:
     """Return how far the running broker is. That its checkpoint goes on is what it should do."""
     checkpoint = take_checkpoint(context.broker, context.store.broker)
     alarms = progress_alarms(progress, context.store.policy)
-    return CheckpointResult(run_key, checkpoint, 0, _look_at(checkpoint, {}, now_ms), progress, alarms)
+    notices = _look_at(checkpoint, {}, now_ms)
+    positions = positions_of(progress, checkpoint)
+    return CheckpointResult(run_key, checkpoint, 0, notices, progress, alarms, positions)
 
 
 def _planned_with(context: Context, run: Run) -> Mapping[str, int]:

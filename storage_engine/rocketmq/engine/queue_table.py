@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 from storage_engine.rocketmq.engine.batch_queue_writer import BatchQueueWriter
 from storage_engine.rocketmq.engine.engine_settings import EngineSettings
@@ -111,6 +112,10 @@ class QueueTable:
         for files in self.entry_files():
             files.delete_all()
         self._writers.clear()
+
+    def files_in(self, directory: Path) -> EntryFiles | None:
+        """Return the files of the queue, or of the extension, that has this directory; None: none has it."""
+        return next((files for files in self.entry_files() if files.directory == directory), None)
 
     def entry_files(self) -> Iterator[EntryFiles]:
         """Yield the files of each queue, and those of its extension."""

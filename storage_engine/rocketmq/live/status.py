@@ -195,6 +195,7 @@ def _growth(found: Observed, state: HoldState) -> tuple[int, int] | None:
 
 
 FLUSH_KEY = "remainHowManyDataToFlush"
+COMMIT_KEY = "remainHowManyDataToCommit"
 _TIMESTAMP = "_timestamp_ms"
 _BYTE_COUNT = re.compile(r"(-?[0-9]+) B|([0-9]+)[.,]([0-9]) ([KMGTPE])iB")
 
@@ -211,16 +212,8 @@ def progress(
     :param newest_message_timestamp_ms: store time of the log's newest message; None: it has none, or
         nobody looked, and then nothing is said of the checkpoint.
     """
-    behind: dict[str, int] = {}
-    if newest_message_timestamp_ms is not None:
-        # A part that was never flushed has the time 0: then all that the log has is missing, and how much
-        # that is, is not known while the broker can't tell its earliest message.
-        oldest_ms = info.earliest_message_timestamp_ms or 0
-        behind = {
-            name.removesuffix(_TIMESTAMP): max(0, newest_message_timestamp_ms - max(value, oldest_ms))
-            for name, value in checkpoint.items()
-            if name.endswith(_TIMESTAMP) and (value or oldest_ms)
-        }
+    oldest_ms = info.earliest_message_timestamp_ms
+    behind = checkpoint_behind_ms(checkpoint, newest_message_timestamp_ms, oldest_ms)
     return BrokerProgress(
         sampled_at_ms=now_ms,
         min_offset=info.commitlog_min_offset,
@@ -231,7 +224,28 @@ def progress(
         dispatch_behind_bytes=max(0, info.dispatch_behind_bytes),
         checkpoint_behind_ms=behind,
         timer_behind_messages=max(0, info.timer_behind_messages),
+        commit_behind_bytes=at_most_bytes(info.values.get(COMMIT_KEY, "")) or 0,
     )
+
+
+def checkpoint_behind_ms(
+    checkpoint: Mapping[str, int], newest_message_ms: int | None, oldest_message_ms: int | None
+) -> dict[str, int]:
+    """Return by name how much older than the newest message each value of a checkpoint is.
+
+    :param newest_message_ms: None: the log has none, or nobody looked, and then nothing is said.
+    :param oldest_message_ms: None: not known.
+    """
+    if newest_message_ms is None:
+        return {}
+    # A part that was never flushed has the time 0: then all that the log has is missing, and how much that
+    # is, is not known while nobody can tell its earliest message.
+    oldest_ms = oldest_message_ms or 0
+    return {
+        name.removesuffix(_TIMESTAMP): max(0, newest_message_ms - max(value, oldest_ms))
+        for name, value in checkpoint.items()
+        if name.endswith(_TIMESTAMP) and (value or oldest_ms)
+    }
 
 
 def at_most_bytes(text: str) -> int | None:

@@ -1,0 +1,149 @@
+"""A store that this package's own engine writes, as retention sees it.
+
+Where a process serves it, the store is read beside that process and changed through it. Where none does, it
+is a stopped broker's, and who flushes it opens it. Name, identity and receipts are those of any such store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+
+from storage_engine import durable
+from storage_engine.model.broker_store import Remove, StoreSettings
+from storage_engine.model.hold import BrokerProgress, HoldMemory
+from storage_engine.model.jsonable import from_jsonable, to_jsonable
+from storage_engine.model.plan import DependentFile
+from storage_engine.model.positions import FlushedStore, StorePositions
+from storage_engine.model.store import LogSnapshot, Segment, SegmentState, StoreSnapshot
+from storage_engine.rocketmq.broker import RocketMQBrokerStore, open_files
+from storage_engine.rocketmq.engine.engine_session import EngineSession, ask_who_serves
+from storage_engine.rocketmq.engine.message_store import open_store
+from storage_engine.rocketmq.engine.serving import positions_of
+from storage_engine.rocketmq.live.status import checkpoint_behind_ms
+from storage_engine.rocketmq.rereading import ATTEMPTS, reread
+from storage_engine.rocketmq.store_lock import LockedStore
+from storage_engine.rocketmq.store_times import newest_message_ms
+
+
+@dataclass(frozen=True, slots=True)
+class ServedStore(RocketMQBrokerStore):
+    """A store of the engine.
+
+    :param session: with the process that serves it; None: none does.
+    """
+
+    session: EngineSession | None = None
+
+    def renewed(self, memory: HoldMemory) -> ServedStore:
+        return open_served(self.opened_by)
+
+    def close(self) -> None:
+        if self.session is not None:
+            self.session.close()
+
+    def snapshot(self, now_ms: int) -> StoreSnapshot:
+        """Sealed is what is on disk, by the word of who writes it.
+
+        :raises BrokerError: that process doesn't answer.
+        """
+        return self._look(lambda: RocketMQBrokerStore.snapshot(self, now_ms))
+
+    def glance(self, now_ms: int) -> StoreSnapshot:
+        return self._look(lambda: RocketMQBrokerStore.glance(self, now_ms))
+
+    def _look(self, look: Callable[[], StoreSnapshot]) -> StoreSnapshot:
+        if self.session is None:
+            return look()
+        before = self.session.positions()
+        seen = reread(look, ATTEMPTS)
+        logs = tuple(as_far_as_flushed(log, before) for log in seen.logs)
+        return replace(seen, crashed=False, logs=logs)
+
+    @contextmanager
+    def lock(self) -> Iterator[LockedStore]:
+        if self.session is None:
+            with self.files.lock() as held:
+                yield held
+            return
+        with self.session.locked():
+            yield LockedStore(self.files.layout.root, ())
+
+    @property
+    def max_delete_batch(self) -> int | None:
+        return 1
+
+    def delete_segments(
+        self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
+    ) -> None:
+        if self.session is None:
+            RocketMQBrokerStore.delete_segments(self, segments, meanwhile, remove)
+            return
+        self.session.ask("delete", segments=[to_jsonable(segment) for segment in segments])
+
+    def dependents(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
+        return reread(lambda: RocketMQBrokerStore.dependents(self, min_offsets), ATTEMPTS)
+
+    def delete_dependents(
+        self,
+        files: Sequence[DependentFile],
+        meanwhile: Callable[[], object],
+        remove: Remove = durable.unlink_in,
+    ) -> None:
+        if self.session is None:
+            RocketMQBrokerStore.delete_dependents(self, files, meanwhile, remove)
+            return
+        self.session.ask("delete-dependents", files=[to_jsonable(file) for file in files])
+
+    def progress(self, now_ms: int) -> BrokerProgress | None:
+        if self.session is None:
+            return None
+        found = self.session.positions()
+        newest_ms = newest_message_ms(self.files.layout, found.committed)
+        return BrokerProgress(
+            sampled_at_ms=now_ms,
+            min_offset=min((segment.base_offset for segment in self.files.raw_log().segments), default=0),
+            max_offset=found.wrote,
+            earliest_message_timestamp_ms=None,
+            flush_behind_bytes=found.wrote - (found.flushed or 0),
+            dispatch_behind_bytes=max(0, found.wrote - found.dispatched),
+            checkpoint_behind_ms=checkpoint_behind_ms(found.checkpoint, newest_ms, None),
+            timer_behind_messages=None,
+        )
+
+    def flush_now(self) -> FlushedStore:
+        """Have log, queues and checkpoint flushed by who serves the store, or open it for that.
+
+        :raises StoreBusyError: a broker has the store, or another program.
+        """
+        if self.session is not None:
+            return from_jsonable(FlushedStore, self.session.ask("flush"), "answer of the engine")
+        with open_store(self.config) as store:
+            before = positions_of(store)
+            store.flush()
+            return FlushedStore(before, positions_of(store))
+
+
+def as_far_as_flushed(log: LogSnapshot, positions: StorePositions) -> LogSnapshot:
+    """Return a log as its files show it, cut to what was on disk before they were looked at."""
+    end = min(log.max_offset, positions.flushed or 0)
+    return replace(
+        log,
+        segments=tuple(
+            replace(segment, state=SegmentState.ACTIVE) if segment.end_offset > end else segment
+            for segment in log.segments
+        ),
+        dispatched_offset=max(min(log.dispatched_offset, positions.dispatched), log.min_offset),
+    )
+
+
+def open_served(settings: StoreSettings) -> ServedStore:
+    """Open a store of the engine, beside the process that serves it if one does.
+
+    :raises StoreNotFoundError: a directory of the store is missing.
+    :raises BrokerError: there is such a process, and it can't be asked.
+    """
+    found = open_files(settings)
+    session = ask_who_serves(found.files.layout.root)
+    return ServedStore(**{one.name: getattr(found, one.name) for one in fields(found)}, session=session)

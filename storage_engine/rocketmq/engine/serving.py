@@ -1,0 +1,213 @@
+"""A socket by which other processes ask for the store that this one writes.
+
+They say how far it is, have it flushed, and delete what they have proven. One line of JSON is a request, one
+its answer. Only who may write the store gets an answer. What a process has locked is free when it ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from socketserver import StreamRequestHandler, ThreadingMixIn, UnixStreamServer
+from typing import Any
+
+from storage_engine import durable
+from storage_engine.clock import clock_ms
+from storage_engine.exceptions import BrokerError, ChangedUnderUsError, StorageEngineError, StoreBusyError
+from storage_engine.model.jsonable import from_jsonable, to_jsonable
+from storage_engine.model.plan import DependentFile
+from storage_engine.model.positions import StorePositions
+from storage_engine.model.store import FileFacts, Segment
+from storage_engine.own_directory import own_directory
+from storage_engine.rocketmq.engine.mapped_file import WritableFile
+from storage_engine.rocketmq.engine.message_store import MessageStore
+from storage_engine.rocketmq.engine.socket_place import socket_path
+from storage_engine.rocketmq.store_lock import ENGINE_SOCKET
+from storage_engine.same_bytes.removal import remove_unchanged
+
+_PEER = struct.Struct("3i")
+_FORCED_AFTER_MS = 120_000
+
+
+def positions_of(store: MessageStore) -> StorePositions:
+    """Return how far an open store is."""
+    found = store.positions()
+    return StorePositions(
+        found.wrote, found.committed, found.flushed, found.dispatched, asdict(found.checkpoint)
+    )
+
+
+class _Session(StreamRequestHandler):
+    """One process that asks, until it hangs up."""
+
+    server: StoreServer
+
+    def handle(self) -> None:
+        if not self.server.may_ask(self.connection):
+            return
+        locked = False
+        try:
+            for line in self.rfile:
+                request = json.loads(line)
+                try:
+                    if request["do"] == "lock" and not locked:
+                        locked = self.server.lock()
+                    answer = self.server.answer(request, locked=locked)
+                except (StorageEngineError, OSError) as error:
+                    answer = {"error": type(error).__name__, "message": str(error)}
+                    answer |= {"path": getattr(error, "path", "")}
+                self.wfile.write(json.dumps(answer).encode() + b"\n")
+                if request["do"] == "unlock" and locked:
+                    locked = self.server.unlock()
+        finally:
+            if locked:
+                self.server.unlock()
+
+
+class StoreServer(ThreadingMixIn, UnixStreamServer):
+    """Answers for one open store, a thread a process that asks."""
+
+    daemon_threads = True
+
+    def __init__(self, store: MessageStore, address: str) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._does: Mapping[str, Callable[[Mapping[str, Any]], object]] = {
+            "positions": lambda _: positions_of(store),
+            "flush": lambda _: self._flush(),
+            "delete": self._delete_segments,
+            "delete-dependents": self._delete_dependents,
+        }
+        super().__init__(address, _Session)
+
+    def server_bind(self) -> None:
+        # As Linux has it, the socket's mode is that of its name.
+        os.fchmod(self.socket.fileno(), 0o600)
+        super().server_bind()
+
+    def may_ask(self, connection: socket.socket) -> bool:
+        """Return whether who asks may do to the store what this process may."""
+        _, uid, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+        return uid in (0, os.geteuid())
+
+    def lock(self) -> bool:
+        """Keep other processes from deleting.
+
+        :raises StoreBusyError: one of them has it.
+        """
+        if not self._lock.acquire(blocking=False):
+            raise StoreBusyError(
+                f"{self._store.layout.root}: expected nobody else to clean the store, found another run that "
+                "does. Nothing was changed. Wait for it."
+            )
+        return True
+
+    def unlock(self) -> bool:
+        self._lock.release()
+        return False
+
+    def answer(self, request: Mapping[str, Any], *, locked: bool) -> Mapping[str, Any]:
+        """Do what is asked for.
+
+        :raises StorageEngineError: it can't be done.
+        """
+        if request["do"] in ("lock", "unlock"):
+            return {"pid": os.getpid()}
+        if request["do"].startswith("delete") and not locked:
+            raise StoreBusyError(f"{self._store.layout.root}: expected a lock before a deletion, found none.")
+        return {"done": to_jsonable(self._does[request["do"]](request))}
+
+    def _flush(self) -> Mapping[str, StorePositions]:
+        before = positions_of(self._store)
+        self._store.flush()
+        return {"before": before, "after": positions_of(self._store)}
+
+    def _delete_segments(self, request: Mapping[str, Any]) -> None:
+        """Delete the log's first files, exactly these; what is gone already is passed over."""
+        root, files = self._store.layout.root, self._store.files
+        for one in request["segments"]:
+            segment = from_jsonable(Segment, one, "segment")
+            file = files.first
+            if file is None or file.base_offset != segment.base_offset:
+                if os.path.lexists(segment.facts.path):
+                    raise ChangedUnderUsError(
+                        f"{segment.facts.path}: expected the log's first file, found that it begins at "
+                        f"{files.min_offset}. It was not deleted. Plan again.",
+                        path=segment.facts.path,
+                    )
+                continue
+            if file.end_offset > min(files.flushed_where, self._store.dispatched_offset):
+                raise BrokerError(
+                    f"{segment.facts.path}: expected a file that is flushed and dispatched, found "
+                    f"{positions_of(self._store)}. It was not deleted. Run again."
+                )
+            remove_unchanged(segment, root, partial(_destroy, file))
+            files.forget([file])
+        self._store.queues.correct_min(files.min_offset)
+
+    def _delete_dependents(self, request: Mapping[str, Any]) -> None:
+        """Delete the first files of queues and index, durably; what is gone already is passed over."""
+        for one in request["files"]:
+            facts = from_jsonable(DependentFile, one, "file").facts
+            path = Path(facts.path)
+            if not os.path.lexists(path):
+                continue
+            if FileFacts.of(path) != facts:
+                raise ChangedUnderUsError(
+                    f"{path}: expected {facts}, found {FileFacts.of(path)}. It was not deleted.",
+                    path=facts.path,
+                )
+            queue = self._store.queues.files_in(path.parent)
+            index = self._store.index
+            if queue is not None and len(queue.bases) > 1 and queue.path(queue.bases[0]) == path:
+                queue.delete_first()
+            elif index is not None and len(index.paths) > 1 and index.paths[0] == path:
+                durable.unlink(index.paths.pop(0))
+            else:
+                raise ChangedUnderUsError(
+                    f"{path}: expected the first of several files that belong together, found another. It "
+                    "was not deleted.",
+                    path=facts.path,
+                )
+            durable.fsync_path(path.parent)
+
+
+def _destroy(file: WritableFile, path: Path, directory: int) -> bool:
+    """Delete a file of the log once nobody reads it; as a ``Remove``."""
+    if not file.destroy(_FORCED_AFTER_MS, clock_ms()):
+        raise BrokerError(
+            f"{path}: expected nobody to read it, found a reader. It goes when that one is done, or in "
+            f"{_FORCED_AFTER_MS // 1000} s. Run again.",
+            may_have_acted=True,
+        )
+    return True
+
+
+@contextmanager
+def serving(store: MessageStore) -> Iterator[StoreServer]:
+    """Let other processes ask for an open store while the block runs.
+
+    :raises OSError: the socket can't be made.
+    """
+    with own_directory(store.layout.root, makes=True) as directory:
+        # Whoever has the store's lock is the only one that serves it: what is there was left by a kill.
+        durable.unlink(ENGINE_SOCKET, dir_fd=directory)
+        server = StoreServer(store, socket_path(directory))
+        thread = threading.Thread(target=server.serve_forever, name="serving", daemon=True)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+            server.server_close()
+            with suppress(OSError):
+                durable.unlink(ENGINE_SOCKET, dir_fd=directory)

@@ -1,0 +1,21 @@
+"""Where the process that writes a store listens, and the errors that it may answer with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from storage_engine.exceptions import BrokerError, ChangedUnderUsError, StorageEngineError, StoreBusyError
+from storage_engine.rocketmq.store_lock import ENGINE_SOCKET
+
+ERRORS: Mapping[str, type[StorageEngineError]] = {
+    error.__name__: error for error in (StoreBusyError, BrokerError, ChangedUnderUsError)
+}
+"""What an answer may name."""
+
+
+def socket_path(directory: int) -> str:
+    """Return a short name of the socket: a path of a socket may have 107 bytes.
+
+    :param directory: descriptor of our directory of the store.
+    """
+    return f"/proc/self/fd/{directory}/{ENGINE_SOCKET}"

@@ -1,0 +1,61 @@
+"""A store of the engine as a process of its own: it writes, cleans nothing by itself, and serves who asks."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable
+
+from storage_engine.exceptions import StoreBusyError
+from storage_engine.model.broker_store import StoreSettings
+from storage_engine.model.plan import PlanRequest
+from storage_engine.rocketmq.broker_config import load_broker_config
+from storage_engine.rocketmq.engine.cleanup_loop import cleaning
+from storage_engine.rocketmq.engine.message_store import MessageStore, open_store
+from storage_engine.rocketmq.engine.new_message import NewMessage, PutStatus
+from storage_engine.rocketmq.engine.serving import serving
+from storage_engine.rocketmq.window import time_zone
+
+_PAUSE_SECONDS = 1.0
+
+
+def serve_store(
+    settings: StoreSettings, topic: str | None, lines: Iterable[bytes], ends: threading.Event
+) -> None:
+    """Hold a store until it is told to end, or until its input has ended.
+
+    The passes of the cleanup set what a full disk means for writing. They delete nothing: a cleanup that asks
+    this process has proven what it deletes.
+
+    :param topic: each line becomes a message of it; None: nothing is read.
+    :param lines: without their ends; they end when ``ends`` is set.
+    :raises StoreBusyError: somebody else has the store, or it takes no message any more.
+    """
+    config = load_broker_config(settings.broker_conf, settings.overrides, root=settings.root)
+    with (
+        open_store(config) as store,
+        cleaning(store, config, time_zone(settings.time_zone), release=_keep_all),
+        serving(store),
+    ):
+        if topic is not None:
+            for line in lines:
+                _put(store, NewMessage(topic, line), ends)
+        else:
+            ends.wait()
+
+
+def _keep_all(request: PlanRequest) -> None:
+    """Delete nothing."""
+
+
+def _put(store: MessageStore, message: NewMessage, ends: threading.Event) -> None:
+    while (status := store.put(message).status) is not PutStatus.PUT_OK:
+        if status is not PutStatus.SERVICE_NOT_AVAILABLE or store.failure or not store.disk_full:
+            raise StoreBusyError(
+                f"{store.layout.root}: expected it to take a message of {len(message.body)} bytes, found "
+                f"{store.failure or status}. The messages before it are stored."
+            )
+        # A cleanup may free some space.
+        if ends.is_set():
+            return
+        time.sleep(_PAUSE_SECONDS)
