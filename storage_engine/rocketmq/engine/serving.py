@@ -184,8 +184,8 @@ def _destroy(file: WritableFile, path: Path, directory: int) -> bool:
     """Delete a file of the log once nobody reads it; as a ``Remove``."""
     if not file.destroy(_FORCED_AFTER_MS, clock_ms()):
         raise BrokerError(
-            f"{path}: expected nobody to read it, found a reader. It goes when that one is done, or in "
-            f"{_FORCED_AFTER_MS // 1000} s. Run again.",
+            f"{path}: expected nobody to read it, found a reader. It stays. Run again when that one is done; "
+            f"in {_FORCED_AFTER_MS // 1000} s a run deletes it whoever reads it.",
             may_have_acted=True,
         )
     return True
