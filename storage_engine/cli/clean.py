@@ -14,7 +14,7 @@ from storage_engine.cli.command import command
 from storage_engine.cli.lag import groups_at_risk, in_process_lag, print_groups
 from storage_engine.cli.next_cleanup import say_cleanup
 from storage_engine.cli.next_line import say_next
-from storage_engine.cli.options import json_option
+from storage_engine.cli.options import REPLICAS_STOPPED, json_option
 from storage_engine.cli.output import print_json, say
 from storage_engine.cli.plan_output import ASSUMED, by_hand, plan_json, print_plan
 from storage_engine.cli.policy_options import CLEAN
@@ -57,6 +57,7 @@ Tell = Callable[[str], None]
 @click.option(
     "--dry-run", is_flag=True, help="Show what would go and what consumers would lose; change nothing."
 )
+@click.option("--replicas-stopped", metavar="REASON", default="", help=REPLICAS_STOPPED)
 @click.option("--run-key", help="Go on with this run, which was interrupted; default: a new one.")
 @json_option
 def clean(
@@ -64,6 +65,7 @@ def clean(
     manual: bool,
     max_segments: int | None,
     dry_run: bool,
+    replicas_stopped: str,
     run_key: str | None,
     as_json: bool,
 ) -> int:
@@ -73,7 +75,7 @@ def clean(
     A run that was killed is finished by giving its --run-key again.
     """
     refuse_cleanup(managed)
-    request = PlanRequest(manual=manual, max_segments=max_segments)
+    request = PlanRequest(manual=manual, max_segments=max_segments, replicas_stopped=replicas_stopped)
     if dry_run:
         _dry_run(managed, request, as_json)
         return 0

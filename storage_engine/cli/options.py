@@ -26,6 +26,12 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _JOURNAL = "journal.db"
 """In a lake's directory, of the stores that a person at a shell manages."""
 
+REPLICAS_STOPPED = (
+    "Say that every other node with a replica is stopped, and how you know it. Without it, what other nodes "
+    "have stays."
+)
+"""Help of the option by which a person answers for what this node can't tell."""
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 
 

@@ -10,7 +10,7 @@ from storage_engine.brokers import find_broker
 from storage_engine.cli.command import command
 from storage_engine.cli.inspect_output import print_inspection, print_quarantines
 from storage_engine.cli.live_output import live_json, look_live, print_live
-from storage_engine.cli.options import json_option
+from storage_engine.cli.options import REPLICAS_STOPPED, json_option
 from storage_engine.cli.output import print_json, put, say
 from storage_engine.cli.plan_output import by_hand, plan_json, print_pending, print_plan
 from storage_engine.cli.progress import waiting
@@ -103,19 +103,22 @@ def _archive_lag(managed: ManagedStore) -> ArchiveLag:
     help="Assume this level of a disk, such as /data/commitlog=0.86; repeatable.",
 )
 @click.option("--manual", is_flag=True, help="As if a person asked: expired segments go at any hour.")
+@click.option("--replicas-stopped", metavar="REASON", default="", help=REPLICAS_STOPPED)
 @json_option
 def plan(
     managed: ManagedStore,
     at: str | None,
     disks: dict[str, str],
     manual: bool,
+    replicas_stopped: str,
     as_json: bool,
 ) -> int:
     """Show what a cleanup of STORE would delete, with a reason for every segment, and what goes with it.
 
     Beside a running broker, the journal in --lake knows the age of a segment whose file a hold has touched.
     """
-    request, levels = PlanRequest(manual=manual), disk_percents(disks)
+    request = PlanRequest(manual=manual, replicas_stopped=replicas_stopped)
+    levels = disk_percents(disks)
     seen = preview(
         managed,
         request,

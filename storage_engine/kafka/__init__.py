@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 
 
 class Kafka(Broker):
-    """A node by its files. Archived, proven and restored: nothing is held or deleted."""
+    """A node by its files. Archived, proven and restored; deleted from while its broker is stopped."""
 
     name = "kafka"
     title = "Apache Kafka"
     archives_at_seal = True
+    has_undo = False
     task_modules = (
         "storage_engine.kafka.codec",
         "storage_engine.kafka.decode",
@@ -45,6 +46,10 @@ class Kafka(Broker):
 
     def cleans_up(self, live: LiveBroker | None) -> bool:
         return live is not None and live.deletes == WE_DELETE
+
+    def cleans_up_on_request(self, live: LiveBroker | None) -> bool:
+        """A node that is stopped for once: its broker deletes by its own rules as soon as it runs."""
+        return live is None or self.cleans_up(live)
 
     @property
     def age_settings(self) -> frozenset[str]:

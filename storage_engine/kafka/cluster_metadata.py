@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Iterator, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from storage_engine.exceptions import UnsupportedLayoutError
@@ -23,7 +23,7 @@ _MAX_BYTES = 1 << 30
 _TOPIC, _PARTITION, _CONFIG, _REMOVE_TOPIC, _FEATURE_LEVEL = 2, 3, 4, 9, 12
 _PARTITION_CHANGE = 5
 _NEWEST_PARTITION = 2
-_LEADER_TAG, _REPLICAS_TAG, _SAME_LEADER = 1, 2, -2
+_LEADER_TAG, _REPLICAS_TAG, _REMOVING_TAG, _ADDING_TAG, _SAME_LEADER = 1, 2, 3, 4, -2
 _VERSION_FEATURE, _NEWEST_VERSION = "metadata.version", 33
 """The newest that Kafka 4.4 knows (MetadataVersion): a later one may keep settings elsewhere."""
 _ALWAYS = frozenset({_TOPIC, _CONFIG, _REMOVE_TOPIC, _FEATURE_LEVEL})
@@ -34,10 +34,16 @@ _REMEDY = "Compare the file with another node's."
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """Which nodes have a partition, and how often it has changed its leader."""
+    """Which nodes have a partition, and how often it has changed its leader.
+
+    :param removing: replicas that a reassignment takes away.
+    :param adding: replicas that it adds.
+    """
 
     replicas: tuple[int, ...]
     leader_epoch: int
+    removing: tuple[int, ...] = ()
+    adding: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -200,19 +206,21 @@ def _apply(found: ClusterMetadata, kinds: Set[int], value: bytes, path: Path) ->
 
 def _made(reader: _Reader) -> PartitionState:
     """Read what is behind the partition's id in a PartitionRecord."""
-    replicas = reader.numbers()
-    for _ in ("isr", "removing", "adding"):
-        reader.numbers()
+    replicas, _, removing, adding = (reader.numbers() for _ in ("replicas", "isr", "removing", "adding"))
     reader.number()
-    return PartitionState(replicas, reader.number())
+    return PartitionState(replicas, reader.number(), removing, adding)
 
 
 def _changed(reader: _Reader, before: PartitionState) -> PartitionState:
     """Read what is behind the partition's id in a PartitionChangeRecord (PartitionRegistration#merge)."""
-    replicas, epoch = before.replicas, before.leader_epoch
+    state = before
     for tag, value in reader.tagged():
         if tag == _REPLICAS_TAG:
-            replicas = value.numbers()
+            state = replace(state, replicas=value.numbers())
+        elif tag == _REMOVING_TAG:
+            state = replace(state, removing=value.numbers())
+        elif tag == _ADDING_TAG:
+            state = replace(state, adding=value.numbers())
         elif tag == _LEADER_TAG and value.number() != _SAME_LEADER:
-            epoch += 1
-    return PartitionState(replicas, epoch)
+            state = replace(state, leader_epoch=state.leader_epoch + 1)
+    return state

@@ -11,21 +11,37 @@ LOCK = ".lock"
 _FLOCK = struct.Struct("hhqqi4x")
 """struct flock of Linux with 64-bit offsets: type, whence, start, length, process."""
 
+held_here: set[str] = set()
+"""Real paths of the directories that this process itself has locked (``store_lock``)."""
+
 
 def lock_holder(directory: Path) -> int | None:
-    """Return the process that has the directory's lock; None: none has. Asks, and takes no lock.
+    """Return the other process that has the directory's lock; None: none has. Asks, and takes no lock.
 
     0 is a process that can't be seen from here, as on another host.
 
     :raises OSError: the file can't be opened, as where its permissions forbid it.
     """
+    if os.path.realpath(directory) in held_here:
+        return None
     try:
         descriptor = os.open(directory / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     try:
-        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        kind, _, _, _, process = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))
+        kind, process = whole_file(descriptor, fcntl.F_GETLK, fcntl.F_WRLCK)
     finally:
         os.close(descriptor)
-    return None if kind == fcntl.F_UNLCK else max(int(process), 0)
+    return None if kind == fcntl.F_UNLCK else max(process, 0)
+
+
+def whole_file(descriptor: int, operation: int, kind: int) -> tuple[int, int]:
+    """Ask for or take a lock on a whole file, as the broker does.
+
+    :param operation: of fcntl.
+    :param kind: of the lock.
+    :return: kind of the lock that is in the way, and whose it is; below 1: a process that can't be seen.
+    """
+    asked = _FLOCK.pack(kind, os.SEEK_SET, 0, 0, 0)
+    found, _, _, _, process = _FLOCK.unpack(fcntl.fcntl(descriptor, operation, asked))
+    return int(found), int(process)

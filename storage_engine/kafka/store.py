@@ -1,9 +1,9 @@
-"""A node as retention looks at it. Nothing here changes a log directory."""
+"""A node as retention looks at it. Only a stopped one is changed: its oldest segments are deleted."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from operator import attrgetter
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from storage_engine import durable
-from storage_engine.exceptions import BadInputError, StoreLayoutError
+from storage_engine.exceptions import BadInputError, StoreBusyError, StoreLayoutError
 from storage_engine.kafka.archiving import (
     archivable_segments,
     contexts_of,
@@ -25,11 +25,13 @@ from storage_engine.kafka.next_deletions import deletes_at_ms
 from storage_engine.kafka.plan import SeenLog, log_facts, plan_log, plan_notices, undecided
 from storage_engine.kafka.range_digest import sha256_of_range
 from storage_engine.kafka.rules import RetentionSettings
+from storage_engine.kafka.stopped_plan import cut_to_stopped
+from storage_engine.kafka.stopped_release import delete_indexes, delete_oldest, indexes_below
 from storage_engine.kafka.topic_settings import TopicSettings, read_topic_settings
 from storage_engine.model.broker_store import BrokerStore, LockedStore, Remove, StoreSettings
 from storage_engine.model.by_log import by_log
 from storage_engine.model.lag import Unread
-from storage_engine.model.plan import LogPlan, Plan, PlanRequest, Reason
+from storage_engine.model.plan import DependentFile, LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import (
     Archivable,
@@ -44,15 +46,11 @@ from storage_engine.model.store import (
 
 if TYPE_CHECKING:
     from storage_engine.kafka.live.client import Cluster
+    from storage_engine.kafka.store_lock import LockedDirectories
 
 NAME = "kafka"
 _LOOKS = 3
 """How often a node is looked at whose files go away meanwhile."""
-NEVER_DELETED_FROM = (
-    "stores of Apache Kafka are archived, and never deleted from by this version. Nothing was changed. Let "
-    "its broker delete by its own rules: storage-engine plan shows which."
-)
-"""What is said to who wants more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +70,12 @@ class KafkaStore(BrokerStore):
     """A node's log directories, by its ``server.properties`` or by one of them.
 
     :param seen: the last snapshot's logs, and what they were made of.
+    :param held: the directories, while they are locked.
     """
 
     root: Path
     seen: SeenNode | None = None
+    held: LockedDirectories | None = None
 
     @property
     def data_paths(self) -> tuple[Path, ...]:
@@ -85,7 +85,6 @@ class KafkaStore(BrokerStore):
         self.seen = seen = self._look(now_ms)
         node = seen.node
         *others, last = (DiskUsage.of(directory.path) for directory in node.directories)
-        running = self.is_in_use
         return StoreSnapshot(
             broker=NAME,
             root=str(self.root),
@@ -93,19 +92,28 @@ class KafkaStore(BrokerStore):
             logs=seen.logs,
             log_disks=tuple(others) or (last,),
             dependents_disk=last,
-            crashed=not running and node.left_uncleanly,
+            crashed=not _runs(node) and node.left_uncleanly,
             used_bytes=sum(segment.disk_bytes for log in seen.logs for segment in log.segments),
         )
 
     def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
-        """Decide as the broker would; what indexes and the cluster's metadata say is read here."""
+        """Decide as the broker would; what indexes and the cluster's metadata say is read here.
+
+        Of a stopped node only what may be deleted without its broker goes.
+        """
         seen = self._seen_of(snapshot, now_ms)
         topics = read_topic_settings(seen.node)
         plans = tuple(
             _plan_log(log, topics, settings, now_ms) for log, settings in logs_of(seen, snapshot, topics)
         )
+        notices = plan_notices(seen.node, topics)
+        if not _runs(seen.node):
+            plans = cut_to_stopped(seen.node, plans, request.replicas_stopped)
+            if request.replicas_stopped:
+                said = f"a person says that all other nodes are stopped: {request.replicas_stopped}"
+                notices = (*notices, said)
         triggers, _ = self.triggers(snapshot, now_ms, request)
-        return Plan(snapshot.root, now_ms, triggers, plans, plan_notices(seen.node, topics))
+        return Plan(snapshot.root, now_ms, triggers, plans, notices)
 
     def deletes_at_ms(self, snapshot: StoreSnapshot, now_ms: int) -> Mapping[SegmentId, int | None]:
         seen = self._seen_of(snapshot, snapshot.taken_at_ms)
@@ -214,12 +222,61 @@ class KafkaStore(BrokerStore):
         return unread_records(consumers_of(seen.node, self.asked), context, new_min_offsets, deleted=deleted)
 
     def lock(self) -> AbstractContextManager[LockedStore]:
-        raise BadInputError(f"{self.root}: {NEVER_DELETED_FROM}")
+        """Keep brokers away until the block ends.
+
+        :raises BadInputError: it is one log directory alone.
+        :raises StoreBusyError: a broker runs, or another run has the node.
+        """
+        return self._taken()
+
+    @contextmanager
+    def _taken(self) -> Iterator[LockedDirectories]:
+        # psutil, which looking at a node needs for nothing.
+        from storage_engine.kafka.store_lock import lock
+
+        self.check_manageable()
+        with lock(self.data_paths) as held:
+            self.held = held
+            try:
+                yield held
+            finally:
+                self.held = None
+
+    @property
+    def _locked(self) -> LockedDirectories:
+        if self.held is None:
+            raise StoreBusyError(
+                f"{self.root}: expected the node's directories to be locked by this process, found that they "
+                "are not. Nothing was deleted. Lock them first."
+            )
+        return self.held
+
+    @property
+    def max_delete_batch(self) -> int | None:
+        return 1
 
     def delete_segments(
         self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
     ) -> None:
-        raise BadInputError(f"{self.root}: {NEVER_DELETED_FROM}")
+        delete_oldest(self._locked, self.root, segments, meanwhile, remove)
+
+    def dependents(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
+        node = self.seen.node if self.seen else self.read_node(0)
+        return tuple(indexes_below(node, min_offsets))
+
+    def delete_dependents(
+        self,
+        files: Sequence[DependentFile],
+        meanwhile: Callable[[], object],
+        remove: Remove = durable.unlink_in,
+    ) -> None:
+        if files:
+            delete_indexes(self._locked, files, meanwhile, remove)
+
+
+def _runs(node: Node) -> bool:
+    """Return whether a broker has the node's directories; our own locks on them don't count."""
+    return node.live is not None or any(lock_holder(one.path) is not None for one in node.directories)
 
 
 def _as_its_broker_knows(node: Node) -> Iterator[tuple[LogDirectory, PartitionLog]]:

@@ -42,6 +42,7 @@ class Broker(ABC):
         package's brokers may say so.
     :cvar archives_at_seal: its stores are archived once segments are sealed, whatever a policy says.
     :cvar has_engine: this package has an engine that writes its stores.
+    :cvar has_undo: what is deleted of its stores can be set aside for a while, and brought back.
     :cvar rows_table: name of the lakes' table that has its segments' rows; never changes.
     :cvar client_connection: type of the Airflow connections whose extra is the settings of this broker's
         client; "": a connection has its access key and its secret key.
@@ -54,6 +55,7 @@ class Broker(ABC):
     is_default: ClassVar[bool] = False
     archives_at_seal: ClassVar[bool] = False
     has_engine: ClassVar[bool] = False
+    has_undo: ClassVar[bool] = True
     rows_table: ClassVar[str] = "messages"
     client_connection: ClassVar[str] = ""
     without_suites: ClassVar[frozenset[str]] = frozenset()
@@ -115,6 +117,13 @@ class Broker(ABC):
         :param live: the broker that runs on it; None: it is stopped.
         """
         return True
+
+    def cleans_up_on_request(self, live: LiveBroker | None) -> bool:
+        """Return whether a store is deleted from where a person begins a cleanup, or a schedule does.
+
+        By default wherever :meth:`cleans_up` says so, of which cleanups begin by themselves when one is due.
+        """
+        return self.cleans_up(live)
 
     @property
     def known_settings(self) -> frozenset[str] | None:

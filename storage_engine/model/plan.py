@@ -62,6 +62,8 @@ class Reason(StrEnum):
     """The broker's cleaner alone takes records from its log."""
     NOT_ARCHIVABLE = "not-archivable"
     """It has expired, and may not be archived yet, as where a transaction is open in it."""
+    REPLICAS_ELSEWHERE = "replicas-elsewhere"
+    """Other nodes have replicas of its log, or may have, and it isn't known that they are stopped."""
     REMOTE_STORAGE = "remote-storage"
     """Its log is copied to remote storage, and the broker alone knows what is there."""
 
@@ -78,6 +80,8 @@ class PlanRequest:
     :param max_segments: at most so many segments in this pass; None: the broker's batch size.
     :param target_used_percent: stop once the fullest known disk would be at or below this level.
     :param dry_run: only plan, measure consumer lag and report: nothing is archived or deleted.
+    :param replicas_stopped: a person says that every other node with a replica is stopped, and how that is
+        known; "": nobody says so.
     """
 
     manual: bool = False
@@ -86,6 +90,7 @@ class PlanRequest:
     target_used_percent: int | None = None
     reason: str = ""
     dry_run: bool = False
+    replicas_stopped: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,6 +194,10 @@ REASONS: Mapping[str, tuple[str, str]] = {
         "not all replicas have it yet",
         "Look for the replica that doesn't follow.",
     ),
+    "replicas-elsewhere": (
+        "other nodes have replicas of its log, and may run",
+        "Stop every node with a replica and say so (--replicas-stopped), or let the brokers delete.",
+    ),
     "compacted": ("the broker's cleaner alone takes records from its log", ""),
     "not-archivable": ("it has expired, and may not be archived yet: the line says why", ""),
     "remote-storage": ("its broker deletes it by what remote storage has", ""),

@@ -59,14 +59,22 @@ def open_to_look(store: ManagedStore) -> BrokerStore:
 def refuse_cleanup(store: ManagedStore) -> None:
     """Make sure that a store may be held and cleaned up.
 
-    :raises BadInputError: stores of its kind of broker are archived alone.
+    :raises BadInputError: such a store is archived alone.
     """
     broker = find_broker(store.broker)
-    if not store.cleans_up:
+    if not store.cleans_up_on_request:
         raise BadInputError(
-            f"{store.root}: expected a store that can be cleaned up, found one of {broker.title}, which is "
-            "archived, proven and restored by this version, and never deleted from. Nothing was changed. Let "
-            "its broker delete by its own rules: storage-engine plan shows which."
+            f"{store.root}: expected a store that can be cleaned up, found one of {broker.title} that is left "
+            "to its running broker. Nothing was changed. Let it delete by its own rules, which storage-engine "
+            "plan shows; or say that we delete, with --deletes-us or the setting deletes; or stop the broker, "
+            "and leave its address out."
+        )
+    window_hours = store.policy.undo_window_hours
+    if window_hours is not None and not broker.has_undo:
+        raise BadInputError(
+            f"store {store.name}: expected no undo_window_hours with {broker.title}, found {window_hours}: "
+            "what is deleted can't be set aside there. Nothing was changed. Leave it empty; restore brings "
+            "segments back from the lake."
         )
 
 

@@ -91,6 +91,11 @@ class ManagedStore:
         return find_broker(self.broker).cleans_up(self.live)
 
     @property
+    def cleans_up_on_request(self) -> bool:
+        """Return whether it may be deleted from where a cleanup is asked for."""
+        return find_broker(self.broker).cleans_up_on_request(self.live)
+
+    @property
     def is_live(self) -> bool:
         """Return whether the store's broker runs on, by its settings; of an open store its broker says it."""
         return self.live is not None

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from storage_engine.exceptions import CorruptFrameError
+from storage_engine.file_users import FileUser
 from storage_engine.long_work import told, told_each
 from storage_engine.model.store import DiskUsage, Segment, StoreSnapshot
 from storage_engine.rocketmq import batch_consume_queue, config_files, consume_queue
@@ -19,7 +20,7 @@ from storage_engine.rocketmq.index_file import IndexFile, read_index_files
 from storage_engine.rocketmq.mapped_files import mapped
 from storage_engine.rocketmq.queue_files import QueueDirectory, iter_queues
 from storage_engine.rocketmq.store import RocketMQStore
-from storage_engine.rocketmq.store_lock import Holder, lock_holder
+from storage_engine.rocketmq.store_lock import lock_holder
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ class StoreInspection:
     root: str
     taken_at_ms: int
     crashed: bool
-    holder: Holder | None
+    holder: FileUser | None
     min_offset: int
     max_offset: int
     dispatched_offset: int

@@ -16,16 +16,15 @@ import os
 import struct
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-import psutil
-
 from storage_engine import durable
 from storage_engine.exceptions import StoreBusyError
+from storage_engine.file_users import DELETED, FileUser, file_users, mapped_paths, process_name
 from storage_engine.own_directory import DIRECTORY
 from storage_engine.rocketmq.layout import StoreLayout
 from storage_engine.wording import count_text
@@ -46,18 +45,6 @@ class LockedStore:
 
     root: Path
     notices: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """Another process that uses the store: by its lock, or by a file that it has open or mapped."""
-
-    pid: int
-    name: str
-    path: str
-
-    def __str__(self) -> str:
-        return f"process {self.pid} ({self.name}) has {self.path}"
 
 
 @contextmanager
@@ -87,7 +74,7 @@ def lock(layout: StoreLayout) -> Iterator[LockedStore]:
             _held.discard(path)
 
 
-def lock_holder(layout: StoreLayout) -> Holder | None:
+def lock_holder(layout: StoreLayout) -> FileUser | None:
     """The process that has the broker's lock, for showing; None when it is free or ours, or nobody can tell.
 
     Never opens the file while this process holds the store.
@@ -96,7 +83,7 @@ def lock_holder(layout: StoreLayout) -> Holder | None:
         pid = _of_another(layout, _locking_pid)
     except OSError:
         return None
-    return None if pid is None else Holder(pid, _process_name(pid), str(layout.lock))
+    return None if pid is None else FileUser(pid, process_name(pid), str(layout.lock))
 
 
 def is_locked(layout: StoreLayout) -> bool | None:
@@ -151,7 +138,7 @@ def _take(fd: int, layout: StoreLayout) -> None:
         if error.errno not in (errno.EACCES, errno.EAGAIN):
             raise StoreBusyError(f"{path}: can't be locked: {error.strerror}.") from error
         pid = _locking_pid(fd)
-        who = "another process" if pid is None else f"process {pid} ({_process_name(pid)})"
+        who = "another process" if pid is None else f"process {pid} ({process_name(pid)})"
         raise StoreBusyError(
             f"{path}: expected byte 0 to be unlocked, found it locked by {who}: a broker runs on this store, "
             "or another run works on it. Stop it or wait for it; nothing was changed."
@@ -185,13 +172,6 @@ def _lock_on(fd: int) -> tuple[int, int]:
     return int(kind), int(pid)
 
 
-def _process_name(pid: int) -> str:
-    try:
-        return str(psutil.Process(pid).name())
-    except psutil.Error:
-        return "unknown"
-
-
 def _check_nobody_else(layout: StoreLayout) -> tuple[str, ...]:
     """Look at every process that we may look into.
 
@@ -199,30 +179,20 @@ def _check_nobody_else(layout: StoreLayout) -> tuple[str, ...]:
     lock), but it could be one that is still loading it, so an unknown broker is refused. Other unknown
     processes become a notice: they could only be reading, and a reader keeps what it has open. Paths are
     compared, so a reader in a container that mounts the store elsewhere isn't seen; its lock is.
-
-    No file of another process is touched, only its name is read: one on a dead network file system would
-    keep us here, with the broker's lock.
     """
     unknown = []
-    directories = tuple(sorted({f"{path}{os.sep}" for path in layout.directories}))
-    for process in psutil.process_iter(["pid", "name", "cmdline"]):
-        pid, name, command = process.pid, process.info["name"] or "", process.info["cmdline"]
-        if pid == os.getpid() or command == []:  # a kernel thread; None means that we may not even see it
-            continue
-        found = _first_file_below(directories, pid)
-        if isinstance(found, str):
-            holder = Holder(pid, name, found)
+    for process in file_users(layout.directories):
+        if process.path is not None:
             raise StoreBusyError(
-                f"{layout.root}: expected no other process to use the store's files, but {holder} open or "
+                f"{layout.root}: expected no other process to use the store's files, but {process} open or "
                 "mapped. Stop it or wait for it; nothing was changed."
             )
-        if found is None:
-            if any(part.endswith(_BROKER_CLASSES) for part in command or ()):
-                raise StoreBusyError(
-                    f"{layout.root}: process {pid} ({name}) is a RocketMQ broker of another user, so it "
-                    "can't be seen whether it is loading this store. Run as that user or as root."
-                )
-            unknown.append(f"{pid} ({name})")
+        if any(part.endswith(_BROKER_CLASSES) for part in process.command):
+            raise StoreBusyError(
+                f"{layout.root}: process {process.pid} ({process.name}) is a RocketMQ broker of another "
+                "user, so it can't be seen whether it is loading this store. Run as that user or as root."
+            )
+        unknown.append(f"{process.pid} ({process.name})")
     if not unknown:
         return ()
     processes = "process" if len(unknown) == 1 else "processes"
@@ -233,60 +203,6 @@ def _check_nobody_else(layout: StoreLayout) -> tuple[str, ...]:
     )
 
 
-def _first_file_below(directories: tuple[str, ...], pid: int) -> str | bool | None:
-    """A file below the directories that the process has open or mapped; False: none; None: unknown."""
-    try:
-        for path in (*_mapped_paths(pid, directories), *_open_paths(pid)):
-            if path.startswith(directories):
-                return path
-    except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
-        return False
-    except (psutil.AccessDenied, PermissionError):
-        return None
-    return False
-
-
-_DELETED = " (deleted)"
-
-
-def _mapped_paths(pid: int, directories: tuple[str, ...]) -> Iterable[str]:
-    """Files that a process maps, removed ones left out; none where it maps nothing below the directories.
-
-    Linux only; elsewhere open files must do.
-    """
-    if not sys.platform.startswith("linux"):
-        return ()
-    maps = _maps(pid)
-    if not any(directory.encode(errors="surrogateescape") in maps for directory in directories):
-        return ()
-    return sorted(path for path in _mappings(maps) if not path.endswith(_DELETED))
-
-
-def _maps(pid: int) -> bytes:
-    return Path(f"/proc/{pid}/maps").read_bytes()
-
-
-def _mappings(maps: bytes) -> set[str]:
-    lines = maps.decode(errors="surrogateescape").splitlines()
-    fields = (line.split(None, 5) for line in lines)
-    return {line[5] for line in fields if len(line) == 6 and line[5].startswith("/")}
-
-
-def _open_paths(pid: int) -> Iterator[str]:
-    """Return what a process has open, by name. Asking for more than the name may wait for a file system for
-    ever.
-    """
-    if not sys.platform.startswith("linux"):
-        yield from (str(opened.path) for opened in psutil.Process(pid).open_files())
-        return
-    directory = f"/proc/{pid}/fd"
-    for fd in os.listdir(directory):  # noqa: PTH208 - of every process, and strings are several times quicker
-        with suppress(FileNotFoundError):
-            path = os.readlink(f"{directory}/{fd}")  # noqa: PTH115
-            if path.startswith("/") and not path.endswith(_DELETED):
-                yield path
-
-
 def _deleted_segments_text(layout: StoreLayout, pid: int) -> str:
     """Return what a person should know of a broker that maps segments which are deleted; empty otherwise.
 
@@ -294,9 +210,7 @@ def _deleted_segments_text(layout: StoreLayout, pid: int) -> str:
     """
     directories = tuple(f"{path}{os.sep}" for path in layout.log_paths)
     with suppress(OSError):
-        count = sum(
-            path.startswith(directories) and path.endswith(_DELETED) for path in _mappings(_maps(pid))
-        )
+        count = sum(path.startswith(directories) and path.endswith(DELETED) for path in mapped_paths(pid))
         if count:
             return (
                 f" Process {pid} still maps {count_text(count, 'segment file')} that had gone before it "

@@ -37,6 +37,25 @@ def feature_level(name: str, level: int) -> bytes:
     return metadata_record(12, text(name) + struct.pack(">h", level))
 
 
+def partition(
+    topic_id: uuid.UUID,
+    number: int,
+    replicas: Sequence[int],
+    *,
+    removing: Sequence[int] = (),
+    adding: Sequence[int] = (),
+) -> bytes:
+    """Return the record that makes a partition (PartitionRecord)."""
+
+    def listed(nodes: Sequence[int]) -> bytes:
+        return unsigned(len(nodes) + 1) + b"".join(struct.pack(">i", one) for one in nodes)
+
+    lists = b"".join(map(listed, (replicas, replicas, removing, adding)))
+    return metadata_record(
+        3, struct.pack(">i", number) + topic_id.bytes + lists + struct.pack(">iii", 1, 0, 0)
+    )
+
+
 def batch_of(
     base: int, count: int = 2, *, ms: int = WRITTEN_MS, producer: int = -1, attributes: int = 0
 ) -> bytes:
@@ -49,6 +68,7 @@ class MadeNode:
     """A node below a directory. Nothing is there before :meth:`write`, but for the logs.
 
     :ivar watermarks: high watermarks, by log; a log that :meth:`add` makes has its end there.
+    :ivar replicas: nodes that have a log, by its name; of one that :meth:`add` makes it is this node alone.
     """
 
     def __init__(self, root: Path, directories: Sequence[str] = ("logs",)) -> None:
@@ -59,6 +79,7 @@ class MadeNode:
         self.node_settings: dict[str, str] = {}
         self.more_records: list[bytes] = []
         self.watermarks: dict[str, int] = {}
+        self.replicas: dict[str, Sequence[int]] = {}
         for path in (*self.directories, root / "meta"):
             path.mkdir(parents=True)
             (path / "meta.properties").write_text(f"version=1\nnode.id=1\ncluster.id={CLUSTER}\n")
@@ -90,6 +111,7 @@ class MadeNode:
             for one in batches:
                 end = struct.unpack_from(">q", one)[0] + struct.unpack_from(">i", one, 23)[0] + 1
         self.watermarks[name] = end
+        self.replicas.setdefault(name, (1,))
         return path
 
     def checkpoint(self, name: str, offsets: Mapping[str, int], directory: int = 0) -> None:
@@ -105,6 +127,9 @@ class MadeNode:
         log = self.root / "meta" / "__cluster_metadata-0"
         log.mkdir(exist_ok=True)
         values = [metadata_record(2, text(name) + one.bytes) for name, one in self.topic_ids.items()]
+        for name, nodes in self.replicas.items():
+            topic, _, number = name.rpartition("-")
+            values.append(partition(self.topic_ids[topic], int(number), nodes))
         for topic, settings in self.settings.items():
             for name, value in settings.items():
                 fields = struct.pack(">b", 2) + text(topic) + text(name) + text(value)

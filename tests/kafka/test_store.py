@@ -21,6 +21,7 @@ from storage_engine.cli.store_argument import managed_store
 from storage_engine.exceptions import (
     BadInputError,
     CorruptFileError,
+    StoreBusyError,
     StoreLayoutError,
     StoreNotFoundError,
 )
@@ -36,6 +37,7 @@ from storage_engine.kafka.store import KafkaStore
 from storage_engine.kafka.topic_settings import read_topic_settings
 from storage_engine.model.broker_store import BrokerStore, StoreSettings
 from storage_engine.model.diagnosis import Finding, Severity
+from storage_engine.model.live import LiveBroker
 from storage_engine.model.plan import LogPlan, PlanRequest, Reason
 from storage_engine.model.store import SegmentState
 from storage_engine.retention.broker_answers import propose, take_snapshot
@@ -231,15 +233,22 @@ def tree(copy: Path) -> Iterator[Path]:
     assert state() == before
 
 
-@pytest.mark.parametrize("root", ["server.properties", "logs"])
-def test_whatever_would_change_it_is_refused(tree: Path, tmp_path: Path, root: str) -> None:
-    store = ManagedStore.local("k", str(tree / root), tmp_path / "managed", broker="kafka")
-    with pytest.raises(BadInputError, match="Apache Kafka, which is archived, proven and restored"):
-        make_plan(store, "run")
-    with pytest.raises(BadInputError, match="never deleted from"):
-        opened(tree / root).lock()
-    with pytest.raises(BadInputError, match="never deleted from"):
-        opened(tree / root).delete_segments((), lambda: None)
+def test_nothing_is_changed_of_what_is_not_locked_or_can_not_be(tree: Path, tmp_path: Path) -> None:
+    live = LiveBroker(address="127.0.0.1:1")
+    beside = ManagedStore.local(
+        "k", str(tree / "server.properties"), tmp_path / "managed", broker="kafka", live=live
+    )
+    with pytest.raises(
+        BadInputError, match="found one of Apache Kafka that is left to its running broker"
+    ):
+        make_plan(beside, "run")
+    expected = "one of its log directories, which is only looked at"
+    with pytest.raises(BadInputError, match=expected), opened(tree / "logs").lock():
+        pass
+    store = opened(tree / "server.properties")
+    segments = [segment for log in store.snapshot(NOW_MS).logs for segment in log.segments][:1]
+    with pytest.raises(StoreBusyError, match="expected the node's directories to be locked"):
+        store.delete_segments(segments, lambda: None)
     assert not (tmp_path / "managed").exists()
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from storage_engine import file_users
 from storage_engine.exceptions import (
     ChangedUnderUsError,
     CorruptFileError,
@@ -33,7 +34,6 @@ from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import build_report
 from storage_engine.retention.report_segments import Fate
 from storage_engine.retention.report_text import report_text
-from storage_engine.rocketmq import store_lock
 from tests.rounds import later
 
 Make = Callable[..., ManagedStore]
@@ -453,7 +453,7 @@ def test_what_could_not_be_checked_while_the_store_was_held_is_told(
 ) -> None:
     """A process of another user, which can't be looked into, might have the store's files open."""
     store = archived()
-    mapped_paths = store_lock._mapped_paths
+    mapped_paths = file_users._mapped_paths
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
 
         def look(pid: int, directories: tuple[str, ...]) -> Iterable[str]:
@@ -461,7 +461,7 @@ def test_what_could_not_be_checked_while_the_store_was_held_is_told(
                 raise PermissionError(pid)
             return mapped_paths(pid, directories)
 
-        monkeypatch.setattr(store_lock, "_mapped_paths", look)
+        monkeypatch.setattr(file_users, "_mapped_paths", look)
         unchecked = "could not be checked for open files of the store"
         (deleting,) = (text for text in steps.release(store, "r").notices if unchecked in text)
         (cleaning,) = (text for text in steps.clean_dependents(store, "r").notices if unchecked in text)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from storage_engine import file_users
 from storage_engine.exceptions import StoreBusyError
-from storage_engine.rocketmq import store_lock
 from storage_engine.rocketmq.broker_config import load_broker_config
 from storage_engine.rocketmq.layout import StoreLayout, resolve_layout
 from storage_engine.rocketmq.store_lock import is_locked, lock, lock_holder
@@ -127,14 +127,14 @@ def test_a_lock_that_can_not_be_opened_is_busy(layout: StoreLayout) -> None:
 def not_ours(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     """Processes put in here can't be looked into, as if they were another user's."""
     pids: set[int] = set()
-    mapped_paths = store_lock._mapped_paths
+    mapped_paths = file_users._mapped_paths
 
     def look(pid: int, directories: tuple[str, ...]) -> Iterable[str]:
         if pid in pids:
             raise PermissionError(pid)
         return mapped_paths(pid, directories)
 
-    monkeypatch.setattr(store_lock, "_mapped_paths", look)
+    monkeypatch.setattr(file_users, "_mapped_paths", look)
     return pids
 
 
