@@ -64,10 +64,10 @@ def refuse_cleanup(store: ManagedStore) -> None:
     broker = find_broker(store.broker)
     if not store.cleans_up_on_request:
         raise BadInputError(
-            f"{store.root}: expected a store that can be cleaned up, found one of {broker.title} that is left "
-            "to its running broker. Nothing was changed. Let it delete by its own rules, which storage-engine "
-            "plan shows; or say that we delete, with --deletes-us or the setting deletes; or stop the broker, "
-            "and leave its address out."
+            f"{store.root}: expected a store that can be cleaned up, found one of {broker.title} that is "
+            "left to its running broker. Nothing was changed. Let it delete by its own rules, which "
+            "storage-engine plan shows; or say that we delete, with --deletes-us or the setting deletes; or "
+            "stop the broker, and leave its address out."
         )
     window_hours = store.policy.undo_window_hours
     if window_hours is not None and not broker.has_undo:

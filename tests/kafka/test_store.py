@@ -238,9 +238,7 @@ def test_nothing_is_changed_of_what_is_not_locked_or_can_not_be(tree: Path, tmp_
     beside = ManagedStore.local(
         "k", str(tree / "server.properties"), tmp_path / "managed", broker="kafka", live=live
     )
-    with pytest.raises(
-        BadInputError, match="found one of Apache Kafka that is left to its running broker"
-    ):
+    with pytest.raises(BadInputError, match="found one of Apache Kafka that is left to its running broker"):
         make_plan(beside, "run")
     expected = "one of its log directories, which is only looked at"
     with pytest.raises(BadInputError, match=expected), opened(tree / "logs").lock():
