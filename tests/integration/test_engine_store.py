@@ -43,6 +43,7 @@ SETTINGS: dict[str, dict[str, object]] = {
         "enableLmq": True,
         "enableMultiDispatch": True,
     },
+    "checked": {"enabledAppendPropCRC": True, "forceVerifyPropCRC": True},
 }
 
 
@@ -100,7 +101,7 @@ def index_content(root: Path) -> list[object]:
 @pytest.mark.again
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_damaged_store_is_recovered_as_the_broker_recovers_it(name: str, tmp_path: Path) -> None:
-    stores = 200 if ALL else 50
+    stores = 210 if ALL else 51
     conf = {}
     sources = []
     for seed in range(4):

@@ -31,6 +31,7 @@ from storage_engine.rocketmq.engine.java_text_kernels import (
     parse_number,
     signed_32,
 )
+from storage_engine.rocketmq.engine.property_crc_kernels import has_property_crc
 from storage_engine.rocketmq.frame import (
     BLANK_HEADER_BYTES,
     BODY_AT,
@@ -85,6 +86,11 @@ MULTI_DISPATCH: Final = 2
 """Mark of a row that belongs to further queues."""
 DELAYED: Final = 4
 """Mark of a row whose tags code is the time at which it is due."""
+
+# Which CRC is checked.
+NO_CRC: Final = 0
+BODY_CRC: Final = 1
+PROPERTY_CRC: Final = 2
 
 # Why a walk ended.
 ROOM: Final = 0
@@ -194,7 +200,7 @@ def read_frame(
     end: int,
     function: int,
     table: int,
-    check_crc: bool,
+    check: int,
     seed: np.uint64,
     delays: int,
     levels: int,
@@ -220,7 +226,7 @@ def read_frame(
     body_bytes = max(load_be_i32(at + body_at - 4), 0)
     if body_bytes > total or body_at + body_bytes + 3 > remaining:
         return BAD
-    if check_crc and body_bytes > 0:
+    if check == BODY_CRC and body_bytes > 0:
         crc = crc32(function, table, at + body_at, body_bytes) & 0x7FFFFFFF
         if crc != load_be_i32(at + BODY_CRC_AT):
             return BAD
@@ -260,9 +266,12 @@ def read_frame(
     delayed = is_text(at + topic_at, topic_bytes, _SCHEDULE_TOPIC)
     if not read_properties(base, position + properties_at, properties_bytes, delayed, delays, levels, row):
         return BAD
-    if total != properties_at + properties_bytes:
-        return BAD_LENGTHS
-    return ROOM
+    whole = total == properties_at + properties_bytes
+    if check == PROPERTY_CRC and not (
+        whole and has_property_crc(at, total, properties_at, properties_bytes, function, table)
+    ):
+        return BAD
+    return ROOM if whole else BAD_LENGTHS
 
 
 @kernel
@@ -273,7 +282,7 @@ def read_frames(
     limit: int,
     function: int,
     table: int,
-    check_crc: bool,
+    check: int,
     seed: np.uint64,
     delays: int,
     levels: int,
@@ -284,6 +293,7 @@ def read_frames(
     """Read frames one behind the other.
 
     :param end: of what may be read; ``limit``: no frame may reach beyond it.
+    :param check: which CRC has to be right.
     :param rows: address of room for ``capacity`` rows.
     :param state: gets the place where the walk ended, and why.
     :return: how many rows were filled.
@@ -295,7 +305,7 @@ def read_frames(
             state[1] = LIMIT
             break
         row = rows + 8 * FIELDS * count
-        reason = read_frame(base, position, end, function, table, check_crc, seed, delays, levels, row)
+        reason = read_frame(base, position, end, function, table, check, seed, delays, levels, row)
         if reason != ROOM:
             state[1] = reason
             break

@@ -26,6 +26,11 @@ LIGHT_PREFIX = "%LMQ%"
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _ENTRIES_OF_A_QUEUE_FILE = 300_000
 _FILES_TO_LOOK_AT = 200
+_OTHERS_DECIDE = {
+    "duplicationEnable": "other replicas say up to where the log is confirmed",
+    "enableControllerMode": "a controller and other replicas say up to where the log is confirmed",
+}
+"""Settings by which what is in the log is not what its consumers may have (CommitLog#getConfirmOffset)."""
 
 
 class FlushMode(StrEnum):
@@ -64,6 +69,7 @@ class EngineSettings:
     index_enable: bool = True
     index_safe: bool = False
     check_crc_on_recover: bool = True
+    force_verify_property_crc: bool = False
     ext_enable: bool = False
     light_queues: bool = False
     multi_dispatch: bool = False
@@ -82,6 +88,12 @@ def settings_for(config: BrokerConfig, layout: StoreLayout) -> EngineSettings:
     """
     defaults = EngineSettings()
     read = _Values(config.raw, config.source or "settings")
+    for key, means in _OTHERS_DECIDE.items():
+        if read.flag(key, False):
+            raise BrokerConfigError(
+                f"{read.source}: {key}: expected false, found true: {means}, so that the store can't be "
+                "written or recovered without them. Nothing was changed. Let its broker do it."
+            )
     slots, entries = _index_shape(config, layout)
     if config.source is None:
         # Nobody says what the broker's settings were, but what they made is there.
@@ -127,6 +139,7 @@ def settings_for(config: BrokerConfig, layout: StoreLayout) -> EngineSettings:
         long_topics=read.flag("autoMessageVersionOnTopicLen", defaults.long_topics),
         index_enable=read.flag("messageIndexEnable", defaults.index_enable),
         index_safe=read.flag("messageIndexSafe", defaults.index_safe),
+        force_verify_property_crc=read.flag("forceVerifyPropCRC", defaults.force_verify_property_crc),
         check_crc_on_recover=read.flag("checkCRCOnRecover", defaults.check_crc_on_recover),
         ext_enable=config.enable_consume_queue_ext or defaults.ext_enable,
         light_queues=read.flag("enableLmq", defaults.light_queues),

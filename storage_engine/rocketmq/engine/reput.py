@@ -53,6 +53,7 @@ class FrameReader:
 
     def __init__(self, settings: EngineSettings) -> None:
         delays = settings.delays_ms()
+        self._check = kernels.PROPERTY_CRC if settings.force_verify_property_crc else kernels.BODY_CRC
         self._delays = np.array(delays or (0,), np.int64)
         self._levels = len(delays)
         self._rows = np.empty((ROWS_AT_ONCE, kernels.FIELDS), np.int64)
@@ -73,7 +74,7 @@ class FrameReader:
             limit,
             crc.function,
             crc.table,
-            check_crc,
+            self._check if check_crc else kernels.NO_CRC,
             _SEED,
             address_of(self._delays),
             self._levels,
