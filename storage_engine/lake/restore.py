@@ -94,7 +94,8 @@ def restore(
     :param span: None: everything the lake has.
     :param lineage: None: the newest.
     :param log: None: all logs.
-    :param serving: stores of stopped brokers that are to serve it; see :meth:`Broker.restored_config`.
+    :param serving: stores of stopped brokers that are to serve it; see :meth:`Broker.restored_config` and
+        :meth:`Broker.finish_restored`.
     :param keep_mtime: give files their old mtime; a broker then deletes them at its next window.
     :param progress: called after each segment with its size in bytes, from any thread.
     :raises RestoreError: nothing there, a hole in the span, a receipt that was changed, the target holds
@@ -158,6 +159,7 @@ def restore(
                     file.file.write(content)
                     _check_written(str(name / each), hashlib.sha256(content).hexdigest(), file)
                     file.publish()
+    find_broker(chosen[0].broker).finish_restored(name.absolute(), serving)
     return tuple(restored for restored, _ in done)
 
 

@@ -77,7 +77,7 @@ class Broker(ABC):
         """Derive the files that a broker needs beside restored segments; None: segments alone are restored.
 
         :param serving: stores of stopped brokers that are to serve the segments, the first one from the
-            restored directory. Only a kind whose stores know of their logs beside the logs has use for them.
+            restored directory.
         :raises RestoreError: a broker of these can't serve restored segments as it is.
         :raises BadInputError: this kind has no use for them.
         """
@@ -87,6 +87,14 @@ class Broker(ABC):
                 "what is restored. Nothing was written. Leave it out."
             )
         return None
+
+    def finish_restored(self, root: Path, serving: Sequence[Path]) -> bool:
+        """Make what a broker would otherwise make when it opens restored segments for the first time.
+
+        :param serving: as of :meth:`restored_config`, which took them.
+        :return: whether anything was made.
+        """
+        return False
 
     def segment_path(self, log: str, base_offset: int) -> str:
         """Return where a segment lies, relative to the store's root, with ``/`` between names."""

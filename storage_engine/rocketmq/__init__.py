@@ -53,9 +53,22 @@ class RocketMQ(Broker):
 
     def restored_config(self, serving: Sequence[Path]) -> RestoredConfig:
         from storage_engine.rocketmq import restored_config
+        from storage_engine.rocketmq.broker_config import load_broker_config
 
-        super().restored_config(serving)
+        if serving:
+            super().restored_config(serving[1:])
+            load_broker_config(serving[0], {"storePathRootDir": "/"}, root="/")
         return restored_config
+
+    def finish_restored(self, root: Path, serving: Sequence[Path]) -> bool:
+        from storage_engine.rocketmq.broker_config import load_broker_config
+        from storage_engine.rocketmq.engine.recovering import rebuild_queues
+
+        if serving:
+            # The broker's sizes of files; only it knows them where there are no queues.
+            here = {"storePathRootDir": str(root), "storePathCommitLog": str(root / "commitlog")}
+            rebuild_queues(load_broker_config(serving[0], here, root=root))
+        return bool(serving)
 
     @property
     def known_settings(self) -> frozenset[str]:

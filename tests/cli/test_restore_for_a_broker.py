@@ -1,0 +1,73 @@
+"""A restore for a broker that is named by its broker.conf: queues and index are there before it starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from storage_engine.rocketmq import consume_queue
+from storage_engine.rocketmq.broker_config import load_broker_config
+from storage_engine.rocketmq.engine.recovering import recover_store
+from storage_engine.rocketmq.index_file import open_index
+from storage_engine.rocketmq.layout import resolve_layout
+from storage_engine.rocketmq.queue_files import iter_queues
+
+pytestmark = pytest.mark.slow
+
+SIZES = {
+    "mappedFileSizeCommitLog": "1048576",
+    "mappedFileSizeConsumeQueue": "6000",
+    "maxHashSlotNum": "100",
+    "maxIndexNum": "400",
+}
+
+
+@pytest.fixture
+def conf(tmp_path: Path) -> Path:
+    path = tmp_path / "broker.conf"
+    values = {"storePathRootDir": "/data/elsewhere", **SIZES}
+    path.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
+    return path
+
+
+def test_queues_and_index_are_those_of_the_broker_that_was_archived(cli, archived, tmp_path, conf) -> None:
+    back = tmp_path / "back"
+    done = cli("restore", "--lake", archived.lake, "--to", back, "--for-store", conf)
+    assert done.exit_code == 0, done.err
+    config = load_broker_config(None, SIZES, root=back)
+    ours, theirs = (
+        resolve_layout(config),
+        resolve_layout(load_broker_config(None, SIZES, root=archived.store)),
+    )
+    found = recover_store(config, dry_run=True, cut_messages=False)
+    assert (found.crashed, found.missing_messages, found.stray_entries) == (False, 0, 0)
+    queues = 0
+    for queue in iter_queues(ours.consumequeue):
+        form = consume_queue.FORMAT
+        made = form.read_queue(form.files(queue.path))
+        before = form.read_queue(form.files(theirs.consumequeue / queue.topic / str(queue.queue_id)))
+        archived_part = before[before["offset"] < found.log_end]
+        assert made.tobytes() == archived_part.tobytes()
+        assert len(made) > 0
+        queues += 1
+    assert queues > 3
+    assert list((back / "index").iterdir())
+    assert open_index(ours, config) is not None
+
+
+def test_a_configuration_that_no_broker_takes_is_refused_before_anything_is_written(
+    cli, archived, tmp_path, conf
+) -> None:
+    conf.write_text("maxIndexNum=many\n")
+    refused = cli("restore", "--lake", archived.lake, "--to", tmp_path / "back", "--for-store", conf)
+    assert refused.exit_code == 2
+    assert "maxIndexNum" in refused.err
+    assert not (tmp_path / "back").exists()
+
+
+def test_two_brokers_are_one_too_many(cli, archived, tmp_path, conf) -> None:
+    words = ("restore", "--lake", archived.lake, "--to", tmp_path / "back")
+    refused = cli(*words, "--for-store", conf, "--for-store", conf)
+    assert refused.exit_code == 2
+    assert not (tmp_path / "back").exists()
