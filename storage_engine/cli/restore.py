@@ -67,9 +67,9 @@ def _segments(
     "serving",
     type=NamedPath(dir_okay=False),
     multiple=True,
-    help="Who is to serve it: a RocketMQ broker by its broker.conf, for which queues and index are made too; "
-    "a stopped node of Kafka by its server.properties, for which a whole log directory is made. With more "
-    "replicas each node, first the one to restore for.",
+    help="Who is to serve it, by its own file: broker.conf, and queues and index are made too; or a stopped "
+    "node's server.properties, and a whole log directory is made. With more replicas each node, first the "
+    "one to restore for.",
 )
 @click.option(
     "--keep-mtime",

@@ -60,7 +60,7 @@ _DAY_MS = 86_400_000
     "--broker-type",
     metavar="NAME",
     callback=installed_broker,
-    help="Whose store to write. Default: RocketMQ's.",
+    help="Whose store to write. Default: that of this package's broker.",
 )
 @json_option
 def sample(
