@@ -9,6 +9,7 @@ deleted from.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -355,14 +356,18 @@ def _cannot_be_held(kept: RetentionSettings | str, live: LivePartition | None) -
 
 def _age(one: SeenLog, replicas: int, segment_bytes: int, now_ms: int, wanted_ms: int) -> LogAge:
     segments = one.log.segments
-    facts = [segment_facts(files, active=files is segments[-1]) for files in segments]
-    ages = [fact.largest_timestamp_ms for fact in facts]
+    ages = []
+    for files in segments:
+        # What its broker deletes just now, before it is held, has no age any more.
+        with suppress(FileNotFoundError):
+            ages.append(segment_facts(files, active=files is segments[-1]).largest_timestamp_ms)
     # Another replica may have cut the same records into other segments, and its first one may be older.
-    if replicas > 1 and (first_ms := first_batch_ms(segments[0])) is not None:
-        ages.append(first_ms)
+    with suppress(FileNotFoundError):
+        if replicas > 1 and (first_ms := first_batch_ms(segments[0])) is not None:
+            ages.append(first_ms)
     since_ns = (now_ms - wanted_ms) * 1_000_000
     grown = sum(files.log.size_bytes for files in segments if files.log.mtime_ns >= since_ns)
-    return LogAge(min(ages), one.log.size_bytes, grown, segment_bytes)
+    return LogAge(min(ages, default=None), one.log.size_bytes, grown, segment_bytes)
 
 
 def _bearable(seen: SeenNode, now_ms: int, wanted_ms: int) -> tuple[int, tuple[str, ...]]:

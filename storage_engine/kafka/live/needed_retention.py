@@ -84,6 +84,9 @@ def raised(
         to = UNLIMITED if strict else max(needed(key, topic.logs, now_ms, kept_ms), found.value + 1)
         safe = protects(key, found.value, topic.logs, now_ms, 2 * interval_ms)
         counts_from_ms = now_ms if safe else now_ms + interval_ms
+        if known is not None:
+            # Of what isn't applied yet the cluster shows the new value all the same.
+            counts_from_ms = max(counts_from_ms, known.counts_from_ms)
         if known is None:
             yield HeldSetting(
                 topic.topic, topic.topic_id, key, found, (to,), is_set=False, counts_from_ms=counts_from_ms
