@@ -83,6 +83,7 @@ class HoldStatus:
         doesn't, or isn't held.
     :param disturbances: found by this look, and not reported before.
     :param notices: what a person should know, and what could not be checked.
+    :param described: what is held, where no segment is a fence; "": ``fence_offset`` says it.
     :param deletes_from_ms: when the broker's own rules, as they are now, begin to delete what is held, unless
         it is renewed; None: unknown, or isn't held.
     """
@@ -93,6 +94,7 @@ class HoldStatus:
     disturbances: tuple[Drift, ...] = ()
     notices: tuple[str, ...] = ()
     deletes_from_ms: int | None = None
+    described: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,11 @@ def hold_text(status: HoldStatus) -> str:
     if not status.held:
         return "not held: the broker deletes by its own rules"
     until = f"until {time_text(status.ends_at_ms)}" if status.ends_at_ms is not None else "until unmanaged"
+    if status.described:
+        text = f"held {until}: {status.described}"
+        if status.deletes_from_ms is None:
+            return text
+        return f"{text}; if nobody renews it, the broker deletes from {time_text(status.deletes_from_ms)} on"
     what = f"from offset {status.fence_offset} on" if status.fence_offset >= 0 else "only the active segment"
     text = f"held {until}: {what}"
     if status.deletes_from_ms is None:

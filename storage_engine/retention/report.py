@@ -97,7 +97,7 @@ class Report:
     :param unread_lines: the same in words, with the commands that get it back.
     :param owed: what the broker still had to deliver or to decide then; empty where the policy ignores it.
     :param notices: what a person should read though it changed nothing.
-    :param freed_bytes: 0 while what was deleted lies in a quarantine.
+    :param freed_bytes: 0 while what was deleted lies in a quarantine; without what a broker removes later.
     :param quarantine: of what was deleted; None: it was deleted for good.
     :param refused: logs of which nothing more went, though the others did.
     :param lake_directory: what ``--lake`` takes for the lake; LAKE where no directory here is known to be it.
@@ -189,6 +189,10 @@ def report_of(context: Context, run: Run, in_lakes: InLakes | None = None) -> Re
     quarantine = quarantine_of(context.journal, run)
     undone = quarantine is not None and quarantine.state is QuarantineState.UNDONE
     freed = () if (quarantine is not None and quarantine.there) or undone else gone.values()
+    freed_bytes = sum(release.segment.disk_bytes for release in freed)
+    if quarantine is None and released is not None:
+        # A running broker may remove files later.
+        freed_bytes = min(freed_bytes, released.freed_bytes)
     waiver = context.journal.find_waiver(plan.digest) if plan else None
     lost = released_unread(context, run)
     unread = planned_unread(context, run) if lost is None else lost
@@ -220,7 +224,7 @@ def report_of(context: Context, run: Run, in_lakes: InLakes | None = None) -> Re
             *_gone(context, hold),
         ),
         waiver=waiver,
-        freed_bytes=sum(release.segment.disk_bytes for release in freed),
+        freed_bytes=freed_bytes,
         new_min_offset=released.new_min_offset if released else None,
         dependents=deleted_dependents(context, run),
         lag=lag.summary if lag else None,

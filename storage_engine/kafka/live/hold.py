@@ -44,7 +44,7 @@ from storage_engine.model.diagnosis import named_in_short
 from storage_engine.model.hold import Drift, DriftKind, HoldMemory, HoldStatus
 from storage_engine.model.store import DiskUsage
 from storage_engine.model.store_settings import STRICT
-from storage_engine.wording import duration_text, time_text
+from storage_engine.wording import count_text, duration_text, time_text
 
 if TYPE_CHECKING:
     from storage_engine.kafka.live.live_store import LiveKafkaStore
@@ -220,12 +220,14 @@ def _status(store: LiveKafkaStore, state: HoldState, found: Observed, drift: tup
         said.append(f"topic {topic} is never held or deleted from: {why}")
     ends = ends_at_ms(topics)
     held = not waits and not open_topics
+    ours = [one for one in state.settings if one.topic in found.settings]
     return HoldStatus(
         held=held,
         ends_at_ms=ends if held else None,
         disturbances=drift,
         notices=tuple(said),
         deletes_from_ms=ends if held else None,
+        described=f"{count_text(len(topics), 'topic')}, {count_text(len(ours), 'setting')} of them raised",
     )
 
 
