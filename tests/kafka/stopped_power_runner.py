@@ -35,7 +35,7 @@ def cut(work: Path, expected: dict[str, Any], unlinked: str, loss: Loss) -> list
     problems = not_killed(status)
     lose(directory, disk_after(first, log, loss, directory))
     name = unlinked.removeprefix("store/")
-    if loss is Loss.EVERYTHING and not name.endswith(".log"):
+    if loss is Loss.EVERYTHING and name.endswith((".snapshot", ".txnindex")):
         # What comes back is another file here than was proven. So it stays, as one that somebody touched.
         expected = {**expected, "store": {**expected["store"], name: before[name]}}
     problems += aftermath(directory, before, expected)
