@@ -13,14 +13,12 @@ BROKER_SETTINGS = "broker_settings"
 """JSON field of a connection with what only some stores need."""
 POLICY = "policy"
 """JSON field of a connection with the policy's settings."""
-
 SECTIONS = SECTION_STORE, SECTION_BROKER, SECTION_LAKE, SECTION_POLICY = (
     "Store",
     "Broker",
     "Lake and archive",
     "Policy",
 )
-"""Of the connection's form, in its order."""
 
 OFFLINE, LIVE, ENGINE = MODES = ("offline", "live", "engine")
 COMMON_ZONES = (
@@ -332,8 +330,7 @@ STORE_SETTINGS = (
     _broker_setting(
         "deletes",
         Kind.CHOICE,
-        "Of a store of Kafka, who deletes from it: its broker by its own rules, or us what is proven, with "
-        "its topics held.",
+        "Of a store of Kafka, who deletes: its broker by its rules, or us what is proven, while it is held.",
         at_shell="A store of Kafka: hold its topics, and delete from it what is proven.",
         option="--deletes-us",
         choices=DELETES,
