@@ -49,7 +49,7 @@ def test_the_form_asks_section_by_section_for_few_things() -> None:
 def test_the_form_has_a_list_for_each_choice() -> None:
     (connection,) = get_provider_info()["connection-types"]
     fields = connection["conn-fields"]
-    assert fields["mode"]["schema"]["enum"] == ["offline", "live"]
+    assert fields["mode"]["schema"]["enum"] == ["offline", "live", "engine"]
     assert fields["broker_tls"]["schema"]["enum"] == ["off", "on", "unverified"]
     # None of them: what nobody chose must not contradict a policy by name.
     assert fields["lag_policy"]["schema"]["enum"] == [None, "block", "warn", "ignore"]
