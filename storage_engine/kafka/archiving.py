@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from storage_engine.exceptions import StorageEngineError, StoreLayoutError
+from storage_engine.kafka.batch_header import LEADER_EPOCH_AT, MAGIC, MAGIC_AT
 from storage_engine.kafka.checkpoints import HIGH_WATERMARK, LEADER_EPOCHS, LeaderEpoch, read_leader_epochs
 from storage_engine.kafka.layout import LogDirectory, PartitionLog
-from storage_engine.kafka.log_faults import holes, start_fault, topic_fault
+from storage_engine.kafka.log_faults import emptied, holes, start_fault, topic_fault
 from storage_engine.kafka.open_transactions import mapped, open_transactions
 from storage_engine.kafka.partition_metadata import NAME as PARTITION_METADATA
 from storage_engine.kafka.partition_metadata import read_topic_id, text_of
@@ -39,13 +40,15 @@ def archivable_segments(
     :return: "" where all may.
     :raises StoreLayoutError: something is wrong with the log, or not known of it: somebody has to mend it.
     """
-    sealed = tuple(segment for segment in seen.sealed if segment.facts.size_bytes)
-    if not sealed:
+    if not seen.sealed:
         return (), ""
     if reason := _kept_out(log, settings):
         return (), reason
     if fault := _fault(directory, log, settings, seen.max_offset):
         raise StoreLayoutError(fault)
+    sealed = tuple(segment for segment in seen.sealed if segment.facts.size_bytes)
+    if not sealed:
+        return (), ""
     watermark = directory.high_watermarks.get(seen.name)
     if watermark is None:
         raise StoreLayoutError(
@@ -92,9 +95,29 @@ def _fault(directory: LogDirectory, log: PartitionLog, settings: TopicSettings, 
         return f"log {log.name.log}: expected {directory.path} to name its cluster, found nothing that does"
     try:
         # Where nothing tells which topic it is of, no receipt could.
-        return topic_fault(log, settings) or _unnamed(log) or start_fault(directory, log, end)
+        return (
+            topic_fault(log, settings)
+            or _unnamed(log)
+            or start_fault(directory, log, end)
+            or next(emptied(directory, log), "")
+            or _without_epochs(log)
+        )
     except OSError as error:
         return f"log {log.name.log}: expected its topic's id, found that it can't be read: {error}"
+
+
+def _without_epochs(log: PartitionLog) -> str:
+    """Return that nothing says which leaders a log's records are of, though its batches name one."""
+    path = log.path / LEADER_EPOCHS
+    if path.exists() and path.stat().st_size:
+        return ""
+    with Path(log.segments[0].log.path).open("rb") as file:
+        head = file.read(MAGIC_AT + 1)
+    if len(head) <= MAGIC_AT or head[MAGIC_AT] != MAGIC:
+        return ""
+    if int.from_bytes(head[LEADER_EPOCH_AT : LEADER_EPOCH_AT + 4], "big", signed=True) < 0:
+        return ""
+    return f"{path}: expected the epochs of its leaders, found {'an empty' if path.exists() else 'no'} file"
 
 
 def _unnamed(log: PartitionLog) -> str:
@@ -120,15 +143,16 @@ def contexts_of(
     """Yield what is known of archivable segments of a log beside their files.
 
     :param segments: of this log, oldest first.
-    :raises StoreLayoutError: a segment is missing between them, or behind the last.
+    :raises StoreLayoutError: a segment is missing between them, before the first or behind the last.
     :raises CorruptFileError: a producers' snapshot or the log's epochs can't be what their names say, or a
         transaction index disagrees with the segment.
     :raises OSError: a file can't be read.
     """
     log_id = log_id_of(directory, log)
     by_offset = {files.base_offset: place for place, files in enumerate(log.segments)}
-    behind = by_offset[segments[-1].base_offset] + 2
-    if hole := next(holes(directory, log, log.segments[by_offset[segments[0].base_offset] : behind]), ""):
+    # With what was archived before them, so that nothing is missing in between either.
+    before, behind = by_offset[segments[0].base_offset] - 1, by_offset[segments[-1].base_offset] + 2
+    if hole := next(holes(directory, log, log.segments[max(0, before) : behind]), ""):
         raise StoreLayoutError(
             f"log {log.name.log}: expected segments back to back, found that {hole}. Nothing of it was "
             "archived. Bring the segment back, or let its broker copy the log from a replica."

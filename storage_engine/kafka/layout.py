@@ -213,12 +213,14 @@ def _read_directory(path: Path) -> LogDirectory:
     aside: list[PartitionLog] = []
     for entry in sorted(os.scandir(path), key=lambda one: one.name):
         name = partition_directory(entry.name)
-        if name is None or not entry.is_dir(follow_symlinks=False):
+        if name is None or _is_link(entry) or not entry.is_dir(follow_symlinks=False):
             continue
         (logs if name.state is DirectoryState.LOG else aside).append(_read_log(path / entry.name, name))
     meta = path / meta_properties.NAME
     marker = path / meta_properties.CLEAN_SHUTDOWN
     stopped_cleanly = marker.exists()
+    # Where it can't be read, a broker takes the directory offline.
+    _offsets(path / checkpoints.RECOVERY_POINT)
     return LogDirectory(
         path,
         meta_properties.read_meta_properties(meta) if meta.exists() else None,
@@ -246,7 +248,7 @@ def _read_log(path: Path, name: PartitionDirectory) -> PartitionLog:
     left_over: list[tuple[FileState, FileFacts]] = []
     for entry in _files(path):
         found = log_file(entry.name)
-        if found is None or not entry.is_file(follow_symlinks=False):
+        if found is None or _is_link(entry) or not entry.is_file(follow_symlinks=False):
             continue
         offset, kind, state = found
         if state is FileState.IN_USE and kind is FileKind.TIME_INDEX:
@@ -280,6 +282,19 @@ def _read_log(path: Path, name: PartitionDirectory) -> PartitionLog:
     ]
     ordered = tuple(snapshots[offset] for offset in sorted(snapshots))
     return PartitionLog(path, name, tuple(segments), ordered, tuple(left_over))
+
+
+def _is_link(entry: os.DirEntry[str]) -> bool:
+    """Refuse a link, which a broker follows: what is behind it would be seen by nobody.
+
+    :raises StoreLayoutError: it is one.
+    """
+    if entry.is_symlink():
+        raise StoreLayoutError(
+            f"{entry.path}: expected a file or directory of the node itself, found a symbolic link to "
+            f"{Path(entry.path).readlink()}. Nothing was changed. Put what it stands for in its place."
+        )
+    return False
 
 
 def _files(path: Path) -> list[os.DirEntry[str]]:

@@ -46,6 +46,17 @@ def start_fault(directory: LogDirectory, log: PartitionLog, end: int) -> str:
     )
 
 
+def emptied(directory: LogDirectory, log: PartitionLog) -> Iterator[str]:
+    """Yield closed segments without a byte whose records no cleaner has taken."""
+    cleaned_to = directory.cleaned_to.get(log.name.log, 0)
+    for segment, following in pairwise(log.segments):
+        if not segment.log.size_bytes and following.base_offset > cleaned_to:
+            yield (
+                f"{segment.log.path}: expected the records of offsets [{segment.base_offset}, "
+                f"{following.base_offset}), found an empty file"
+            )
+
+
 def holes(directory: LogDirectory, log: PartitionLog, segments: Sequence[SegmentFiles]) -> Iterator[str]:
     """Yield where a segment doesn't end at the beginning of the next one.
 

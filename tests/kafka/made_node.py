@@ -110,6 +110,10 @@ class MadeNode:
             end = base
             for one in batches:
                 end = struct.unpack_from(">q", one)[0] + struct.unpack_from(">i", one, 23)[0] + 1
+        first = next((one for batches in segments.values() for one in batches), b"")
+        if first:
+            epoch = struct.unpack_from(">i", first, 12)[0]
+            (path / "leader-epoch-checkpoint").write_text(f"0\n1\n{epoch} {min(segments)}\n")
         self.watermarks[name] = end
         self.replicas.setdefault(name, (1,))
         return path

@@ -189,7 +189,7 @@ def test_a_log_with_other_leaders_is_refused_until_a_person_adopts_it(store: Man
     second = archive(store, "second")
     assert [one.log for one in second.refused] == [row.log]
     assert second.refused[0].error == LakeConflictError.__name__
-    assert f"adopt --log {row.log} " in second.refused[0].remedy
+    assert f"adopt STORE --log {row.log} --reason WHY " in second.refused[0].remedy
     assert {one.log for one in second.receipts} == {"plain-0", "retms-0", "txn-0"}
     with pytest.raises(BadInputError, match=f"found that {row.log} alone does"):
         adopt(store, "me", "an unclean election")

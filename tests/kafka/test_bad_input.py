@@ -106,6 +106,32 @@ CASES = {
         lambda node, _: node.checkpoint("log-start-offset-checkpoint", {"a-0": 99}),
         ("logs/a-0", "its start 99 in the checkpoint lies above its end 10"),
     ),
+    "an empty segment that no cleaner made": Case(
+        change(_SECOND, lambda data: b""),
+        (f"a-0/{_SECOND}", "expected the records of offsets [4, 8), found an empty file"),
+    ),
+    "no epochs of leaders": Case(
+        lambda _, log: (log / "leader-epoch-checkpoint").unlink(),
+        ("a-0/leader-epoch-checkpoint", "expected the epochs of its leaders, found no file"),
+    ),
+    "a damaged recovery point": Case(
+        lambda node, _: (node.directories[0] / "recovery-point-offset-checkpoint").write_text("9\n0\n"),
+        ("logs/recovery-point-offset-checkpoint", "found '9'"),
+        exit_code=2,
+    ),
+    "a segment behind a link": Case(
+        lambda node, log: (
+            (log / _SECOND).rename(node.directories[1] / "moved")
+            and (log / _SECOND).symlink_to(node.directories[1] / "moved")
+        ),
+        (f"a-0/{_SECOND}", "found a symbolic link to"),
+        exit_code=2,
+    ),
+    "a log behind a link": Case(
+        lambda node, log: log.rename(node.root / "moved") and log.symlink_to(node.root / "moved"),
+        ("logs/a-0", "found a symbolic link to"),
+        exit_code=2,
+    ),
     "another topic id": Case(
         change("partition.metadata", lambda data: data[:-4] + b"AAAA"),
         ("a-0/partition.metadata has topic id", "and the cluster's metadata have"),
@@ -170,3 +196,20 @@ def test_bad_input_is_one_error_and_changes_nothing(
         assert part in message
     assert not done.json.get("archived")
     assert (state_of(tmp_path), state_of(lake)) == before
+
+
+def test_a_hole_behind_what_is_archived_is_no_end_of_it(lake: Path, tmp_path: Path) -> None:
+    node = MadeNode(tmp_path / "node", ("logs",))
+    log = node.add("a-0", {offset: [batch_of(offset)] for offset in range(0, 10, 2)})
+    node.watermarks["a-0"] = 4
+    node.write()
+    command = ("archive", node.properties, "--lake", lake, "--name", tmp_path.name, "--json")
+    assert len(run_command(*command).json["archived"]) == 2
+    node.checkpoint("replication-offset-checkpoint", {"a-0": 10})
+    (log / f"{4:020d}.log").unlink()
+    done = run_command(*command)
+    assert done.exit_code == 2
+    assert (
+        "ends at offset 4, and the next segment begins at 6: [4, 6) is missing"
+        in done.json["error"]["message"]
+    )

@@ -251,6 +251,7 @@ class TestLeftBehind:
         for state in ("stray", "future", "delete"):
             path = made.add("t-0", THREE)
             (path / f"{0:020d}.index").write_bytes(bytes(100))
+            (path / "leader-epoch-checkpoint").unlink()
             written(path / "partition.metadata", WRITTEN_MS)
             path.rename(path.with_name(f"t-0.{'a' * 32}-{state}"))
         made.watermarks.clear()

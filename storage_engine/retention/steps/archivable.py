@@ -118,6 +118,6 @@ def refuse_other_logs(context: Context, asked: Sequence[LakeProofs], segments: S
         if why:
             raise LakeConflictError(
                 f"{context.store.root}: log {log}: expected the log that is archived, found another: {why}. "
-                f"{NOTHING} Find out what became of it; then storage-engine adopt --log {log} opens a new "
-                "lineage of it, and what is archived stays under the old one."
+                f"{NOTHING} Find out what became of it; then storage-engine adopt STORE --log {log} --reason "
+                "WHY opens a new lineage of it, and what is archived stays under the old one."
             )
