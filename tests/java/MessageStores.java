@@ -1,3 +1,4 @@
+import java.io.IOException;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.nio.charset.StandardCharsets;
@@ -18,7 +19,9 @@ import org.apache.rocketmq.common.message.MessageAccessor;
 import org.apache.rocketmq.common.message.MessageDecoder;
 import org.apache.rocketmq.common.message.MessageExtBatch;
 import org.apache.rocketmq.common.message.MessageExtBrokerInner;
+import org.apache.rocketmq.store.CommitLogDispatcher;
 import org.apache.rocketmq.store.DefaultMessageStore;
+import org.apache.rocketmq.store.DispatchRequest;
 import org.apache.rocketmq.store.PutMessageResult;
 import org.apache.rocketmq.store.config.MessageStoreConfig;
 import org.apache.rocketmq.store.queue.ConsumeQueueInterface;
@@ -190,6 +193,30 @@ public final class MessageStores {
             batch.setAttributes(Map.of("queue.type", "BatchCQ"));
             topics.put(topic, batch);
         }
-        return new DefaultMessageStore(config, null, null, new BrokerConfig(), topics);
+        return new UnmergedIndex(config, topics);
+    }
+
+    /**
+     * A store that begins no two index files in one millisecond. By that time a file is named, so that the broker
+     * would write the second one over the first.
+     */
+    private static final class UnmergedIndex extends DefaultMessageStore implements CommitLogDispatcher {
+        private long indexBytes;
+
+        UnmergedIndex(MessageStoreConfig config, ConcurrentMap<String, TopicConfig> topics) throws IOException {
+            super(config, null, null, new BrokerConfig(), topics);
+            addDispatcher(this);
+        }
+
+        @Override
+        public void dispatch(DispatchRequest request) {
+            if (indexService.getTotalSize() != indexBytes) {
+                indexBytes = indexService.getTotalSize();
+                long begunMs = System.currentTimeMillis();
+                while (System.currentTimeMillis() == begunMs) {
+                    Thread.onSpinWait();
+                }
+            }
+        }
     }
 }
