@@ -203,6 +203,10 @@ class KafkaStore(BrokerStore):
     def range_sha256(self, segments: Sequence[Segment], first: int, end: int) -> str | None:
         return sha256_of_range(segments, first, end)
 
+    @property
+    def tells_logs_apart(self) -> bool:
+        return True
+
     def contradiction(self, log: str, receipts: Sequence[Receipt]) -> str:
         seen = self.seen or self._look(0)
         one = seen.known[log]

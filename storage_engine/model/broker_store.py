@@ -174,6 +174,11 @@ class BrokerStore(ABC):
         """
         return None
 
+    @property
+    def tells_logs_apart(self) -> bool:
+        """Return whether :meth:`contradiction` can show anything, so that all receipts of a log are read."""
+        return False
+
     def contradiction(self, log: str, receipts: Sequence[Receipt]) -> str:
         """Return what shows that a log isn't the one that receipts are of, though its name and its segments'
         offsets may be the same; "": nothing does, as by default.

@@ -122,6 +122,6 @@ def _device(path: Path) -> int:
     for place in (path, *path.absolute().parents):
         try:
             return place.stat().st_dev
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             continue
     return Path("/").stat().st_dev

@@ -27,6 +27,7 @@ def _calls(store: Path, lake: Path, tmp_path: Path) -> dict[str, list[object]]:
         "index-lookup": [store, "no-such-topic", "no-such-key"],
         "recover": [store, "--dry-run"],
         "rebuild-queues": [store],
+        "flush": [store],
         "archive": at,
         "clean": [*at, "--manual", "--undo-window-hours", 24, "--run-key", "one"],
         "undo": ["one", *at],

@@ -24,6 +24,8 @@ NOTHING: dict[str, Any] = {
     "may_change_settings": False,
     "hold_hours": None,
     "allow_same_disk": False,
+    "deletes": False,
+    "hold": False,
 }
 DEAD = "127.0.0.1:1"
 
@@ -48,6 +50,8 @@ def test_every_option_counts(monkeypatch: pytest.MonkeyPatch) -> None:
         "may_change_settings": True,
         "hold_hours": 3,
         "allow_same_disk": True,
+        "deletes": True,
+        "hold": True,
     }
     assert live_broker(given) == LiveBroker(
         address="a:10911",
@@ -64,6 +68,8 @@ def test_every_option_counts(monkeypatch: pytest.MonkeyPatch) -> None:
         may_change_settings=True,
         hold_hours=3,
         allow_same_disk=True,
+        deletes="us",
+        hold="strict",
     )
 
 

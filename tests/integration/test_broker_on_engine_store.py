@@ -171,6 +171,8 @@ def test_name_and_receipts_stay_when_a_broker_takes_a_store_over_and_gives_it_ba
     ]
     with open_store(config) as store, serving(store):
         fill(store)
+        # What isn't on disk yet isn't sealed for who cleans up.
+        store.flush()
         cleaned = run_command("clean", root, "--engine", *options)
         assert cleaned.exit_code == 0, cleaned.err
         first = store.files.min_offset

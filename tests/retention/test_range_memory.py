@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -35,7 +36,9 @@ class Lake:
 
     def add(self, log: str, lineage: int, number: int, extra: int = 0) -> None:
         at, start = len(self.rows), number * MIB
-        row_hash = f"{id(self)}-{at}-{log}-{lineage}-{number}-{extra}"
+        before = self.rows[-1].row_hash if self.rows else f"{id(self)}"
+        # A receipt's hash has that of the one before it: equal ones have an equal past.
+        row_hash = sha256(f"{before}-{at}-{log}-{lineage}-{number}-{extra}".encode()).hexdigest()
         self.rows.append(ReceiptSpan(at, log, lineage, start, start + MIB + extra, MIB + extra, row_hash))
 
     def look(self, first_sequence: int, hidden: frozenset[Slot]) -> LakeLook:

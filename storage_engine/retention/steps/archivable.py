@@ -9,7 +9,6 @@ from functools import partial
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import LakeConflictError
 from storage_engine.journal.journal import Step
-from storage_engine.model.broker_store import BrokerStore
 from storage_engine.model.by_log import by_log
 from storage_engine.model.diagnosis import named_in_short
 from storage_engine.model.store import Archivable, Segment
@@ -95,18 +94,13 @@ def kept_out_notices(kept_out: Sequence[KeptOut]) -> tuple[str, ...]:
     )
 
 
-def tells_logs_apart(context: Context) -> bool:
-    """Return whether the broker can tell that a log isn't the one that receipts are of."""
-    return type(context.broker).contradiction is not BrokerStore.contradiction
-
-
 def refuse_other_logs(context: Context, asked: Sequence[LakeProofs], segments: Sequence[Segment]) -> None:
     """Make sure that logs are still those of which the lakes have receipts.
 
     :param asked: with all receipts of the logs, where these can be told apart.
     :raises LakeConflictError: one has the name of a log that is archived, and is another.
     """
-    if not tells_logs_apart(context):
+    if not context.broker.tells_logs_apart:
         return
     for log in dict.fromkeys(segment.log for segment in segments):
         rows = [row for proofs in asked for row in proofs.of_logs.get(log, ())]

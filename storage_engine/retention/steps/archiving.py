@@ -41,7 +41,6 @@ from storage_engine.retention.steps.archivable import (
     KeptOut,
     archivable_segments,
     refuse_other_logs,
-    tells_logs_apart,
 )
 from storage_engine.retention.steps.context import (
     AnyStore,
@@ -326,7 +325,7 @@ def _read(context: Context, segments: Sequence[Segment], *, read_files: bool) ->
         slots(segments),
         known=known_heads(context.journal, context.record),
         read_files=read_files,
-        whole_logs=tells_logs_apart(context),
+        whole_logs=context.broker.tells_logs_apart,
     )
 
 

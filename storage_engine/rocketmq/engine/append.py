@@ -25,7 +25,7 @@ from storage_engine.rocketmq.engine.new_message import (
     parse_properties,
     properties_block,
 )
-from storage_engine.rocketmq.engine.queue_table import QueueTable
+from storage_engine.rocketmq.engine.queue_table import QueueTable, is_directory_name
 from storage_engine.rocketmq.frame import SCHEDULE_TOPIC
 
 try:
@@ -92,7 +92,7 @@ class Appender:
             reconsume_times,
             prepared_offset,
         ) = message
-        if len(body) > self._settings.max_message_bytes:
+        if len(body) > self._settings.max_message_bytes or queue_id < 0:
             return PutResult(PutStatus.MESSAGE_ILLEGAL)
         magic, topic_part = self._topics.get(topic) or self._topic_part(topic)
         if not topic_part:
@@ -176,6 +176,7 @@ class Appender:
         magic, topic_part = self._topics.get(batch.topic) or self._topic_part(batch.topic)
         if (
             not topic_part
+            or batch.queue_id < 0
             or batch.sys_flag & frame.TRANSACTION_MASK
             or len(batch.messages) > self._settings.max_message_bytes
         ):
@@ -251,9 +252,13 @@ class Appender:
         return PutResult(PutStatus.PUT_OK, physical, size, queue_offset, store_ms, messages)
 
     def _topic_part(self, topic: str) -> tuple[int, bytes]:
-        """Return a topic's magic, and its length and name as in a frame; no bytes: no frame can have it."""
+        """Return a topic's magic, and its length and name as in a frame; no bytes: no frame can have it, or
+        no directory.
+        """
         name = topic.encode()
-        if len(name) <= _LONGEST_V1 and (len(topic) <= _LONGEST_V1 or not self._settings.long_topics):
+        if not is_directory_name(topic):
+            part = (frame.MAGIC_V1, b"")
+        elif len(name) <= _LONGEST_V1 and (len(topic) <= _LONGEST_V1 or not self._settings.long_topics):
             part = (frame.MAGIC_V1, bytes([len(name)]) + name)
         elif self._settings.long_topics and len(name) <= _MAX_SHORT:
             part = (frame.MAGIC_V2, _SHORT.pack(len(name)) + name)

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from storage_engine.exceptions import StoreLayoutError
 from storage_engine.rocketmq.engine.batch_queue_writer import BatchQueueWriter
 from storage_engine.rocketmq.engine.engine_settings import EngineSettings
 from storage_engine.rocketmq.engine.entry_files import EntryFiles
@@ -14,6 +15,15 @@ from storage_engine.rocketmq.layout import StoreLayout
 from storage_engine.rocketmq.queue_files import iter_queues
 
 Writer = QueueWriter | BatchQueueWriter
+
+_LONGEST_NAME_BYTES = 255
+"""Of a directory, on every file system that Linux has."""
+
+
+def is_directory_name(topic: str) -> bool:
+    """Return whether a topic's queues can lie in a directory of its name, inside the store."""
+    fits = 0 < len(topic.encode()) <= _LONGEST_NAME_BYTES
+    return fits and topic not in (".", "..") and "/" not in topic and "\0" not in topic
 
 
 class QueueTable:
@@ -47,9 +57,18 @@ class QueueTable:
                 self.find(queue.topic, queue.queue_id).load()
 
     def find(self, topic: str, queue_id: int) -> Writer:
-        """Return a queue's writer; a new one where there is none."""
+        """Return a queue's writer; a new one where there is none.
+
+        :raises StoreLayoutError: no directory can have its names, which messages on disk may say.
+        """
         found = self._writers.get((topic, queue_id))
         if found is None:
+            if not is_directory_name(topic) or queue_id < 0:
+                raise StoreLayoutError(
+                    f"{self._layout.root}: expected a topic and a queue that directories can be named after, "
+                    f"found topic {topic!r:.300}, queue {queue_id} in a message. No queue was made of it. "
+                    "Find out who wrote it, and put the file of the log back from a replica."
+                )
             found = self._writers[topic, queue_id] = self._new(topic, queue_id)
         return found
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
 from storage_engine import durable
-from storage_engine.exceptions import CorruptFrameError, StoreLayoutError
+from storage_engine.exceptions import CorruptFrameError, StoreBusyError, StoreLayoutError
 from storage_engine.model.recovered import StoreRecovery
 from storage_engine.rocketmq import batch_consume_queue, consume_queue, store_lock
 from storage_engine.rocketmq.broker_config import BrokerConfig
@@ -46,21 +48,42 @@ def recover_store(config: BrokerConfig, *, dry_run: bool, cut_messages: bool) ->
     layout = resolve_layout(config)
     settings = settings_for(config, layout)
     if dry_run:
+        if (holder := store_lock.lock_holder(layout)) is not None:
+            raise StoreBusyError(
+                f"{layout.root}: expected nobody to write the store, found {holder}. What a recovery would "
+                "do can't be told. Nothing was changed. Stop it first."
+            )
         return preview_recovery(layout, settings)
     with store_lock.lock(layout):
         found = preview_recovery(layout, settings)
-        if found.cut_messages and not cut_messages:
-            raise CorruptFrameError(
-                f"{layout.root}: expected nothing but unwritten room behind offset {found.log_end}, where a "
-                f"message is damaged, found {found.cut_messages} whole messages. A recovery would cut them "
-                "off, as a broker that starts would. Nothing was changed. Archive the segments first with "
-                "--accept-damage, or put the file back from a replica; to lose them, give --cut-messages."
-            )
+        if not cut_messages:
+            _check_nothing_lost(layout, found)
         store = MessageStore(layout, settings)
         if not store.was_clean:
             store.drop_what_was_cut()
         store.stop()
         return replace(found, done=True)
+
+
+def check_nothing_cut(config: BrokerConfig) -> None:
+    """Make sure that whoever opens a store to write it cuts off no whole message.
+
+    :raises CorruptFrameError: whole messages lie behind a damaged one.
+    """
+    if any(map(os.path.isdir, config.store_path_commit_log)):
+        layout = resolve_layout(config)
+        _check_nothing_lost(layout, preview_recovery(layout, settings_for(config, layout)))
+
+
+def _check_nothing_lost(layout: StoreLayout, found: StoreRecovery) -> None:
+    if found.cut_messages:
+        raise CorruptFrameError(
+            f"{layout.root}: expected nothing but unwritten room behind offset {found.log_end}, where a "
+            f"message is damaged, found {found.cut_messages} whole messages. A recovery would cut them "
+            "off, as a broker that starts would. Nothing was changed. Archive the segments first with "
+            "--accept-damage, or put the file back from a replica; to lose them, run storage-engine recover "
+            "with --cut-messages."
+        )
 
 
 def rebuild_queues(config: BrokerConfig) -> StoreRecovery:
@@ -83,6 +106,7 @@ def rebuild_queues(config: BrokerConfig) -> StoreRecovery:
                 f"at {whole.offset}. From there on no queue could be made. Nothing was changed. Put the file "
                 "back from a replica."
             )
+        first_offset = parts[0].base_offset if parts else 0
         parts.clear()
         # Whoever opens the store next begins at its first message, whatever happens from here on.
         durable.write_file(layout.abort, b"")
@@ -91,14 +115,31 @@ def rebuild_queues(config: BrokerConfig) -> StoreRecovery:
         checkpoint.flushed_queues(0)
         checkpoint.flushed_index(0)
         checkpoint.flush()
-        for directory in layout.dependent_directories:
-            if directory.is_dir():
-                shutil.rmtree(directory)
+        _remove_dependents(layout, first_offset)
         durable.fsync_path(layout.root)
         store = MessageStore(layout, settings)
         entries = sum(store.queues.next_offsets.values())
         store.stop()
         return replace(found, crashed=False, done=True, missing_messages=entries)
+
+
+def _remove_dependents(layout: StoreLayout, first_offset: int) -> None:
+    """Remove what the log makes again. A queue whose messages are all gone stays: it alone knows its next
+    offset.
+
+    :param first_offset: of the log.
+    """
+    for directory in (layout.consumequeue_ext, layout.index):
+        if directory.is_dir():
+            shutil.rmtree(directory)
+    for queue in tuple(iter_queues(layout.consumequeue)):
+        last = consume_queue.last_entry(consume_queue.list_files(queue.path))
+        if last is None or last.physical_offset >= first_offset:
+            shutil.rmtree(queue.path)
+    for queue in tuple(iter_queues(layout.batchconsumequeue)):
+        batch = batch_consume_queue.last_entry(batch_consume_queue.list_files(queue.path))
+        if batch is None or batch.physical_offset >= first_offset:
+            shutil.rmtree(queue.path)
 
 
 def preview_recovery(layout: StoreLayout, settings: EngineSettings) -> StoreRecovery:
@@ -152,10 +193,15 @@ def _parts(layout: StoreLayout, settings: EngineSettings) -> list[LogPart]:
             f"{settings.commitlog_file_bytes} bytes whose names are their first offsets, found another. "
             "Nothing was changed. Check mappedFileSizeCommitLog, and compare the directory with a replica."
         )
-    return [
-        LogPart(file.path, file.base_offset, np.memmap(file.path, np.uint8, "r"))
-        for file in sorted(files, key=lambda file: file.base_offset)
-    ]
+    ordered = sorted(files, key=lambda file: file.base_offset)
+    for left, right in pairwise(ordered):
+        end = left.base_offset + settings.commitlog_file_bytes
+        if end != right.base_offset:
+            raise StoreLayoutError(
+                f"{right.path}: expected a file of the log that begins at {end}, behind {left.path.name}, "
+                "found this one. Nothing was changed. Put the missing file back from a replica or the lake."
+            )
+    return [LogPart(file.path, file.base_offset, np.memmap(file.path, np.uint8, "r")) for file in ordered]
 
 
 def _end(parts: list[LogPart], number: int, settings: EngineSettings) -> LogEnd:

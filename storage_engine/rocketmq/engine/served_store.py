@@ -20,6 +20,7 @@ from storage_engine.model.store import LogSnapshot, Segment, SegmentState, Store
 from storage_engine.rocketmq.broker import RocketMQBrokerStore, open_files
 from storage_engine.rocketmq.engine.engine_session import EngineSession, ask_who_serves
 from storage_engine.rocketmq.engine.message_store import open_store
+from storage_engine.rocketmq.engine.recovering import check_nothing_cut
 from storage_engine.rocketmq.engine.serving import positions_of
 from storage_engine.rocketmq.live.status import checkpoint_behind_ms
 from storage_engine.rocketmq.rereading import ATTEMPTS, reread
@@ -119,6 +120,7 @@ class ServedStore(RocketMQBrokerStore):
         """
         if self.session is not None:
             return from_jsonable(FlushedStore, self.session.ask("flush"), "answer of the engine")
+        check_nothing_cut(self.config)
         with open_store(self.config) as store:
             before = positions_of(store)
             store.flush()

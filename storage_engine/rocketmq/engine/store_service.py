@@ -13,6 +13,7 @@ from storage_engine.rocketmq.broker_config import load_broker_config
 from storage_engine.rocketmq.engine.cleanup_loop import cleaning
 from storage_engine.rocketmq.engine.message_store import MessageStore, open_store
 from storage_engine.rocketmq.engine.new_message import NewMessage, PutStatus
+from storage_engine.rocketmq.engine.recovering import check_nothing_cut
 from storage_engine.rocketmq.engine.serving import serving
 from storage_engine.rocketmq.window import time_zone
 
@@ -30,8 +31,10 @@ def serve_store(
     :param topic: each line becomes a message of it; None: nothing is read.
     :param lines: without their ends; they end when ``ends`` is set.
     :raises StoreBusyError: somebody else has the store, or it takes no message any more.
+    :raises CorruptFrameError: its recovery would cut off whole messages.
     """
     config = load_broker_config(settings.broker_conf, settings.overrides, root=settings.root)
+    check_nothing_cut(config)
     with (
         open_store(config) as store,
         cleaning(store, config, time_zone(settings.time_zone), release=_keep_all),
@@ -42,6 +45,8 @@ def serve_store(
                 _put(store, NewMessage(topic, line), ends)
         else:
             ends.wait()
+        if store.failure:
+            raise StoreBusyError(f"{store.layout.root}: expected to stop it cleanly, found {store.failure}.")
 
 
 def _keep_all(request: PlanRequest) -> None:

@@ -12,7 +12,13 @@ import pytest
 
 from storage_engine.brokers import find_broker
 from storage_engine.clock import clock_ms
-from storage_engine.exceptions import BadInputError, ChangedUnderUsError, StoreBusyError
+from storage_engine.exceptions import (
+    BadInputError,
+    ChangedUnderUsError,
+    CorruptFrameError,
+    StoreBusyError,
+    StoreLayoutError,
+)
 from storage_engine.hooks.connection import Defaults, managed_store
 from storage_engine.model.broker_store import StoreSettings
 from storage_engine.model.plan import PlanRequest
@@ -21,11 +27,12 @@ from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.rocketmq.engine.engine_session import ask_who_serves
 from storage_engine.rocketmq.engine.message_store import MessageStore, open_store
 from storage_engine.rocketmq.engine.new_message import NewMessage, PutStatus
+from storage_engine.rocketmq.engine.recovering import rebuild_queues
 from storage_engine.rocketmq.engine.served_store import ServedStore, open_served
 from storage_engine.rocketmq.engine.serving import serving
 from storage_engine.rocketmq.engine.store_service import serve_store
 from tests.rocketmq.engine.killing import rows_of
-from tests.rocketmq.engine.scenarios import write_conf
+from tests.rocketmq.engine.scenarios import contents, write_conf
 
 
 def settings_of(work: Path) -> StoreSettings:
@@ -166,3 +173,51 @@ def test_a_connection_names_the_mode(tmp_path: Path) -> None:
         replace(store, policy=replace(store.policy, undo_window_hours=24))
     with pytest.raises(BadInputError, match="Apache Kafka"):
         open_managed(replace(store, broker="kafka"))
+
+
+def test_neither_a_flush_nor_who_serves_cuts_off_whole_messages(tmp_path: Path) -> None:
+    with served(tmp_path):
+        pass
+    root = tmp_path / "store"
+    (root / "abort").touch()
+    (root / "checkpoint").unlink()
+    first, *_ = sorted((root / "commitlog").iterdir())
+    data = bytearray(first.read_bytes())
+    data[400] ^= 1
+    first.write_bytes(data)
+    before = contents(root / "commitlog")
+    beside = open_served(settings_of(tmp_path))
+    with closing(beside), pytest.raises(CorruptFrameError, match="whole messages"):
+        beside.flush_now()
+    with pytest.raises(CorruptFrameError, match="whole messages"):
+        serve_store(settings_of(tmp_path), None, [], threading.Event())
+    assert contents(root / "commitlog") == before
+
+
+@pytest.mark.parametrize(
+    ("topic", "queue_id"), [("../../out", 0), ("", 0), ("a/b", 0), ("..", 0), ("L" * 300, 0), ("orders", -1)]
+)
+def test_no_directory_is_made_outside_of_the_store(tmp_path: Path, topic: str, queue_id: int) -> None:
+    with open_store(write_conf(tmp_path / "conf", tmp_path / "store")) as store:
+        assert store.put(NewMessage(topic, b"x", queue_id=queue_id)).status is PutStatus.MESSAGE_ILLEGAL
+        with pytest.raises(StoreLayoutError, match="directories can be named after"):
+            store.queues.find(topic, queue_id)
+
+
+def test_queues_made_again_go_on_where_the_log_has_none_of_their_messages(tmp_path: Path) -> None:
+    config = write_conf(tmp_path / "conf", tmp_path / "store")
+    with open_store(config) as store:
+        for _ in range(5):
+            store.put(NewMessage("quiet", b"x"))
+        while len(store.files.files) < 3:
+            store.put(NewMessage("busy", b"b" * 1000))
+    first, second, *_ = sorted((tmp_path / "store" / "commitlog").iterdir())
+    first.unlink()
+    rebuild_queues(config)
+    with open_store(config) as store:
+        assert store.put(NewMessage("quiet", b"x")).queue_offset == 5
+    first.touch()
+    first.write_bytes(second.read_bytes())
+    second.unlink()
+    with pytest.raises(StoreLayoutError, match="expected a file of the log that begins at"):
+        rebuild_queues(config)
