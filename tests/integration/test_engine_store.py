@@ -35,7 +35,6 @@ def java_store(work: Path, *arguments: str) -> list[str]:
     return [line[2:] for line in done.stdout.splitlines() if line.startswith("> ")]
 
 
-DAMAGES = ("torn", "bytes", "cut", "checkpoint", "queue", "queues", "index", "zeros", "empty")
 SETTINGS: dict[str, dict[str, object]] = {
     "plain": {},
     "everything": {

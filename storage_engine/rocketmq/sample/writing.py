@@ -47,7 +47,9 @@ def write_sample(request: SampleRequest) -> SampleStore:
             f"{directory}: expected a directory that is new or empty, found something in it. Nothing was "
             "written. Name another."
         )
-    if request.segment_bytes < _LEAST_SEGMENT_BYTES or request.end_ms < request.days * _DAY_MS:
+    # Of nan no comparison holds.
+    fits = request.end_ms >= request.days * _DAY_MS
+    if request.segment_bytes < _LEAST_SEGMENT_BYTES or not fits:
         raise BadInputError(
             f"{directory}: expected files of the log of at least {_LEAST_SEGMENT_BYTES} bytes and a first "
             f"message after 1970, found {request.segment_bytes} bytes and {request.days:g} days before "

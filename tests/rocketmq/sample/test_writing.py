@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 from pathlib import Path
 
 import pytest
@@ -143,7 +144,7 @@ def test_a_directory_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
-@pytest.mark.parametrize("changes", [{"segment_bytes": 4096}, {"days": 30_000}])
+@pytest.mark.parametrize("changes", [{"segment_bytes": 4096}, {"days": 30_000}, {"days": math.nan}])
 def test_what_no_store_can_be_is_refused(changes: dict[str, object], tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="Nothing was written"):
         write_sample(request(tmp_path / "new", **changes))
