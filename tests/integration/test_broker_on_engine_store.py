@@ -157,6 +157,7 @@ def test_a_torn_store_that_was_recovered_here_opens_in_a_broker(
         broker.stop()
 
 
+@pytest.mark.again
 def test_name_and_receipts_stay_when_a_broker_takes_a_store_over_and_gives_it_back(
     tmp_path: Path, name_server_port: int
 ) -> None:

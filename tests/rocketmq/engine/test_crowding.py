@@ -13,6 +13,7 @@ from tests.rocketmq.engine.crowding import SETTINGS
 ROOT = Path(__file__).parents[3]
 
 
+@pytest.mark.again
 @pytest.mark.slow
 def test_nothing_is_lost_where_all_work_at_once() -> None:
     # In a process of its own: a read of unmapped memory ends it.
