@@ -65,6 +65,13 @@ def _record(kind: int, fields: bytes) -> bytes:
     return bytes([1, kind, 0]) + fields + b"\0"
 
 
+def _only_replica(partition: int, topic_id: uuid.UUID) -> bytes:
+    """Return the fields of a partition that this node alone has: replicas, in sync, removing, adding."""
+    one, none = _unsigned(2) + struct.pack(">i", 1), _unsigned(1)
+    lists = one + one + none + none
+    return struct.pack(">i", partition) + topic_id.bytes + lists + struct.pack(">iii", 1, 0, 0)
+
+
 def write_node(root: Path, topics: int = TOPICS, partitions: int = PARTITIONS) -> Path:
     """Write a node. :return: its ``server.properties``."""
     logs, meta = root / "logs", root / "meta"
@@ -84,6 +91,7 @@ def write_node(root: Path, topics: int = TOPICS, partitions: int = PARTITIONS) -
         said = f"version: 0\ntopic_id: {base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip('=')}"
         for partition in range(partitions):
             write_log(logs / f"{topic}-{partition}", said)
+            records.append(_record(3, _only_replica(partition, topic_id)))
             marks.append(f"{topic} {partition} {2 * SEGMENTS}\n")
     listed = f"0\n{len(marks)}\n{''.join(marks)}"
     for name in ("replication-offset-checkpoint", "recovery-point-offset-checkpoint"):
