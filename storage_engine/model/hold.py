@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
+
+from storage_engine.exceptions import BadInputError, GateRefusedError
+from storage_engine.model.jsonable import from_jsonable, to_jsonable
+
+T = TypeVar("T")
 
 
 class HoldMemory(Protocol):
@@ -25,6 +30,29 @@ class HoldMemory(Protocol):
         What was recorded already is not recorded again.
         """
         ...
+
+
+def load_hold(memory: HoldMemory | None, kind: type[T]) -> T | None:
+    """Return what is remembered of a hold; None: nothing.
+
+    :param kind: dataclass of what a broker's hold keeps.
+    :raises GateRefusedError: what is remembered isn't what this release writes.
+    """
+    saved = None if memory is None else memory.load()
+    if saved is None:
+        return None
+    try:
+        return from_jsonable(kind, saved, "the hold in the journal")
+    except BadInputError as error:
+        raise GateRefusedError(
+            f"{error}. Nothing was changed. Use the release of Storage Engine that made the hold, to "
+            "unmanage the store with it."
+        ) from error
+
+
+def save_hold(memory: HoldMemory, state: object | None) -> None:
+    """Remember the state of a hold, or that there is none. Durable when it returns."""
+    memory.save(None if state is None else to_jsonable(state))
 
 
 class DriftKind(StrEnum):

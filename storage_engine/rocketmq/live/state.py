@@ -11,9 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 from uuid import uuid4
 
-from storage_engine.exceptions import BadInputError, GateRefusedError
-from storage_engine.model.hold import HoldMemory
-from storage_engine.model.jsonable import from_jsonable, to_jsonable
+from storage_engine.model.hold import HoldMemory, load_hold, save_hold
 
 FORCIBLY: Final = "cleanFileForciblyEnable"
 RESERVED: Final = "fileReservedTime"
@@ -233,18 +231,9 @@ def load_state(memory: HoldMemory | None) -> HoldState | None:
     """
     :raises GateRefusedError: what is remembered isn't what this release writes.
     """
-    saved = None if memory is None else memory.load()
-    if saved is None:
-        return None
-    try:
-        return from_jsonable(HoldState, saved, "the hold in the journal")
-    except BadInputError as error:
-        raise GateRefusedError(
-            f"{error}. Nothing was changed. Use the release of Storage Engine that made the hold, to "
-            "unmanage the store with it."
-        ) from error
+    return load_hold(memory, HoldState)
 
 
 def save_state(memory: HoldMemory, state: HoldState | None) -> None:
     """Durable when it returns."""
-    memory.save(None if state is None else to_jsonable(state))
+    save_hold(memory, state)
