@@ -122,7 +122,7 @@ class ChangedUnderUsError(StorageEngineError):
 
 
 class StoreCrashedError(StorageEngineError):
-    """The store has an ``abort`` file: it must be recovered by its broker before it may be changed."""
+    """The store's broker didn't stop cleanly: it must recover the store before that may be changed."""
 
 
 class BrokerError(StorageEngineError):

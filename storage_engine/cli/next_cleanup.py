@@ -6,7 +6,7 @@ from storage_engine.cli.next_line import say_next
 from storage_engine.cli.output import say
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.model.plan import PlanRequest
-from storage_engine.retention.brokers import assumes_defaults
+from storage_engine.retention.brokers import assumes_defaults, may_clean_now
 from storage_engine.retention.diagnosis.next_step import LOOK_FIRST, OUTSIDE_HOURS
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.preview import preview
@@ -19,7 +19,7 @@ def say_cleanup(managed: ManagedStore, asked: PlanRequest | None = None) -> None
 
     :param asked: what was asked for already, and deleted nothing.
     """
-    if not managed.cleans_up:
+    if not may_clean_now(managed):
         return
     requests = [("clean", PlanRequest()), ("clean --manual", PlanRequest(manual=True))]
     if asked is not None:

@@ -8,6 +8,7 @@ from contextlib import closing
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
+from storage_engine.brokers import find_broker
 from storage_engine.clock import clock_ms
 from storage_engine.credentials import without_secrets
 from storage_engine.exceptions import BadInputError, LakeMissingError
@@ -51,7 +52,8 @@ def _check_files(store: ManagedStore) -> Iterator[str]:
         segments = sum(len(log.segments) for log in snapshot.logs)
         sealed = sum(len(log.sealed) for log in snapshot.logs)
         levels = ", ".join(_level(disk) for disk in (*snapshot.log_disks, snapshot.dependents_disk))
-        crashed = " Its broker is running or did not stop cleanly (abort exists)." if snapshot.crashed else ""
+        sign = find_broker(store.broker).crash_sign
+        crashed = f" Its broker runs or did not stop cleanly ({sign})." if snapshot.crashed else ""
         yield f"Store: {segments} segments, {sealed} of them sealed; disks: {levels}.{crashed}"
         if opened.is_live:
             status = opened.hold_status(now_ms)

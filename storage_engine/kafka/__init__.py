@@ -28,6 +28,7 @@ class Kafka(Broker):
     name = "kafka"
     title = "Apache Kafka"
     archives_at_seal = True
+    crash_sign = "log directories have no marker of a clean stop, or markers of different stops"
     has_undo = False
     task_modules = (
         "storage_engine.kafka.codec",

@@ -42,6 +42,7 @@ class Broker(ABC):
         package's brokers may say so.
     :cvar archives_at_seal: its stores are archived once segments are sealed, whatever a policy says.
     :cvar has_engine: this package has an engine that writes its stores.
+    :cvar crash_sign: how its stores tell that their broker didn't stop cleanly.
     :cvar has_undo: what is deleted of its stores can be set aside for a while, and brought back.
     :cvar rows_table: name of the lakes' table that has its segments' rows; never changes.
     :cvar client_connection: type of the Airflow connections whose extra is the settings of this broker's
@@ -55,6 +56,7 @@ class Broker(ABC):
     is_default: ClassVar[bool] = False
     archives_at_seal: ClassVar[bool] = False
     has_engine: ClassVar[bool] = False
+    crash_sign: ClassVar[str] = "its files say so"
     has_undo: ClassVar[bool] = True
     rows_table: ClassVar[str] = "messages"
     client_connection: ClassVar[str] = ""

@@ -247,8 +247,8 @@ class StoreSnapshot:
     """Everything a plan is decided from, taken at one moment.
 
     ``log_disks`` has one entry per configured commitlog path, ``dependents_disk`` is the consume
-    queue's disk. ``crashed``: the broker did not stop cleanly (``abort`` exists). ``used_bytes``: what the
-    logs and their dependents take together; None where it was not measured.
+    queue's disk. ``crashed``: the broker did not stop cleanly. ``used_bytes``: what the logs and their
+    dependents take together; None where it was not measured.
     """
 
     broker: str

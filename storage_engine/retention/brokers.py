@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 from storage_engine.brokers import find_broker
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.broker_store import BrokerStore, StoreSettings
@@ -54,6 +56,14 @@ def open_to_look(store: ManagedStore) -> BrokerStore:
     journal = Journal(store.journal_url)
     known = journal.find_store(store.real_root, store.host)
     return open_store(store, None if known is None else journal.hold_memory(known.store_id))
+
+
+def may_clean_now(store: ManagedStore) -> bool:
+    """Return whether a cleanup may delete from a store as it is now: of some kinds only while none runs."""
+    if store.cleans_up or not store.cleans_up_on_request:
+        return store.cleans_up
+    with closing(open_to_look(store)) as opened:
+        return not opened.is_in_use
 
 
 def refuse_cleanup(store: ManagedStore) -> None:

@@ -33,6 +33,7 @@ class RocketMQ(Broker):
     title = "Apache RocketMQ"
     is_default = True
     has_engine = True
+    crash_sign = "the file 'abort' is there"
     task_modules = (
         "storage_engine.rocketmq.codec",
         "storage_engine.rocketmq.decode",

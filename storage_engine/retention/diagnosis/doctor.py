@@ -144,7 +144,6 @@ def diagnose(
     if has_lake and (head := _misplaced(known, stamp)) is not None:
         # What isn't proven here may be there: nothing of it is to be archived a second time.
         known.unproven, other_lake = None, directory_of(head) or head.location
-    cleans_up = store.cleans_up
     if figures is not None and (known.unproven is not None or not has_lake):
         found += unproven_findings(
             figures, known.unproven, stamped, running=said.running, some_unasked=known.some_unasked
@@ -153,7 +152,7 @@ def diagnose(
         found[:] = [in_airflow(one, retention_dag, known=_is_known(pipeline, retention_dag)) for one in found]
     state = State(
         refused=figures is None,
-        cleans_up=cleans_up,
+        cleans_up=store.cleans_up or (not said.running and store.cleans_up_on_request),
         has_lake=has_lake,
         lake_refused=bool(known.lakes) and all(one.refused for one in known.lakes),
         stamped_lakes=stamped,
@@ -163,6 +162,7 @@ def diagnose(
         refused_logs=len(known.refused),
         due=due,
         due_by_rules=0 if figures is None else len(figures.going),
+        replicas_elsewhere=0 if figures is None else figures.replicas_elsewhere,
         assumes_defaults=assumes_defaults(store),
         running=said.running,
         is_live=store.is_live or store.engine,

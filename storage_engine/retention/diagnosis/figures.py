@@ -12,7 +12,7 @@ from storage_engine.model.broker_store import BrokerStore
 from storage_engine.model.hold import HoldStatus
 from storage_engine.model.lag import Unread
 from storage_engine.model.pending import Pending
-from storage_engine.model.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest, Reason
 from storage_engine.model.store import Archivable, Segment, SegmentId, StoreSnapshot
 from storage_engine.retention.broker_answers import ask, propose, take_archivable, take_glance
 from storage_engine.retention.diagnosis.growth import DAY_MS, Growth, growth_of, room_bytes, time_to_fill_ms
@@ -32,6 +32,7 @@ class Figures:
     :param full_percent: level above which the broker takes no message; None: none.
     :param deletes_at_ms: by sealed segment, when the broker's rules may delete it for its age; None: never.
     :param going: segments that the broker's rules delete at this moment.
+    :param replicas_elsewhere: how many expired ones stay since other nodes have replicas of their log.
     :param leaving: segments that go within ``leaves_in_ms``.
     :param unread: what consumers lose by those.
     :param archivable: what may be archived by now.
@@ -52,6 +53,7 @@ class Figures:
     unread: Unread
     archivable: Archivable
     hold: HoldStatus | None = None
+    replicas_elsewhere: int = 0
 
     @property
     def sealed(self) -> tuple[Segment, ...]:
@@ -103,8 +105,8 @@ def take_figures(
     """
     snapshot = take_glance(broker, now_ms, kind)
     deletes_at = ask(kind, "tell when it deletes", lambda: broker.deletes_at_ms(snapshot, now_ms))
-    going = propose(broker, snapshot, now_ms, PlanRequest()).to_delete
-    leaving, span_ms = _leaving(snapshot, deletes_at, going, now_ms)
+    plan = propose(broker, snapshot, now_ms, PlanRequest())
+    leaving, span_ms = _leaving(snapshot, deletes_at, plan.to_delete, now_ms)
     oldest_ms = None
     with suppress(OSError):
         oldest_ms = ask(kind, "tell its oldest message", lambda: broker.oldest_message_ms(snapshot))
@@ -116,13 +118,14 @@ def take_figures(
         growth=growth_of(samples, snapshot.logs, now_ms),
         levels=levels_of(broker, snapshot, now_ms),
         deletes_at_ms=deletes_at,
-        going=going,
+        going=plan.to_delete,
         leaving=leaving,
         leaves_in_ms=span_ms,
         pending=ask(kind, "tell what it still has to deliver", lambda: broker.pending(snapshot)),
         unread=_unread(broker, kind, snapshot, leaving),
         archivable=take_archivable(broker, snapshot),
         hold=broker.hold_status(now_ms) if broker.is_live else None,
+        replicas_elsewhere=sum(one.reason is Reason.REPLICAS_ELSEWHERE for one in plan.decisions),
     )
 
 

@@ -51,7 +51,7 @@ class NextStep:
 class State:
     """
     :param refused: no command works with the store before something is put right.
-    :param cleans_up: stores of its kind of broker are not archived alone.
+    :param cleans_up: a cleanup may delete from it as it is now, so that it isn't archived alone.
     :param has_lake: a lake was named.
     :param lake_refused: none of the named lakes can be used.
     :param stamped_lakes: where the store was archived before, by its own stamp.
@@ -61,6 +61,7 @@ class State:
     :param unknown_proof: why that isn't known; None: it is, or a lake is the reason.
     :param due: segments that a cleanup asked for by a person would delete now.
     :param due_by_rules: those that go without being asked for.
+    :param replicas_elsewhere: those that would go if a person said that all other nodes are stopped.
     :param assumes_defaults: nobody said how long the broker keeps its segments.
     :param running: a broker runs on the store; None: that can't be told.
     :param is_live: the broker was named.
@@ -80,6 +81,7 @@ class State:
     unknown_proof: UnknownProof | None = None
     due: int = 0
     due_by_rules: int = 0
+    replicas_elsewhere: int = 0
     assumes_defaults: bool = False
     running: bool | None = False
     is_live: bool = False
@@ -123,8 +125,17 @@ def next_step(state: State) -> NextStep:
         return NextStep("", f"mend what keeps {told} out of the lake, as said above; then archive again")
     if not state.cleans_up:
         return NextStep("storage-engine plan STORE", "shows what its broker deletes, and why the rest stays")
+    if state.crashed and not state.running:
+        return NextStep("", "start the broker and stop it cleanly: nothing is cleaned before that")
     if state.due:
         return _clean(state)
+    if state.replicas_elsewhere:
+        return NextStep(
+            "storage-engine clean",
+            f"deletes {count_text(state.replicas_elsewhere, 'proven segment')}, where a person knows that "
+            "all other nodes are stopped",
+            "--replicas-stopped REASON",
+        )
     return _later(state)
 
 
@@ -170,8 +181,6 @@ def _clean(state: State) -> NextStep:
             f"storage-engine doctor STORE --lake DIRECTORY {state.live_option}".rstrip(),
             "a broker runs on the store, so every command has to know it",
         )
-    if state.crashed:
-        return NextStep("", "start the broker and stop it cleanly: nothing is cleaned before that")
     if state.assumes_defaults:
         return NextStep(
             "storage-engine clean",

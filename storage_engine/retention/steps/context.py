@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from storage_engine.brokers import find_broker
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import RunStateError, StorageEngineError, StoreCrashedError
 from storage_engine.journal.database import missing_sqlite_file
@@ -192,10 +193,12 @@ class Context:
                 lease = stack.enter_context(self.journal.lease(self.record.store_id))
             snapshot = self.snapshot(now_ms)
             if snapshot.crashed:
+                broker = find_broker(self.store.broker)
+                recover = "; or run storage-engine recover" if broker.has_engine else ""
                 raise StoreCrashedError(
-                    f"{snapshot.root}: its broker did not stop cleanly (the file 'abort' is there), so where "
-                    "its log ends is not certain. Nothing was deleted. Start the broker, let it recover, "
-                    "stop it cleanly, and run again; or run storage-engine recover."
+                    f"{snapshot.root}: its broker did not stop cleanly ({broker.crash_sign}), so where its "
+                    "log ends is not certain. Nothing was deleted. Start the broker, let it recover, stop it "
+                    f"cleanly, and run again{recover}."
                 )
             yield Locked(snapshot, lease, held.notices)
 

@@ -37,6 +37,8 @@ READY = State(has_lake=True, unproven=0, next_deletion_ms=1_800_000_000_000)
             "storage-engine doctor STORE --lake DIRECTORY --broker HOST:10911",
         ),
         (replace(READY, due=2, crashed=True), ""),
+        (replace(READY, replicas_elsewhere=1), "storage-engine clean"),
+        (replace(READY, crashed=True, replicas_elsewhere=1), ""),
         (READY, ""),
         (replace(READY, unproven=1, retention_dag="d"), "airflow dags trigger d"),
         (replace(READY, due=1, retention_dag="d"), "airflow dags trigger d"),

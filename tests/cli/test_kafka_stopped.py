@@ -1,0 +1,56 @@
+"""What to type for a node whose broker is stopped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kafka.made_node import MadeNode
+from tests.kafka.stopped_nodes import LOGS, make_node
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> MadeNode:
+    return make_node(tmp_path / "node")
+
+
+def next_command(cli: Any, node: Path, lake: Path) -> str:
+    """Return doctor's next command, without the store and the lake."""
+    found = cli("doctor", node, "--lake", lake, "--json").json["next"]["command"] or ""
+    return str(found).replace(f" {node} --lake {lake}", "")
+
+
+def test_doctor_and_archive_name_the_cleanup(cli: Any, made: MadeNode, tmp_path: Path) -> None:
+    node, lake = made.root / "server.properties", tmp_path / "lake"
+    cli("init-lake", "--lake", lake, "--broker-type", "kafka")
+    assert next_command(cli, node, lake) == "storage-engine archive"
+    archived = cli("archive", node, "--lake", lake)
+    assert archived.out.splitlines()[-1] == f"Next: storage-engine clean {node} --lake {lake}"
+    assert next_command(cli, node, lake) == "storage-engine clean"
+    assert cli("clean", node, "--lake", lake).exit_code == 0
+    assert next_command(cli, node, lake) == ""
+
+
+def test_doctor_asks_for_the_word_of_a_person_where_other_nodes_have_replicas(
+    cli: Any, made: MadeNode, tmp_path: Path
+) -> None:
+    node, lake = made.root / "server.properties", tmp_path / "lake"
+    made.replicas |= dict.fromkeys(LOGS, (1, 2))
+    made.write()
+    cli("init-lake", "--lake", lake, "--broker-type", "kafka")
+    cli("archive", node, "--lake", lake)
+    assert next_command(cli, node, lake) == "storage-engine clean --replicas-stopped REASON"
+
+
+def test_a_node_that_was_not_stopped_cleanly_is_not_cleaned_by_rocketmqs_sign(
+    cli: Any, made: MadeNode, tmp_path: Path
+) -> None:
+    node, lake = made.root / "server.properties", tmp_path / "lake"
+    (made.directories[0] / ".kafka_cleanshutdown").unlink()
+    cli("init-lake", "--lake", lake, "--broker-type", "kafka")
+    cli("archive", node, "--lake", lake)
+    found = cli("doctor", node, "--lake", lake, "--json").json["next"]
+    assert found["command"] is None
+    assert "start the broker and stop it cleanly" in found["why"]
