@@ -98,13 +98,13 @@ def test_a_frozen_follower_keeps_nothing_from_being_settled(
     cluster: Cluster, topic: str, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     last = int(files_of(cluster, 1, topic)[-1].stem)
-    cut = release._cut
+    cut = release.cut
 
     def frozen(*words: Any) -> Any:
         cluster.nodes[3].freeze()
         return cut(*words)
 
-    monkeypatch.setattr(release, "_cut", frozen)
+    monkeypatch.setattr(release, "cut", frozen)
     try:
         done = command(cluster.nodes[1], lake, "clean", "--json")
     finally:
@@ -124,13 +124,13 @@ def test_a_leader_that_moves_in_the_middle_is_no_loss(
     cluster: Cluster, topic: str, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     last = int(files_of(cluster, 1, topic)[-1].stem)
-    cut = release._cut
+    cut = release.cut
 
     def moved(*words: Any) -> Any:
         cluster.move_leader(topic, 2)
         return cut(*words)
 
-    monkeypatch.setattr(release, "_cut", moved)
+    monkeypatch.setattr(release, "cut", moved)
     command(cluster.nodes[1], lake, "clean", "--run-key", "r", "--json")
     monkeypatch.undo()
     assert lost(cluster, topic, lake) == []

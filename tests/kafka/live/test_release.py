@@ -54,8 +54,8 @@ def test_what_is_all_known_and_so_may_go(found: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"topic_id": None}, "topic has id None"),
-        ({"topic_id": uuid.UUID(int=5)}, "topic has id"),
+        ({"topic_id": None}, "and the cluster's is None"),
+        ({"topic_id": uuid.UUID(int=5)}, "and the cluster's is 00000000"),
         ({"leader": None}, "no replica leads it"),
         ({"in_sync": (2,)}, "isn't in sync with leader"),
         ({"leader_epoch": None}, "epoch is None"),
@@ -85,6 +85,8 @@ def test_what_the_cluster_does_not_tell_or_tells_otherwise_keeps_a_log(
 def test_a_log_of_another_cluster_or_node_or_that_is_not_held_stays(found: Any) -> None:
     prefix, live, state, cluster_id = found
     assert "isn't held" in why_not(prefix, live, HoldState(), NODE, cluster_id)
+    known = replace(state.logs[LOG], topic_id=str(uuid.UUID(int=5)))
+    assert "was held" in why_not(prefix, live, HoldState(logs={LOG: known}), NODE, cluster_id)
     assert "of cluster other" in why_not(prefix, live, state, NODE, "other")
     assert "doesn't tell all of it" in why_not(prefix, None, state, NODE, cluster_id)
     for node_id in (None, 9):
@@ -107,6 +109,20 @@ def test_only_a_logs_first_segments_with_one_behind_them_go(found: Any) -> None:
     other = replace(first, facts=replace(first.facts, inode=first.facts.inode + 1))
     swapped = replace(prefix, segments=(other, *prefix.segments[1:]))
     assert "isn't the file" in why_not(swapped, live, state, NODE, cluster_id)
+
+
+def test_what_its_leader_has_before_its_first_segment_is_not_proven_by_it(found: Any) -> None:
+    """A replica that was added later begins later; its leader would drop what no file here has."""
+    prefix, live, state, cluster_id = found
+    later = replace(prefix.log, segments=prefix.log.segments[1:])
+    first = prefix.segments[1]
+    began = replace(prefix, log=later, segments=(first,))
+
+    def why(start: int) -> str:
+        return why_not(began, replace(live, log_start=start), state, NODE, cluster_id)
+
+    assert "what its leader has before that isn't proven" in why(first.base_offset - 1)
+    assert why(first.base_offset) == ""
 
 
 def test_the_witness_is_the_batch_that_ends_the_prefix(found: Any) -> None:

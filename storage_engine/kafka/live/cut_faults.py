@@ -1,0 +1,124 @@
+"""Why a log may not be cut at the end of some of its segments by its leader. Reads small files alone.
+
+Kafka's own call is careful about little. What it doesn't look at, is looked at here; what isn't known is no.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from storage_engine.exceptions import StorageEngineError
+from storage_engine.kafka.file_names import PartitionDirectory
+from storage_engine.kafka.layout import LogDirectory, PartitionLog
+from storage_engine.kafka.live_facts import LivePartition
+from storage_engine.kafka.partition_metadata import NAME as PARTITION_METADATA
+from storage_engine.kafka.partition_metadata import read_topic_id
+from storage_engine.kafka.rules import RetentionSettings
+from storage_engine.kafka.server_properties import retention_settings
+from storage_engine.model.diagnosis import reason_of
+from storage_engine.model.store import FileFacts, Segment
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """What goes of a log.
+
+    :param segments: its first ones, oldest first.
+    """
+
+    name: PartitionDirectory
+    directory: LogDirectory
+    log: PartitionLog
+    segments: tuple[Segment, ...]
+
+    @property
+    def boundary(self) -> int:
+        return self.segments[-1].end_offset
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.name.topic, self.name.partition
+
+
+def log_fault(prefix: Prefix, live: LivePartition | None, cluster_id: str) -> str:
+    """Return why a log may not be cut at all, whichever node's files were proven; "": nothing speaks against
+    it.
+
+    :param live: what the cluster says of it now.
+    """
+    if prefix.name.is_internal:
+        return "it is an internal topic's"
+    if prefix.directory.meta is None or prefix.directory.meta.cluster_id != cluster_id:
+        return f"its directory isn't known to be of cluster {cluster_id}"
+    if live is None or live.refused:
+        return "the cluster doesn't tell all of it" + (f": {live.refused[0]}" if live else "")
+    if live.leader is None:
+        return "no replica leads it"
+    return _other_topic(prefix, live) or _other_policy(live)
+
+
+def boundary_fault(prefix: Prefix, live: LivePartition) -> str:
+    """Return why a log may not be cut behind its first segments; "": nothing speaks against it.
+
+    Of what its leader has before the first segment, this node's files prove nothing.
+    """
+    first, boundary = prefix.segments[0], prefix.boundary
+    if live.log_start is None or live.high_watermark is None or live.last_stable_offset is None:
+        return "its leader doesn't say where it begins, and up to where its records are replicated and stable"
+    if live.log_start < first.base_offset:
+        return (
+            f"its leader begins at {live.log_start}, and this node's first segment at {first.base_offset}: "
+            "what its leader has before that isn't proven by this node"
+        )
+    if live.log_start >= first.end_offset:
+        return f"its leader begins at {live.log_start} already"
+    if boundary > min(live.high_watermark, live.last_stable_offset):
+        return (
+            f"offset {boundary} lies above the high watermark {live.high_watermark} or the last stable "
+            f"offset {live.last_stable_offset}"
+        )
+    return _not_a_prefix(prefix)
+
+
+def _other_topic(prefix: Prefix, live: LivePartition) -> str:
+    try:
+        found = read_topic_id(prefix.log.path / PARTITION_METADATA)
+    except (StorageEngineError, OSError) as error:
+        return f"its topic isn't certain: {reason_of(error)}"
+    if live.topic_id is not None and found == live.topic_id:
+        return ""
+    return f"its files are of topic {found}, and the cluster's is {live.topic_id}"
+
+
+def _other_policy(live: LivePartition) -> str:
+    if live.topic_settings is None:
+        return "its settings aren't known"
+    try:
+        kept: RetentionSettings = retention_settings({}, live.topic_settings)
+    except StorageEngineError as error:
+        return f"its settings aren't known: {reason_of(error)}"
+    if "cleanup.policy" not in live.topic_settings or kept.compact or not kept.delete:
+        return "its cleanup.policy isn't delete alone"
+    return "remote storage has its segments" if kept.remote else ""
+
+
+def _not_a_prefix(prefix: Prefix) -> str:
+    """Return what is wrong with the segments as the log's first ones; "": nothing is."""
+    there = [files.base_offset for files in prefix.log.segments]
+    going = [segment.base_offset for segment in prefix.segments]
+    if there[: len(going)] != going or len(there) <= len(going):
+        return "what is to go isn't the beginning of the log, with a segment behind it"
+    if there[len(going)] != prefix.boundary:
+        return f"no segment begins at offset {prefix.boundary}"
+    for segment in prefix.segments:
+        try:
+            found = FileFacts.of(segment.facts.path)
+        except OSError as error:
+            return f"{segment.facts.path}: {error.strerror}"
+        if (found.device, found.inode, found.size_bytes) != (
+            segment.facts.device,
+            segment.facts.inode,
+            segment.facts.size_bytes,
+        ):
+            return f"{segment.facts.path} isn't the file that it was a moment ago"
+    return ""
