@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from storage_engine.exceptions import StorageEngineError, StoreLayoutError
-from storage_engine.kafka.batch_header import LEADER_EPOCH_AT, MAGIC, MAGIC_AT
 from storage_engine.kafka.checkpoints import HIGH_WATERMARK, LEADER_EPOCHS, LeaderEpoch, read_leader_epochs
 from storage_engine.kafka.layout import LogDirectory, PartitionLog
-from storage_engine.kafka.log_faults import emptied, holes, start_fault, topic_fault
+from storage_engine.kafka.log_faults import emptied, epochs_fault, holes, start_fault, topic_fault
 from storage_engine.kafka.open_transactions import mapped, open_transactions
 from storage_engine.kafka.partition_metadata import NAME as PARTITION_METADATA
 from storage_engine.kafka.partition_metadata import read_topic_id, text_of
@@ -100,24 +99,10 @@ def _fault(directory: LogDirectory, log: PartitionLog, settings: TopicSettings, 
             or _unnamed(log)
             or start_fault(directory, log, end)
             or next(emptied(directory, log), "")
-            or _without_epochs(log)
+            or epochs_fault(directory, log, end)
         )
     except OSError as error:
-        return f"log {log.name.log}: expected its topic's id, found that it can't be read: {error}"
-
-
-def _without_epochs(log: PartitionLog) -> str:
-    """Return that nothing says which leaders a log's records are of, though its batches name one."""
-    path = log.path / LEADER_EPOCHS
-    if path.exists() and path.stat().st_size:
-        return ""
-    with Path(log.segments[0].log.path).open("rb") as file:
-        head = file.read(MAGIC_AT + 1)
-    if len(head) <= MAGIC_AT or head[MAGIC_AT] != MAGIC:
-        return ""
-    if int.from_bytes(head[LEADER_EPOCH_AT : LEADER_EPOCH_AT + 4], "big", signed=True) < 0:
-        return ""
-    return f"{path}: expected the epochs of its leaders, found {'an empty' if path.exists() else 'no'} file"
+        return f"log {log.name.log}: expected its small files, found one that can't be read: {error}"
 
 
 def _unnamed(log: PartitionLog) -> str:

@@ -16,7 +16,7 @@ from storage_engine.kafka.layout import LogDirectory, Node, PartitionLog, read_n
 from storage_engine.kafka.left_behind import left_behind
 from storage_engine.kafka.lock_holder import lock_holder
 from storage_engine.kafka.log_end import end_offset, segment_facts
-from storage_engine.kafka.log_faults import holes, start_fault, topic_fault
+from storage_engine.kafka.log_faults import emptied, epochs_fault, holes, start_fault, topic_fault
 from storage_engine.kafka.server_properties import RETENTION_SETTINGS
 from storage_engine.kafka.topic_settings import TopicSettings, read_topic_settings
 from storage_engine.model.broker_store import StoreSettings
@@ -55,11 +55,12 @@ def diagnose(
     ends = dict(_ends(node))
     opened = find_open(node, ends)
     rooms = rooms_of(node, topics, at_ms)
+    faulty: set[str] = set()
     findings = [
         *_states(node, running=running),
         *_settings(node, topics),
         *_unknown_watermarks(node),
-        *_logs(node, topics, ends, now_ms),
+        *_logs(node, topics, ends, now_ms, faulty),
         *transaction_findings(opened, topics.node, at_ms),
         *cleaner_findings(node, topics, opened.first_offsets, at_ms),
         *room_findings(rooms),
@@ -73,6 +74,7 @@ def diagnose(
         running_text=", ".join(f"process {one}" for one in sorted(filter(None, holders))),
         settings=_in_effect(topics),
         findings=tuple(findings),
+        faulty_logs=frozenset(faulty),
     )
 
 
@@ -152,13 +154,23 @@ def _settings(node: Node, topics: TopicSettings) -> Iterator[Finding]:
         yield Finding(Severity.WARNING, "settings-unknown", what, advice)
 
 
-def _logs(node: Node, topics: TopicSettings, ends: Mapping[str, int], now_ms: int) -> Iterator[Finding]:
+def _logs(
+    node: Node, topics: TopicSettings, ends: Mapping[str, int], now_ms: int, faulty: set[str]
+) -> Iterator[Finding]:
+    """Yield what is wrong with logs.
+
+    :param faulty: receives the names of those that no archive takes as they are.
+    """
     for directory, log in node.logs:
         try:
             if log.name.log not in ends:
                 end_offset(log)
             else:
-                yield from _log(directory, log, topics, ends[log.name.log], now_ms)
+                end = ends[log.name.log]
+                if faults := list(_faults(directory, log, topics, end)):
+                    faulty |= set() if log.name.is_internal else {log.name.log}
+                yield from faults
+                yield from _log(directory, log, topics, now_ms)
         except OSError as error:
             yield Finding(Severity.WARNING, "unreadable", f"log {log.name.log}: {error}")
 
@@ -179,9 +191,8 @@ def _unknown_watermarks(node: Node) -> Iterator[Finding]:
         )
 
 
-def _log(
-    directory: LogDirectory, log: PartitionLog, topics: TopicSettings, end: int, now_ms: int
-) -> Iterator[Finding]:
+def _faults(directory: LogDirectory, log: PartitionLog, topics: TopicSettings, end: int) -> Iterator[Finding]:
+    """Yield why no broker should start on a log, and no archive takes it."""
     name = log.name.log
     if not topics.unknown and (fault := topic_fault(log, topics)):
         yield Finding(
@@ -192,15 +203,27 @@ def _log(
         )
     if fault := start_fault(directory, log, end):
         yield Finding(Severity.URGENT, "start-above-end", fault, "start no broker on it")
+    if fault := epochs_fault(directory, log, end):
+        yield Finding(
+            Severity.URGENT,
+            "leader-epochs",
+            f"log {name}: {fault}",
+            "compare it with a replica's, and put it right while the broker is stopped: a broker takes its "
+            "log directory offline where it can't read it, and followers cut off their logs by it",
+        )
     settings = topics.of(log.name.topic)
     if not isinstance(settings, str) and not settings.compact:
-        for fault in holes(directory, log, log.segments):
+        for fault in tuple(emptied(directory, log)) or holes(directory, log, log.segments):
             yield Finding(
                 Severity.URGENT,
                 "hole",
                 f"log {name}: {fault}",
                 "compare it with a replica: readers skip a hole without a word",
             )
+
+
+def _log(directory: LogDirectory, log: PartitionLog, topics: TopicSettings, now_ms: int) -> Iterator[Finding]:
+    name, settings = log.name.log, topics.of(log.name.topic)
     watermark = directory.high_watermarks.get(name)
     if watermark is not None and log.segments[:-1] and watermark < log.segments[-1].base_offset:
         yield Finding(

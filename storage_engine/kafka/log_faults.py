@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 from storage_engine.exceptions import CorruptFileError
+from storage_engine.kafka.batch_header import LEADER_EPOCH_AT, MAGIC, MAGIC_AT
+from storage_engine.kafka.batch_walk import opened
+from storage_engine.kafka.checkpoints import LEADER_EPOCHS, read_leader_epochs
 from storage_engine.kafka.layout import LogDirectory, PartitionLog, SegmentFiles
 from storage_engine.kafka.log_end import segment_end
 from storage_engine.kafka.partition_metadata import NAME, has_topic_id, read_topic_id, text_of
@@ -44,6 +48,43 @@ def start_fault(directory: LogDirectory, log: PartitionLog, end: int) -> str:
         f"{log.path}: its start {start} in the checkpoint lies above its end {end}; a broker would delete "
         "all of its segments"
     )
+
+
+def epochs_fault(directory: LogDirectory, log: PartitionLog, end: int) -> str:
+    """Return what is wrong with what says which leaders a log's records are of; "" where nothing is.
+
+    A broker makes an epoch before its first record. So the newest one may begin at the log's end, and of a
+    stopped broker not above it (LogLoader#load cuts those off).
+
+    :raises OSError: a file can't be read.
+    """
+    path = log.path / LEADER_EPOCHS
+    try:
+        epochs = read_leader_epochs(path)
+    except FileNotFoundError:
+        return f"{path}: expected the epochs of its leaders, found no file" if _names_leader(log) else ""
+    except CorruptFileError as error:
+        return reason_of(error)
+    if not epochs:
+        return (
+            f"{path}: expected the epochs of its leaders, found an empty file" if _names_leader(log) else ""
+        )
+    if directory.stopped_cleanly and (above := epochs[-1].start_offset) > end:
+        return (
+            f"{path}: expected epochs that begin up to the log's end {end}, found one that begins at {above}"
+        )
+    return ""
+
+
+def _names_leader(log: PartitionLog) -> bool:
+    """Return whether a log's first batch says of which leader it is; older formats don't."""
+    if not log.segments:
+        return False
+    with opened(log.segments[0].log.path) as descriptor:
+        head = os.pread(descriptor, MAGIC_AT + 1, 0)
+    if len(head) <= MAGIC_AT or head[MAGIC_AT] != MAGIC:
+        return False
+    return int.from_bytes(head[LEADER_EPOCH_AT : LEADER_EPOCH_AT + 4], "big", signed=True) >= 0
 
 
 def emptied(directory: LogDirectory, log: PartitionLog) -> Iterator[str]:

@@ -10,7 +10,7 @@ from storage_engine.kafka.cleaner import cleaner_settings, due
 from storage_engine.kafka.hanging_transactions import oldest_open
 from storage_engine.kafka.layout import LogDirectory, Node, PartitionLog, SegmentFiles
 from storage_engine.kafka.log_end import LogEnd, segment_facts
-from storage_engine.kafka.log_faults import holes, start_fault, topic_fault
+from storage_engine.kafka.log_faults import epochs_fault, holes, start_fault, topic_fault
 from storage_engine.kafka.plan_wording import DELETED_BY, active_text, kept_because, remote_text
 from storage_engine.kafka.rules import (
     LogFacts,
@@ -72,7 +72,11 @@ def plan_log(one: SeenLog, topics: TopicSettings, settings: RetentionSettings | 
     facts = log_facts(one, settings, now_ms)
     found = retention_pass(facts, settings, now_ms)
     going = len([each for each in found.deletions if each.base_offset != facts.segments[-1].base_offset])
-    if fault := next(holes(one.directory, one.log, one.log.segments[: going + 1] if going else ()), ""):
+    # Only of a log that loses something: a node may have thousands.
+    if going and (
+        fault := next(holes(one.directory, one.log, one.log.segments[: going + 1]), "")
+        or epochs_fault(one.directory, one.log, one.end.offset)
+    ):
         return undecided(one.seen, Reason.REFUSED, fault, active)
     remote = f"{remote_text(settings)}{_open(one, 'it is copied')[1]}" if settings.remote else ""
     return LogPlan(one.seen.name, tuple(_decided(one.seen, facts, settings, found, active, remote)))

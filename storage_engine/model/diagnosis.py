@@ -77,6 +77,7 @@ class BrokerDiagnosis:
     :param full_percent: above this level of its disk the broker takes no message; None: at no level.
     :param newest_message_ms: when the newest message was stored; None: it can't be told.
     :param findings: what only this kind of broker has.
+    :param faulty_logs: names of logs that no archive takes before a finding is put right.
     :param refused: no command works with the store before a finding is put right.
     """
 
@@ -90,6 +91,7 @@ class BrokerDiagnosis:
     full_percent: int | None = None
     newest_message_ms: int | None = None
     findings: tuple[Finding, ...] = ()
+    faulty_logs: frozenset[str] = frozenset()
     refused: bool = False
 
 

@@ -140,6 +140,7 @@ class MadeNode:
                 values.append(metadata_record(4, fields))
         records = [Record(WRITTEN_MS, None, value) for value in [*values, *self.more_records]]
         (log / f"{0:020d}.log").write_bytes(batch(records) if records else b"")
+        (log / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
         own = "".join(f"{name}={value}\n" for name, value in self.node_settings.items())
         listed = ",".join(map(str, self.directories))
         self.properties.write_text(

@@ -15,12 +15,17 @@ from storage_engine.kafka.directory_room import DirectoryRoom, imbalance, room_f
 from storage_engine.kafka.hanging_transactions import find_open
 from storage_engine.kafka.layout import read_node
 from storage_engine.kafka.log_end import end_offset
+from storage_engine.kafka.store import KafkaStore
+from storage_engine.lake.making import make_lake
 from storage_engine.model.broker_store import StoreSettings
 from storage_engine.model.diagnosis import Finding, Severity
+from storage_engine.model.plan import Reason
 from storage_engine.model.store import DiskUsage
+from storage_engine.retention.diagnosis.doctor import diagnose
+from storage_engine.retention.managed_store import ManagedStore
 from tests.kafka.batches import marker
 from tests.kafka.made_node import TRANSACTIONAL, WRITTEN_MS, MadeNode, batch_of
-from tests.kafka.test_plan import THREE, files_of
+from tests.kafka.test_plan import THREE, decisions, files_of
 
 HOUR_MS, DAY_MS = 3_600_000, 24 * 3_600_000
 NOW_MS = WRITTEN_MS + 10 * DAY_MS
@@ -134,6 +139,62 @@ class TestCleaner:
         assert cleaner_settings(node, {"min.cleanable.dirty.ratio": "0.9"}) == CleanerSettings(0.9, 5)
         with pytest.raises(BrokerConfigError, match="expected numbers"):
             cleaner_settings({}, {"min.compaction.lag.ms": "soon"})
+
+
+DAMAGED_EPOCHS = {
+    "another version": ("9\n1\n0 0\n", "expected version 0, found '9'"),
+    "another count": ("0\n2\n0 0\n", "expected 2 lines behind it, found 1"),
+    "no epoch": ("0\n1\nzero 0\n", "expected epoch and start offset, found 'zero 0'"),
+    "epochs that go back": ("0\n2\n3 0\n2 2\n", "expected an epoch above 3"),
+    "offsets that go back": ("0\n2\n3 4\n4 2\n", "begins at 4 or behind"),
+    "none": ("0\n0\n", "expected the epochs of its leaders, found an empty file"),
+    "above the end": ("0\n2\n0 0\n1 7\n", "up to the log's end 6, found one that begins at 7"),
+}
+
+
+@pytest.mark.parametrize(("content", "said"), DAMAGED_EPOCHS.values(), ids=DAMAGED_EPOCHS)
+def test_damaged_epochs_of_leaders_are_told_and_keep_their_log(
+    made: MadeNode, content: str, said: str
+) -> None:
+    damaged = made.add("t-0", THREE) / "leader-epoch-checkpoint"
+    made.add("u-0", THREE)
+    made.write()
+    damaged.write_text(content)
+    (one,) = found(made.properties, "leader-epochs")
+    assert one.severity is Severity.URGENT
+    assert str(damaged) in one.what
+    assert said in one.what
+    (kept, gone) = (decisions(made.properties, log)[0] for log in ("t-0", "u-0"))
+    assert (kept.reason, gone.reason) == (Reason.REFUSED, Reason.EXPIRED)
+    assert said in kept.detail
+    store = KafkaStore(made.properties)
+    assert said in store.archivable(store.snapshot(NOW_MS)).refused["t-0"]
+
+
+def test_a_running_broker_may_have_a_newer_epoch_than_the_end_that_was_seen(made: MadeNode) -> None:
+    path = made.add("t-0", THREE) / "leader-epoch-checkpoint"
+    made.write()
+    path.write_text("0\n2\n0 0\n1 6\n")
+    assert not found(made.properties, "leader-epochs")
+    path.write_text("0\n2\n0 0\n1 7\n")
+    (made.directories[0] / ".kafka_cleanshutdown").unlink()
+    assert not found(made.properties, "leader-epochs")
+
+
+def test_no_archive_is_advised_for_a_log_that_none_takes(made: MadeNode, tmp_path: Path) -> None:
+    hole = made.add("t-0", THREE)
+    made.write()
+    (hole / f"{2:020d}.log").unlink()
+    store = ManagedStore.local("k", str(made.properties), tmp_path / "managed", broker="kafka")
+    for has_lake in (False, True):
+        if has_lake:
+            make_lake(store.lake, "kafka")
+        told = diagnose(store, NOW_MS, has_lake=has_lake)
+        kinds = [one.kind for one in told.findings]
+        assert {"hole", "unproven-refused"} <= set(kinds)
+        assert "unproven" not in kinds
+    assert told.next.command == ""
+    assert "mend what keeps 1 log out of the lake" in told.next.why
 
 
 class TestTransactions:

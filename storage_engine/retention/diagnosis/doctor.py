@@ -97,14 +97,10 @@ class _Known:
     jumped_ms: int = 0
     lakes: tuple[LakeFacts, ...] = ()
     unproven: tuple[Segment, ...] | None = None
-    refused: tuple[str, ...] = ()
+    refused: frozenset[str] = frozenset()
     some_unasked: bool = False
     unknown_proof: UnknownProof | None = None
     findings: list[Finding] = field(default_factory=list)
-
-    @property
-    def to_archive(self) -> int:
-        return sum(one.log not in self.refused for one in self.unproven or ())
 
     @property
     def memory(self) -> HoldMemory | None:
@@ -144,9 +140,11 @@ def diagnose(
     if has_lake and (head := _misplaced(known, stamp)) is not None:
         # What isn't proven here may be there: nothing of it is to be archived a second time.
         known.unproven, other_lake = None, directory_of(head) or head.location
+    refused = known.refused | said.faulty_logs | (figures.archivable.refused if figures else {}).keys()
     if figures is not None and (known.unproven is not None or not has_lake):
+        unasked = known.some_unasked
         found += unproven_findings(
-            figures, known.unproven, stamped, running=said.running, some_unasked=known.some_unasked
+            figures, known.unproven, stamped, running=said.running, some_unasked=unasked, refused=refused
         )
     if retention_dag:
         found[:] = [in_airflow(one, retention_dag, known=_is_known(pipeline, retention_dag)) for one in found]
@@ -158,8 +156,8 @@ def diagnose(
         stamped_lakes=stamped,
         other_lake=other_lake,
         unknown_proof=known.unknown_proof,
-        unproven=None if known.unproven is None else known.to_archive,
-        refused_logs=len(known.refused),
+        unproven=None if known.unproven is None else sum(one.log not in refused for one in known.unproven),
+        refused_logs=len(refused),
         due=due,
         due_by_rules=0 if figures is None else len(figures.going),
         replicas_elsewhere=0 if figures is None else figures.replicas_elsewhere,
@@ -385,7 +383,7 @@ def _ask_lakes(store: ManagedStore, known: _Known, figures: Figures, stamp: Stam
         )
         return
     known.some_unasked = bool(notices) or any(one.refused for one in known.lakes)
-    known.refused = tuple(one.log for one in mend)
+    known.refused = frozenset(one.log for one in mend)
     known.findings += refused_findings(mend)
     known.findings += [
         Finding(Severity.WARNING, "lake-unreachable", one.removesuffix("."))

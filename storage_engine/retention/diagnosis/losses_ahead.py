@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from storage_engine.model.diagnosis import Finding, Severity, named_in_short, reason_of
 from storage_engine.model.lag import UnreadMessages
@@ -137,6 +137,7 @@ def unproven_findings(
     *,
     running: bool | None,
     some_unasked: bool = False,
+    refused: Collection[str] = (),
 ) -> Iterator[Finding]:
     """Yield the sealed segments that nothing proves, and when they go.
 
@@ -144,8 +145,19 @@ def unproven_findings(
     :param stamped_lakes: where the store's own stamp says that it was archived.
     :param running: a broker runs, which deletes by itself; None: that can't be told.
     :param some_unasked: one of two lakes couldn't be asked, and may prove some.
+    :param refused: logs that no archive takes as they are.
     """
-    segments = found.archivable.segments if unproven is None else tuple(unproven)
+    there = found.archivable.segments if unproven is None else tuple(unproven)
+    if kept := [segment for segment in there if segment.log in refused]:
+        logs = list(dict.fromkeys(segment.log for segment in kept))
+        yield Finding(
+            _urgency(kept, found, running),
+            "unproven-refused",
+            f"{count_text(len(kept), 'sealed segment')} of logs that no archive takes as they are, "
+            f"{named_in_short(logs)}: {_plural(_span(kept, found, running), len(kept))}",
+            "mend what is wrong with them, as said here; then archive them",
+        )
+    segments = [segment for segment in there if segment.log not in refused]
     if not segments:
         return
     size = bytes_text(sum(segment.disk_bytes for segment in segments))
@@ -160,13 +172,18 @@ def unproven_findings(
         )
         yield Finding(Severity.WARNING, "unproven", f"{told} {_plural(proven, len(segments))}", advice)
         return
-    soon = _first_ms(segments, found) <= found.now_ms + DAY_MS and bool(
-        [one for one in segments if found.deletes_at_ms.get(one.id) is not None or one in found.going]
-    )
-    severity = Severity.URGENT if soon and running is not False else Severity.WARNING
     where = "no lake that could be asked" if some_unasked else "no lake"
     text = _plural(f"are proven in {where}; {span}", len(segments))
+    severity = _urgency(segments, found, running)
     yield Finding(severity, "unproven", f"{told} {text}", "archive them: storage-engine archive")
+
+
+def _urgency(segments: Sequence[Segment], found: Figures, running: bool | None) -> Severity:
+    """Return how urgent it is that nothing proves some segments."""
+    soon = _first_ms(segments, found) <= found.now_ms + DAY_MS and any(
+        found.deletes_at_ms.get(one.id) is not None or one in found.going for one in segments
+    )
+    return Severity.URGENT if soon and running is not False else Severity.WARNING
 
 
 def _plural(text: str, count: int) -> str:

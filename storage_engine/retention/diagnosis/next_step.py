@@ -57,7 +57,7 @@ class State:
     :param stamped_lakes: where the store was archived before, by its own stamp.
     :param other_lake: where it was archived, while the named lakes have none of it; "" otherwise.
     :param unproven: sealed segments that no lake proves and no archive refuses; None: not known.
-    :param refused_logs: how many logs the last archive refused that have other unproven segments.
+    :param refused_logs: how many logs no archive takes as they are, or refused at last.
     :param unknown_proof: why that isn't known; None: it is, or a lake is the reason.
     :param due: segments that a cleanup asked for by a person would delete now.
     :param due_by_rules: those that go without being asked for.
