@@ -73,6 +73,10 @@ def test_a_moment_beyond_the_calendar_is_still_told(moment: int) -> None:
     assert time_text(moment, SHANGHAI) == f"{moment} ms after 1970"
 
 
+def test_an_option_takes_the_moment_at_which_all_begins() -> None:
+    assert moment_ms("1970-01-01T00:00Z", None, option="--from-time") == 0
+
+
 @pytest.mark.parametrize("zone", [None, SHANGHAI])
 def test_options_take_the_times_that_are_printed(zone: ZoneInfo | None) -> None:
     printed = time_text(MOMENT_MS) if zone is None else time_text(MOMENT_MS, zone)

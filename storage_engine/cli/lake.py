@@ -139,10 +139,11 @@ def _print_archived(run_key: str, done: ArchiveResult, refused: str, as_json: bo
 def _print_receipts(receipts: Sequence[Receipt]) -> None:
     if not receipts:
         return
-    several = len({receipt.log for receipt in receipts}) > 1
+    logs = {receipt.log for receipt in receipts}
+    several = len(logs) > 1
     print_table(
-        "Archived and proven",
-        ("segment", "messages#", "size#", "in the lake#", "SHA-256"),
+        f"Archived and proven{'' if several else f' of {logs.pop()}'}",
+        ("segment~", "messages#", "size#", "in the lake#", "SHA-256"),
         (
             (
                 f"{receipt.log}/" * several + f"{receipt.base_offset:020d}",

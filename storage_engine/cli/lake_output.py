@@ -46,7 +46,7 @@ def print_info(found: LakeInfo) -> None:
     )
     print_table(
         "Stores",
-        ("store", "name", "segments#", "size#", "last receipt#", "log", "lineage#", "offsets"),
+        ("store~", "name~", "segments#", "size#?", "last receipt#?", "log~", "lineage#", "offsets"),
         (
             (
                 store.store_id,

@@ -130,7 +130,7 @@ def restore(
         return 0
     print_table(
         f"Restored into {to_dir}",
-        ("file", "size#", "SHA-256", ""),
+        ("file~", "size#", "SHA-256", ""),
         (
             (
                 Path(row.path).relative_to(to_dir),

@@ -55,7 +55,7 @@ def _print_result(result: ValidationResult) -> None:
     say(f"Validation of {result.store_root} ({result.scope}): {result.overall.value}")
     print_table(
         "Ranges",
-        ("log", "from#", "to#", "where", "status", "why"),
+        ("log~", "from#", "to#", "where", "status", "why"),
         (
             (row.log, row.start_offset, row.end_offset, row.where.value, row.status.value, row.detail)
             for row in result.ranges

@@ -122,9 +122,9 @@ def moment_ms(text: str, time_zone: str | None, *, option: str) -> int:
             f"expected a time such as 2026-11-20T04:10 or 2026-11-20T04:10+08:00, found {text!r}",
             param_hint=option,
         ) from error
-    if not 1970 < moment.year < 9999:
-        # A day less or more, as of another zone, has to be a time as well.
-        raise click.BadParameter(f"expected a year from 1971 to 9998, found {text!r}", param_hint=option)
+    if not 1970 <= moment.year < 9999:
+        # A day more, as of another zone, has to be a time as well; none is stored before 1970.
+        raise click.BadParameter(f"expected a year from 1970 to 9998, found {text!r}", param_hint=option)
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=ZoneInfo(time_zone)) if time_zone else moment.astimezone()
     return round(moment.timestamp() * 1000)

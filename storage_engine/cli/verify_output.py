@@ -22,7 +22,7 @@ def print_verification(result: StoreVerification) -> None:
     print_table(
         f"Store {result.store_id}: {result.overall.value}, {count_text(result.receipt_count, 'receipt')}, "
         f"{_credited(result)}{_checked(result)}",
-        ("log", "from#", "to#", "where", "status", "why"),
+        ("log~", "from#", "to#", "where", "status", "why"),
         (
             (row.log, row.start_offset, row.end_offset, row.where.value, row.status.value, row.detail)
             for row in result.ranges

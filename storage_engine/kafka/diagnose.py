@@ -44,9 +44,9 @@ def diagnose(
     except (StoreNotFoundError, BrokerError, NotOnBrokerError):
         raise
     except StorageEngineError as error:
-        finding = Finding(
-            Severity.URGENT, "layout", reason_of(error), "put it right while the broker is stopped"
-        )
+        remedy = str(error).partition(" Nothing was changed. ")[2].removesuffix(".")
+        advice = remedy or "put it right while the broker is stopped"
+        finding = Finding(Severity.URGENT, "layout", reason_of(error), advice)
         return BrokerDiagnosis(findings=(finding,), refused=True)
     topics = read_topic_settings(node)
     holders = {lock_holder(directory.path) for directory in node.directories} - {None}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,14 @@ from storage_engine.kafka.stored_files import read_stored
 
 _MAX_BYTES = 1 << 20
 _DIRECTORIES = ("log.dirs", "log.dir")
-_ANY_NODE = ("node.id", "broker.id", "process.roles", "zookeeper.connect")
+_ROLES = "process.roles"
+_ANY_NODE = ("node.id", "broker.id", _ROLES, "zookeeper.connect")
+_DEFAULT_DIRECTORY = "/tmp/kafka-logs"
+_PLACEHOLDER = "${"
+_PLACEHOLDER_REMEDY = (
+    "A broker fills this in when it starts, by its config.providers, which are asked for nothing here: write "
+    "what stands there into a copy of the file, and name the copy as STORE."
+)
 _HOUR_MS, _MINUTE_MS = 3_600_000, 60_000
 _OWN_SEGMENT_BYTES = "internal.segment.bytes"
 """Wins, as it may be smaller than what Kafka 4 allows."""
@@ -65,14 +72,15 @@ class ServerProperties:
 
 
 def is_server_properties(path: Path) -> bool:
-    """Return whether a file is a node's: it names log directories, and the node."""
+    """Return whether a file is a node's: it names its roles, or log directories and the node."""
     if path.suffix != ".properties" or not path.is_file():
         return False
     try:
         values = parse_properties(read_stored(path, _MAX_BYTES), str(path))
     except (CorruptFileError, OSError):
         return False
-    return any(name in values for name in _DIRECTORIES) and any(name in values for name in _ANY_NODE)
+    named = any(name in values for name in _DIRECTORIES) and any(name in values for name in _ANY_NODE)
+    return named or _ROLES in values
 
 
 def read_server_properties(path: Path) -> ServerProperties:
@@ -91,13 +99,25 @@ def read_server_properties(path: Path) -> ServerProperties:
     listed = values.get("log.dirs") or values.get("log.dir", "")
     directories = tuple(dict.fromkeys(Path(name.strip()) for name in listed.split(",") if name.strip()))
     metadata = Path(values.get("metadata.log.dir") or next(iter(directories), Path()))
-    relative = [str(one) for one in (*directories, metadata) if not one.is_absolute()]
-    if not directories or relative:
-        raise BadInputError(
-            f"{path}: log.dirs: expected absolute directories, found {', '.join(relative) or 'none'}. "
-            "Nothing was changed. A broker takes a relative one from where it is started: name it in full."
-        )
+    if fault := _directories_fault(dict.fromkeys((*directories, metadata)) if directories else ()):
+        raise BadInputError(f"{path}: log.dirs: expected absolute directories, found {fault}")
     return ServerProperties(path, values, directories, metadata)
+
+
+def _directories_fault(directories: Collection[Path]) -> str:
+    """Return what is wrong with a node's directories and what to do about it; "" where nothing is."""
+    relative = [str(one) for one in directories if not one.is_absolute()]
+    if not directories:
+        return (
+            "neither log.dirs nor log.dir. Nothing was changed. A broker without them takes "
+            f"{_DEFAULT_DIRECTORY}: write log.dirs={_DEFAULT_DIRECTORY} into a copy of the file, and name "
+            "the copy as STORE."
+        )
+    if not relative:
+        return ""
+    started = "A broker takes a relative one from where it is started: name it in full."
+    remedy = _PLACEHOLDER_REMEDY if any(_PLACEHOLDER in one for one in relative) else started
+    return f"{', '.join(relative)}. Nothing was changed. {remedy}"
 
 
 def retention_settings(node: Mapping[str, str], topic: Mapping[str, str]) -> RetentionSettings:
@@ -166,6 +186,7 @@ def _number(name: str, text: str) -> int:
 
 
 def _unusable(name: str, text: str, expected: str) -> BrokerConfigError:
+    remedy = _PLACEHOLDER_REMEDY if _PLACEHOLDER in text else "Put the setting right."
     return BrokerConfigError(
-        f"{name}: expected {expected}, found {text[:60]!r}. Nothing was changed. Put the setting right."
+        f"{name}: expected {expected}, found {text[:60]!r}. Nothing was changed. {remedy}"
     )

@@ -209,4 +209,4 @@ def test_a_missing_lake_is_named_as_a_shell_takes_it(cli: Any, tmp_path: Path) -
 def test_a_moment_beyond_every_calendar_is_one_error(cli: Any, store: Path, moment: str) -> None:
     refused = cli("plan", store, "--at", moment)
     assert refused.exit_code == 2, refused
-    assert "expected a year from 1971 to 9998" in refused.err
+    assert "expected a year from 1970 to 9998" in refused.err

@@ -7,9 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.exceptions import BrokerConfigError
+from storage_engine.exceptions import BadInputError, BrokerConfigError
+from storage_engine.kafka import BROKER
 from storage_engine.kafka.rules import RetentionSettings
-from storage_engine.kafka.server_properties import read_server_properties, retention_settings
+from storage_engine.kafka.server_properties import (
+    is_server_properties,
+    read_server_properties,
+    retention_settings,
+)
+from storage_engine.model.broker_store import StoreSettings
 
 WEEK_MS = 7 * 24 * 3_600_000
 
@@ -65,6 +71,37 @@ def test_directories_are_those_of_the_file(tmp_path: Path) -> None:
     file.write_text("broker.id=4\nlog.dir=/c\nmetadata.log.dir=/d\n")
     found = read_server_properties(file)
     assert (found.log_dirs, found.metadata_dir, found.node_id) == ((Path("/c"),), Path("/d"), "4")
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("", "found neither log.dirs nor log.dir. Nothing was changed. A broker without them takes"),
+        ("log.dirs=/a,${env:LOGS}", r"found \$\{env:LOGS\}. Nothing was changed. A broker fills this in"),
+        (
+            "log.dirs=/a\nmetadata.log.dir=${file:/x:y}",
+            r"found \$\{file:/x:y\}. Nothing was changed. A broker",
+        ),
+        ("log.dirs=/a,b", "found b. Nothing was changed. A broker takes a relative one from where"),
+    ],
+)
+def test_directories_that_the_file_leaves_open_are_told_with_what_to_do(
+    tmp_path: Path, lines: str, said: str
+) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text(f"process.roles=broker\nnode.id=3\n{lines}\n")
+    assert is_server_properties(file)
+    with pytest.raises(BadInputError, match=said):
+        read_server_properties(file)
+    (told,) = BROKER.diagnose(StoreSettings(str(file)), None, 0).findings
+    assert told.advice.startswith(("A broker", "A relative"))
+
+
+def test_what_a_broker_fills_in_is_no_setting() -> None:
+    with pytest.raises(
+        BrokerConfigError, match=r"found '\$\{env:AGE\}'. Nothing was changed. A broker fills"
+    ):
+        retention_settings({"log.retention.ms": "${env:AGE}"}, {})
 
 
 @pytest.mark.parametrize(
