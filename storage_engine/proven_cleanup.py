@@ -1,21 +1,20 @@
-"""Cleaning up a store while this process writes to it, with a lake: only what is proven there goes.
+"""Cleaning up a store that this process writes and serves, with a lake: only what is proven there goes.
 
 When the broker's rules let files go, its loop asks here, and deletes nothing itself. One run of the cycle
-that deletes is made: the DAG's own steps, gate and journal.
+that deletes is made: the DAG's own steps, gate and journal. It asks this process as any other run does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import replace
 
 from storage_engine import cycle
 from storage_engine.clock import clock_ms
 from storage_engine.journal.journal import Phase, RunState, Step
-from storage_engine.model.broker_store import BrokerStore
+from storage_engine.lake.place import check_any_catalog_file
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.steps.context import Context, open_context
+from storage_engine.retention.steps.context import Context, opened
 
 _RUN_PREFIX = "engine-"
 _RETRY_MS = 60_000
@@ -25,10 +24,10 @@ _RETRY_MS = 60_000
 class ProvenRelease:
     """Makes a run of each pass that may delete something."""
 
-    def __init__(self, store: ManagedStore, open_store: BrokerStore) -> None:
-        self._store, self._open_store = store, open_store
-        self._context: Context | None = None
-        self._unfinished: cycle.Cleanup | None = None
+    def __init__(self, store: ManagedStore) -> None:
+        self._store = replace(store, engine=True)
+        self._unfinished: tuple[str, PlanRequest | None] | None = None
+        self._looked_back = False
         self._not_before_ms = 0
 
     def __call__(self, request: PlanRequest) -> None:
@@ -37,55 +36,46 @@ class ProvenRelease:
         if now_ms < self._not_before_ms:
             return
         self._not_before_ms = now_ms + _RETRY_MS
-        if self._context is None:
-            # In the loop's thread, which alone uses it.
-            self._context = open_context(self._store, self._open_store)
-            self._unfinished = _begun_before(self._context)
-        if self._unfinished is None:
-            plan = self._open_store.plan(self._open_store.snapshot(now_ms), now_ms, request)
-            if plan.to_delete:
-                self._make(self._context, cycle.Cleanup(self._context, f"{_RUN_PREFIX}{now_ms}", request))
-        else:
-            self._make(self._context, self._unfinished)
+        with opened(self._store) as context:
+            if not self._looked_back:
+                self._unfinished = _begun_before(context)
+                self._looked_back = True
+            broker = context.broker
+            if self._unfinished is not None:
+                self._make(context, *self._unfinished)
+            elif broker.plan(broker.snapshot(now_ms), now_ms, request).to_delete:
+                self._make(context, f"{_RUN_PREFIX}{now_ms}", request)
         self._not_before_ms = 0
 
-    def close(self) -> None:
-        if self._context is not None:
-            self._context.closing.close()
-
-    def _make(self, context: Context, cleanup: cycle.Cleanup) -> None:
+    def _make(self, context: Context, run_key: str, request: PlanRequest | None) -> None:
         """Take every step of a run. One that has begun to delete is gone on with until it is over."""
+        cleanup = cycle.Cleanup(context, run_key, request)
         cycle.plan(cleanup)
-        self._unfinished = cleanup
+        self._unfinished = (run_key, request)
         try:
             for step in cycle.CLEANUP[1:-1]:
                 step(cleanup)
         finally:
             finished = cycle.report(cleanup)
-            run = context.run(cleanup.run_key)
+            run = context.run(run_key)
             if finished.finished or not context.journal.events(run, Step.RELEASE, Phase.INTENT):
                 self._unfinished = None
         finished.raise_refused()
 
 
-def _begun_before(context: Context) -> cycle.Cleanup | None:
+def _begun_before(context: Context) -> tuple[str, PlanRequest | None] | None:
     """Return the run of a loop that was killed while it deleted; None: there is none."""
     intents = context.journal.store_events(context.record.store_id, Step.RELEASE, Phase.INTENT)
     if not intents or not intents[-1].run_key.startswith(_RUN_PREFIX):
         return None
     run = context.run(intents[-1].run_key)
-    ended = run.state in (RunState.FINISHED, RunState.EXPIRED)
-    return None if ended else cycle.Cleanup(context, run.run_key, run.request)
+    return None if run.state in (RunState.FINISHED, RunState.EXPIRED) else (run.run_key, run.request)
 
 
-@contextmanager
-def proven_release(store: ManagedStore, open_store: BrokerStore) -> Iterator[ProvenRelease]:
-    """Let a loop delete what is proven alone, while the block runs.
+def proven_release(store: ManagedStore) -> ProvenRelease:
+    """Return what lets the loop of a store that this process serves delete what is proven, and nothing else.
 
-    :param open_store: the same store, as who writes to it has it open.
+    :raises LakeMissingError: no lake is there.
     """
-    release = ProvenRelease(store, open_store)
-    try:
-        yield release
-    finally:
-        release.close()
+    check_any_catalog_file(store.lakes)
+    return ProvenRelease(store)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,16 +14,20 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from storage_engine.exceptions import StorageEngineError
+from storage_engine.exceptions import LakeMissingError, StorageEngineError
 from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.proven_cleanup import proven_release
 from storage_engine.retention.brokers import settings_of
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.rocketmq.broker_config import BrokerConfig
 from storage_engine.rocketmq.engine.cleanup_loop import CleanupLoop
-from storage_engine.rocketmq.engine.engine_store import open_engine
 from storage_engine.rocketmq.engine.message_store import MessageStore, open_store
 from storage_engine.rocketmq.engine.new_message import NewMessage, PutStatus
+from storage_engine.rocketmq.engine.serving import serving
+from storage_engine.rocketmq.engine.store_service import serve_store
 from tests.lakes import make_lakes
+from tests.rocketmq.engine.killing import rows_of
+from tests.rocketmq.engine.killing_cleanup import check_proven
 from tests.rocketmq.engine.scenarios import messages, put_all, write_conf
 
 pytestmark = pytest.mark.again
@@ -27,27 +35,36 @@ pytestmark = pytest.mark.again
 FILE_BYTES = 1 << 16
 
 
+def managed_in(directory: Path, **settings: object) -> tuple[ManagedStore, BrokerConfig]:
+    """Make a lake for a store of small files."""
+    conf = directory / "conf"
+    config = write_conf(conf, directory / "store", fileReservedTime=1, deleteFileBatchMax=4, **settings)
+    managed = ManagedStore.local(
+        "s", str(directory / "store"), directory / "managed", broker_conf=str(conf), time_zone="UTC"
+    )
+    return make_lakes(managed), config
+
+
+def fill(store: MessageStore) -> None:
+    """Write files that seem to be old."""
+    put_all(store, messages(3, 400))
+    store.flush()
+    for file in store.files.files:
+        os.utime(file.path, ns=(1_700_000_000 * 10**9, 1_700_000_000 * 10**9))
+
+
 @contextmanager
 def cleaned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[MessageStore, CleanupLoop, ManagedStore]]:
-    """Open a store of old files for writing, with its loop and a lake."""
-    conf = tmp_path / "conf"
-    config = write_conf(conf, tmp_path / "store", fileReservedTime=1, deleteFileBatchMax=4)
-    managed = ManagedStore.local(
-        "s", str(tmp_path / "store"), tmp_path / "managed", broker_conf=str(conf), time_zone="UTC"
-    )
-    make_lakes(managed)
+    """Serve a store of old files, with its loop and a lake."""
+    managed, config = managed_in(tmp_path)
     monkeypatch.setattr("storage_engine.proven_cleanup._RETRY_MS", 0)
-    with open_store(config) as store:
-        put_all(store, messages(3, 400))
-        store.flush()
-        for file in store.files.files:
-            os.utime(file.path, ns=(1_700_000_000 * 10**9, 1_700_000_000 * 10**9))
-        with proven_release(managed, open_engine(settings_of(managed), store)) as release:
-            loop = CleanupLoop(store, config, ZoneInfo("UTC"), release=release)
-            loop.delete_manually()
-            yield store, loop, managed
+    with open_store(config) as store, serving(store):
+        fill(store)
+        loop = CleanupLoop(store, config, ZoneInfo("UTC"), release=proven_release(managed))
+        loop.delete_manually()
+        yield store, loop, managed
 
 
 def test_what_goes_is_in_the_lake_and_in_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,14 +72,9 @@ def test_what_goes_is_in_the_lake_and_in_the_journal(tmp_path: Path, monkeypatch
         queue_files = sum(len(files.bases) for files in store.queues.entry_files())
         assert store.index is not None
         index_files = len(store.index.paths)
-        held = store.read(0, 50)
-        assert held is not None
-        was = bytes(held.data)
         loop.clean_log()
         loop.clean_queues()
         assert store.files.min_offset == 4 * FILE_BYTES
-        assert bytes(held.data) == was
-        held.release()
         directory = store.layout.commitlog_paths[0]
         assert min(path.name for path in directory.iterdir()) == f"{4 * FILE_BYTES:020d}"
         assert sum(len(files.bases) for files in store.queues.entry_files()) < queue_files
@@ -96,3 +108,68 @@ def test_without_its_lake_nothing_goes(tmp_path: Path, monkeypatch: pytest.Monke
         lake.with_name("away").rename(lake)
         loop.clean_log()
         assert store.files.min_offset == 4 * FILE_BYTES
+
+
+def test_a_file_that_is_read_stays_for_its_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with cleaned(tmp_path, monkeypatch) as (store, loop, _):
+        held = store.read(0, 50)
+        assert held is not None
+        was = bytes(held.data)
+        with pytest.raises(StorageEngineError, match="found a reader"):
+            loop.clean_log()
+        assert held.file.path.exists()
+        assert bytes(held.data) == was
+        held.release()
+        loop.clean_log()
+        assert store.files.min_offset == 4 * FILE_BYTES
+
+
+@pytest.mark.parametrize("proves", [True, False])
+def test_who_serves_a_store_deletes_by_itself_only_with_a_lake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proves: bool
+) -> None:
+    monkeypatch.setattr("storage_engine.rocketmq.engine.cleanup_loop.FIRST_PASS_MS", 100)
+    hours = ";".join(f"{hour:02}" for hour in range(24))
+    managed, config = managed_in(tmp_path, deleteWhen=hours, cleanResourceInterval=100)
+    with open_store(config) as store:
+        fill(store)
+    ends = threading.Event()
+    release = proven_release(managed) if proves else None
+    serving_it = threading.Thread(target=serve_store, args=(settings_of(managed), None, (), ends, release))
+    log = tmp_path / "store" / "commitlog"
+    before = sorted(path.name for path in log.iterdir())
+    serving_it.start()
+    deadline = time.monotonic() + 120
+    while proves and (log / before[3]).exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    if not proves:
+        time.sleep(2)
+    ends.set()
+    serving_it.join()
+    assert not (tmp_path / "store" / "abort").exists()
+    left = sorted(path.name for path in log.iterdir())
+    if proves:
+        check_proven(managed, int(left[0]), ended=True)
+    else:
+        assert left == before
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_the_command_says_what_it_deletes(tmp_path: Path, named: bool) -> None:
+    managed, _ = managed_in(tmp_path)
+    executable = Path(sys.executable).with_name("storage-engine")
+    command = [str(executable), "serve", managed.root, "--topic", "lines"]
+    command += ["--broker-conf", str(managed.broker_conf)]
+    command += ["--lake", str(tmp_path / "managed" / "lake")] if named else []
+    done = subprocess.run(command, input=b"one\ntwo", capture_output=True, check=False)
+    assert (done.returncode, done.stdout) == (0, b""), done.stderr
+    said = done.stderr.decode()
+    assert ("is deleted once" if named else "nothing is deleted but by runs that ask") in said
+    assert [row["body"] for row in rows_of(tmp_path / "store")] == [b"one", b"two"]
+
+
+def test_a_lake_that_is_not_there_is_refused_before_the_store_is_opened(tmp_path: Path) -> None:
+    managed = ManagedStore.local("s", str(tmp_path / "store"), tmp_path / "managed")
+    with pytest.raises(LakeMissingError):
+        proven_release(managed)

@@ -18,8 +18,9 @@ from storage_engine.brokers import find_broker
 from storage_engine.cli.command import command
 from storage_engine.cli.options import json_option
 from storage_engine.cli.output import print_json, say
-from storage_engine.cli.store_argument import takes_store
+from storage_engine.cli.store_argument import has_lake, takes_store
 from storage_engine.exceptions import BadInputError
+from storage_engine.proven_cleanup import proven_release
 from storage_engine.retention.brokers import open_store, settings_of
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.progress_alarms import positions_text
@@ -29,15 +30,17 @@ _BLOCK_BYTES = 1 << 16
 
 
 @command()
-@takes_store(lake=False)
+@takes_store(lake=None, second_lake=True)
 @click.option("--topic", metavar="TOPIC", help="Store each line of standard input as a message of it.")
 def serve(managed: ManagedStore, topic: str | None) -> int:
     """Hold STORE as its broker would: write it, flush it, and serve who asks.
 
     A missing STORE is made. Other commands, and tasks of a connection with the mode engine, ask this process:
-    they plan and archive beside it, and have it delete what they have proven. By itself it deletes nothing.
+    they plan and archive beside it, and have it delete what they have proven.
 
-    Ends on SIGTERM and SIGINT, and with --topic at the end of the input. The store is clean then.
+    With --lake it makes such runs by itself, where the broker's rules let segments go. Without one nothing is
+    deleted but by who asks. Ends on SIGTERM and SIGINT, and with --topic at the end of the input. The store
+    is clean then.
     """
     ends = threading.Event()
 
@@ -47,7 +50,13 @@ def serve(managed: ManagedStore, topic: str | None) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
     lines = _lines(sys.stdin.fileno(), ends) if topic is not None else ()
-    find_broker(managed.broker).serve(settings_of(managed), topic, lines, ends)
+    release = None
+    if has_lake(managed):
+        release = proven_release(managed)
+        say(f"{managed.root}: what expires is deleted once {managed.lake.location} proves it.", err=True)
+    else:
+        say(f"{managed.root}: nothing is deleted but by runs that ask: no --lake is given.", err=True)
+    find_broker(managed.broker).serve(settings_of(managed), topic, lines, ends, release)
     return 0
 
 

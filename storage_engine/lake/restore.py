@@ -124,7 +124,8 @@ def restore(
             _add(wanted, path.with_name(companion.name), companion.sha256, configuration)
     with restore_target(name) as target, ThreadPoolExecutor(_THREADS, thread_name_prefix="restore") as pool:
         try:
-            existing = target.look(configuration | set(wanted))
+            made = find_broker(chosen[0].broker).finished_names if serving else frozenset()
+            existing = target.look(configuration | set(wanted), made)
             # All that is there is compared before anything is written.
             there = existing - configuration
             _all(pool.submit(_check_same, name, target, path, wanted[path]) for path in sorted(there))

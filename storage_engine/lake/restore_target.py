@@ -37,9 +37,10 @@ class RestoreTarget:
         self._locked = locked
         self._stale: list[Path] = []
 
-    def look(self, expected: Set[Path]) -> Set[Path]:
+    def look(self, expected: Set[Path], made_after: Set[str] = frozenset()) -> Set[Path]:
         """Return which of the expected files are there.
 
+        :param made_after: names, right below the target, of what is made once these are there; it may be.
         :raises RestoreError: something else is there, or a symbolic link.
         """
         existing, strange = set(), []
@@ -51,6 +52,8 @@ class RestoreTarget:
                     f"{self._name / path}: expected no symbolic link in a directory to restore into, found "
                     "one. Nothing was written. Remove it, or restore into a new directory."
                 )
+            if path.parts[0] in made_after:
+                continue
             if stat.S_ISREG(mode) and path in expected:
                 existing.add(path)
             elif stat.S_ISREG(mode) and _whole(path) in expected and self._locked:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from storage_engine.model.inspection import Inspection
     from storage_engine.model.lag_job import LagJob, LagRequest
     from storage_engine.model.live import LiveBroker, RunningBroker
+    from storage_engine.model.plan import Release
     from storage_engine.model.receipt import Receipt
     from storage_engine.model.recovered import StoreRecovery
     from storage_engine.model.sample import SampleRequest, SampleStore
@@ -90,13 +91,19 @@ class Broker(ABC):
             )
         return None
 
-    def finish_restored(self, root: Path, serving: Sequence[Path]) -> bool:
+    def finish_restored(self, root: Path, serving: Sequence[Path]) -> None:
         """Make what a broker would otherwise make when it opens restored segments for the first time.
 
+        It may be killed at any instant, and done again.
+
         :param serving: as of :meth:`restored_config`, which took them.
-        :return: whether anything was made.
         """
-        return False
+        return
+
+    @property
+    def finished_names(self) -> frozenset[str]:
+        """Return the names, right below the root, of all that :meth:`finish_restored` makes."""
+        return frozenset()
 
     def segment_path(self, log: str, base_offset: int) -> str:
         """Return where a segment lies, relative to the store's root, with ``/`` between names."""
@@ -260,11 +267,17 @@ class Broker(ABC):
         )
 
     def serve(
-        self, settings: StoreSettings, topic: str | None, lines: Iterable[bytes], ends: threading.Event
+        self,
+        settings: StoreSettings,
+        topic: str | None,
+        lines: Iterable[bytes],
+        ends: threading.Event,
+        release: Release | None,
     ) -> None:
         """Write a store in place of a broker, and serve who asks for it, until it is told to end.
 
         :param topic: each line becomes a message of it; None: nothing is read.
+        :param release: asked where the broker's rules let segments go; None: nothing is deleted.
         :raises BadInputError: this package has no engine for it.
         :raises StoreBusyError: somebody else has the store.
         """

@@ -93,6 +93,10 @@ class PlanRequest:
     replicas_stopped: str = ""
 
 
+Release = Callable[[PlanRequest], object]
+"""Deletes what a pass of a broker's rules may delete, in place of that broker; what isn't proven stays."""
+
+
 @dataclass(frozen=True, slots=True)
 class Trigger:
     """A cause that holds now for every log of the store, with the sentence that explains it.

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from storage_engine.model.inspection import Inspection
     from storage_engine.model.lag_job import LagJob, LagRequest
     from storage_engine.model.live import LiveBroker, RunningBroker
+    from storage_engine.model.plan import Release
     from storage_engine.model.recovered import StoreRecovery
     from storage_engine.model.sample import SampleRequest, SampleStore
     from storage_engine.model.store import StoreSnapshot
@@ -61,7 +62,7 @@ class RocketMQ(Broker):
             load_broker_config(serving[0], {"storePathRootDir": "/"}, root="/")
         return restored_config
 
-    def finish_restored(self, root: Path, serving: Sequence[Path]) -> bool:
+    def finish_restored(self, root: Path, serving: Sequence[Path]) -> None:
         from storage_engine.rocketmq.broker_config import load_broker_config
         from storage_engine.rocketmq.engine.recovering import rebuild_queues
 
@@ -69,7 +70,12 @@ class RocketMQ(Broker):
             # The broker's sizes of files; only it knows them where there are no queues.
             here = {"storePathRootDir": str(root), "storePathCommitLog": str(root / "commitlog")}
             rebuild_queues(load_broker_config(serving[0], here, root=root))
-        return bool(serving)
+
+    @property
+    def finished_names(self) -> frozenset[str]:
+        from storage_engine.rocketmq.engine.recovering import REBUILT
+
+        return REBUILT
 
     @property
     def known_settings(self) -> frozenset[str]:
@@ -167,11 +173,16 @@ class RocketMQ(Broker):
         return write_sample(request)
 
     def serve(
-        self, settings: StoreSettings, topic: str | None, lines: Iterable[bytes], ends: threading.Event
+        self,
+        settings: StoreSettings,
+        topic: str | None,
+        lines: Iterable[bytes],
+        ends: threading.Event,
+        release: Release | None,
     ) -> None:
         from storage_engine.rocketmq.engine.store_service import serve_store
 
-        serve_store(settings, topic, lines, ends)
+        serve_store(settings, topic, lines, ends, release)
 
     def lag(self, request: LagRequest) -> LagJob:
         from storage_engine.rocketmq.lag_job import lag_job

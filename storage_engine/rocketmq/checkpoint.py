@@ -7,7 +7,6 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage_engine.exceptions import CorruptFileError
 from storage_engine.rocketmq.stored_files import read_stored
 
 FILE_BYTES = 4096
@@ -28,14 +27,11 @@ class Checkpoint:
 def read_checkpoint(path: Path) -> Checkpoint | None:
     """Read a store's checkpoint; None when there is none (the broker makes one when it opens a store).
 
-    :raises CorruptFileError: it has another size than the one page that the broker maps.
+    Of a file of another size the first page counts, and what it lacks is zeros, as the broker maps it
+    (StoreCheckpoint). A value that is cut off is then too low, so that a recovery begins earlier.
     """
     try:
         data = read_stored(path)
     except FileNotFoundError:
         return None
-    if len(data) != FILE_BYTES:
-        raise CorruptFileError(
-            f"{path}: expected {FILE_BYTES} bytes, found {len(data)}. Restore the file from a replica."
-        )
-    return Checkpoint(*_FORMAT.unpack_from(data))
+    return Checkpoint(*_FORMAT.unpack_from(data.ljust(_FORMAT.size, b"\0")))

@@ -56,6 +56,28 @@ def test_queues_and_index_are_those_of_the_broker_that_was_archived(cli, archive
     assert open_index(ours, config) is not None
 
 
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_restore_that_made_queues_may_be_run_again(cli, archived, tmp_path, conf, files, killed) -> None:
+    back = tmp_path / "back"
+    words = ("restore", "--lake", archived.lake, "--to", back, "--for-store", conf)
+    assert cli(*words).exit_code == 0
+    made = {path: facts[2] for path, facts in files(back).items()}
+    if killed:
+        (back / "abort").touch()
+        next((back / "index").iterdir()).unlink()
+        next(path for path in (back / "consumequeue").rglob("*") if path.is_file()).unlink()
+    assert cli(*words).exit_code == 0
+    again = {path: facts[2] for path, facts in files(back).items()}
+    # An index file is named by the time at which it is made.
+    names = {path for path in made if Path(path).parent.name != "index"}
+    assert {path: again[path] for path in names} == {path: made[path] for path in names}
+    assert len(again) == len(made)
+    (back / "stranger").touch()
+    refused = cli(*words)
+    assert refused.exit_code != 0
+    assert "stranger" in refused.err
+
+
 def test_a_configuration_that_no_broker_takes_is_refused_before_anything_is_written(
     cli, archived, tmp_path, conf
 ) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from storage_engine.exceptions import CorruptFileError
 from storage_engine.rocketmq.checkpoint import Checkpoint, read_checkpoint
 
 
@@ -28,8 +27,35 @@ def test_a_store_may_have_none(tmp_path: Path) -> None:
     assert read_checkpoint(tmp_path / "checkpoint") is None
 
 
-@pytest.mark.parametrize("size", [0, 39, 4095, 4097])
-def test_another_size_is_an_error(tmp_path: Path, size: int) -> None:
-    (tmp_path / "checkpoint").write_bytes(bytes(size))
-    with pytest.raises(CorruptFileError, match=f"checkpoint: expected 4096 bytes, found {size}"):
-        read_checkpoint(tmp_path / "checkpoint")
+@pytest.mark.parametrize(
+    ("size", "values"),
+    [
+        (0, (0, 0, 0, 0, 0)),
+        (12, (0x0102030405060708, 0x090A0B0C00000000, 0, 0, 0)),
+        (
+            39,
+            (
+                0x0102030405060708,
+                0x090A0B0C0D0E0F10,
+                0x1112131415161718,
+                0x191A1B1C1D1E1F20,
+                0x2122232425262700,
+            ),
+        ),
+        (
+            5000,
+            (
+                0x0102030405060708,
+                0x090A0B0C0D0E0F10,
+                0x1112131415161718,
+                0x191A1B1C1D1E1F20,
+                0x2122232425262728,
+            ),
+        ),
+    ],
+)
+def test_a_file_of_another_size_is_read_as_the_broker_maps_it(
+    tmp_path: Path, size: int, values: tuple[int, ...]
+) -> None:
+    (tmp_path / "checkpoint").write_bytes(bytes(range(1, 41)).ljust(5000, b"\xff")[:size])
+    assert read_checkpoint(tmp_path / "checkpoint") == Checkpoint(*values)

@@ -220,10 +220,9 @@ def opened(store: ManagedStore) -> Iterator[Context]:
         context.closing.close()
 
 
-def open_context(store: AnyStore, broker: BrokerStore | None = None) -> Context:
+def open_context(store: AnyStore) -> Context:
     """Open a store; one that is open is looked at again.
 
-    :param broker: the store as this process has it open already; None: it is opened.
     :raises BadInputError: settings that can't be used, or something that we write would lie on a disk of the
         running broker, or among its files.
     :raises StoreNotFoundError: there is no such store.
@@ -232,7 +231,7 @@ def open_context(store: AnyStore, broker: BrokerStore | None = None) -> Context:
     if isinstance(store, Context):
         return store.renewed()
     with ExitStack() as opening:
-        broker = open_store(store) if broker is None else broker
+        broker = open_store(store)
         opening.callback(broker.close)
         ask(store.broker, "say whether its store may be archived", broker.check_manageable)
         data_paths = checked_data_paths(store, broker)

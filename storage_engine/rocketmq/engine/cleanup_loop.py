@@ -13,12 +13,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 from zoneinfo import ZoneInfo
 
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import StorageEngineError
-from storage_engine.model.plan import PlanRequest, Reason, Trigger, Urgency
+from storage_engine.model.plan import PlanRequest, Reason, Release, Trigger, Urgency
 from storage_engine.model.store import DiskUsage, StoreSnapshot
 from storage_engine.rocketmq.broker_config import BrokerConfig
 from storage_engine.rocketmq.disk import disk_usage
@@ -34,12 +33,6 @@ from storage_engine.rocketmq.rules import (
 from storage_engine.rocketmq.store import BROKER, dependents_bytes
 
 _log = logging.getLogger(__name__)
-
-
-class Release(Protocol):
-    """Deletes what a pass may delete, in place of the loop itself; what it finds no proof of stays."""
-
-    def __call__(self, request: PlanRequest) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +136,9 @@ class CleanupLoop:
             for work in (self.clean_log, self.clean_queues):
                 try:
                     work()
-                except (OSError, StorageEngineError):
+                except (OSError, StorageEngineError) as error:
                     # As the broker: the next pass may find it put right.
-                    _log.warning("A cleanup pass of %s failed.", self._store.layout.root, exc_info=True)
+                    _log.warning("%s: a cleanup pass failed: %s", self._store.layout.root, error)
             wait_ms = max(0, interval_ms(self._config) - int((time.monotonic() - began) * 1000))
 
     def _disks(self) -> StoreSnapshot:

@@ -13,7 +13,7 @@ from storage_engine.exceptions import BrokerError, ChangedUnderUsError
 from storage_engine.model.jsonable import from_jsonable
 from storage_engine.model.positions import StorePositions
 from storage_engine.own_directory import own_directory
-from storage_engine.rocketmq.engine.socket_place import ERRORS, socket_path
+from storage_engine.rocketmq.engine.socket_place import ERRORS, PEER, socket_path
 
 _TIMEOUT_SECONDS = 600
 """A flush, or a deletion whose file somebody reads, takes long at most."""
@@ -25,6 +25,12 @@ class EngineSession:
     def __init__(self, root: Path, connection: socket.socket) -> None:
         self._root, self._connection = root, connection
         self._answers = connection.makefile("rb")
+
+    @property
+    def pid(self) -> int | None:
+        """Return the process at the other end; None where it isn't one of this system's processes."""
+        pid, _, _ = PEER.unpack(self._connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
+        return pid or None
 
     def ask(self, do: str, **arguments: Any) -> Any:
         """Have something done, and return what came of it.

@@ -80,6 +80,28 @@ class EngineSettings:
         return tuple(int(level[:-1]) * _UNITS_MS[level[-1]] for level in self.delay_levels.split(" "))
 
 
+def check_writable(config: BrokerConfig) -> None:
+    """Make sure that a store takes messages from nobody but who opens it.
+
+    :raises BrokerConfigError: it is a slave's, or waits for its slaves before a message counts as stored.
+    """
+    read = _Values(config.raw, config.source or "settings")
+    role = read.text("brokerRole", "ASYNC_MASTER")
+    if role == "SLAVE":
+        raise BrokerConfigError(
+            f"{read.source}: brokerRole: expected a master's, found SLAVE: its log is its master's, byte for "
+            "byte, so that nothing else may be written to it. Nothing was changed. Write to the master's "
+            "store; of a slave's, recover and rebuild-queues make a crashed one clean."
+        )
+    copies = read.number("inSyncReplicas", 1)
+    if role == "SYNC_MASTER" and copies > 1:
+        raise BrokerConfigError(
+            f"{read.source}: inSyncReplicas: expected 1, found {copies} with brokerRole SYNC_MASTER: a "
+            "message would count as stored without its copies. Nothing was changed. Let its broker write the "
+            "store."
+        )
+
+
 def settings_for(config: BrokerConfig, layout: StoreLayout) -> EngineSettings:
     """Return the settings of a store's broker; sizes that it doesn't set are those of the store's files.
 

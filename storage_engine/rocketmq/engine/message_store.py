@@ -17,7 +17,12 @@ from storage_engine.rocketmq.checkpoint import Checkpoint
 from storage_engine.rocketmq.config_files import batch_topics
 from storage_engine.rocketmq.engine import dispatch_kernels as kernels
 from storage_engine.rocketmq.engine.append import Appender
-from storage_engine.rocketmq.engine.engine_settings import EngineSettings, FlushMode, settings_for
+from storage_engine.rocketmq.engine.engine_settings import (
+    EngineSettings,
+    FlushMode,
+    check_writable,
+    settings_for,
+)
 from storage_engine.rocketmq.engine.flush import LogFlusher, QueueFlusher, Service
 from storage_engine.rocketmq.engine.index_writer import IndexWriter
 from storage_engine.rocketmq.engine.mapped_file import PinnedRange
@@ -252,20 +257,27 @@ def open_store(
     *,
     clock: Callable[[], int] = clock_ms,
     batches: frozenset[str] = frozenset(),
+    check: Callable[[StoreLayout, EngineSettings], object] | None = None,
 ) -> Iterator[MessageStore]:
     """Open a store for writing, with the broker's own lock, and stop it when the block ends.
 
     Directories that are missing are made.
 
     :param settings: None: the broker's, with sizes as the store's files have them.
+    :param check: looks at the store once it is locked, before it is changed, and may refuse it.
+    :raises BrokerConfigError: what is written to it must come from, or go to, other replicas.
     :raises StoreBusyError: somebody else uses the store.
     :raises StoreLayoutError: files that the settings don't fit.
     """
+    check_writable(config)
     for directory in (config.store_path_root_dir, *config.store_path_commit_log):
         durable.make_dirs(directory)
     layout = resolve_layout(config)
     with store_lock.lock(layout):
-        store = MessageStore(layout, settings or settings_for(config, layout), clock, batches)
+        chosen = settings or settings_for(config, layout)
+        if check is not None:
+            check(layout, chosen)
+        store = MessageStore(layout, chosen, clock, batches)
         store.start()
         try:
             yield store

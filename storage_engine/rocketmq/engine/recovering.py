@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from dataclasses import replace
 from itertools import pairwise
@@ -36,6 +35,11 @@ from storage_engine.rocketmq.queue_files import iter_queues
 
 _CHUNK_BYTES = 64 << 20
 
+REBUILT = frozenset(
+    {"consumequeue", "consumequeue_ext", "batchconsumequeue", "index", "checkpoint", "lock", "abort"}
+)
+"""What :func:`rebuild_queues` makes right below a store's root, or leaves there when it is killed."""
+
 
 def recover_store(config: BrokerConfig, *, dry_run: bool, cut_messages: bool) -> StoreRecovery:
     """Do what a broker does to its store when it starts, and stop it cleanly.
@@ -58,21 +62,19 @@ def recover_store(config: BrokerConfig, *, dry_run: bool, cut_messages: bool) ->
         found = preview_recovery(layout, settings)
         if not cut_messages:
             _check_nothing_lost(layout, found)
-        store = MessageStore(layout, settings)
+        store = MessageStore(layout, replace(settings, transient_pool_enable=False))
         if not store.was_clean:
             store.drop_what_was_cut()
         store.stop()
         return replace(found, done=True)
 
 
-def check_nothing_cut(config: BrokerConfig) -> None:
-    """Make sure that whoever opens a store to write it cuts off no whole message.
+def check_nothing_cut(layout: StoreLayout, settings: EngineSettings) -> None:
+    """Make sure that whoever opens a store to write it cuts off no whole message. The caller has its lock.
 
     :raises CorruptFrameError: whole messages lie behind a damaged one.
     """
-    if any(map(os.path.isdir, config.store_path_commit_log)):
-        layout = resolve_layout(config)
-        _check_nothing_lost(layout, preview_recovery(layout, settings_for(config, layout)))
+    _check_nothing_lost(layout, preview_recovery(layout, settings))
 
 
 def _check_nothing_lost(layout: StoreLayout, found: StoreRecovery) -> None:
@@ -117,7 +119,7 @@ def rebuild_queues(config: BrokerConfig) -> StoreRecovery:
         checkpoint.flush()
         _remove_dependents(layout, first_offset)
         durable.fsync_path(layout.root)
-        store = MessageStore(layout, settings)
+        store = MessageStore(layout, replace(settings, transient_pool_enable=False))
         entries = sum(store.queues.next_offsets.values())
         store.stop()
         return replace(found, crashed=False, done=True, missing_messages=entries)

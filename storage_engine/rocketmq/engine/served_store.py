@@ -71,6 +71,9 @@ class ServedStore(RocketMQBrokerStore):
         with self.session.locked():
             yield LockedStore(self.files.layout.root, ())
 
+    def running_pid(self) -> int | None:
+        return None if self.session is None else self.session.pid
+
     @property
     def max_delete_batch(self) -> int | None:
         return 1
@@ -120,8 +123,7 @@ class ServedStore(RocketMQBrokerStore):
         """
         if self.session is not None:
             return from_jsonable(FlushedStore, self.session.ask("flush"), "answer of the engine")
-        check_nothing_cut(self.config)
-        with open_store(self.config) as store:
+        with open_store(self.config, check=check_nothing_cut) as store:
             before = positions_of(store)
             store.flush()
             return FlushedStore(before, positions_of(store))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -29,11 +28,10 @@ from storage_engine.model.store import FileFacts, Segment
 from storage_engine.own_directory import own_directory
 from storage_engine.rocketmq.engine.mapped_file import WritableFile
 from storage_engine.rocketmq.engine.message_store import MessageStore
-from storage_engine.rocketmq.engine.socket_place import socket_path
+from storage_engine.rocketmq.engine.socket_place import PEER, socket_path
 from storage_engine.rocketmq.store_lock import ENGINE_SOCKET
 from storage_engine.same_bytes.removal import remove_unchanged
 
-_PEER = struct.Struct("3i")
 _FORCED_AFTER_MS = 120_000
 
 
@@ -95,7 +93,7 @@ class StoreServer(ThreadingMixIn, UnixStreamServer):
 
     def may_ask(self, connection: socket.socket) -> bool:
         """Return whether who asks may do to the store what this process may."""
-        _, uid, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+        _, uid, _ = PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
         return uid in (0, os.geteuid())
 
     def lock(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 
 from storage_engine.exceptions import BrokerError, ChangedUnderUsError, StorageEngineError, StoreBusyError
@@ -11,6 +12,10 @@ ERRORS: Mapping[str, type[StorageEngineError]] = {
     error.__name__: error for error in (StoreBusyError, BrokerError, ChangedUnderUsError)
 }
 """What an answer may name."""
+
+
+PEER = struct.Struct("3i")
+"""Process, user and group of who is at a socket's other end (struct ucred)."""
 
 
 def socket_path(directory: int) -> str:

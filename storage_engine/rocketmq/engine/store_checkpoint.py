@@ -25,10 +25,7 @@ class StoreCheckpoint:
     """The file, open, and what is to be written into it next."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file; a missing one is made when it is first written.
-
-        :raises CorruptFileError: it has another size than a broker's.
-        """
+        """Open the file; a missing one is made when it is first written."""
         self._path = path
         self._guard = threading.Lock()
         found = read_checkpoint(path)
@@ -83,6 +80,8 @@ class StoreCheckpoint:
                 return
             try:
                 os.pwrite(fd, content, 0)
+                if os.fstat(fd).st_size < FILE_BYTES:
+                    os.ftruncate(fd, FILE_BYTES)
                 os.fdatasync(fd)
             finally:
                 os.close(fd)

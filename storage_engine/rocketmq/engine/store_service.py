@@ -1,4 +1,4 @@
-"""A store of the engine as a process of its own: it writes, cleans nothing by itself, and serves who asks."""
+"""A store of the engine as a process of its own: it writes, serves who asks, and deletes what is proven."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from storage_engine.exceptions import StoreBusyError
 from storage_engine.model.broker_store import StoreSettings
-from storage_engine.model.plan import PlanRequest
+from storage_engine.model.plan import PlanRequest, Release
 from storage_engine.rocketmq.broker_config import load_broker_config
 from storage_engine.rocketmq.engine.cleanup_loop import cleaning
 from storage_engine.rocketmq.engine.message_store import MessageStore, open_store
@@ -21,24 +21,28 @@ _PAUSE_SECONDS = 1.0
 
 
 def serve_store(
-    settings: StoreSettings, topic: str | None, lines: Iterable[bytes], ends: threading.Event
+    settings: StoreSettings,
+    topic: str | None,
+    lines: Iterable[bytes],
+    ends: threading.Event,
+    release: Release | None,
 ) -> None:
     """Hold a store until it is told to end, or until its input has ended.
 
-    The passes of the cleanup set what a full disk means for writing. They delete nothing: a cleanup that asks
-    this process has proven what it deletes.
+    The passes of the cleanup set what a full disk means for writing, and delete nothing. Who asks this
+    process to delete has proven what goes: a run from elsewhere, or ``release``.
 
     :param topic: each line becomes a message of it; None: nothing is read.
     :param lines: without their ends; they end when ``ends`` is set.
+    :param release: asked where the rules let files go; None: nobody is.
     :raises StoreBusyError: somebody else has the store, or it takes no message any more.
     :raises CorruptFrameError: its recovery would cut off whole messages.
     """
     config = load_broker_config(settings.broker_conf, settings.overrides, root=settings.root)
-    check_nothing_cut(config)
     with (
-        open_store(config) as store,
-        cleaning(store, config, time_zone(settings.time_zone), release=_keep_all),
+        open_store(config, check=check_nothing_cut) as store,
         serving(store),
+        cleaning(store, config, time_zone(settings.time_zone), release=release or _keep_all),
     ):
         if topic is not None:
             for line in lines:

@@ -24,13 +24,12 @@ from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.receipts import receipts
 from storage_engine.proven_cleanup import proven_release
-from storage_engine.retention.brokers import settings_of
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.rocketmq.broker_config import BrokerConfig
 from storage_engine.rocketmq.engine.cleanup_loop import CleanupLoop
-from storage_engine.rocketmq.engine.engine_store import open_engine
 from storage_engine.rocketmq.engine.message_store import MessageStore, open_store
 from storage_engine.rocketmq.engine.new_message import NewMessage, PutStatus
+from storage_engine.rocketmq.engine.serving import serving
 from tests.lakes import make_lakes
 from tests.rocketmq.engine.crowding import CLEANUP, Acknowledged, check
 from tests.rocketmq.engine.scenarios import write_conf
@@ -48,8 +47,8 @@ def loop_of(store: MessageStore, config: BrokerConfig, managed: ManagedStore | N
     if managed is None:
         yield CleanupLoop(store, config, ZoneInfo("UTC"))
         return
-    with proven_release(managed, open_engine(settings_of(managed), store)) as release:
-        yield CleanupLoop(store, config, ZoneInfo("UTC"), release=release)
+    with serving(store):
+        yield CleanupLoop(store, config, ZoneInfo("UTC"), release=proven_release(managed))
 
 
 def clean(store: MessageStore, loop: CleanupLoop) -> None:

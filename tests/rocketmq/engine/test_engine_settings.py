@@ -11,6 +11,7 @@ from storage_engine.rocketmq.broker_config import load_broker_config
 from storage_engine.rocketmq.engine.message_store import open_store
 from storage_engine.rocketmq.engine.new_message import NewMessage, PutStatus
 from storage_engine.rocketmq.engine.recovering import recover_store
+from tests.rocketmq.engine.scenarios import contents
 
 SIZES = {"mappedFileSizeCommitLog": "65536", "maxHashSlotNum": "50", "maxIndexNum": "200"}
 PROPERTIES_OF = b"KEYS\x01key%d\x02"
@@ -27,6 +28,33 @@ def test_a_store_whose_end_others_decide_is_refused_by_the_settings_name(key: st
     assert [path for path in root.rglob("*") if path.is_file() and path.name != "lock"] == []
     with open_store(load_broker_config(None, {**SIZES, key: "false"}, root=root)) as store:
         assert store.put(NewMessage("orders", b"body")).status is PutStatus.PUT_OK
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"brokerRole": "SLAVE"}, "brokerRole: expected a master's, found SLAVE"),
+        ({"brokerRole": "SYNC_MASTER", "inSyncReplicas": "2"}, "inSyncReplicas: expected 1, found 2"),
+    ],
+)
+def test_what_replicas_share_is_recovered_and_never_written_to(
+    settings: dict[str, str], named: str, tmp_path: Path
+) -> None:
+    root = tmp_path / "store"
+    with open_store(load_broker_config(None, SIZES, root=root)) as store:
+        end = store.put(NewMessage("orders", b"body")).size_bytes
+    (root / "abort").touch()
+    before = contents(root)
+    config = load_broker_config(None, {**SIZES, **settings}, root=root)
+    with pytest.raises(BrokerConfigError, match=named), open_store(config):
+        pass
+    assert contents(root) == before
+    found = recover_store(config, dry_run=False, cut_messages=False)
+    assert (found.crashed, found.log_end, found.cut_bytes) == (True, end, (1 << 16) - end)
+    assert not (root / "abort").exists()
+    alone = load_broker_config(None, {**SIZES, "brokerRole": "SYNC_MASTER"}, root=root)
+    with open_store(alone) as store:
+        assert store.put(NewMessage("orders", b"body")).physical_offset == end
 
 
 @pytest.mark.parametrize(("forced", "end"), [(True, 3), (False, 10)])

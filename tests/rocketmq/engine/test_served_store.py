@@ -158,7 +158,7 @@ def test_a_store_that_nobody_serves_is_recovered_and_flushed(tmp_path: Path) -> 
 
 def test_lines_become_messages(tmp_path: Path) -> None:
     settings = StoreSettings(str(tmp_path / "new"), None, {"mappedFileSizeCommitLog": "65536"})
-    serve_store(settings, "lines", [b"one", b"two"], threading.Event())
+    serve_store(settings, "lines", [b"one", b"two"], threading.Event(), None)
     assert [row["body"] for row in rows_of(tmp_path / "new")] == [b"one", b"two"]
     assert not (tmp_path / "new" / "abort").exists()
     assert not any((tmp_path / "new" / ".storage-engine").iterdir())
@@ -190,7 +190,7 @@ def test_neither_a_flush_nor_who_serves_cuts_off_whole_messages(tmp_path: Path) 
     with closing(beside), pytest.raises(CorruptFrameError, match="whole messages"):
         beside.flush_now()
     with pytest.raises(CorruptFrameError, match="whole messages"):
-        serve_store(settings_of(tmp_path), None, [], threading.Event())
+        serve_store(settings_of(tmp_path), None, [], threading.Event(), None)
     assert contents(root / "commitlog") == before
 
 
