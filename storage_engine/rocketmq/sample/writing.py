@@ -6,6 +6,7 @@ Nothing is written by a thread or at a time of the machine's, so that the same r
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -29,6 +30,9 @@ from storage_engine.rocketmq.sample.messages import SHARED_PROPERTIES, STORE_HOS
 from storage_engine.rocketmq.sample.special import DELAYED_SHARE, TRANSACTION_SHARE, SpecialMessages
 from storage_engine.wording import time_text
 
+_UNFINISHED = ".unfinished"
+"""The store until it is whole; it then gets its name."""
+_CONF = "broker.conf"
 _LEAST_SEGMENT_BYTES = 1 << 20
 _DAY_MS = 86_400_000
 _DISPATCH_BYTES = 16 << 20
@@ -38,15 +42,12 @@ _DISPATCH_BYTES = 16 << 20
 def write_sample(request: SampleRequest) -> SampleStore:
     """Write a store that was stopped cleanly, and its broker.conf beside it.
 
+    A try that was cut short leaves nothing that keeps the next one from beginning again.
+
     :raises BadInputError: the directory has something in it, or the log's files are too small.
     :raises OSError: the disk refuses.
     """
     directory = request.directory.absolute()
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise BadInputError(
-            f"{directory}: expected a directory that is new or empty, found something in it. Nothing was "
-            "written. Name another."
-        )
     # Of nan no comparison holds.
     fits = request.end_ms >= request.days * _DAY_MS
     if request.segment_bytes < _LEAST_SEGMENT_BYTES or not fits:
@@ -55,11 +56,10 @@ def write_sample(request: SampleRequest) -> SampleStore:
             f"message after 1970, found {request.segment_bytes} bytes and {request.days:g} days before "
             f"{time_text(request.end_ms)}. Nothing was written."
         )
-    root, conf = directory / "store", directory / "broker.conf"
-    values = configuration.settings(root, request.segment_bytes)
-    config = load_broker_config(None, values, root=root)
-    durable.make_dirs(root / "commitlog")
-    conf.write_bytes(configuration.broker_conf(values))
+    _clear(directory)
+    made, root, conf = directory / _UNFINISHED, directory / "store", directory / _CONF
+    config = load_broker_config(None, configuration.settings(made, request.segment_bytes), root=made)
+    durable.make_dirs(made / "commitlog")
     layout = resolve_layout(config)
     producers = Producers(request.seed, request.messages, request.topics, request.days, request.end_ms)
     with store_lock.lock(layout):
@@ -81,9 +81,12 @@ def write_sample(request: SampleRequest) -> SampleStore:
     groups = len(offsets)
     own = writer.special.positions()
     for name, content in configuration.files(ends, writer.special.delivered, {**offsets, **own}).items():
-        durable.make_dirs((root / name).parent)
-        (root / name).write_bytes(content)
+        durable.make_dirs((made / name).parent)
+        (made / name).write_bytes(content)
     _set_times(layout, writer.times, request.end_ms)
+    durable.write_file(conf, configuration.broker_conf(configuration.settings(root, request.segment_bytes)))
+    made.rename(root)
+    durable.fsync_path(directory)
     return SampleStore(
         store=str(root),
         configuration=str(conf),
@@ -95,6 +98,27 @@ def write_sample(request: SampleRequest) -> SampleStore:
         lagging_groups=lagging,
         pending=writer.special.waiting + writer.special.undecided,
     )
+
+
+def _clear(directory: Path) -> None:
+    """Make sure that nothing is in a directory but what a try that was cut short left, and remove that.
+
+    :raises BadInputError: something else is.
+    :raises StoreBusyError: that try still writes.
+    """
+    if not directory.exists():
+        return
+    found = {path.name for path in directory.iterdir()} if directory.is_dir() else {""}
+    left = directory / _UNFINISHED
+    if not found <= ({_UNFINISHED, _CONF} if _UNFINISHED in found else set()):
+        raise BadInputError(
+            f"{directory}: expected a directory that is new or empty, found something in it. Nothing was "
+            "written. Name another."
+        )
+    if found:
+        durable.make_dirs(left / "commitlog")
+        with store_lock.lock(resolve_layout(load_broker_config(None, {}, root=left))):
+            shutil.rmtree(left)
 
 
 class _Clock:
@@ -169,7 +193,7 @@ class _Writer:
                 raise self._store.failure
             raise BadInputError(
                 f"{self._store.layout.root}: expected each message to be stored, found {result.status}. The "
-                "directory holds a part of a store. Free its disk, or make the files of the log larger."
+                "sample isn't whole. Free its disk, or make the files of the log larger, and run again."
             )
         self.times.offsets.append(result.physical_offset)
         self.times.store_ms.append(result.store_timestamp_ms)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
+import os
+import signal
 from pathlib import Path
 
 import pytest
 
-from storage_engine.exceptions import BadInputError
+from storage_engine.exceptions import BadInputError, StoreBusyError
 from storage_engine.model.sample import SampleRequest, SampleStore
 from storage_engine.rocketmq import consume_queue
 from storage_engine.rocketmq.broker_config import BrokerConfig, load_broker_config
@@ -21,7 +23,9 @@ from storage_engine.rocketmq.engine.recovering import preview_recovery
 from storage_engine.rocketmq.half_messages import undecided
 from storage_engine.rocketmq.index_file import lookup
 from storage_engine.rocketmq.layout import StoreLayout, resolve_layout
+from storage_engine.rocketmq.sample import writing
 from storage_engine.rocketmq.sample.writing import write_sample
+from storage_engine.rocketmq.store_lock import lock
 from storage_engine.rocketmq.store_times import LogFile
 
 END_MS = 1_795_000_000_000
@@ -142,6 +146,28 @@ def test_a_directory_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="new or empty"):
         write_sample(request(tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_a_sample_that_was_cut_short_is_written_again(sample: Sample, tmp_path: Path) -> None:
+    again = request(tmp_path / "again")
+    child = os.fork()
+    if child == 0:
+        try:
+            writing._set_times = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+            write_sample(again)
+        finally:
+            os._exit(1)
+    assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
+    assert [path.name for path in again.directory.iterdir()] == [".unfinished"]
+    (again.directory / "mine").touch()
+    with pytest.raises(BadInputError, match="new or empty"):
+        write_sample(again)
+    (again.directory / "mine").unlink()
+    unfinished = resolve_layout(load_broker_config(None, {}, root=again.directory / ".unfinished"))
+    with lock(unfinished), pytest.raises(StoreBusyError):
+        write_sample(again)
+    write_sample(again)
+    assert contents(again.directory / "store") == contents(sample.layout.root)
 
 
 @pytest.mark.parametrize("changes", [{"segment_bytes": 4096}, {"days": 30_000}, {"days": math.nan}])
