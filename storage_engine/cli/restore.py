@@ -21,10 +21,8 @@ from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.export import ExportFormat, check_topic, export_messages
 from storage_engine.lake.receipts import list_stores
-from storage_engine.lake.replica_coverage import receipts_of_replicas
-from storage_engine.lake.restore import archived_in
-from storage_engine.lake.restore import restore as restore_segments
-from storage_engine.lake.restore_span import LineageRange, Span, choose, other_lineages
+from storage_engine.lake.restore import choose_segments, write_segments
+from storage_engine.lake.restore_span import LineageRange, Span
 from storage_engine.lake.selection import Selection
 from storage_engine.retention.proofs import none_reachable
 from storage_engine.wording import bytes_text, time_text
@@ -107,25 +105,19 @@ def restore(
         to_ms=None if to_time is None else moment_ms(to_time, None, option="--to-time"),
         segments=segments,
     )
-    everything = archived_in(lake, second, store_id)
-    found = [row for row in everything if lineage in (None, row.lineage) and log in (None, row.log)]
-    chosen = choose(found, span, store_id, lake.location, receipts_of_replicas(lake, found))
-    others = other_lineages(everything, chosen)
-    with progress("Restoring", sum(receipt.size_bytes for receipt in chosen)) as advance:
-        restored = restore_segments(
-            lake,
-            store_id,
-            to_dir,
-            second=second,
-            span=span,
-            lineage=lineage,
-            log=log,
-            serving=serving,
-            keep_mtime=keep_mtime,
-            progress=advance,
-        )
+    chosen = choose_segments(
+        lake, store_id, second=second, span=span, lineage=lineage, log=log, serving=serving
+    )
+    with progress("Restoring", sum(receipt.size_bytes for receipt in chosen.receipts)) as advance:
+        restored = write_segments(chosen, to_dir, keep_mtime=keep_mtime, progress=advance)
     if as_json:
-        shown = {"store_id": store_id, "to": str(to_dir), "restored": restored, "other_lineages": others}
+        shown = {
+            "store_id": store_id,
+            "to": str(to_dir),
+            "restored": restored,
+            "extended": chosen.extensions,
+            "other_lineages": chosen.others,
+        }
         print_json("restore", shown)
         return 0
     print_table(
@@ -141,8 +133,14 @@ def restore(
             for row in restored
         ),
     )
-    _print_others(chosen[0].lineage, others)
-    broker = chosen[0].broker
+    for one in chosen.extensions:
+        say(
+            f"Note: log {one.log} was restored up to offset {one.end}. What was asked for ends at "
+            f"{one.asked_end}, up to which {one.why}.",
+            err=True,
+        )
+    _print_others(chosen.receipts[0].lineage, chosen.others)
+    broker = chosen.receipts[0].broker
     kind = "" if broker == default_broker() else f" --broker-type {broker}"
     if store_around(to_dir) is None:
         say("These are the segments alone. A broker serves them after a restore for its node: --for-store.")

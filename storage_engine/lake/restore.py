@@ -28,9 +28,10 @@ from storage_engine.lake.data_file import WindowMemory
 from storage_engine.lake.elsewhere import in_either
 from storage_engine.lake.receipts import receipts
 from storage_engine.lake.replica_coverage import receipts_of_replicas
-from storage_engine.lake.restore_span import Span, choose
+from storage_engine.lake.restore_span import LineageRange, Span, choose, other_lineages
 from storage_engine.lake.restore_target import RestoreTarget, restore_target
 from storage_engine.lake.restored_config import (
+    Extension,
     config_files,
     config_names,
     queues_of_segment,
@@ -70,6 +71,64 @@ class RestoredSegment:
     existed: bool
 
 
+@dataclass(frozen=True, slots=True)
+class ChosenSegments:
+    """What a restore writes, chosen before anything is written.
+
+    :param receipts: in order, of each log without a hole.
+    :param extensions: logs of which these are more than was asked for.
+    :param others: what other lineages of these logs hold.
+    :param serving: see :func:`choose_segments`.
+    """
+
+    receipts: tuple[Receipt, ...]
+    extensions: tuple[Extension, ...]
+    others: tuple[LineageRange, ...]
+    serving: tuple[Path, ...]
+    config: RestoredConfig | None
+    source: _Source
+
+
+def choose_segments(
+    lake: Lake,
+    store_id: str,
+    *,
+    second: Lake | None = None,
+    span: Span | None = None,
+    lineage: int | None = None,
+    log: str | None = None,
+    serving: Sequence[Path] = (),
+) -> ChosenSegments:
+    """Choose archived segments to restore. Reads the lakes alone.
+
+    What replicas of the store's logs have archived in its place, comes from their receipts.
+
+    :param second: where segments are taken from that the lake lacks, or whose receipts don't hold there.
+    :param span: None: everything the lake has.
+    :param lineage: None: the newest.
+    :param log: None: all logs.
+    :param serving: stores of stopped brokers that are to serve it; see :meth:`Broker.restored_config` and
+        :meth:`Broker.finish_restored`.
+    :raises RestoreError: nothing there, a hole in the span, a receipt that was changed, or the brokers that
+        are to serve it would not.
+    :raises LakeUnavailableError: a lake can't be read.
+    """
+    everything = _archived_in(lake, second, store_id)
+    found = tuple(row for row in everything if lineage in (None, row.lineage) and log in (None, row.log))
+    asked = choose(found, span or Span(), store_id, lake.location, receipts_of_replicas(lake, found))
+    _check_receipts(asked)
+    config = find_broker(asked[0].broker).restored_config(serving)
+    source = _Source(lake, second, asked, config)
+    chosen, extensions = with_their_ends(config, asked, found, source.queues)
+    if extensions:
+        source = _Source(lake, second, chosen, config)
+        _check_receipts(chosen)
+    if config is not None:
+        config.check(chosen)
+    others = other_lineages(everything, chosen)
+    return ChosenSegments(chosen, extensions, others, tuple(serving), config, source)
+
+
 def restore(
     lake: Lake,
     store_id: str,
@@ -83,39 +142,34 @@ def restore(
     keep_mtime: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> tuple[RestoredSegment, ...]:
+    """Choose archived segments, and write them: :func:`choose_segments`, then :func:`write_segments`."""
+    chosen = choose_segments(
+        lake, store_id, second=second, span=span, lineage=lineage, log=log, serving=serving
+    )
+    return write_segments(chosen, to_dir, keep_mtime=keep_mtime, progress=progress)
+
+
+def write_segments(
+    segments: ChosenSegments,
+    to_dir: str | os.PathLike[str],
+    *,
+    keep_mtime: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> tuple[RestoredSegment, ...]:
     """Write archived segments into a new store directory, where their broker has them.
 
     Beside them goes the configuration that their broker needs to serve them and to leave alone what it
     did long ago; it comes last, so where it is whole, the restore is.
 
-    What replicas of its logs have archived in its place, comes from their receipts.
-
-    :param second: where segments are taken from that the lake lacks, or whose receipts don't hold there.
-    :param span: None: everything the lake has.
-    :param lineage: None: the newest.
-    :param log: None: all logs.
-    :param serving: stores of stopped brokers that are to serve it; see :meth:`Broker.restored_config` and
-        :meth:`Broker.finish_restored`.
     :param keep_mtime: give files their old mtime; a broker then deletes them at its next window.
     :param progress: called after each segment with its size in bytes, from any thread.
-    :raises RestoreError: nothing there, a hole in the span, a receipt that was changed, the target holds
-        something else, it can't be written, or the lake's bytes are not those of the receipt; or the brokers
-        that are to serve it would not.
+    :raises RestoreError: the target holds something else, it can't be written, or the lake's bytes are not
+        those of the receipt.
     :raises LakeUnavailableError: the lake can't be read.
     """
     name = Path(to_dir)
-    found = archived_in(lake, second, store_id, lineage=lineage, log=log)
-    chosen = choose(found, span or Span(), store_id, lake.location, receipts_of_replicas(lake, found))
-    _check_receipts(chosen)
-    config = find_broker(chosen[0].broker).restored_config(serving)
+    chosen, config, source = segments.receipts, segments.config, segments.source
     refuse_target_inside_store(name)
-    source = _Source(lake, second, chosen, config)
-    whole = with_their_ends(config, chosen, found, source.queues)
-    if whole != chosen:
-        chosen, source = whole, _Source(lake, second, whole, config)
-        _check_receipts(chosen)
-    if config is not None:
-        config.check(chosen)
     paths = [segment_path(receipt, config) for receipt in chosen]
     configuration = {Path(each) for each in config_names(config, chosen)}
     wanted = {path: row.sha256 for row, path in zip(chosen, paths, strict=True)}
@@ -160,7 +214,7 @@ def restore(
                     file.file.write(content)
                     _check_written(str(name / each), hashlib.sha256(content).hexdigest(), file)
                     file.publish()
-    find_broker(chosen[0].broker).finish_restored(name.absolute(), serving)
+    find_broker(chosen[0].broker).finish_restored(name.absolute(), segments.serving)
     return tuple(restored for restored, _ in done)
 
 
@@ -200,17 +254,15 @@ class _Source:
         return 0 if receipt.row_hash in self._in_first else -1
 
 
-def archived_in(
-    lake: Lake, second: Lake | None, store_id: str, *, lineage: int | None = None, log: str | None = None
-) -> tuple[Receipt, ...]:
+def _archived_in(lake: Lake, second: Lake | None, store_id: str) -> tuple[Receipt, ...]:
     """A store's receipts in a lake, or in two: each segment once, by a receipt that holds where there is one.
 
     :raises LakeUnavailableError: one can't be read.
     """
-    rows = receipts(lake, store_id, lineage=lineage, log=log)
+    rows = receipts(lake, store_id)
     if second is None:
         return rows
-    others = receipts(second, store_id, lineage=lineage, log=log)
+    others = receipts(second, store_id)
     broken = losses(find_faults(second, others))
     holding = [row for row in others if row.identity not in broken]
     merged, _ = in_either(rows, losses(find_faults(lake, rows)), holding)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
 from itertools import groupby
 
 import pyarrow as pa
@@ -49,25 +50,42 @@ def config_files(
     return {} if config is None else config.config_files(_merged(config, queues), receipts)
 
 
+@dataclass(frozen=True, slots=True)
+class Extension:
+    """A log of which more is restored than was asked for, as no broker could serve it otherwise.
+
+    :param asked_end: offset behind the last segment that was asked for.
+    :param end: offset behind the last one that is restored.
+    :param why: what is not finished at ``asked_end``, as a part of a sentence.
+    """
+
+    log: str
+    asked_end: int
+    end: int
+    why: str
+
+
 def with_their_ends(
     config: RestoredConfig | None,
     chosen: Sequence[Receipt],
     found: Sequence[Receipt],
     queues: Callable[[Receipt], pa.Table],
-) -> tuple[Receipt, ...]:
-    """Return chosen segments, and those behind them that a broker can't do without.
+) -> tuple[tuple[Receipt, ...], tuple[Extension, ...]]:
+    """Return chosen segments with those behind them that a broker can't do without, and why these.
 
     :param found: all that there are, in order.
     :param queues: :func:`queues_of_segment`, of any of them.
     :raises RestoreError: one that is needed isn't there.
     """
     if config is None or config.ENDS_ANYWHERE:
-        return tuple(chosen)
+        return tuple(chosen), ()
     whole: list[Receipt] = []
+    extensions: list[Extension] = []
     for log, rows in groupby(chosen, key=lambda row: row.log):
         of_log = list(rows)
         last = of_log[-1]
         known = _merged(config, map(queues, of_log))
+        asked_end, why = last.end, config.unfinished(known)
         while reason := config.unfinished(known):
             where = (log, last.lineage, last.end)
             behind = [row for row in found if (row.log, row.lineage, row.base_offset) == where]
@@ -83,7 +101,9 @@ def with_their_ends(
             of_log.append(last)
             known = _merged(config, [known, queues(last)])
         whole += of_log
-    return tuple(whole)
+        if last.end > asked_end:
+            extensions.append(Extension(log, asked_end, last.end, why))
+    return tuple(whole), tuple(extensions)
 
 
 def _last_end(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -29,6 +30,7 @@ from storage_engine.lake.restore import restore
 from storage_engine.lake.restore_span import Span, choose
 from storage_engine.model.receipt import Receipt
 from tests.kafka.lakes import STORE, archive, new_lake, segments_of
+from tests.services.command_line import run_command
 
 LOGS = ("delrec-0", "hdrs-0", "txn-1")
 
@@ -117,6 +119,24 @@ def test_a_span_goes_on_to_the_markers_of_its_transactions(
         lake, STORE, tmp_path / "back", serving=[lost], log="txn-1", span=Span(to_offset=asked.end)
     )
     assert rows[-1].base_offset > asked.base_offset
+    words = (
+        "restore",
+        "--lake",
+        Path(lake.location.removeprefix("file://")).parent,
+        "--to",
+        tmp_path / "back",
+        "--log",
+        "txn-1",
+    )
+    words = (*words, "--for-store", lost, "--to-offset", asked.end)
+    end = own[len(rows) - 1].end
+    why = config.unfinished(config.merge_queues(pa.concat_tables(known[: cut[0]])))
+    assert re.fullmatch(r"a transaction of producer \d+, which begins at offset \d+, has no marker", why)
+    (extended,) = run_command(*words, "--json").json["extended"]
+    assert extended == {"log": "txn-1", "asked_end": asked.end, "end": end, "why": why}
+    said = run_command(*words).err
+    assert f"log txn-1 was restored up to offset {end}. " in said
+    assert f"What was asked for ends at {asked.end}, up to which {why}." in said
     through = own[: len(rows)]
     assert not config.unfinished(config.merge_queues(pa.concat_tables(known[: len(through)])))
 
