@@ -178,7 +178,7 @@ def write_segments(
             _add(wanted, path.with_name(companion.name), companion.sha256, configuration)
     with restore_target(name) as target, ThreadPoolExecutor(_THREADS, thread_name_prefix="restore") as pool:
         try:
-            made = find_broker(chosen[0].broker).finished_names if serving else frozenset()
+            made = find_broker(chosen[0].broker).finished_names if segments.serving else frozenset()
             existing = target.look(configuration | set(wanted), made)
             # All that is there is compared before anything is written.
             there = existing - configuration
