@@ -60,9 +60,7 @@ def print_plan(store: ManagedStore, seen: Decided, asked: Plan | None) -> None:
     for notice in plan.notices:
         say(f"Note: {notice}")
     for log in plan.logs:
-        # A topic's name is written as it is; that of the only log begins a sentence.
-        name = log.log if len(plan.logs) > 1 else f"{log.log[:1].upper()}{log.log[1:]}"
-        say(f"\n{name}: {count_text(len(log.decisions), 'segment')}")
+        say(f"\n{log.log}: {count_text(len(log.decisions), 'segment')}")
         for run in runs_of(log.decisions, _own_detail):
             _print_run(run)
     if seen.dependents:

@@ -15,7 +15,7 @@ from storage_engine.exceptions import StorageEngineError, StoreLayoutError
 from storage_engine.kafka.checkpoints import HIGH_WATERMARK, LEADER_EPOCHS, LeaderEpoch, read_leader_epochs
 from storage_engine.kafka.layout import LogDirectory, PartitionLog
 from storage_engine.kafka.log_faults import emptied, epochs_fault, holes, start_fault, topic_fault
-from storage_engine.kafka.open_transactions import mapped, open_transactions
+from storage_engine.kafka.open_transactions import OpenTransaction, mapped, open_transactions
 from storage_engine.kafka.partition_metadata import NAME as PARTITION_METADATA
 from storage_engine.kafka.partition_metadata import read_topic_id, text_of
 from storage_engine.kafka.restored_log import START_EVIDENCE
@@ -57,16 +57,18 @@ def archivable_segments(
     if not below:
         return (), f"it reaches above the high watermark {watermark}, until all replicas in sync have it"
     try:
-        first_open = _first_open(log, below[-1].end_offset, seen.max_offset)
-        if (stable_offset := directory.stable_offsets.get(seen.name)) is not None:
-            first_open = stable_offset if first_open is None else min(first_open, stable_offset)
+        found = _oldest_open(log, below[-1].end_offset, seen.max_offset)
     except (StorageEngineError, OSError) as error:
         raise StoreLayoutError(
             f"log {seen.name}: expected to know its open transactions, found none told: {reason_of(error)}"
         ) from error
+    first_open = None if found is None else found.first_offset
+    if (stable_offset := directory.stable_offsets.get(seen.name)) is not None:
+        first_open = stable_offset if first_open is None else min(first_open, stable_offset)
     stable = tuple(segment for segment in below if first_open is None or segment.end_offset <= first_open)
     if len(stable) < len(below):
-        return stable, f"a transaction is open from offset {first_open} on, until it ends"
+        by = f" of producer {found.producer_id}" if found and found.first_offset == first_open else ""
+        return stable, f"a transaction{by} is open from offset {first_open} on, until it ends"
     if len(below) < len(sealed):
         return (
             stable,
@@ -110,16 +112,15 @@ def _unnamed(log: PartitionLog) -> str:
     return "" if path.exists() else f"{path}: expected the topic's id, found no file"
 
 
-def _first_open(log: PartitionLog, end: int, log_end: int) -> int | None:
-    """Return where the oldest transaction begins that is open now and has records below an offset.
+def _oldest_open(log: PartitionLog, end: int, log_end: int) -> OpenTransaction | None:
+    """Return the oldest transaction that is open now and has records below an offset; None: there is none.
 
     Mostly the snapshot at that offset says that none was open there, and nothing else is read.
     """
     there = [one for one in log.snapshots if Path(one.path).stem == f"{end:020d}"]
     if there and not open_transactions(log, end):
         return None
-    found = [one.first_offset for one in open_transactions(log, log_end) if one.first_offset < end]
-    return min(found, default=None)
+    return next((one for one in open_transactions(log, log_end) if one.first_offset < end), None)
 
 
 def contexts_of(

@@ -23,7 +23,7 @@ from storage_engine.kafka.rules import (
 from storage_engine.kafka.topic_settings import TopicSettings
 from storage_engine.model.diagnosis import named_in_short, reason_of
 from storage_engine.model.plan import Decision, LogPlan, Reason
-from storage_engine.model.store import LogSnapshot, SegmentState
+from storage_engine.model.store import Archivable, LogSnapshot, Segment, SegmentState
 from storage_engine.wording import bytes_text, time_text
 
 _ACTIVE = "the broker writes to it"
@@ -200,6 +200,32 @@ def _decided(
         else:
             stopped = True
             yield Decision(segment, *kept_because(fact, facts, settings, found))
+
+
+def cut_to_archivable(plan: LogPlan, archivable: Archivable) -> LogPlan:
+    """Return a log's plan in which nothing goes from the first segment on that may not be archived."""
+    may = {segment.id for segment in archivable.segments}
+    decisions: list[Decision] = []
+    kept = False
+    for one in plan.decisions:
+        if not one.deletes or (not kept and one.segment.id in may):
+            decisions.append(one)
+        elif kept:
+            decisions.append(Decision(one.segment, Reason.BEHIND_KEPT, "an older segment of its log stays"))
+        else:
+            kept = True
+            decisions.append(Decision(one.segment, *_not_archivable(one.segment, archivable)))
+    return LogPlan(plan.log, tuple(decisions))
+
+
+def _not_archivable(segment: Segment, archivable: Archivable) -> tuple[Reason, str]:
+    """Return why a segment that has expired stays, as it may not be archived."""
+    if why := archivable.refused.get(segment.log):
+        return Reason.REFUSED, why
+    why = archivable.kept_out.get(segment.log, "its broker doesn't say that it may be archived")
+    if not segment.facts.size_bytes:
+        why = "it has no bytes to prove, as the cleaner has left it: its broker deletes it once it runs"
+    return Reason.NOT_ARCHIVABLE, f"it may not be archived yet: {why}"
 
 
 def plan_notices(node: Node, settings: TopicSettings) -> tuple[str, ...]:

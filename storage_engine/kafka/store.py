@@ -22,7 +22,7 @@ from storage_engine.kafka.layout import LogDirectory, Node, PartitionLog, data_p
 from storage_engine.kafka.lock_holder import lock_holder
 from storage_engine.kafka.log_end import LogEnd, first_batch_ms, log_end
 from storage_engine.kafka.next_deletions import deletes_at_ms
-from storage_engine.kafka.plan import SeenLog, log_facts, plan_log, plan_notices, undecided
+from storage_engine.kafka.plan import SeenLog, cut_to_archivable, log_facts, plan_log, plan_notices, undecided
 from storage_engine.kafka.range_digest import sha256_of_range
 from storage_engine.kafka.rules import RetentionSettings
 from storage_engine.kafka.stopped_plan import cut_to_stopped
@@ -109,6 +109,8 @@ class KafkaStore(BrokerStore):
         notices = plan_notices(seen.node, topics)
         if not _runs(seen.node):
             plans = cut_to_stopped(seen.node, plans, request.replicas_stopped)
+            # A running broker decides by itself, and deletes what no lake has, too.
+            plans = self.cut_to_archivable(snapshot, plans)
             if request.replicas_stopped:
                 said = f"a person says that all other nodes are stopped: {request.replicas_stopped}"
                 notices = (*notices, said)
@@ -189,6 +191,15 @@ class KafkaStore(BrokerStore):
             if reason:
                 kept_out[seen.name] = reason
         return Archivable(tuple(segments), kept_out, refused)
+
+    def cut_to_archivable(self, snapshot: StoreSnapshot, plans: Sequence[LogPlan]) -> tuple[LogPlan, ...]:
+        """Keep what may not be archived yet, and what is behind it, of plans by which we delete."""
+        going = {plan.log for plan in plans if plan.to_delete}
+        if not going:
+            return tuple(plans)
+        logs = tuple(log for log in snapshot.logs if log.name in going)
+        archivable = self.archivable(replace(snapshot, logs=logs))
+        return tuple(cut_to_archivable(plan, archivable) for plan in plans)
 
     def contexts(self, segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
         node = self.seen.node if self.seen else read_node(self.root)

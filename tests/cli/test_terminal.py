@@ -60,7 +60,7 @@ def test_a_plan_fits_and_says_one_reason_once(archived) -> None:
     text, code = _shown("plan", archived.store)
     lines = ESCAPE.sub("", text).splitlines()
     assert code == 0
-    first = next(at for at, line in enumerate(lines) if line.startswith("Commitlog"))
+    first = next(at for at, line in enumerate(lines) if line.startswith("commitlog"))
     assert lines[first + 1].split()[1:4] == [f"{0:020d}", "…", f"{6 << 20:020d}"]
     assert max(len(line) for line in lines[first:]) <= 80
     assert sum("no-cause" in line for line in lines) == 1

@@ -89,7 +89,8 @@ def test_nothing_is_archived_above_the_first_offset_of_an_open_transaction(copy:
         place for place, one in enumerate(log.segments) if place and open_transactions(log, one.base_offset)
     )
     active = log.segments[place].base_offset
-    first = open_transactions(log, active)[0].first_offset
+    oldest = open_transactions(log, active)[0]
+    first = oldest.first_offset
     for file in (copy / "logs" / log.name.log).iterdir():
         if file.stem.isdecimal() and int(file.stem) > active:
             file.unlink()
@@ -99,7 +100,8 @@ def test_nothing_is_archived_above_the_first_offset_of_an_open_transaction(copy:
     ends = [one.base_offset for one in log.segments[1 : place + 1]]
     assert [end for _, end in spans(found, log.name.log)] == [end for end in ends if end <= first]
     assert ends[-1] > first
-    assert found.kept_out[log.name.log] == f"a transaction is open from offset {first} on, until it ends"
+    said = f"a transaction of producer {oldest.producer_id} is open from offset {first} on, until it ends"
+    assert found.kept_out[log.name.log] == said
 
 
 @pytest.mark.parametrize(

@@ -14,14 +14,18 @@ from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.making import make_lake
 from storage_engine.lake.receipts import list_stores
 from storage_engine.lake.restore import restore
+from storage_engine.model.plan import PlanRequest
 from storage_engine.model.verification import VerifyLevel
 from storage_engine.retention.adopting import adopt
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.offset_ranges import Place
+from storage_engine.retention.steps import archive_planned, make_plan
 from storage_engine.retention.steps.context import opened
 from storage_engine.retention.steps.recording_ranges import store_ranges
 from storage_engine.retention.steps.sealed import archive_lag, archive_sealed, measure_lag
 from storage_engine.retention.verification import verify_store
+from tests.kafka.made_node import TRANSACTIONAL, batch_of
+from tests.kafka.stopped_nodes import OLD_MS, make_node, managed
 from tests.lakes import path_of
 
 
@@ -93,6 +97,42 @@ def test_other_bytes_at_the_same_offsets_are_refused_until_a_person_adopts_the_l
     done = archive_sealed(second, "again", archive_here)
     assert not done.refused
     assert [(one.log, one.base_offset, one.lineage) for one in done.receipts] == [("plain-0", 0, 2)]
+
+
+def test_what_is_planned_is_compared_too_and_archived_by_its_own_store(tmp_path: Path) -> None:
+    first, second = (
+        managed(tmp_path / f"of-{name}", make_node(tmp_path / name).root) for name in ("one", "two")
+    )
+    make_lake(first.lake, "kafka")
+    second = replace(second, name="other", lake=first.lake)
+    archive_sealed(first, "run", archive_here)
+    ours = Path(second.root).parent / "second" / "b-0" / f"{2:020d}.log"
+    data = bytearray(ours.read_bytes())
+    data[15] ^= 1
+    ours.write_bytes(data)
+    make_plan(second, "run", PlanRequest())
+    done = archive_planned(second, "run", archive_here)
+    assert [(one.log, one.base_offset) for one in done.receipts] == [("a-0", 0), ("a-0", 2)]
+    (refused,) = done.refused
+    assert (refused.log, refused.error) == ("b-0", "LakeConflictError")
+    assert "archived offsets [2, 4) with SHA-256 " in refused.why
+
+
+def test_of_what_is_planned_nothing_is_archived_that_a_transaction_keeps_out(tmp_path: Path) -> None:
+    node = make_node(tmp_path / "node")
+    store = managed(tmp_path / "of-node", node.root)
+    make_lake(store.lake, "kafka")
+    make_plan(store, "run", PlanRequest())
+    # Since then a record has come of a transaction that is open.
+    written = batch_of(2, ms=OLD_MS, producer=7, attributes=TRANSACTIONAL)
+    (node.root / "second" / "b-0" / f"{2:020d}.log").write_bytes(written)
+    for snapshot in (node.root / "second" / "b-0").glob("*.snapshot"):
+        snapshot.unlink()
+    done = archive_planned(store, "run", archive_here)
+    assert [(one.log, one.base_offset) for one in done.receipts] == [("a-0", 0), ("a-0", 2), ("b-0", 0)]
+    (kept,) = done.kept_out
+    assert (kept.log, kept.first_offset) == ("b-0", 2)
+    assert kept.why == "a transaction of producer 7 is open from offset 2 on, until it ends"
 
 
 @pytest.mark.parametrize("credited", [False, True])

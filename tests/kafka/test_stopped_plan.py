@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from storage_engine.kafka.store import KafkaStore
-from storage_engine.model.plan import PlanRequest, Reason
+from storage_engine.model.plan import Decision, PlanRequest, Reason
 from storage_engine.retention.broker_answers import propose, take_snapshot
-from tests.kafka.made_node import WRITTEN_MS, MadeNode, batch_of, metadata_record, partition, unsigned
+from tests.kafka.made_node import (
+    TRANSACTIONAL,
+    WRITTEN_MS,
+    MadeNode,
+    batch_of,
+    metadata_record,
+    partition,
+    unsigned,
+)
 
 NOW_MS = WRITTEN_MS + 10 * 24 * 3_600_000
 THREE = {0: [batch_of(0)], 2: [batch_of(2)], 4: [batch_of(4)]}
@@ -26,12 +35,16 @@ def made(tmp_path: Path) -> MadeNode:
     return node
 
 
-def reasons(made: MadeNode, request: PlanRequest | None = None, log: str = "t-0") -> tuple[list[Reason], str]:
-    """Return why the closed segments of a log go or stay, and the first one's detail."""
+def decisions_of(made: MadeNode, log: str, request: PlanRequest | None = None) -> Sequence[Decision]:
     store = KafkaStore(made.write())
     plan = propose(store, take_snapshot(store, NOW_MS, "kafka"), NOW_MS, request or PlanRequest())
     (of_log,) = (one for one in plan.logs if one.log == log)
-    *closed, _ = of_log.decisions
+    return of_log.decisions
+
+
+def reasons(made: MadeNode, request: PlanRequest | None = None, log: str = "t-0") -> tuple[list[Reason], str]:
+    """Return why the closed segments of a log go or stay, and the first one's detail."""
+    *closed, _ = decisions_of(made, log, request)
     return [one.reason for one in closed], closed[0].detail
 
 
@@ -64,6 +77,32 @@ def test_a_person_s_word_that_they_are_stopped_counts_and_is_in_the_plan(made: M
     store = KafkaStore(made.properties)
     plan = propose(store, take_snapshot(store, NOW_MS, "kafka"), NOW_MS, STOPPED)
     assert plan.notices[-1] == "a person says that all other nodes are stopped: node 2 is switched off"
+
+
+def test_what_an_open_transaction_keeps_out_of_the_lake_stays(made: MadeNode) -> None:
+    open_from_2 = [batch_of(2, producer=7, attributes=TRANSACTIONAL)]
+    made.add("v-0", {0: [batch_of(0)], 2: open_from_2, 4: [batch_of(4)], 6: [batch_of(6)]})
+    found = decisions_of(made, "v-0")
+    assert [one.reason for one in found[:3]] == [
+        Reason.EXPIRED,
+        Reason.NOT_ARCHIVABLE,
+        Reason.BEHIND_KEPT,
+    ]
+    assert "a transaction of producer 7 is open from offset 2 on" in found[1].detail
+    assert reasons(made)[0] == [Reason.EXPIRED, Reason.EXPIRED]
+
+
+def test_a_segment_without_bytes_stays_as_nothing_can_prove_it(made: MadeNode) -> None:
+    path = made.add("v-0", {0: [batch_of(0)], 2: [], 4: [batch_of(4)], 6: [batch_of(6)]})
+    made.checkpoint("cleaner-offset-checkpoint", {"v-0": 4})
+    os.utime(path / f"{2:020d}.log", (WRITTEN_MS // 1000, WRITTEN_MS // 1000))
+    found = decisions_of(made, "v-0")
+    assert [one.reason for one in found[:3]] == [
+        Reason.EXPIRED,
+        Reason.NOT_ARCHIVABLE,
+        Reason.BEHIND_KEPT,
+    ]
+    assert "it has no bytes to prove" in found[1].detail
 
 
 @pytest.mark.parametrize("request_", [PlanRequest(), STOPPED])

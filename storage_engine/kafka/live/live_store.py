@@ -22,8 +22,8 @@ from storage_engine.kafka.store import KafkaStore, SeenNode, open_store
 from storage_engine.model.broker_store import Remove, StoreSettings
 from storage_engine.model.hold import HoldMemory, HoldStatus
 from storage_engine.model.live import LiveBroker, RunningBroker
-from storage_engine.model.plan import Decision, DependentFile, LogPlan, Plan, PlanRequest, Reason
-from storage_engine.model.store import Archivable, Segment, SegmentId, StoreSnapshot
+from storage_engine.model.plan import DependentFile, Plan, PlanRequest
+from storage_engine.model.store import Segment, SegmentId, StoreSnapshot
 from storage_engine.model.store_settings import WE_DELETE
 from storage_engine.wording import count_text
 
@@ -103,8 +103,7 @@ class LiveKafkaStore(KafkaStore):
         found = KafkaStore.plan(self, snapshot, now_ms, request)
         if not self._is_ours:
             return found
-        archivable = self.archivable(snapshot)
-        return replace(found, logs=tuple(cut_to_archivable(log, archivable) for log in found.logs))
+        return replace(found, logs=self.cut_to_archivable(snapshot, found.logs))
 
     @property
     def max_delete_batch(self) -> int | None:
@@ -126,25 +125,6 @@ class LiveKafkaStore(KafkaStore):
         if not self._is_ours:
             return node
         return from_their_starts(with_first_settings(node, load_state(self.memory)))
-
-
-def cut_to_archivable(plan: LogPlan, archivable: Archivable) -> LogPlan:
-    """Return a log's plan in which nothing goes from the first segment on that may not be archived."""
-    may = {segment.id for segment in archivable.segments}
-    why = archivable.kept_out.get(plan.log, "its broker doesn't say that it may be archived")
-    decisions: list[Decision] = []
-    kept = False
-    for one in plan.decisions:
-        if not one.deletes or (not kept and one.segment.id in may):
-            decisions.append(one)
-        elif kept:
-            decisions.append(Decision(one.segment, Reason.BEHIND_KEPT, "an older segment of its log stays"))
-        else:
-            kept = True
-            decisions.append(
-                Decision(one.segment, Reason.NOT_ARCHIVABLE, f"it may not be archived yet: {why}")
-            )
-    return LogPlan(plan.log, tuple(decisions))
 
 
 _LEFT_TO_ITS_BROKER = HoldStatus(

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 from storage_engine.exceptions import (
     ChangedUnderUsError,
@@ -49,7 +50,12 @@ from storage_engine.retention.steps.context import (
     open_context,
     refuse_dry_run,
 )
-from storage_engine.retention.steps.planned_segments import planned_segments
+from storage_engine.retention.steps.planned_segments import (
+    look_at_archivable,
+    planned_kept_out,
+    planned_segments,
+    to_archive,
+)
 from storage_engine.retention.steps.recording_proofs import record_proven
 from storage_engine.same_bytes.settling import settle
 from storage_engine.wording import count_text
@@ -125,6 +131,7 @@ def archive_planned(
     Under the policy archive: off there is nothing to archive, and ``archive_with`` is not called; nor is
     it where every planned segment has a valid receipt already. What can't be archived of one log, or is
     missing there, keeps no other log out of the lake: it is a notice, and the release judges that log.
+    What its broker keeps out by now isn't archived.
 
     :param archive_with: copies, proves and commits, in this process or wherever else.
     :param accept_damage: archive bytes that don't decode as they are.
@@ -140,7 +147,7 @@ def archive_planned(
             context,
             run,
             Step.ARCHIVE,
-            lambda proofs: proofs.unproven(segments),
+            partial(to_archive, context, listed, segments),
             segments,
             archive_with,
             accept_damage=accept_damage,
@@ -150,6 +157,7 @@ def archive_planned(
     try:
         with context.errors(run, Step.ARCHIVE):
             segments, missing = planned_segments(context, run)
+            listed = look_at_archivable(context) if segments else None
             record_intents(context, run, Step.ARCHIVE, segments)
             done, failed = archive_each_log(segments, archive)
             refused = tuple(refusal(log, why).said for log, why in {**missing, **failed}.items())
@@ -173,7 +181,8 @@ def archive_planned(
     waivable = [str(error) for error in failed.values() if isinstance(error, _WAIVABLE)]
     waiver = context.journal.find_waiver(run.plan_digest or "") if waivable else None
     why = "; ".join(waivable) if waiver else ""
-    return replace(done, waiver=waiver, error=why, notices=notices, refused=refused)
+    kept_out = planned_kept_out(context, listed, segments)
+    return replace(done, waiver=waiver, error=why, notices=notices, refused=refused, kept_out=kept_out)
 
 
 def record_refused(context: Context, run: Run, step: Step, refused: Sequence[RefusedLog]) -> None:

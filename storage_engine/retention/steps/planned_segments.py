@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from storage_engine.exceptions import GateRefusedError
+from storage_engine.exceptions import GateRefusedError, StoreLayoutError
 from storage_engine.journal.journal import Run
+from storage_engine.model.broker_store import BrokerStore
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.store import FileFacts, Segment
 from storage_engine.retention.history import release_by_any_run
+from storage_engine.retention.proofs import Proofs
 from storage_engine.retention.shielding import kept_text
+from storage_engine.retention.steps.archivable import KeptOut, Listed, kept_out_segments, list_segments
 from storage_engine.retention.steps.context import Context, approved_plan
+from storage_engine.retention.steps.replicas import refuse_other_bytes
 
 
 def planned_segments(context: Context, run: Run) -> tuple[tuple[Segment, ...], dict[str, GateRefusedError]]:
@@ -41,6 +46,46 @@ def planned_segments(context: Context, run: Run) -> tuple[tuple[Segment, ...], d
     if missing and missing.keys() == plan.new_min_offsets.keys():
         raise next(iter(missing.values()))
     return tuple(there), missing
+
+
+def look_at_archivable(context: Context) -> Listed | None:
+    """Return what may be archived by now; None: whatever is sealed, as the broker keeps nothing out."""
+    if type(context.broker).archivable is BrokerStore.archivable:
+        return None
+    return list_segments(context)
+
+
+def to_archive(
+    context: Context, listed: Listed | None, segments: Sequence[Segment], proofs: Proofs
+) -> Sequence[Segment]:
+    """Return which planned segments have to be archived, and may be.
+
+    What another replica has archived is compared, and archived here as well: a deletion rests on the store's
+    own receipts.
+
+    :raises StoreLayoutError: something is wrong with a log, or not known of it.
+    :raises LakeConflictError: another replica archived other bytes of a log, or the same of other leaders.
+    """
+    unproven = proofs.unproven(segments)
+    if listed is None:
+        return unproven
+    for segment in unproven:
+        if why := listed.archivable.refused.get(segment.log):
+            raise StoreLayoutError(f"{why}.")
+    may = {segment.id for segment in listed.archivable.segments}
+    wanted = [segment for segment in unproven if segment.id in may]
+    refuse_other_bytes(context, proofs, wanted, listed.archivable.segments)
+    return wanted
+
+
+def planned_kept_out(
+    context: Context, listed: Listed | None, segments: Sequence[Segment]
+) -> tuple[KeptOut, ...]:
+    """Return what stays out of the lake of the logs of planned segments."""
+    if listed is None:
+        return ()
+    logs = {segment.log for segment in segments}
+    return tuple(one for one in kept_out_segments(context, listed) if one.log in logs)
 
 
 def _as_now(segment: Segment) -> Segment:

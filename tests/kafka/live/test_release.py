@@ -11,13 +11,13 @@ import pytest
 
 from storage_engine.kafka.layout import PartitionLog, read_node
 from storage_engine.kafka.live.hold_state import HoldState, KnownLog
-from storage_engine.kafka.live.live_store import cut_to_archivable
 from storage_engine.kafka.live.overlay import from_their_starts, with_first_settings, with_live
 from storage_engine.kafka.live.release import Prefix, why_not
 from storage_engine.kafka.live.same_log import find_witness
 from storage_engine.kafka.live_facts import LiveFacts, LivePartition
 from storage_engine.kafka.partition_metadata import NAME as PARTITION_METADATA
 from storage_engine.kafka.partition_metadata import read_topic_id
+from storage_engine.kafka.plan import cut_to_archivable
 from storage_engine.kafka.store import KafkaStore
 from storage_engine.model.plan import Decision, LogPlan, Reason
 from storage_engine.model.store import Archivable
