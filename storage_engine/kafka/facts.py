@@ -63,6 +63,7 @@ def collect(settings: StoreSettings, scope: FactsScope) -> StoreFacts:
         index_files=tuple(found.indexes),
         checkpoint=tuple(found.checkpoint),
         notes=tuple(found.notes),
+        cleaned_to={log: end for one in node.directories for log, end in one.cleaned_to.items()},
     )
 
 

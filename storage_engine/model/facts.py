@@ -7,7 +7,7 @@ Facts are gathered without judging: a hole, a wrong name or a dead entry becomes
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from storage_engine.model.store import FileFacts
@@ -135,7 +135,10 @@ class LocalSegment:
 
 @dataclass(frozen=True, slots=True)
 class StoreFacts:
-    """Everything that was found; ``notes`` says what was not looked at, and why."""
+    """Everything that was found; ``notes`` says what was not looked at, and why.
+
+    :param cleaned_to: by log, below which offset a cleaner of the broker has been.
+    """
 
     local: tuple[LocalSegment, ...]
     segments: tuple[SegmentFact, ...]
@@ -146,6 +149,7 @@ class StoreFacts:
     index_files: tuple[IndexFact, ...] = ()
     checkpoint: tuple[CheckpointFact, ...] = ()
     notes: tuple[str, ...] = ()
+    cleaned_to: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

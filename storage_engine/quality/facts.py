@@ -21,6 +21,7 @@ from storage_engine.model.facts import FactsScope, LocalSegment, StoreFacts
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.validation import RangeStatus
+from storage_engine.quality.explained_ranges import explained, other_logs
 from storage_engine.quality.lake_facts import NO_LAKE, LakeFacts, Slot, collect_lake, laid_over
 from storage_engine.retention.broker_answers import ask
 from storage_engine.retention.brokers import settings_of
@@ -112,6 +113,8 @@ def _collect(place: AnyStore, run_key: str | None, *, full: bool, with_lake: boo
     ranges = lay_over()
     if others := [span for each in lakes for span in replica_spans(each, lake.receipts, ranges)]:
         ranges = lay_over(replicas=others)
+    other = other_logs(store, _journal(place)[1], lake.receipts) if store_id is not None else {}
+    ranges = explained(ranges, other, local.cleaned_to)
     return Facts(
         tables=_tables(local, lake, ranges, spans),
         ranges=ranges,
