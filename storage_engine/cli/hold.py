@@ -22,7 +22,7 @@ from storage_engine.retention.steps.context import opened
 
 
 @command()
-@takes_store()
+@takes_store(policy=("archive_margin_hours",))
 @json_option
 def hold(
     managed: ManagedStore,
@@ -33,16 +33,20 @@ def hold(
     clean does so by itself; inspect shows a hold and changes nothing. A hold that nobody renews
     for --hold-hours ends by itself. What a first hold changes at the broker is said before it does. Exit
     code 1 when the store isn't held after all.
+
+    Of a store of Kafka whose broker deletes by its own rules, only topics are held of which something goes
+    within --archive-margin-hours that no lake has. They are put back once it is archived. Exit code 1 when
+    some of it can't be held.
     """
     broker = _running(managed)
     with closing(open_to_look(managed)) as store:
         before = store.hold_status(clock_ms())
-    for notice in () if before.held else before.notices:
+    for notice in () if before.is_well else before.notices:
         say(f"Before: {notice}", err=True)
     with opened(managed) as context:
         result = steps.hold(context, run_key=f"hold-{clock_ms()}")
     _print("hold", broker, result, as_json)
-    return 0 if result.status.held else 1
+    return 0 if result.status.is_well else 1
 
 
 @command()

@@ -101,7 +101,9 @@ def _standing(found: Standing) -> Iterator[tuple[str, str]]:
     if found.hold is not None:
         by = f"by run {found.hold.run_key}, {time_text(found.hold.at_ms)}"
         ends_ms = found.hold.ends_at_ms
-        if not found.hold.held:
+        if found.hold.described:
+            yield "held", f"left to its broker; {found.hold.described}, {by}"
+        elif not found.hold.held:
             yield "held", f"no, {by}"
         elif ends_ms is not None and ends_ms <= now_ms:
             yield "held", f"no: ended {time_text(ends_ms)}, as nobody renewed it; last {by}"

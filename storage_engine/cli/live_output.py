@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from storage_engine.cli.output import say
+from storage_engine.clock import clock_ms
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.model.hold import HoldStatus
 from storage_engine.model.jsonable import to_jsonable
@@ -16,6 +17,7 @@ from storage_engine.retention.broker_answers import take_snapshot
 from storage_engine.retention.brokers import open_to_look, running_broker
 from storage_engine.retention.hold_text import broker_text, drift_text, hold_text
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.steps.holding_due import due_alarms
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,8 @@ def print_broker(broker: RunningBroker) -> None:
 
 def print_hold(status: HoldStatus) -> None:
     say(f"Hold: {hold_text(status)}")
+    for due in due_alarms(status.due, clock_ms()):
+        say(f"URGENT {due}")
     for one in status.disturbances:
         say(f"WARNING {drift_text(one)}")
     for notice in status.notices:

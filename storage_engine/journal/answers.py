@@ -159,12 +159,14 @@ class HoldRow:
     """What the last look at a store's hold found, and the run that looked.
 
     :param ends_at_ms: when the hold ends by itself unless it is renewed; None: it doesn't, or isn't held.
+    :param described: what is held of a store that is left to its broker; "": it isn't left to it.
     """
 
     held: bool
     ends_at_ms: int | None
     run_key: str
     at_ms: int
+    described: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, delete, insert, select
 from storage_engine.clock import clock_ms
 from storage_engine.journal.database import JournalDatabase
 from storage_engine.journal.drift import record_under_watch
-from storage_engine.journal.schema import holds
+from storage_engine.journal.schema import holds, stores
 from storage_engine.model.hold import Drift
 from storage_engine.model.jsonable import to_jsonable
 
@@ -38,6 +38,16 @@ class JournalHoldMemory:
                 connection.execute(insert(holds).values(**row))
 
         self._database.write(write)
+
+    def of_others(self) -> Sequence[Mapping[str, Any]]:
+        mine = select(stores.c.broker).where(stores.c.store_id == self._store_id).scalar_subquery()
+        query = (
+            select(holds.c.state)
+            .join(stores, stores.c.store_id == holds.c.store_id)
+            .where(holds.c.store_id != self._store_id, stores.c.broker == mine)
+            .order_by(holds.c.store_id)
+        )
+        return self._database.read(lambda connection: connection.execute(query).scalars().all())
 
     def record_drift(self, found: Sequence[Drift]) -> None:
         record = self._journal.store_with_id(self._store_id)

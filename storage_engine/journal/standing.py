@@ -43,7 +43,8 @@ def _hold(connection: Connection, store_id: str) -> HoldRow | None:
     if row is None:
         return None
     status = row.payload["result"]
-    return HoldRow(status["held"], status.get("ends_at_ms"), row.run_key, row.at_ms)
+    described = status["described"] if status.get("left_to_broker") else ""
+    return HoldRow(status["held"], status.get("ends_at_ms"), row.run_key, row.at_ms, described)
 
 
 def _waivers(connection: Connection, store_id: str) -> tuple[WaiverRow, ...]:

@@ -7,7 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from storage_engine.exceptions import StorageEngineError, StoreLayoutError, StoreNotFoundError
+from storage_engine.exceptions import (
+    CorruptFileError,
+    StorageEngineError,
+    StoreLayoutError,
+    StoreNotFoundError,
+)
 from storage_engine.kafka import checkpoints, meta_properties
 from storage_engine.kafka.file_names import (
     METADATA_TOPIC,
@@ -101,12 +106,14 @@ class Node:
     :param root: what it was named by: its ``server.properties``, or a log directory.
     :param properties: None: only a log directory is known.
     :param live: what its running cluster said; None: it was not asked.
+    :param failed: why directories can't be read, by path; only who keeps a hold goes on without them.
     """
 
     root: Path
     properties: ServerProperties | None
     directories: tuple[LogDirectory, ...]
     live: LiveFacts | None = None
+    failed: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def logs(self) -> tuple[tuple[LogDirectory, PartitionLog], ...]:
@@ -185,7 +192,34 @@ def read_node(root: Path) -> Node:
     :raises CorruptFileError: a checkpoint or another small file can't be what its name says.
     """
     properties = None if root.is_dir() else read_server_properties(root)
-    node = Node(root, properties, tuple(_read_directory(path) for path in data_paths(root)))
+    return _checked(Node(root, properties, tuple(_read_directory(path) for path in data_paths(root))))
+
+
+def read_what_is_left(root: Path) -> Node:
+    """Look at a node whose broker goes on without a directory that has failed (LogDirFailureChannel).
+
+    :return: with what can be read; the others are ``failed``.
+    :raises StorageEngineError: as :func:`read_node` does, where nothing can be read.
+    """
+    directories: list[LogDirectory] = []
+    failed: dict[str, str] = {}
+    for path in data_paths(root):
+        try:
+            directories.append(_read_directory(path))
+        except (StoreNotFoundError, CorruptFileError, OSError) as error:
+            failed[str(path)] = str(error).partition(" Nothing was changed.")[0].removesuffix(".")
+    if any(one.meta for one in directories):
+        for one in directories:
+            if one.meta is None:
+                failed[str(one.path)] = f"expected {meta_properties.NAME} in it, found none: is it mounted?"
+        directories = [one for one in directories if one.meta]
+    if not directories:
+        return read_node(root)
+    return _checked(Node(root, read_server_properties(root), tuple(directories), failed=failed))
+
+
+def _checked(node: Node) -> Node:
+    root = node.root
     if len(node.cluster_ids) > 1:
         found = " and ".join(sorted(node.cluster_ids))
         raise StoreLayoutError(

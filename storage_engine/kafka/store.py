@@ -149,11 +149,11 @@ class KafkaStore(BrokerStore):
         """Look at the node."""
         return read_node(self.root)
 
-    def _look(self, now_ms: int) -> SeenNode:
+    def _look(self, now_ms: int, read: Callable[[int], Node] | None = None) -> SeenNode:
         """Look at the node's logs, again where a file went away: its broker may run, and delete."""
-        left = _LOOKS
+        left, read = _LOOKS, read or self.read_node
         while True:
-            node, left = self.read_node(now_ms), left - 1
+            node, left = read(now_ms), left - 1
             try:
                 return _seen(node)
             except FileNotFoundError:

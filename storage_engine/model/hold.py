@@ -24,6 +24,10 @@ class HoldMemory(Protocol):
         """Replace what is kept; None drops it."""
         ...
 
+    def of_others(self) -> Sequence[Mapping[str, Any]]:
+        """Return what is kept for other stores of the same kind of broker in the same journal."""
+        ...
+
     def record_drift(self, found: Sequence[Drift]) -> None:
         """Record what was found otherwise than it should be, before what is remembered goes on without it.
 
@@ -80,7 +84,11 @@ class DriftKind(StrEnum):
     RECORDS_CUT = "records-cut"
     """A log ends below what its replicas had: another leader has fewer records, or others."""
     LEADER_MOVED = "leader-moved"
-    """Another replica leads a log, or other nodes have its replicas."""
+    """Another replica leads a log."""
+    REASSIGNED = "reassigned"
+    """Other nodes have a log's replicas, or this one has none any more."""
+    DIRECTORY_FAILED = "directory-failed"
+    """A directory of the store can't be read; what lies in it is unknown."""
     HOLD_LAPSED = "hold-lapsed"
     """Nobody renewed it in time; the broker was free to delete."""
 
@@ -103,6 +111,22 @@ class Drift:
 
 
 @dataclass(frozen=True, slots=True)
+class DueRange:
+    """Records that a broker is about to delete by its own rules, that no lake proves and nobody holds.
+
+    :param at_ms: when they may go.
+    :param why: they can't be held, as a clause.
+    """
+
+    log: str
+    start_offset: int
+    end_offset: int
+    size_bytes: int
+    at_ms: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class HoldStatus:
     """:param held: nothing that isn't released on purpose can go now, as far as can be told.
     :param fence_offset: base offset of the segment that keeps itself and all younger ones; -1: none is
@@ -114,6 +138,9 @@ class HoldStatus:
     :param described: what is held, where no segment is a fence; "": ``fence_offset`` says it.
     :param deletes_from_ms: when the broker's own rules, as they are now, begin to delete what is held, unless
         it is renewed; None: unknown, or isn't held.
+    :param left_to_broker: the broker deletes by its own rules. Held is only what no lake has and what would
+        go soon: ``described`` says it.
+    :param due: what goes soon though no lake has it.
     """
 
     held: bool
@@ -123,6 +150,13 @@ class HoldStatus:
     notices: tuple[str, ...] = ()
     deletes_from_ms: int | None = None
     described: str = ""
+    left_to_broker: bool = False
+    due: tuple[DueRange, ...] = ()
+
+    @property
+    def is_well(self) -> bool:
+        """Return whether nothing goes that shouldn't: it is held, or nothing of it has to be."""
+        return self.held or (self.left_to_broker and not self.due)
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,6 +86,11 @@ class Policy:
         16 << 30,
         "With seal: how much one run archives ahead of deletion; at least one segment.",
     )
+    archive_margin_hours: int = setting(
+        24,
+        "Beside a running broker that deletes by its own rules: what no lake has is held, or an alarm tells "
+        "of it, from so long before it would go.",
+    )
     archive_lag_alarm_bytes: int | None = setting(
         None,
         "Alarm when more than this is sealed and not proven in a lake; default: never.",

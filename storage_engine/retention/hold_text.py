@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from storage_engine.model.hold import Drift, HoldStatus
+from storage_engine.model.hold import Drift, DueRange, HoldStatus
 from storage_engine.model.live import RunningBroker
 from storage_engine.wording import bytes_text, time_text
 
@@ -20,6 +20,9 @@ def broker_text(broker: RunningBroker) -> str:
 
 def hold_text(status: HoldStatus) -> str:
     """A hold in one line: until when it stands, and what comes then if nobody renews it."""
+    if status.left_to_broker:
+        until = f", until {time_text(status.ends_at_ms)} unless it is renewed" if status.ends_at_ms else ""
+        return f"left to its broker, which deletes by its own rules; {status.described}{until}"
     if not status.held:
         return "not held: the broker deletes by its own rules"
     until = f"until {time_text(status.ends_at_ms)}" if status.ends_at_ms is not None else "until unmanaged"
@@ -35,6 +38,16 @@ def hold_text(status: HoldStatus) -> str:
     return (
         f"{text}; if nobody renews it, the broker deletes from {time_text(status.deletes_from_ms)} on, "
         "fileReservedTime later; a disk that fills before takes no message, where it may not delete by force"
+    )
+
+
+def due_text(due: DueRange, now_ms: int) -> str:
+    """Return what goes though no lake has it, in one line."""
+    when = "now" if due.at_ms <= now_ms else f"from {time_text(due.at_ms)} on"
+    return (
+        f"log {due.log}: records of offsets [{due.start_offset}, {due.end_offset}), "
+        f"{bytes_text(due.size_bytes)}, may be deleted by the broker {when}, no lake proves them, and they "
+        f"can't be held: {due.why}. Archive them, or let the broker keep them longer"
     )
 
 

@@ -49,6 +49,10 @@ class Memory:
 
     state: Any = None
     drift: list[Drift] = field(default_factory=list)
+    others: list[Any] = field(default_factory=list)
+
+    def of_others(self) -> list[Any]:
+        return self.others
 
     def load(self) -> Any:
         return self.state

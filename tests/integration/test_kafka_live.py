@@ -24,6 +24,7 @@ from storage_engine.exceptions import BrokerUnavailableError, NotOnBrokerError
 from storage_engine.kafka import BROKER
 from storage_engine.kafka.layout import read_node
 from storage_engine.kafka.live.client import Cluster
+from storage_engine.kafka.live.live_store import LiveKafkaStore
 from storage_engine.kafka.live.observe import observe
 from storage_engine.kafka.live_facts import LiveFacts
 from storage_engine.kafka.partition_metadata import NAME as PARTITION_METADATA
@@ -32,6 +33,7 @@ from storage_engine.model.broker_store import StoreSettings
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.plan import PlanRequest, Reason
 from storage_engine.project.kafka import Kafka
+from storage_engine.retention.steps.holding_due import due_alarms
 from tests.integration.kafka_broker import (
     SECONDS,
     VERSIONS,
@@ -41,6 +43,7 @@ from tests.integration.kafka_broker import (
     running_kafka,
 )
 from tests.integration.secured import certificate
+from tests.integration.test_kafka_hold import Memory
 from tests.rounds import again_but
 from tests.services.command_line import run_command
 
@@ -243,6 +246,24 @@ def test_doctor_names_each_right_that_an_account_lacks(cast: Cast, account: str,
     assert [one.partition("lacks ")[2].partition(";")[0] for one in found] == lacks
     unknown = [one.what for one in said.findings if one.kind == "live-unknown"]
     assert bool(unknown) == bool(lacks)
+
+
+def test_what_an_account_may_not_hold_is_named_before_it_goes(cast: Cast) -> None:
+    live, memory = cast.account("auditor"), Memory()
+    store = LiveKafkaStore(Path(cast.store), live=live, memory=memory)
+    now_ms = clock_ms()
+    found = {one.log: one for one in store.hold_due(frozenset(), 24 * 3_600_000, now_ms).due}
+    end = store.look(now_ms).known["orders-0"].end.offset
+    assert set(found) == {"orders-0"}
+    due = found["orders-0"]
+    assert (due.start_offset, due.end_offset, due.at_ms) == (0, end, now_ms)
+    assert due.size_bytes > 100_000
+    assert "the cluster doesn't let us set it: " in due.why
+    (said,) = due_alarms((due,), now_ms)
+    assert f"log orders-0: records of offsets [0, {end})" in said
+    # Nobody is told so of what is proven.
+    proven = [one.id for log in store.snapshot(now_ms).logs for one in log.segments]
+    assert store.hold_due(proven, 24 * 3_600_000, now_ms).is_well
 
 
 def test_a_wrong_password_is_one_error_without_it(cast: Cast) -> None:

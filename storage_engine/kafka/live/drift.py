@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
+from storage_engine.kafka.checkpoints import LeaderEpoch
 from storage_engine.kafka.live.hold_state import HoldState, KnownLog, TopicSetting
+from storage_engine.kafka.live.shared_holds import let_go_by_others, set_by_another
 from storage_engine.kafka.live_facts import LivePartition
 from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.wording import time_text
@@ -14,21 +16,52 @@ FoundSettings = Mapping[str, Mapping[str, TopicSetting]]
 """By topic and key, as the cluster says them; a topic that is missing wasn't answered."""
 
 
+@dataclass(frozen=True, slots=True)
+class FoundLogs:
+    """What was found of held logs.
+
+    :param told: what the cluster tells of them; one that is missing wasn't answered.
+    :param here: names of the logs that this node has a directory of.
+    :param elsewhere: what the cluster tells of remembered logs that aren't here.
+    :param epochs: of logs whose leader has changed, its epochs by this node's file; text: why they aren't
+        known.
+    :param failed: why log directories of the node can't be read, by path.
+    :param node_id: None: it isn't known.
+    """
+
+    told: Mapping[str, LivePartition]
+    here: Collection[str]
+    elsewhere: Mapping[str, LivePartition] = field(default_factory=dict)
+    epochs: Mapping[str, tuple[LeaderEpoch, ...] | str] = field(default_factory=dict)
+    failed: Mapping[str, str] = field(default_factory=dict)
+    node_id: int | None = None
+
+    def may_be_in_failed(self, name: str, known: KnownLog) -> bool:
+        """Return whether a log that isn't here may lie in a directory that can't be read."""
+        live = self.elsewhere.get(name)
+        if not self.failed:
+            return False
+        if live is None or live.topic_id is None:
+            return True
+        return str(live.topic_id) == known.topic_id and self.node_id in (None, *live.replicas)
+
+
 def all_drift(
     state: HoldState,
+    logs: FoundLogs,
     settings: FoundSettings,
-    logs: Mapping[str, LivePartition],
-    here: Collection[str],
     now_ms: int,
+    others: Sequence[HoldState] = (),
 ) -> Iterator[Drift]:
     """Yield what isn't as it is remembered. What wasn't answered isn't known, and tells nothing.
 
-    :param logs: those that the cluster tells of; one that is missing wasn't answered.
-    :param here: names of the logs that this node has a directory of.
+    :param others: what other stores of the journal remember: what they did is no drift.
     """
     for held in state.settings:
         found = settings.get(held.topic, {}).get(held.key)
-        if found is None or held.is_ours(found):
+        if found is None or held.is_ours(found) or set_by_another(others, held, found):
+            continue
+        if held.is_left and found == held.original:
             continue
         whose = "the topic's own" if found.is_own else "the brokers', as the topic has none of its own"
         yield Drift(
@@ -39,36 +72,82 @@ def all_drift(
             "again each time. Declare the value that the hold sets, or leave the key out there.",
             log=held.topic,
         )
-    for name, known in state.logs.items():
-        live = logs.get(name)
-        if name not in here:
-            yield Drift(
-                DriftKind.TOPIC_REPLACED,
-                f"log {name}: expected its directory on this node, found none: its topic was deleted, or its "
-                f"replica moved to another node, between {time_text(state.looked_at_ms)} and "
-                f"{time_text(now_ms)}. What the lake has of it stays there. Find out who did it.",
-                log=name,
-            )
-        elif live is not None:
-            yield from _of_log(name, known, live, state.looked_at_ms, now_ms)
-
-
-def _of_log(name: str, known: KnownLog, live: LivePartition, before_ms: int, now_ms: int) -> Iterator[Drift]:
-    when = f"between {time_text(before_ms)} and {time_text(now_ms)}"
-    if live.topic_id is not None and str(live.topic_id) != known.topic_id:
+    when = f"between {time_text(state.looked_at_ms)} and {time_text(now_ms)}"
+    for path, why in logs.failed.items():
         yield Drift(
-            DriftKind.TOPIC_REPLACED,
-            f"log {name}: expected the topic with id {known.topic_id}, found {live.topic_id}: it was deleted "
-            f"and made again {when}. What the lake has of it stays there, and nothing is deleted by it. Find "
-            "out who did it.",
+            DriftKind.DIRECTORY_FAILED,
+            f"log directory {path}: expected the logs of the node in it, found that it can't be read: {why}. "
+            "What its logs have is unknown, and nothing of the node is archived or deleted until it is back. "
+            "Mend the disk, or take the directory out of log.dirs.",
+        )
+    for name, known in state.logs.items():
+        live = logs.told.get(name)
+        if name in logs.here:
+            if live is not None:
+                let_go = max(known.let_go, let_go_by_others(others, name, known.topic_id))
+                yield from _of_log(name, replace(known, let_go=let_go), live, when)
+                yield from _by_epochs(name, known, live, logs.epochs.get(name, ()), when)
+        elif not logs.may_be_in_failed(name, known):
+            yield _not_here(name, known, logs.elsewhere.get(name), logs.node_id, when)
+
+
+def _not_here(
+    name: str, known: KnownLog, live: LivePartition | None, node_id: int | None, when: str
+) -> Drift:
+    same = live is not None and live.topic_id is not None and str(live.topic_id) == known.topic_id
+    if same and live is not None and node_id in live.replicas:
+        return Drift(
+            DriftKind.DIRECTORY_FAILED,
+            f"log {name}: expected its directory on this node, {node_id}, which has a replica of it by the "
+            f"cluster's word, found none: it went {when}. What it has is unknown. Find out if its disk is "
+            "mounted and sound.",
             log=name,
         )
+    if same and live is not None:
+        return Drift(
+            DriftKind.REASSIGNED,
+            f"log {name}: expected its directory on this node, found none: its replicas are on nodes "
+            f"{_nodes(live.replicas)}, and were on {_nodes(known.replicas)}. It moved {when}. What the lake "
+            "has of it stays there. Archive it from a node that has it.",
+            log=name,
+        )
+    if live is not None and live.topic_id is not None:
+        return _made_again(name, known, live, when)
+    said = f", and the cluster says: {live.refused[0]}" if live is not None and live.refused else ""
+    return Drift(
+        DriftKind.TOPIC_REPLACED,
+        f"log {name}: expected its directory on this node, found none{said}: its topic was deleted, or its "
+        f"replica moved to another node, {when}. What the lake has of it stays there. Find out who did it.",
+        log=name,
+    )
+
+
+def _made_again(name: str, known: KnownLog, live: LivePartition, when: str) -> Drift:
+    return Drift(
+        DriftKind.TOPIC_REPLACED,
+        f"log {name}: expected the topic with id {known.topic_id}, found {live.topic_id}: it was deleted "
+        f"and made again {when}. What the lake has of it stays there, and nothing is deleted by it. Find "
+        "out who did it.",
+        log=name,
+    )
+
+
+def _of_log(name: str, known: KnownLog, live: LivePartition, when: str) -> Iterator[Drift]:
+    if live.topic_id is not None and str(live.topic_id) != known.topic_id:
+        yield _made_again(name, known, live, when)
         return
-    if live.leader is not None and (live.leader, live.replicas) != (known.leader, known.replicas):
+    if live.replicas and set(live.replicas) != set(known.replicas):
+        yield Drift(
+            DriftKind.REASSIGNED,
+            f"log {name}: expected replicas on nodes {_nodes(known.replicas)}, found "
+            f"{_nodes(live.replicas)}: it was reassigned, or is being, {when}",
+            log=name,
+        )
+    if live.leader is not None and live.leader != known.leader:
         yield Drift(
             DriftKind.LEADER_MOVED,
-            f"log {name}: expected leader {known.leader} of replicas {_nodes(known.replicas)}, found "
-            f"{live.leader} of {_nodes(live.replicas)}: it moved {when}",
+            f"log {name}: expected leader {known.leader}, found {live.leader} of replicas "
+            f"{_nodes(live.replicas)}: it moved {when}",
             log=name,
         )
     begins = max(known.log_start, known.let_go)
@@ -83,15 +162,50 @@ def _of_log(name: str, known: KnownLog, live: LivePartition, before_ms: int, now
             end_offset=live.log_start,
         )
     if live.high_watermark is not None and live.high_watermark < known.high_watermark:
+        yield _cut(
+            name,
+            (live.high_watermark, known.high_watermark),
+            f"found up to {live.high_watermark} by leader {live.leader}: records were lost {when}, as by an "
+            "unclean election",
+        )
+
+
+def _by_epochs(
+    name: str, known: KnownLog, live: LivePartition, epochs: tuple[LeaderEpoch, ...] | str, when: str
+) -> Iterator[Drift]:
+    """Yield where a later leader took records below the end that all replicas had before it led."""
+    if live.topic_id is None or str(live.topic_id) != known.topic_id:
+        return
+    if isinstance(epochs, str):
         yield Drift(
             DriftKind.RECORDS_CUT,
-            f"log {name}: expected its replicas to have records up to offset {known.high_watermark}, found "
-            f"up to {live.high_watermark} by leader {live.leader}: records were lost {when}, as by an "
-            "unclean election. Nothing of the log is deleted unless its leader still has what is archived.",
+            f"log {name}: expected its leaders' epochs, found that they can't be read: {epochs}. Whether it "
+            f"lost records as its leader changed {when} is unknown, and nothing of it is deleted unless its "
+            "leader still has what is archived.",
             log=name,
-            start_offset=live.high_watermark,
-            end_offset=known.high_watermark,
         )
+        return
+    if known.leader_epoch < 0 or (live.high_watermark or 0) < known.high_watermark:
+        return
+    later = [one for one in epochs if one.epoch > known.leader_epoch]
+    if later and later[0].start_offset < known.high_watermark:
+        yield _cut(
+            name,
+            (later[0].start_offset, known.high_watermark),
+            f"found that the leader of epoch {later[0].epoch} took others from offset "
+            f"{later[0].start_offset} on: records were lost {when}, by an unclean election",
+        )
+
+
+def _cut(name: str, lost: tuple[int, int], found: str) -> Drift:
+    return Drift(
+        DriftKind.RECORDS_CUT,
+        f"log {name}: expected its replicas to have their records up to offset {lost[1]}, {found}. Nothing "
+        "of the log is deleted unless its leader still has what is archived.",
+        log=name,
+        start_offset=lost[0],
+        end_offset=lost[1],
+    )
 
 
 def _nodes(replicas: tuple[int, ...]) -> str:
@@ -99,7 +213,7 @@ def _nodes(replicas: tuple[int, ...]) -> str:
 
 
 def as_found(
-    state: HoldState, settings: FoundSettings, logs: Mapping[str, LivePartition], here: Collection[str]
+    state: HoldState, logs: FoundLogs, settings: FoundSettings, others: Sequence[HoldState] = ()
 ) -> HoldState:
     """Return the state that goes on from what is found, once its drift is recorded.
 
@@ -109,12 +223,16 @@ def as_found(
     replaced = {
         name.rpartition("-")[0]
         for name, known in state.logs.items()
-        if (live := logs.get(name)) and live.topic_id is not None and str(live.topic_id) != known.topic_id
+        if (live := logs.told.get(name))
+        and live.topic_id is not None
+        and str(live.topic_id) != known.topic_id
     }
     kept = []
     for held in state.settings:
         found = settings.get(held.topic, {}).get(held.key)
-        if held.topic in replaced or (found is not None and not held.is_ours(found)):
+        if held.topic in replaced:
+            continue
+        if found is not None and not (held.is_ours(found) or set_by_another(others, held, found)):
             continue
         if found is not None and not held.is_set and found.value == held.ours[-1] and found.is_own:
             held = replace(held, ours=held.ours[-1:], is_set=True)
@@ -122,7 +240,8 @@ def as_found(
     remembered = {
         name: known
         for name, known in state.logs.items()
-        if name in here and name.rpartition("-")[0] not in replaced
+        if name.rpartition("-")[0] not in replaced
+        if name in logs.here or logs.may_be_in_failed(name, known)
     }
     return replace(state, settings=tuple(kept), logs=remembered)
 

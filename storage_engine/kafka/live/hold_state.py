@@ -40,6 +40,7 @@ class HeldSetting:
     :param ours: values that it may have if nobody else changed it; the last one is what it is to have.
     :param is_set: the cluster said so. Otherwise it may still be as it was.
     :param counts_from_ms: from when on it holds for sure: brokers apply a change later than they show it.
+    :param is_left: we need it no more; it is put back once no other store of the journal needs it either.
     """
 
     topic: str
@@ -49,10 +50,28 @@ class HeldSetting:
     ours: tuple[int, ...]
     is_set: bool
     counts_from_ms: int
+    is_left: bool = False
+
+    def has_set(self, found: TopicSetting) -> bool:
+        """Return whether a value is one that we have set, or are about to."""
+        return found.is_own and found.value in self.ours
 
     def is_ours(self, found: TopicSetting) -> bool:
         """Return whether nobody but us has changed the setting."""
-        return (found.is_own and found.value in self.ours) or (not self.is_set and found == self.original)
+        return self.has_set(found) or (not self.is_set and found == self.original)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """How far a log was written at one moment.
+
+    :param base_offset: of its active segment.
+    :param size_bytes: of that segment.
+    """
+
+    at_ms: int
+    base_offset: int
+    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +79,8 @@ class KnownLog:
     """A held log when it was last looked at. The offsets are its leader's.
 
     :param let_go: up to where we have released it, or are about to; -1: not at all.
+    :param unproven: ranges of offsets that no lake proved, where its broker deletes by its own rules.
+    :param written: how far it was written, for how fast it grows; None: not known.
     """
 
     topic_id: str
@@ -69,6 +90,8 @@ class KnownLog:
     log_start: int
     high_watermark: int
     let_go: int = -1
+    unproven: tuple[tuple[int, int], ...] = ()
+    written: Written | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +104,10 @@ class HoldState:
     looked_at_ms: int = 0
     settings: tuple[HeldSetting, ...] = ()
     logs: Mapping[str, KnownLog] = field(default_factory=dict)
+
+    def has_settings(self, topic: str) -> bool:
+        """Return whether we did anything to a topic's settings."""
+        return any(one.topic == topic for one in self.settings)
 
     def setting(self, topic: str, key: str) -> HeldSetting | None:
         """Return what we did to a setting; None: nothing."""

@@ -4,7 +4,7 @@ rest. Held and deleted from where its settings say that we delete.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -12,8 +12,8 @@ from storage_engine import durable
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.kafka.file_names import METADATA_TOPIC
-from storage_engine.kafka.layout import Node
-from storage_engine.kafka.live import hold, release
+from storage_engine.kafka.layout import Node, read_what_is_left
+from storage_engine.kafka.live import due_hold, hold, release
 from storage_engine.kafka.live.client import Cluster
 from storage_engine.kafka.live.hold_state import load_state
 from storage_engine.kafka.live.observe import observe
@@ -64,18 +64,24 @@ class LiveKafkaStore(KafkaStore):
         return replace(KafkaStore.snapshot(self, now_ms), crashed=False)
 
     def look(self, now_ms: int) -> SeenNode:
-        """Look at the node's logs; what a snapshot was made of stays."""
-        return self._look(now_ms)
+        """Look at the node's logs to hold them; what a snapshot was made of stays.
+
+        A directory that has failed keeps the others' from being held as little as it keeps their broker.
+        """
+        return self._look(now_ms, lambda at_ms: self._with_live(read_what_is_left(self.root), at_ms))
 
     @property
     def _is_ours(self) -> bool:
         return self.live.deletes == WE_DELETE
 
     def renew_hold(self, now_ms: int) -> HoldStatus:
-        return hold.renew(self, now_ms) if self._is_ours else _LEFT_TO_ITS_BROKER
+        return hold.renew(self, now_ms) if self._is_ours else due_hold.described(load_state(self.memory))
+
+    def hold_due(self, proven: Collection[SegmentId], margin_ms: int, now_ms: int) -> HoldStatus:
+        return due_hold.hold_due(self, proven, margin_ms, now_ms)
 
     def hold_status(self, now_ms: int) -> HoldStatus:
-        return hold.look(self, now_ms) if self._is_ours else _LEFT_TO_ITS_BROKER
+        return hold.look(self, now_ms) if self._is_ours else due_hold.described(load_state(self.memory))
 
     def end_hold(self, now_ms: int) -> HoldStatus:
         return hold.end_hold(self, now_ms)
@@ -86,6 +92,8 @@ class LiveKafkaStore(KafkaStore):
 
         :raises GateRefusedError: it can't be had, or its broker deletes by its own rules.
         """
+        if not self._is_ours:
+            raise GateRefusedError(f"{self.root}: {_LEFT_TO_ITS_BROKER}. Nothing was changed.")
         status = self.renew_hold(clock_ms())
         if not status.held:
             raise GateRefusedError("; ".join(status.notices))
@@ -95,7 +103,7 @@ class LiveKafkaStore(KafkaStore):
         self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
     ) -> None:
         if not self._is_ours:
-            raise GateRefusedError(f"{self.root}: {_LEFT_TO_ITS_BROKER.notices[0]}. Nothing was deleted.")
+            raise GateRefusedError(f"{self.root}: {_LEFT_TO_ITS_BROKER}. Nothing was deleted.")
         release.delete_segments(self, segments, meanwhile)
 
     def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
@@ -121,15 +129,16 @@ class LiveKafkaStore(KafkaStore):
         return release.below_start(self, segments)
 
     def read_node(self, now_ms: int) -> Node:
-        node = read_live_node(KafkaStore.read_node(self, now_ms), self.asked, now_ms)
+        return self._with_live(KafkaStore.read_node(self, now_ms), now_ms)
+
+    def _with_live(self, files: Node, now_ms: int) -> Node:
+        node = read_live_node(files, self.asked, now_ms)
         if not self._is_ours:
             return node
         return from_their_starts(with_first_settings(node, load_state(self.memory)))
 
 
-_LEFT_TO_ITS_BROKER = HoldStatus(
-    held=False, notices=("its broker deletes by its own rules, so nothing is held or deleted by us",)
-)
+_LEFT_TO_ITS_BROKER = "its broker deletes by its own rules, so nothing is deleted by us"
 
 
 def open_live(settings: StoreSettings, live: LiveBroker, memory: HoldMemory | None = None) -> LiveKafkaStore:

@@ -68,18 +68,28 @@ def protects(key: str, value: int, logs: Collection[LogAge], now_ms: int, for_ms
 
 
 def raised(
-    topic: TopicAge, state: HoldState, now_ms: int, kept_ms: int, *, strict: bool, interval_ms: int
+    topic: TopicAge,
+    state: HoldState,
+    now_ms: int,
+    kept_ms: int,
+    *,
+    strict: bool,
+    interval_ms: int,
+    first_margin_ms: int | None = None,
 ) -> Iterator[HeldSetting]:
     """Yield the settings of a topic that have to be raised, with what they become.
 
     :param kept_ms: for how long nothing may expire.
     :param interval_ms: after which brokers work by a change.
+    :param first_margin_ms: one that isn't ours yet is raised where it keeps records for less; None: for less
+        than half of ``kept_ms``, as ours are.
     """
     for key in HELD_SETTINGS:
         found, known = topic.settings[key], state.setting(topic.topic, key)
         if found.value == UNLIMITED:
             continue
-        if not strict and protects(key, found.value, topic.logs, now_ms, kept_ms // 2):
+        margin_ms = kept_ms // 2 if known is not None or first_margin_ms is None else first_margin_ms
+        if not strict and protects(key, found.value, topic.logs, now_ms, margin_ms):
             continue
         to = UNLIMITED if strict else max(needed(key, topic.logs, now_ms, kept_ms), found.value + 1)
         safe = protects(key, found.value, topic.logs, now_ms, 2 * interval_ms)

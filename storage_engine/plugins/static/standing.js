@@ -37,6 +37,7 @@ function list(all, none, line) {
 function hold(row, nowMs) {
   if (!row) return h("span", { class: "dim" }, t("hold_none"));
   const seen = t("sampled", { when: away(row.at_ms, nowMs) });
+  if (row.described) return h("span", null, `${row.described} · ${seen}`);
   if (!row.held) return h("span", { class: "with-icon" }, stateIcon("warning"), `${t("hold_ended")} · ${seen}`);
   const until = row.ends_at_ms === null ? t("hold_on") : t("hold_until", { when: moment(row.ends_at_ms) });
   return h("span", { class: "with-icon" }, stateIcon("ok"), `${until} · ${seen}`);

@@ -304,7 +304,7 @@ def _look(
     found += clock_findings(segments, said.newest_message_ms, known.last_sample_ms, now_ms, known.jumped_ms)
     found += [*space_findings(figures), *retention_findings(figures, said.age_setting)]
     found += minimum_findings(figures, store.policy.minimum_retention_hours)
-    if store.cleans_up:
+    if store.cleans_up or store.is_live:
         found += [*consumer_findings(figures), *hold_findings(figures.hold)]
     found += pending_findings(figures)
     return _Looked(figures, stamp, data_paths, due)

@@ -102,6 +102,9 @@ def hold_findings(hold: HoldStatus | None) -> Iterator[Finding]:
         return
     for one in hold.disturbances:
         yield Finding(Severity.WARNING, "drift", one.detail.removesuffix("."))
+    if hold.left_to_broker:
+        yield Finding(Severity.NOTE, "hold", f"its broker deletes by its own rules; {hold.described}")
+        return
     if hold.held:
         for notice in hold.notices:
             yield Finding(Severity.NOTE, "hold", notice.removesuffix("."))

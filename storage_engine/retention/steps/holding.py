@@ -16,7 +16,9 @@ from storage_engine.model.hold import HoldStatus
 from storage_engine.model.jsonable import from_jsonable
 from storage_engine.retention.steps.archiving import begin_background_run
 from storage_engine.retention.steps.context import AnyStore, Context, open_context
+from storage_engine.retention.steps.holding_due import hold_what_is_due
 from storage_engine.retention.steps.recording_drift import alarms_of, record_hold_drift
+from storage_engine.retention.steps.sealed import MeasuredLag
 from storage_engine.retention.steps.shield_removal import make_removable, remove_all
 from storage_engine.retention.steps.unproven import may_go_unproven
 
@@ -35,10 +37,19 @@ class HoldResult:
     status: HoldStatus
 
 
-def hold(store: AnyStore, now_ms: int | None = None, *, run_key: str | None = None) -> HoldResult:
+def hold(
+    store: AnyStore,
+    now_ms: int | None = None,
+    *,
+    run_key: str | None = None,
+    measured: MeasuredLag | None = None,
+) -> HoldResult:
     """Begin or renew the hold on a store whose broker runs on.
 
+    Where that broker deletes by its own rules, only what goes soon though no lake has it is held.
+
     :param now_ms: the moment to decide for; None: this machine's clock.
+    :param measured: what lakes prove, for a store that is left to its broker; None: they are asked.
     :param run_key: the run that records the hold's status, and is begun if it isn't yet; None: only
         drift is recorded, under a run of its own.
     :raises GateRefusedError: the store can't be held; says why, and the remedy.
@@ -47,10 +58,10 @@ def hold(store: AnyStore, now_ms: int | None = None, *, run_key: str | None = No
     context = open_context(store)
     now_ms = clock_ms() if now_ms is None else now_ms
     if run_key is None:
-        return _result(context, *_renew(context, None, now_ms))
+        return _result(context, *_renew(context, None, now_ms, measured))
     run = begin_background_run(context, run_key)
     with context.errors(run, Step.HOLD):
-        return _result(context, *_renewed(context, run, now_ms))
+        return _result(context, *_renewed(context, run, now_ms, measured))
 
 
 def unmanage(store: AnyStore, now_ms: int | None = None) -> HoldResult:
@@ -102,15 +113,19 @@ def recorded_hold(context: Context, run: Run) -> HoldStatus | None:
     return replace(found[-1], disturbances=tuple(disturbances))
 
 
-def _renewed(context: Context, run: Run, now_ms: int) -> tuple[HoldStatus, bool]:
+def _renewed(
+    context: Context, run: Run, now_ms: int, measured: MeasuredLag | None = None
+) -> tuple[HoldStatus, bool]:
     started_ns = time.monotonic_ns()
-    status, renewed = _renew(context, run, now_ms)
+    status, renewed = _renew(context, run, now_ms, measured)
     if context.broker.is_live:
         context.save(run, Step.HOLD, status, started_ns)
     return status, renewed
 
 
-def _renew(context: Context, run: Run | None, now_ms: int) -> tuple[HoldStatus, bool]:
+def _renew(
+    context: Context, run: Run | None, now_ms: int, measured: MeasuredLag | None
+) -> tuple[HoldStatus, bool]:
     """The hold's state, and whether it was renewed for it."""
     if not context.broker.is_live:
         return context.broker.renew_hold(now_ms), False
@@ -120,7 +135,10 @@ def _renew(context: Context, run: Run | None, now_ms: int) -> tuple[HoldStatus, 
     try:
         # Two of our processes must not change the same files and settings at a time.
         with context.journal.lease(context.record.store_id):
-            status = context.broker.renew_hold(now_ms)
+            if context.store.cleans_up:
+                status = context.broker.renew_hold(now_ms)
+            else:
+                status = hold_what_is_due(context, measured, now_ms)
             record_hold_drift(context, status, run)
             return replace(status, disturbances=(*done, *status.disturbances)), True
     except StoreBusyError as error:

@@ -18,6 +18,7 @@ from storage_engine.retention.diagnosis.doctor import findings_of
 from storage_engine.retention.group_lag import measure_groups
 from storage_engine.retention.steps.context import AnyStore, Context, managed_of, open_context
 from storage_engine.retention.steps.holding import hold
+from storage_engine.retention.steps.holding_due import due_alarms
 from storage_engine.retention.steps.recording_drift import alarms_of
 from storage_engine.retention.steps.recording_for_pages import found_for_pages
 from storage_engine.retention.steps.sealed import MeasuredLag, measure_lag
@@ -77,12 +78,32 @@ def monitor(store: AnyStore, run_key: str) -> MonitorResult:
                 alarms += [f"the store isn't held: {notice}" for notice in status.notices]
     alarms += _shield_alarms(context)
     measured, behind = _archive_lag(context, sensed.sensed_at_ms)
-    alarms += [*behind, *_expiry_alarms(context, measured)]
+    alarms += behind
+    if managed.is_live and not managed.cleans_up:
+        status, said = _hold_due(context, run_key, measured)
+        alarms += said
+    if status is None:
+        alarms += _expiry_alarms(context, measured)
     archive_lag = None if measured is None else measured.lag
     lags, lag_error = _lags(context)
     result = MonitorResult(status, sensed, tuple(dict.fromkeys(alarms)), lag_error, archive_lag)
     _save(context, result, lags, measured)
     return result
+
+
+def _hold_due(
+    context: Context, run_key: str, measured: MeasuredLag | None
+) -> tuple[HoldStatus | None, tuple[str, ...]]:
+    """Hold what a broker that is left to its own rules would delete soon, and return what a person must know:
+    what of it can't be held, and what went.
+
+    :return: None in place of the status where it isn't known.
+    """
+    try:
+        status = hold(context, run_key=run_key, measured=measured).status
+    except (StorageEngineError, OSError) as error:
+        return None, (f"what goes soon can't be held: {error}",)
+    return status, (*alarms_of(context, status), *due_alarms(status.due, clock_ms()))
 
 
 def _archive_lag(context: Context, sensed_at_ms: int) -> tuple[MeasuredLag | None, tuple[str, ...]]:
@@ -130,7 +151,7 @@ def _save(
         "notices": result.sensed.notices,
         "causes": [trigger.cause for trigger in result.sensed.triggers],
         "crashed": result.sensed.crashed,
-        "held": result.hold.held if result.hold else None,
+        "held": result.hold.held if result.hold and not result.hold.left_to_broker else None,
         "hold_notices": result.hold.notices if result.hold else (),
         "progress": result.sensed.progress,
         "lag_error": result.lag_error,

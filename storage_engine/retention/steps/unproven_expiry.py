@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from storage_engine.model.course import DAY_MS
 from storage_engine.model.diagnosis import named_in_short
 from storage_engine.retention.broker_answers import ask
 from storage_engine.retention.steps.context import Context
+from storage_engine.retention.steps.holding_due import HOUR_MS
 from storage_engine.retention.steps.sealed import MeasuredLag
 from storage_engine.wording import bytes_text, count_text, time_text
 
 
 def expiry_alarms(context: Context, measured: MeasuredLag, now_ms: int) -> tuple[str, ...]:
-    """Say which segments go within a day, and are proven in no lake.
+    """Say which segments go within the policy's margin, and are proven in no lake.
 
     What may not be archived by now counts, too, as for an open transaction: it goes all the same.
 
     :raises OSError: a file can't be read.
     """
-    snapshot = measured.snapshot
+    snapshot, until_ms = measured.snapshot, now_ms + context.store.policy.archive_margin_hours * HOUR_MS
     moments = ask(
         context.store.broker, "tell when it deletes", lambda: context.broker.deletes_at_ms(snapshot, now_ms)
     )
@@ -29,7 +29,7 @@ def expiry_alarms(context: Context, measured: MeasuredLag, now_ms: int) -> tuple
         if segment.id not in proven
         and segment.facts.size_bytes
         and (at_ms := moments.get(segment.id)) is not None
-        and at_ms <= now_ms + DAY_MS
+        and at_ms <= until_ms
     }
     if not going:
         return ()

@@ -148,6 +148,9 @@ class HoldMemories:
             saved = with_fenced_since(saved, local)
         return to_jsonable(saved)  # type: ignore[no-any-return]
 
+    def of_others(self) -> Sequence[Mapping[str, Any]]:
+        return self.journal.of_others()
+
     def record_drift(self, found: Sequence[Drift]) -> None:
         self.journal.record_drift(found)
 

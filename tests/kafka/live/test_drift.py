@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from storage_engine.kafka.live.drift import all_drift, as_found, known_log
+from storage_engine.kafka.checkpoints import LeaderEpoch
+from storage_engine.kafka.live.drift import FoundLogs, all_drift, as_found, known_log
 from storage_engine.kafka.live.hold_state import (
     RETENTION_MS,
     HeldSetting,
@@ -28,10 +29,22 @@ OURS = TopicSetting(9, is_own=True)
 
 
 def drift(
-    live: LivePartition | None = LIVE, setting: TopicSetting | None = OURS, state: HoldState = STATE
+    live: LivePartition | None = LIVE,
+    setting: TopicSetting | None = OURS,
+    state: HoldState = STATE,
+    others: tuple[HoldState, ...] = (),
+    epochs: tuple[LeaderEpoch, ...] | str = (),
 ) -> list[Drift]:
     settings = {} if setting is None else {"orders": {RETENTION_MS: setting}}
-    return list(all_drift(state, settings, {} if live is None else {LOG: live}, {LOG}, 2_000_000))
+    logs = FoundLogs({} if live is None else {LOG: live}, {LOG}, epochs={LOG: epochs})
+    return list(all_drift(state, logs, settings, 2_000_000, others))
+
+
+def gone(live: LivePartition | None, failed: dict[str, str] | None = None) -> list[Drift]:
+    """Drift of a log that the node, 1, has no directory of any more."""
+    elsewhere = {} if live is None else {LOG: live}
+    logs = FoundLogs({}, set(), elsewhere, failed=failed or {}, node_id=1)
+    return list(all_drift(STATE, logs, {}, 2_000_000))
 
 
 def test_as_it_was_left_is_no_drift() -> None:
@@ -64,8 +77,8 @@ def test_a_setting_that_may_not_have_been_set_yet_is_nobodys() -> None:
     ("change", "kind", "said"),
     [
         ({"topic_id": uuid.UUID(int=8)}, DriftKind.TOPIC_REPLACED, "was deleted and made again"),
-        ({"leader": 2}, DriftKind.LEADER_MOVED, "found 2 of 1, 2"),
-        ({"replicas": (1, 3)}, DriftKind.LEADER_MOVED, "found 1 of 1, 3"),
+        ({"leader": 2}, DriftKind.LEADER_MOVED, "found 2 of replicas 1, 2"),
+        ({"replicas": (1, 3)}, DriftKind.REASSIGNED, "found 1, 3: it was reassigned"),
         ({"log_start": 150}, DriftKind.SEGMENT_GONE, "records of offsets [100, 150) went"),
         ({"high_watermark": 450}, DriftKind.RECORDS_CUT, "found up to 450"),
     ],
@@ -85,21 +98,88 @@ def test_what_we_let_go_is_our_doing_and_no_more() -> None:
 
 
 def test_a_log_that_is_not_here_any_more_is_named_once() -> None:
-    (one,) = all_drift(STATE, {}, {}, set(), 2_000_000)
+    (one,) = gone(None)
     assert one.kind is DriftKind.TOPIC_REPLACED
-    assert as_found(STATE, {}, {}, set()).logs == {}
+    assert as_found(STATE, FoundLogs({}, set()), {}).logs == {}
+
+
+def test_why_a_log_is_not_here_any_more_is_told_by_the_cluster() -> None:
+    (one,) = gone(replace(LIVE, replicas=(2, 3)))
+    assert (one.kind, one.log) == (DriftKind.REASSIGNED, LOG)
+    assert "its replicas are on nodes 2, 3, and were on 1, 2" in one.detail
+    (one,) = gone(replace(LIVE, topic_id=uuid.UUID(int=8)))
+    assert one.kind is DriftKind.TOPIC_REPLACED
+    assert "made again" in one.detail
+    (one,) = gone(LivePartition(refused=("topic: no such topic",)))
+    assert one.kind is DriftKind.TOPIC_REPLACED
+    assert "the cluster says: topic: no such topic" in one.detail
+    # The cluster counts on a replica here, so that the topic is there, and the disk isn't.
+    (one,) = gone(LIVE)
+    assert one.kind is DriftKind.DIRECTORY_FAILED
+    assert "which has a replica of it by the cluster's word" in one.detail
+
+
+def test_what_lies_in_a_failed_directory_is_unknown_and_remembered() -> None:
+    failed = {"/disk2": "Input/output error"}
+    for live in (LIVE, None, LivePartition()):
+        (one,) = gone(live, failed)
+        assert one.kind is DriftKind.DIRECTORY_FAILED
+        assert "/disk2" in one.detail
+        elsewhere = {} if live is None else {LOG: live}
+        found = FoundLogs({}, set(), elsewhere, failed=failed, node_id=1)
+        assert as_found(STATE, found, {}) == STATE
+    # What moved away isn't in it.
+    kinds = [one.kind for one in gone(replace(LIVE, replicas=(2, 3)), failed)]
+    assert kinds == [DriftKind.DIRECTORY_FAILED, DriftKind.REASSIGNED]
+
+
+def test_a_later_leader_that_took_others_records_below_the_known_end_is_an_unclean_election() -> None:
+    later = replace(LIVE, leader_epoch=6, high_watermark=700)
+    clean = (LeaderEpoch(2, 0), LeaderEpoch(4, 300), LeaderEpoch(6, 500))
+    assert drift(later, epochs=clean) == []
+    (one,) = drift(later, epochs=(*clean[:2], LeaderEpoch(6, 480)))
+    assert (one.kind, one.start_offset, one.end_offset) == (DriftKind.RECORDS_CUT, 480, 500)
+    assert "the leader of epoch 6 took others from offset 480 on" in one.detail
+    # Its own epoch began below that end, of course.
+    assert drift(later, epochs=(LeaderEpoch(4, 480), LeaderEpoch(6, 500))) == []
+    (one,) = drift(later, epochs="no such file")
+    assert "is unknown" in one.detail
+    # A known end that isn't reached says more.
+    (one,) = drift(replace(later, high_watermark=490), epochs=(*clean[:2], LeaderEpoch(6, 480)))
+    assert one.start_offset == 490
+
+
+def test_what_another_store_of_the_journal_did_is_no_drift() -> None:
+    other = HoldState(
+        1_500_000,
+        (replace(HELD, ours=(12,)),),
+        {LOG: replace(KNOWN, let_go=180)},
+    )
+    assert drift(setting=TopicSetting(12, is_own=True), others=(other,)) == []
+    assert len(drift(setting=TopicSetting(12, is_own=False), others=(other,))) == 1
+    assert drift(replace(LIVE, log_start=180), others=(other,)) == []
+    (one,) = drift(replace(LIVE, log_start=190), others=(other,))
+    assert (one.start_offset, one.end_offset) == (180, 190)
+    # Of another topic of that name it tells nothing.
+    strange = replace(other, logs={LOG: replace(KNOWN, topic_id="other", let_go=180)})
+    assert len(drift(replace(LIVE, log_start=180), others=(strange,))) == 1
+    # The setting is still ours to put back.
+    logs = FoundLogs({LOG: LIVE}, {LOG})
+    theirs = {"orders": {RETENTION_MS: TopicSetting(12, is_own=True)}}
+    assert as_found(STATE, logs, theirs, (other,)).settings == (HELD,)
 
 
 def test_what_is_found_goes_on_and_what_others_set_is_theirs() -> None:
     theirs = {"orders": {RETENTION_MS: TopicSetting(6, is_own=True)}}
-    assert as_found(STATE, theirs, {LOG: LIVE}, {LOG}).settings == ()
+    logs = FoundLogs({LOG: LIVE}, {LOG})
+    assert as_found(STATE, logs, theirs).settings == ()
     unset = replace(STATE, settings=(replace(HELD, ours=(7, 9), is_set=False),))
-    (kept,) = as_found(unset, {"orders": {RETENTION_MS: OURS}}, {LOG: LIVE}, {LOG}).settings
+    (kept,) = as_found(unset, logs, {"orders": {RETENTION_MS: OURS}}).settings
     assert (kept.is_set, kept.ours) == (True, (9,))
     # Of a topic that isn't answered nothing is forgotten.
-    assert as_found(STATE, {}, {}, {LOG}) == STATE
+    assert as_found(STATE, FoundLogs({}, {LOG}), {}) == STATE
     other = replace(LIVE, topic_id=uuid.UUID(int=8))
-    assert as_found(STATE, {}, {LOG: other}, {LOG}) == HoldState(1_000_000)
+    assert as_found(STATE, FoundLogs({LOG: other}, {LOG}), {}) == HoldState(1_000_000)
 
 
 def test_a_log_is_remembered_only_as_far_as_all_of_it_is_known() -> None:

@@ -1,0 +1,136 @@
+"""What of a node's logs no lake proves, when its broker's rules take it, and what went without a proof."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from storage_engine.kafka.live.expiry import expiry, growth, kept_span_ms, written
+from storage_engine.kafka.live.hold_state import HoldState, KnownLog, Written
+from storage_engine.kafka.live.overlay import with_first_settings
+from storage_engine.kafka.plan import SeenLog, log_facts
+from storage_engine.kafka.rules import RetentionSettings
+from storage_engine.kafka.store import SeenNode
+from storage_engine.kafka.topic_settings import read_topic_settings
+from storage_engine.model.hold import Drift, DriftKind
+from storage_engine.model.store import Segment, SegmentId
+
+Ranges = tuple[tuple[int, int], ...]
+"""Of offsets, each [first, end)."""
+
+
+@dataclass(frozen=True, slots=True)
+class DueLog:
+    """What of a log no lake proves.
+
+    :param unproven: its segments that hold records and that no lake proves, the active one too.
+    :param at_ms: when the rules take each, by its base offset; None: never, or not known.
+    :param span_ms: for how long the rules keep a record; None: for ever, or it isn't known.
+    :param unknown_size: retention.bytes takes some of them, and nobody knows when.
+    :param written: how far it is written, for how fast it grows at the next look.
+    """
+
+    topic: str
+    unproven: tuple[Segment, ...]
+    at_ms: Mapping[int, int | None]
+    span_ms: float | None
+    unknown_size: bool
+    written: Written | None
+
+    def going(self, now_ms: int, margin_ms: float, times: float = 1) -> tuple[Segment, ...]:
+        """Return what of it goes within a margin, of which half of what it is kept for is enough.
+
+        :param times: so many margins.
+        """
+        until_ms = now_ms + times * (margin_ms if self.span_ms is None else min(margin_ms, self.span_ms / 2))
+        moments = [(one, self.at_ms.get(one.base_offset)) for one in self.unproven]
+        return tuple(one for one, at_ms in moments if at_ms is not None and at_ms <= until_ms)
+
+    @property
+    def ranges(self) -> Ranges:
+        """Return the offsets of what is unproven."""
+        return joined((one.base_offset, one.end_offset) for one in self.unproven)
+
+
+def due_logs(
+    seen: SeenNode, state: HoldState, proven: Collection[SegmentId], now_ms: int
+) -> Mapping[str, DueLog]:
+    """Return what of each log isn't proven, by its name; logs whose settings aren't known are left out.
+
+    When it goes is told by the settings that topics had before they were held.
+
+    :raises OSError: a file can't be read.
+    """
+    settings = read_topic_settings(with_first_settings(seen.node, state))
+    found: dict[str, DueLog] = {}
+    for name, one in seen.known.items():
+        kept = settings.of(one.log.name.topic)
+        if isinstance(kept, str) or kept.compact or kept.remote:
+            continue
+        # Of a log that its running broker deletes from just now, the next look knows what is left.
+        with suppress(FileNotFoundError):
+            found[name] = _due_log(one, kept, proven, state.logs.get(name), now_ms)
+    return found
+
+
+def _due_log(
+    one: SeenLog,
+    settings: RetentionSettings,
+    proven: Collection[SegmentId],
+    known: KnownLog | None,
+    now_ms: int,
+) -> DueLog:
+    # Above the high watermark, too, as that rises.
+    whole = replace(one, directory=replace(one.directory, high_watermarks={one.seen.name: one.end.offset}))
+    facts = log_facts(whole, settings, now_ms, until_kept=False)
+    bytes_per_ms = growth(facts.segments, known, now_ms)
+    at_ms = expiry(facts, settings, now_ms, bytes_per_ms)
+    unproven = tuple(
+        segment
+        for segment in one.seen.segments
+        if segment.id not in proven and segment.facts.size_bytes and segment.end_offset > one.start_offset
+    )
+    unknown = settings.delete and settings.kept_bytes >= 0 and bytes_per_ms is None
+    return DueLog(
+        one.log.name.topic,
+        unproven,
+        at_ms,
+        kept_span_ms(settings, bytes_per_ms),
+        unknown and any(at_ms.get(segment.base_offset) != now_ms for segment in unproven),
+        written(facts.segments, known, now_ms),
+    )
+
+
+def joined(ranges: Iterator[tuple[int, int]]) -> Ranges:
+    """Return ranges in order, those that touch as one."""
+    found: list[tuple[int, int]] = []
+    for first, end in sorted(ranges):
+        if found and first <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        else:
+            found.append((first, end))
+    return tuple(found)
+
+
+def gone_unproven(drift: Sequence[Drift], state: HoldState) -> Iterator[Drift]:
+    """Yield drift of a node that is left to its broker: of what is gone only what no lake proved.
+
+    :param state: as it was before the look that found the drift.
+    """
+    for one in drift:
+        if one.kind is DriftKind.LEADER_MOVED:
+            continue
+        if one.kind is not DriftKind.SEGMENT_GONE:
+            yield one
+            continue
+        for first, end in state.logs[one.log].unproven:
+            lost = max(first, one.start_offset), min(end, one.end_offset)
+            if lost[0] < lost[1]:
+                yield replace(
+                    one,
+                    detail=f"log {one.log}: records of offsets [{lost[0]}, {lost[1]}) went by the broker's "
+                    "own rules, or by somebody's word, and no lake proved them at the last look.",
+                    start_offset=lost[0],
+                    end_offset=lost[1],
+                )

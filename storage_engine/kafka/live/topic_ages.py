@@ -1,0 +1,219 @@
+"""How old a node's topics are and how fast they grow, with their settings; and which can't be held.
+
+One look at the node's files and at what its cluster says. Changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from storage_engine.exceptions import BrokerRefusedError, StorageEngineError
+from storage_engine.kafka.checkpoints import LEADER_EPOCHS, LeaderEpoch, read_leader_epochs
+from storage_engine.kafka.file_names import partition_directory
+from storage_engine.kafka.layout import Node, PartitionLog
+from storage_engine.kafka.live.drift import FoundLogs, FoundSettings
+from storage_engine.kafka.live.findings import node_id_of
+from storage_engine.kafka.live.hold_state import KnownLog
+from storage_engine.kafka.live.needed_retention import LogAge, TopicAge, bearable_ms
+from storage_engine.kafka.live.observe import observe as observe_cluster
+from storage_engine.kafka.live.topic_configs import check_interval_ms, read_settings
+from storage_engine.kafka.live_facts import LivePartition
+from storage_engine.kafka.log_end import first_batch_ms, segment_facts
+from storage_engine.kafka.plan import SeenLog
+from storage_engine.kafka.rules import RetentionSettings
+from storage_engine.kafka.store import SeenNode
+from storage_engine.kafka.topic_settings import read_topic_settings
+from storage_engine.model.diagnosis import reason_of
+from storage_engine.model.store import DiskUsage
+from storage_engine.wording import duration_text
+
+if TYPE_CHECKING:
+    from storage_engine.kafka.live.live_store import LiveKafkaStore
+
+HOUR_MS: Final = 3_600_000
+_KEPT_FREE_PERCENT: Final = 10
+"""Of a disk: no hold fills it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """One look at a node and its cluster.
+
+    :param topics: that can be held.
+    :param of_logs: of them, and where remembered ones are.
+    :param unheld: why other topics can't be held, by topic.
+    :param interval_ms: after which brokers work by a change.
+    :param kept_ms: for how long nothing is to expire, as far as disks can bear it.
+    :param notices: what a person should know of that.
+    """
+
+    at_ms: int
+    topics: tuple[TopicAge, ...]
+    of_logs: FoundLogs
+    unheld: Mapping[str, str]
+    interval_ms: int
+    kept_ms: int
+    notices: tuple[str, ...]
+
+    @property
+    def settings(self) -> FoundSettings:
+        return {one.topic: one.settings for one in self.topics}
+
+
+def observe(
+    store: LiveKafkaStore,
+    now_ms: int,
+    *,
+    remembered: Mapping[str, KnownLog] = MappingProxyType({}),
+    seen: SeenNode | None = None,
+    topics: Collection[str] | None = None,
+    kept_from: Mapping[str, int] | None = None,
+) -> Observed:
+    """Look at a node's topics, and at what the cluster says of them.
+
+    :param remembered: logs by an earlier look.
+    :param seen: the node as it was found just now; None: it is looked at.
+    :param topics: that are wanted; None: all.
+    :param kept_from: by log, the base offset of the first segment that is to stay; None: all of each are.
+    :raises BrokerError: the cluster can't be asked.
+    """
+    seen = seen or store.look(now_ms)
+    node, live = seen.node, seen.node.live
+    partitions = {} if live is None else live.partitions
+    settings = read_topic_settings(node)
+    unheld: dict[str, str] = {}
+    by_topic: dict[str, list[SeenLog]] = {}
+    for one in seen.known.values():
+        topic = one.log.name.topic
+        if topics is not None and topic not in topics:
+            continue
+        why = _cannot_be_held(settings.of(topic), partitions.get(one.seen.name))
+        if why:
+            unheld[topic] = why
+        by_topic.setdefault(topic, []).append(one)
+    asked = [topic for topic in by_topic if topic not in unheld]
+    said = read_settings(store.asked, asked)
+    unheld |= {
+        topic: f"its settings aren't known: {answer.remark}"
+        for topic, answer in said.items()
+        if isinstance(answer, BrokerRefusedError)
+    }
+    properties = node.properties.values if node.properties is not None else {}
+    interval_ms = check_interval_ms(store.asked, node_id_of(node), properties)
+    wanted_ms = store.live.hold_hours * HOUR_MS
+    kept_ms, notices = bearable(seen, now_ms, wanted_ms)
+    ages: list[TopicAge] = []
+    logs: dict[str, LivePartition] = {}
+    for topic in asked:
+        answer = said.get(topic)
+        if topic in unheld or answer is None or isinstance(answer, BrokerRefusedError):
+            continue
+        kept = settings.of(topic)
+        assert isinstance(kept, RetentionSettings)
+        known = {one.seen.name: partitions[one.seen.name] for one in by_topic[topic]}
+        logs |= known
+        topic_id = next(iter(known.values())).topic_id
+        log_ages = tuple(
+            _age(log, len(known[one.seen.name].replicas), kept.segment_bytes, now_ms, wanted_ms)
+            for one in by_topic[topic]
+            if (log := _from(one.log, kept_from)).segments
+        )
+        ages.append(TopicAge(topic, str(topic_id), answer, log_ages))
+    of_logs = found_logs(store, node, logs, remembered, now_ms)
+    return Observed(now_ms, tuple(ages), of_logs, unheld, interval_ms, kept_ms, notices)
+
+
+def found_logs(
+    store: LiveKafkaStore,
+    node: Node,
+    told: Mapping[str, LivePartition],
+    remembered: Mapping[str, KnownLog],
+    now_ms: int,
+) -> FoundLogs:
+    """Find out what became of logs since they were remembered.
+
+    :param told: what the cluster tells of the node's logs.
+    :raises BrokerError: the cluster can't be asked.
+    """
+    here = {log.name.log: log for _, log in node.logs}
+    names = [partition_directory(name) for name in remembered if name not in here]
+    elsewhere = (
+        observe_cluster(store.asked, [name for name in names if name], now_ms).partitions if names else {}
+    )
+    epochs: dict[str, tuple[LeaderEpoch, ...] | str] = {}
+    for name, live in told.items():
+        known = remembered.get(name)
+        if known is None or live.leader_epoch is None or live.leader_epoch <= known.leader_epoch:
+            continue
+        try:
+            epochs[name] = read_leader_epochs(here[name].path / LEADER_EPOCHS)
+        except (StorageEngineError, OSError) as error:
+            epochs[name] = reason_of(error)
+    return FoundLogs(told, frozenset(here), elsewhere, epochs, node.failed, node_id_of(node))
+
+
+def _cannot_be_held(kept: RetentionSettings | str, live: LivePartition | None) -> str:
+    """Return why a topic can't be held; "": it can."""
+    if isinstance(kept, str):
+        return f"its settings aren't known: {kept}"
+    if kept.compact:
+        return "cleanup.policy has compact: the cleaner deletes of it by other rules"
+    if kept.remote:
+        return "remote storage has its segments"
+    if live is None or live.topic_id is None:
+        return "the cluster doesn't tell of it, or it is another topic by now"
+    return ""
+
+
+def _from(log: PartitionLog, kept_from: Mapping[str, int] | None) -> PartitionLog:
+    """Return a log without what comes before the first segment that is to stay."""
+    if kept_from is None:
+        return log
+    first = kept_from.get(log.name.log)
+    stays = () if first is None else tuple(one for one in log.segments if one.base_offset >= first)
+    return replace(log, segments=stays)
+
+
+def _age(log: PartitionLog, replicas: int, segment_bytes: int, now_ms: int, wanted_ms: int) -> LogAge:
+    segments = log.segments
+    ages = []
+    for files in segments:
+        # What its broker deletes just now, before it is held, has no age any more.
+        with suppress(FileNotFoundError):
+            ages.append(segment_facts(files, active=files is segments[-1]).largest_timestamp_ms)
+    # Another replica may have cut the same records into other segments, and its first one may be older.
+    with suppress(FileNotFoundError):
+        if replicas > 1 and (first_ms := first_batch_ms(segments[0])) is not None:
+            ages.append(first_ms)
+    since_ns = (now_ms - wanted_ms) * 1_000_000
+    grown = sum(files.log.size_bytes for files in segments if files.log.mtime_ns >= since_ns)
+    return LogAge(min(ages, default=None), log.size_bytes, grown, segment_bytes)
+
+
+def bearable(seen: SeenNode, now_ms: int, wanted_ms: int) -> tuple[int, tuple[str, ...]]:
+    """Return for how long disks can bear that nothing is deleted, and what to say of it."""
+    since_ns = (now_ms - wanted_ms) * 1_000_000
+    grown: dict[int | None, int] = {}
+    disks: dict[int | None, DiskUsage] = {}
+    for directory, log in seen.node.logs:
+        disk = DiskUsage.of(directory.path)
+        disks[disk.device] = disk
+        grown[disk.device] = grown.get(disk.device, 0) + sum(
+            files.log.size_bytes for files in log.segments if files.log.mtime_ns >= since_ns
+        )
+    rooms = []
+    for device, disk in disks.items():
+        if disk.total_bytes is None or disk.usable_bytes is None:
+            return wanted_ms, ("how full its disk is can't be told, so neither for how long it bears a hold",)
+        rooms.append((disk.usable_bytes - disk.total_bytes * _KEPT_FREE_PERCENT // 100, grown[device]))
+    found = bearable_ms(wanted_ms, rooms)
+    if found == wanted_ms:
+        return found, ()
+    return found, (
+        f"the hold lasts {duration_text(found)} and no longer, since its disk can't bear "
+        f"{duration_text(wanted_ms)}",
+    )

@@ -1,0 +1,73 @@
+"""Beside a broker that is left to its rules: hold what goes soon though no lake has it, or say what goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+from storage_engine.exceptions import StorageEngineError
+from storage_engine.model.hold import Drift, DueRange, HoldStatus
+from storage_engine.model.policy import ArchiveMode
+from storage_engine.model.store import SegmentId
+from storage_engine.model.validation import Where
+from storage_engine.retention.broker_answers import ask
+from storage_engine.retention.drift import GONE, gone_ranges
+from storage_engine.retention.hold_text import due_text
+from storage_engine.retention.steps.context import Context
+from storage_engine.retention.steps.sealed import MeasuredLag, measure_lag
+from storage_engine.wording import bytes_text, count_text
+
+HOUR_MS: Final = 3_600_000
+_MOST_ALARMS: Final = 20
+
+
+def hold_what_is_due(context: Context, measured: MeasuredLag | None, now_ms: int) -> HoldStatus:
+    """Hold what goes within the policy's margin and isn't proven; put back what is archived by now.
+
+    :param measured: what the lakes prove; None: they are asked.
+    :raises GateRefusedError: nothing can be held; says why, and the remedy.
+    :raises BrokerError: the broker can't be asked.
+    """
+    if context.store.policy.archive is ArchiveMode.OFF:
+        return HoldStatus(False, left_to_broker=True, described="nothing of it is archived (archive: off)")
+    proven, unknown = _proven(context, measured)
+    margin_ms = context.store.policy.archive_margin_hours * HOUR_MS
+    doing = "hold what goes soon"
+    status = ask(context.store.broker, doing, lambda: context.broker.hold_due(proven, margin_ms, now_ms))
+    unarchived = _unarchived(context, status.disturbances)
+    return replace(status, disturbances=unarchived, notices=(*status.notices, *unknown))
+
+
+def _proven(context: Context, measured: MeasuredLag | None) -> tuple[frozenset[SegmentId], tuple[str, ...]]:
+    """Return which segments lakes prove; where that can't be told, none."""
+    try:
+        measured = measured or measure_lag(context)
+    except (StorageEngineError, OSError) as error:
+        said = str(error).removesuffix(".")
+        return frozenset(), (f"what the lakes prove isn't known, so that nothing counts as proven: {said}",)
+    return measured.archivable - measured.unproven, measured.lag.notes
+
+
+def _unarchived(context: Context, found: Sequence[Drift]) -> tuple[Drift, ...]:
+    """Leave out what went and was archived since it was looked at last."""
+    rows = gone_ranges(context.journal, context.record, context.store, found)
+    return tuple(
+        one
+        for one in found
+        if one.kind not in GONE
+        or any(
+            row.where is not Where.ARCHIVED
+            for row in rows
+            if row.log == one.log and row.start_offset < one.end_offset and one.start_offset < row.end_offset
+        )
+    )
+
+
+def due_alarms(due: Sequence[DueRange], now_ms: int) -> Iterator[str]:
+    """Yield what goes though no lake has it, log by log; what goes first comes first."""
+    ordered = sorted(due, key=lambda one: one.at_ms)
+    yield from (due_text(one, now_ms) for one in ordered[:_MOST_ALARMS])
+    if more := ordered[_MOST_ALARMS:]:
+        size = bytes_text(sum(one.size_bytes for one in more))
+        yield f"the same of {count_text(len(more), 'more log')}, {size}: storage-engine hold lists them"
