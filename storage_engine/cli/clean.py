@@ -28,7 +28,7 @@ from storage_engine.model.plan import PlanRequest
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.validation import ValidationResult
 from storage_engine.retention.brokers import assumes_defaults, refuse_cleanup
-from storage_engine.retention.finishing import report_json
+from storage_engine.retention.finishing import FinishResult, report_json
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.preview import preview
 from storage_engine.retention.quarantine.undo import undone_before
@@ -97,11 +97,11 @@ def _dry_run(managed: ManagedStore, request: PlanRequest, as_json: bool) -> None
 
 
 def _run(managed: ManagedStore, run_key: str, request: PlanRequest, as_json: bool) -> int:
-    tell = _silent if as_json else _tell
+    tell = silent if as_json else tell_on_stderr
     # Bad input leaves no trace, not even a run; the plan looks at all of this once more.
     preview(managed, request)
     with opened(managed) as store:
-        cleanup = cycle.Cleanup(store, run_key, request, archive_with=_archive_with_progress)
+        cleanup = cycle.Cleanup(store, run_key, request, archive_with=archive_with_progress)
         undone = undone_before(store, run_key)
         if undone is not None:
             tell(
@@ -119,14 +119,14 @@ def _run(managed: ManagedStore, run_key: str, request: PlanRequest, as_json: boo
             f"{bytes_text(planned.delete_bytes)}; {planned.kept} to keep"
         )
         try:
-            _take_steps(cleanup, tell)
+            take_steps(cleanup, tell)
         except Exception:
             tell(f"stopped; the plan is {planned.digest}; the report: {cycle.report(cleanup).report_text}")
             raise
         return _end(cleanup, as_json)
 
 
-def _take_steps(cleanup: cycle.Cleanup, tell: Tell) -> None:
+def take_steps(cleanup: cycle.Cleanup, tell: Tell) -> None:
     """Take every step between plan and report, and say what each came to."""
     for step in cycle.CLEANUP[1:-1]:
         if step is cycle.validate:
@@ -146,23 +146,34 @@ def _end(cleanup: cycle.Cleanup, as_json: bool) -> int:
     finished = cycle.report(cleanup)
     report = build_report(cleanup.store, cleanup.run_key)
     if as_json:
-        error = {"type": LogsRefusedError.__name__, "message": finished.refused}
-        shown = {
-            "dry_run": False,
-            "assumes_defaults": assumes_defaults(managed_of(cleanup.store)),
-            "report": report_json(report),
-            "report_json": finished.report_json,
-        }
-        print_json("clean", {**shown, **({"error": error} if finished.refused else {})})
+        print_json("clean", report_shown(cleanup, report, finished))
     else:
-        say(report_text(report))
-        if finished.unchanged_since is not None:
-            say(f"Unchanged since {finished.unchanged_since}; its report is at:")
-        say(f"Report   {finished.report_json}")
-        say(f"Page     {Path(finished.report_json).with_name(PAGE)}")
+        print_report(report, finished)
         finished.raise_refused()
         _say_next(cleanup, report)
     return 0 if finished.ok else 1
+
+
+def report_shown(cleanup: cycle.Cleanup, report: Report, finished: FinishResult) -> dict[str, Any]:
+    """Return a run's report as plain values, with the error that it ends with, if it does."""
+    shown = {
+        "dry_run": False,
+        "assumes_defaults": assumes_defaults(managed_of(cleanup.store)),
+        "report": report_json(report),
+        "report_json": finished.report_json,
+    }
+    if not finished.refused:
+        return shown
+    return {**shown, "error": {"type": LogsRefusedError.__name__, "message": finished.refused}}
+
+
+def print_report(report: Report, finished: FinishResult) -> None:
+    """Print a run's report, and where it is."""
+    say(report_text(report))
+    if finished.unchanged_since is not None:
+        say(f"Unchanged since {finished.unchanged_since}; its report is at:")
+    say(f"Report   {finished.report_json}")
+    say(f"Page     {Path(finished.report_json).with_name(PAGE)}")
 
 
 def _say_next(cleanup: cycle.Cleanup, report: Report) -> None:
@@ -174,7 +185,8 @@ def _say_next(cleanup: cycle.Cleanup, report: Report) -> None:
         say_next("doctor", "What keeps the rest is told with what to do about it")
 
 
-def _archive_with_progress(jobs: Sequence[SegmentJob]) -> tuple[Receipt, ...]:
+def archive_with_progress(jobs: Sequence[SegmentJob]) -> tuple[Receipt, ...]:
+    """Archive in this process, and show how far it is."""
     with progress("Archiving", sum(job.facts.size_bytes for job in jobs)) as advance:
         return archive_all(open_lake(jobs[0].lake), jobs, advance)
 
@@ -228,9 +240,10 @@ LINES: Mapping[Callable[..., object], Callable[[cycle.Cleanup, Any], Iterator[st
 """What a step came to, in words."""
 
 
-def _tell(line: str) -> None:
+def tell_on_stderr(line: str) -> None:
+    """Say what a step came to."""
     say(line, err=True)
 
 
-def _silent(line: str) -> None:
-    pass
+def silent(line: str) -> None:
+    """Say nothing, where JSON is all that is wanted."""

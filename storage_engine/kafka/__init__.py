@@ -93,6 +93,11 @@ class Kafka(Broker):
 
         return open_store(settings)
 
+    def open_to_make_room(self, settings: StoreSettings, memory: HoldMemory | None) -> BrokerStore:
+        from storage_engine.kafka.room.room_store import open_room
+
+        return open_room(settings, memory)
+
     def collect_facts(self, settings: StoreSettings, scope: FactsScope) -> StoreFacts:
         from storage_engine.kafka.facts import collect
 

@@ -26,7 +26,7 @@ def replica_fault(
         return Reason.UNKNOWN, "the cluster's metadata on this node don't say which nodes have its replicas"
     if node_id not in state.replicas:
         return Reason.UNKNOWN, (
-            f"the cluster's metadata have its replicas on {_nodes_text(state.replicas)}, not on node "
+            f"the cluster's metadata have its replicas on {nodes_text(state.replicas)}, not on node "
             f"{node_id}: its broker would set it aside"
         )
     if state.removing or state.adding:
@@ -37,18 +37,19 @@ def replica_fault(
     others = tuple(one for one in state.replicas if one != node_id)
     if others and not replicas_stopped:
         return Reason.REPLICAS_ELSEWHERE, (
-            f"{_nodes_text(others)} {'have' if len(others) > 1 else 'has'} a replica, and nobody says that "
+            f"{nodes_text(others)} {'have' if len(others) > 1 else 'has'} a replica, and nobody says that "
             "every such node is stopped. One that runs would lose the same records once this node leads: "
             "stop all of them and say so, or let the brokers delete"
         )
     return None
 
 
-def _nodes_text(nodes: tuple[int, ...]) -> str:
+def nodes_text(nodes: tuple[int, ...]) -> str:
+    """Name nodes by their numbers."""
     numbers = [str(one) for one in sorted(nodes)]
     return f"node {numbers[0]}" if len(numbers) == 1 else f"nodes {', '.join(numbers[:-1])} and {numbers[-1]}"
 
 
 def _moving_text(state: PartitionState) -> str:
     said = [("added", state.adding), ("removed", state.removing)]
-    return ", ".join(f"{_nodes_text(nodes)} {what}" for what, nodes in said if nodes)
+    return ", ".join(f"{nodes_text(nodes)} {what}" for what, nodes in said if nodes)

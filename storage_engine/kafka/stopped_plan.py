@@ -6,8 +6,9 @@ So a log for which anything of that is in doubt stays whole, with the doubt as t
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
-from dataclasses import replace
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.kafka.cluster_metadata import LOG, ClusterMetadata, read_cluster_metadata
@@ -23,6 +24,19 @@ Fault = tuple[Reason, str]
 _UNFINISHED = (FileState.SWAP, FileState.CLEANED)
 
 
+@dataclass(frozen=True, slots=True)
+class StoppedNode:
+    """What a stopped node's files say of itself.
+
+    :param metadata: its copy of the cluster's.
+    :param copied: logs that its broker copies to another log directory.
+    """
+
+    node_id: int
+    metadata: ClusterMetadata
+    copied: frozenset[str]
+
+
 def cut_to_stopped(node: Node, plans: Sequence[LogPlan], replicas_stopped: str = "") -> tuple[LogPlan, ...]:
     """Keep the segments of logs that can't be deleted from while the node's broker is stopped.
 
@@ -31,73 +45,72 @@ def cut_to_stopped(node: Node, plans: Sequence[LogPlan], replicas_stopped: str =
     """
     if not any(plan.to_delete for plan in plans):
         return tuple(plans)
-    fault, node_id, metadata = _of_node(node)
+    stopped = _CRASHED if node.left_uncleanly else read_stopped(node)
     logs = {log.name.log: log for _, log in node.logs}
-    copied = {log.name.log for one in node.directories for log in one.aside if _is_copy(log)}
+
+    def fault_of(log: PartitionLog) -> Fault | None:
+        if not isinstance(stopped, StoppedNode):
+            return stopped
+        topic_id = topic_or_fault(log, stopped)
+        if not isinstance(topic_id, uuid.UUID):
+            return topic_id
+        return replica_fault(
+            stopped.metadata, topic_id, log.name.partition, stopped.node_id, replicas_stopped
+        )
 
     def decided(plan: LogPlan) -> LogPlan:
-        if not plan.to_delete:
-            return plan
-        why = fault or _of_log(logs[plan.log], copied, metadata, node_id, replicas_stopped)
-        return plan if why is None else _kept(plan, why)
+        why = fault_of(logs[plan.log]) if plan.to_delete else None
+        return plan if why is None else kept(plan, why)
 
     return tuple(map(decided, plans))
 
 
-def _of_node(node: Node) -> tuple[Fault | None, int, ClusterMetadata]:
-    """Return what keeps all logs of a node, its id, and the metadata that it has."""
-    unknown = ClusterMetadata()
-    if node.left_uncleanly:
-        return (
-            (
-                Reason.STORE_CRASHED,
-                "its broker did not stop cleanly, so where its logs end is not certain: start it, let it "
-                "recover, and stop it cleanly",
-            ),
-            -1,
-            unknown,
-        )
+_CRASHED: Fault = (
+    Reason.STORE_CRASHED,
+    "its broker did not stop cleanly, so where its logs end is not certain: start it, let it recover, and "
+    "stop it cleanly",
+)
+
+
+def read_stopped(node: Node) -> StoppedNode | Fault:
+    """Return what a node's files say of itself, or why that keeps all of its logs."""
     if node.properties is None or node.zookeeper:
-        why = "nothing of a cluster with ZooKeeper is deleted, nor of a log directory alone"
-        return (Reason.UNKNOWN, why), -1, unknown
+        return Reason.UNKNOWN, "nothing of a cluster with ZooKeeper is deleted, nor of a log directory alone"
     metas = [one.meta for one in node.directories]
     ids = {(one.cluster_id, one.node_id) if one is not None else None for one in metas}
     (first, *others) = ids
     if others or first is None or first[1] is None or str(first[1]) != node.properties.node_id:
         why = "its log directories don't say, all alike, which node of which cluster they are of"
-        return (Reason.UNKNOWN, why), -1, unknown
+        return Reason.UNKNOWN, why
     try:
         metadata = read_cluster_metadata(node.properties.metadata_dir / LOG, partition_states=True)
     except (StorageEngineError, OSError) as error:
-        return (Reason.UNKNOWN, f"the cluster's metadata can't be read: {reason_of(error)}"), -1, unknown
-    return None, first[1], metadata
+        return Reason.UNKNOWN, f"the cluster's metadata can't be read: {reason_of(error)}"
+    copied = frozenset(log.name.log for one in node.directories for log in one.aside if _is_copy(log))
+    return StoppedNode(first[1], metadata, copied)
 
 
-def _of_log(
-    log: PartitionLog,
-    copied: Set[str],
-    metadata: ClusterMetadata,
-    node_id: int,
-    replicas_stopped: str,
-) -> Fault | None:
+def topic_or_fault(log: PartitionLog, stopped: StoppedNode) -> uuid.UUID | Fault:
+    """Return the id of the topic that a log's files are of, or what about its files keeps the log."""
     if unfinished := [facts.path for state, facts in log.left_over if state in _UNFINISHED]:
         return Reason.UNKNOWN, f"{unfinished[0]}: its broker has to finish what the cleaner was doing"
-    if log.name.log in copied:
+    if log.name.log in stopped.copied:
         return Reason.UNKNOWN, "its broker copies it to another log directory"
     try:
         topic_id = read_topic_id(log.path / PARTITION_METADATA)
     except (StorageEngineError, OSError) as error:
         return Reason.UNKNOWN, f"its topic isn't certain: {reason_of(error)}"
-    if metadata.topic_ids.get(log.name.topic) != topic_id:
+    if stopped.metadata.topic_ids.get(log.name.topic) != topic_id:
         return Reason.UNKNOWN, "the cluster's metadata on this node have no such topic"
-    return replica_fault(metadata, topic_id, log.name.partition, node_id, replicas_stopped)
+    return topic_id
 
 
 def _is_copy(log: PartitionLog) -> bool:
     return log.name.state is DirectoryState.FUTURE
 
 
-def _kept(plan: LogPlan, fault: Fault) -> LogPlan:
+def kept(plan: LogPlan, fault: Fault) -> LogPlan:
+    """Return a log's plan of which nothing goes."""
     reason, why = fault
     return LogPlan(
         plan.log,

@@ -104,7 +104,7 @@ class KafkaStore(BrokerStore):
         seen = self._seen_of(snapshot, now_ms)
         topics = read_topic_settings(seen.node)
         plans = tuple(
-            _plan_log(log, topics, settings, now_ms) for log, settings in logs_of(seen, snapshot, topics)
+            plan_of_log(log, topics, settings, now_ms) for log, settings in logs_of(seen, snapshot, topics)
         )
         notices = plan_notices(seen.node, topics)
         if not _runs(seen.node):
@@ -258,7 +258,10 @@ class KafkaStore(BrokerStore):
                 self.held = None
 
     @property
-    def _locked(self) -> LockedDirectories:
+    def locked(self) -> LockedDirectories:
+        """
+        :raises StoreBusyError: this process hasn't locked the node.
+        """
         if self.held is None:
             raise StoreBusyError(
                 f"{self.root}: expected the node's directories to be locked by this process, found that they "
@@ -273,7 +276,7 @@ class KafkaStore(BrokerStore):
     def delete_segments(
         self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
     ) -> None:
-        delete_oldest(self._locked, self.root, segments, meanwhile, remove)
+        delete_oldest(self.locked, self.root, segments, meanwhile, remove)
 
     def dependents(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
         node = self.seen.node if self.seen else self.read_node(0)
@@ -286,7 +289,7 @@ class KafkaStore(BrokerStore):
         remove: Remove = durable.unlink_in,
     ) -> None:
         if files:
-            delete_indexes(self._locked, files, meanwhile, remove)
+            delete_indexes(self.locked, files, meanwhile, remove)
 
 
 def _runs(node: Node) -> bool:
@@ -338,7 +341,10 @@ def logs_of(
         yield found if found.seen is one else replace(found, seen=one), of_topics[topic]
 
 
-def _plan_log(one: SeenLog, topics: TopicSettings, settings: RetentionSettings | str, now_ms: int) -> LogPlan:
+def plan_of_log(
+    one: SeenLog, topics: TopicSettings, settings: RetentionSettings | str, now_ms: int
+) -> LogPlan:
+    """Decide on a log; what can't be read of it keeps it."""
     try:
         return plan_log(one, topics, settings, now_ms)
     except FileNotFoundError:

@@ -177,6 +177,19 @@ class Broker(ABC):
         :raises BrokerError: the store's broker runs by its settings, and can't be asked.
         """
 
+    def open_to_make_room(self, settings: StoreSettings, memory: HoldMemory | None) -> BrokerStore:
+        """Open the store of a stopped broker whose disk is full, to delete what others of its cluster have.
+
+        :param settings: how the cluster is reached, where one runs; the store's own broker doesn't.
+        :param memory: as of :meth:`open_store`.
+        :raises BadInputError: this kind has no replicas that could be asked.
+        :raises StoreNotFoundError: a directory of the store is missing.
+        """
+        raise BadInputError(
+            f"{settings.root}: expected a node of a cluster with replicas, found {self.title}. Nothing was "
+            "changed. storage-engine clean makes room there."
+        )
+
     @abstractmethod
     def collect_facts(self, settings: StoreSettings, scope: FactsScope) -> StoreFacts:
         """Gather what validation checks of a store. Judges nothing: a fault is a row, not an error.

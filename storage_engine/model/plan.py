@@ -10,7 +10,7 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import TypeVar
 
-from storage_engine.model.store import FileFacts, Segment
+from storage_engine.model.store import DiskUsage, FileFacts, Segment
 
 T = TypeVar("T")
 
@@ -82,6 +82,8 @@ class PlanRequest:
     :param dry_run: only plan, measure consumer lag and report: nothing is archived or deleted.
     :param replicas_stopped: a person says that every other node with a replica is stopped, and how that is
         known; "": nobody says so.
+    :param free_bytes: stop once each disk that segments go from has so many bytes free; None: no such bound.
+        Not every broker's plan knows it.
     """
 
     manual: bool = False
@@ -91,6 +93,17 @@ class PlanRequest:
     reason: str = ""
     dry_run: bool = False
     replicas_stopped: str = ""
+    free_bytes: int | None = None
+
+
+def wanted_bytes(disk: DiskUsage, request: PlanRequest) -> int | None:
+    """Return how much of a disk is to be free by a request; None: the disk's size isn't known."""
+    if disk.total_bytes is None:
+        return None
+    wanted = request.free_bytes or 0
+    if request.target_used_percent is None:
+        return wanted
+    return max(wanted, -(-disk.total_bytes * (100 - request.target_used_percent) // 100))
 
 
 Release = Callable[[PlanRequest], object]

@@ -58,26 +58,42 @@ def log_fault(prefix: Prefix, live: LivePartition | None, cluster_id: str) -> st
 
 
 def boundary_fault(prefix: Prefix, live: LivePartition) -> str:
-    """Return why a log may not be cut behind its first segments; "": nothing speaks against it.
+    """Return why a log may not be cut behind its first segments; "": nothing speaks against it."""
+    if why := beginning_fault(prefix, live):
+        return why
+    if prefix.boundary > limit_of(live):
+        return above_limit(prefix.boundary, live)
+    return files_fault(prefix)
+
+
+def beginning_fault(prefix: Prefix, live: LivePartition) -> str:
+    """Return why a log may not be cut, wherever; "": nothing speaks against it.
 
     Of what its leader has before the first segment, this node's files prove nothing.
     """
-    first, boundary = prefix.segments[0], prefix.boundary
     if live.log_start is None or live.high_watermark is None or live.last_stable_offset is None:
         return "its leader doesn't say where it begins, and up to where its records are replicated and stable"
-    if live.log_start < first.base_offset:
+    first = prefix.segments[0].base_offset
+    if live.log_start < first:
         return (
-            f"its leader begins at {live.log_start}, and this node's first segment at {first.base_offset}: "
-            "what its leader has before that isn't proven by this node"
+            f"its leader begins at {live.log_start}, and this node's first segment at {first}: what its "
+            "leader has before that isn't proven by this node"
         )
-    if live.log_start >= first.end_offset:
-        return f"its leader begins at {live.log_start} already"
-    if boundary > min(live.high_watermark, live.last_stable_offset):
-        return (
-            f"offset {boundary} lies above the high watermark {live.high_watermark} or the last stable "
-            f"offset {live.last_stable_offset}"
-        )
-    return _not_a_prefix(prefix)
+    return ""
+
+
+def limit_of(live: LivePartition) -> int:
+    """Return above which offset a log may not be cut; -1: it isn't known. Kafka looks at one of the two."""
+    known = (live.high_watermark, live.last_stable_offset)
+    return min(-1 if one is None else one for one in known)
+
+
+def above_limit(boundary: int, live: LivePartition) -> str:
+    """Say that a boundary lies too high."""
+    return (
+        f"offset {boundary} lies above the high watermark {live.high_watermark} or the last stable offset "
+        f"{live.last_stable_offset}"
+    )
 
 
 def _other_topic(prefix: Prefix, live: LivePartition) -> str:
@@ -102,7 +118,7 @@ def _other_policy(live: LivePartition) -> str:
     return "remote storage has its segments" if kept.remote else ""
 
 
-def _not_a_prefix(prefix: Prefix) -> str:
+def files_fault(prefix: Prefix) -> str:
     """Return what is wrong with the segments as the log's first ones; "": nothing is."""
     there = [files.base_offset for files in prefix.log.segments]
     going = [segment.base_offset for segment in prefix.segments]

@@ -142,4 +142,6 @@ def why_not(
         )
     if live.leader_epoch is None or live.leader_epoch < known.leader_epoch:
         return f"its leader's epoch is {live.leader_epoch}, and it was {known.leader_epoch} before"
+    if live.log_start is not None and live.log_start >= prefix.segments[0].end_offset:
+        return f"its leader begins at {live.log_start} already"
     return boundary_fault(prefix, live)
