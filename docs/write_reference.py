@@ -80,7 +80,7 @@ def with_options(page: str) -> str:
 
     def renewed(section: re.Match[str]) -> str:
         heading, text = section[1], section[2]
-        named = re.match(r"`([a-z -]+?)[` A-Z\[]", heading)
+        named = re.match(r"`([a-z -]+?)(?:`| [A-Z\[])", heading)
         table = tables.get(named[1].strip() if named else heading)
         if table is None:
             return section[0]

@@ -46,7 +46,7 @@ from storage_engine.retention.deciding import Decided, decide
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import build_report
 from storage_engine.retention.steps import LagQuestion
-from storage_engine.retention.steps.context import open_context
+from storage_engine.retention.steps.context import opened
 from storage_engine.spark.consumer_lag import ConsumerLagResult, lag_here
 from storage_engine.wording import bytes_text, count_text
 
@@ -116,7 +116,8 @@ def make_room(
         if dry_run:
             groups = groups_at_risk(in_process_lag(_asked(managed), going))
             if as_json:
-                print_json("kafka make-room", {"dry_run": True, "plan": plan_json(managed, seen), "groups": groups})
+                shown = {"dry_run": True, "plan": plan_json(managed, seen), "groups": groups}
+                print_json("kafka make-room", shown)
                 return 0
             print_plan(managed, seen, None)
             print_groups(groups)
@@ -189,8 +190,7 @@ def _run(
 ) -> int:
     tell = silent if as_json else tell_on_stderr
     # The node itself is stopped, and changed under its own broker's locks.
-    context = open_context(replace(managed, live=None), store)
-    with closing(context.closing):
+    with opened(replace(managed, live=None), store) as context:
         before = _disks(store.data_paths)
         cleanup = cycle.Cleanup(
             context,
@@ -218,7 +218,7 @@ def _run(
         else:
             print_report(report, finished)
             finished.raise_refused()
-            _say_room(room)
+            _say_room(room, deleted=bool(report.freed_bytes))
         return 0 if finished.ok and all(one.is_enough for one in room) else 1
 
 
@@ -258,18 +258,18 @@ def _room(
     )
 
 
-def _say_room(room: Sequence[DiskRoom]) -> None:
+def _say_room(room: Sequence[DiskRoom], *, deleted: bool) -> None:
     say()
     for one in room:
         wanted = f", {bytes_text(one.wanted_bytes)} were asked for" if one.wanted_bytes else ""
         free = "unknown" if one.free_bytes is None else bytes_text(one.free_bytes)
         say(f"Disk {one.path}: {free} free, {bytes_text(one.free_bytes_before)} before{wanted}")
-    if all(one.is_enough for one in room):
+    if deleted and all(one.is_enough for one in room):
         say_next("", "start the node's broker. It follows its leaders from where its logs begin now")
-    else:
-        say_next(
-            "kafka make-room",
-            "The space that was asked for isn't there: the report says what keeps the rest. "
-            "--force REASON also takes what has not expired",
-            "--dry-run",
-        )
+        return
+    what = "the space that was asked for isn't there" if deleted else "nothing went"
+    say_next(
+        "",
+        f"{what}, and the report says what keeps each segment. With --bytes or --free-percent, "
+        "--force REASON takes also what has not expired",
+    )

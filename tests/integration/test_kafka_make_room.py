@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -32,7 +31,9 @@ SETTINGS = {
     "log.index.size.max.bytes": 64 << 10,
     "auto.create.topics.enable": "false",
 }
-RECORDS = 200
+RECORDS = 1_000
+MORE = 40
+"""Which come when a node is gone; they have room in what is freed."""
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +65,9 @@ def make_room(cluster: Cluster, lake: Path, *words: object) -> Outcome:
 
 def made(cluster: Cluster, name: str, *, records: int = RECORDS, **more: Any) -> None:
     """Make a topic led by node 2 whose records have expired, on all three nodes."""
-    make_topics(cluster.address, name, replicas=3, retention_ms=HOUR_MS, min_insync_replicas=1, **small("4"), **more)
+    make_topics(
+        cluster.address, name, replicas=3, retention_ms=HOUR_MS, min_insync_replicas=1, **small("4"), **more
+    )
     cluster.wait_for_isr(name)
     if cluster.leader(name) != 2:
         cluster.move_leader(name, 2)
@@ -76,9 +79,7 @@ def keep_all(cluster: Cluster, topic: str) -> None:
     resource = ConfigResource(
         ConfigResource.Type.TOPIC,
         topic,
-        incremental_configs=[
-            ConfigEntry("retention.ms", "-1", incremental_operation=AlterConfigOpType.SET)
-        ],
+        incremental_configs=[ConfigEntry("retention.ms", "-1", incremental_operation=AlterConfigOpType.SET)],
     )
     admin = admin_of(cluster.nodes[2].address)
     for done in admin.incremental_alter_configs([resource]).values():
@@ -91,9 +92,7 @@ def flushed(cluster: Cluster, topic: str, end: int) -> None:
     def reached() -> bool:
         directory = data_of(cluster, 1)
         watermark, recovery = (
-            read_offsets(directory / name).get(f"{topic}-0", 0)
-            if (directory / name).exists()
-            else 0
+            read_offsets(directory / name).get(f"{topic}-0", 0) if (directory / name).exists() else 0
             for name in (HIGH_WATERMARK, RECOVERY_POINT)
         )
         return watermark >= end and recovery >= bases(cluster, 1, topic)[-1]
@@ -120,28 +119,41 @@ def test_a_full_disk_stops_a_broker_and_room_lets_it_start(cluster: Cluster, lak
     made(cluster, "orders")
     flushed(cluster, "orders", RECORDS)
     filler = fill(data_of(cluster, 1))
-    old(cluster.nodes[2], "orders", RECORDS, RECORDS)
-    wait_until(lambda: cluster.nodes[1]._tree.ended(), "node 1 ended by its full disk")
+    old(cluster.nodes[2], "orders", RECORDS, MORE)
+    wait_until(lambda: bool(cluster.nodes[1]._tree.ended()), "node 1 ended by its full disk")
     cluster.wait_for_isr("orders", (2, 3))
     with pytest.raises(StorageEngineError):
         cluster.nodes[1].start()
     cluster.nodes[1].kill()
 
-    dry = make_room(cluster, lake, "--bytes", "100000", "--dry-run")
-    print(dry.out)
     before = bases(cluster, 1, "orders")
+    dry = make_room(cluster, lake, "--bytes", "200KiB", "--dry-run")
+    assert "is told to begin behind it first" in dry.out
+    assert "target-reached" in dry.out
     assert bases(cluster, 1, "orders") == before
+    assert start_of(cluster.nodes[2], "orders") == 0
+
+    # Of what is asked for, no more goes than it takes.
+    some = make_room(cluster, lake, "--bytes", "200KiB", "--yes", "--json")
+    assert some.exit_code == 0, some.out + some.err
+    room = some.json["room"][0]
+    assert room["free_bytes_before"] < room["wanted_bytes"] <= room["free_bytes"] < 512 << 10
+    first = bases(cluster, 1, "orders")[0]
+    assert 0 < first < before[-2]
+    assert start_of(cluster.nodes[2], "orders") == first
+
     done = make_room(cluster, lake, "--yes")
-    print(done.out, done.err)
-    assert done.exit_code == 0, done.out
+    assert done.exit_code == 0, done.out + done.err
+    assert "start the node's broker" in done.out
     gone = bases(cluster, 1, "orders")[0]
-    assert gone > 0
+    assert gone > first
     assert start_of(cluster.nodes[2], "orders") == gone
     assert filler.exists()
+    assert lost(cluster, "orders", lake, RECORDS + MORE) == []
     keep_all(cluster, "orders")
     cluster.nodes[1].start()
     cluster.wait_for_isr("orders")
-    assert lost(cluster, "orders", lake, 2 * RECORDS) == []
+    assert lost(cluster, "orders", lake, RECORDS + MORE) == []
     cluster.move_leader("orders", 1)
     assert start_of(cluster.nodes[1], "orders") == gone
-    assert lost(cluster, "orders", lake, 2 * RECORDS, by=1) == []
+    assert lost(cluster, "orders", lake, RECORDS + MORE, by=1) == []

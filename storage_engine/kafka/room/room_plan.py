@@ -39,7 +39,7 @@ _ONLY_AGE = frozenset(
         Reason.BEHIND_KEPT,
     }
 )
-"""Why segments stay that a person may let go sooner."""
+"""Why segments stay that a person may have deleted sooner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ def _cut_from(plan: LogPlan, fault_of: Callable[[Decision], Fault | None]) -> Lo
 
 
 def _forced(plan: LogPlan, reason: str) -> LogPlan:
-    """Let go what only its age or size keeps, as a person asks."""
+    """Delete what only its age or size keeps, as a person asks."""
 
     def decided() -> Iterator[Decision]:
         stops = False

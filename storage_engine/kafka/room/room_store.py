@@ -80,16 +80,8 @@ class RoomStore(KafkaStore):
         if cluster is None:
             return node
         names = [log.name for _, log in node.logs if log.name.topic != METADATA_TOPIC]
-        self.word = word = ask_leaders(cluster, names, now_ms)
-        if other := node.cluster_ids - {word.facts.cluster_id}:
-            raise NotOnBrokerError(
-                f"{node.root}: expected log directories of the cluster at {cluster.address}, "
-                f"{word.facts.cluster_id}, found those of {', '.join(sorted(other))}. Nothing was changed. "
-                "Name a broker of their own cluster."
-            )
-        directories = tuple(_from_leaders(directory, word) for directory in node.directories)
-        asked_node = replace(node, live=word.facts, directories=directories)
-        return with_first_settings(asked_node, load_state(self.memory))
+        self.word = ask_leaders(cluster, names, now_ms)
+        return with_first_settings(with_word(node, self.word, cluster.address), load_state(self.memory))
 
     def snapshot(self, now_ms: int) -> StoreSnapshot:
         """A last stop that wasn't clean keeps only what isn't certain, which the plan says."""
@@ -145,6 +137,23 @@ class RoomStore(KafkaStore):
         """
         logs = [self.looked.known[name].log.name for name in names]
         return ask_leaders(cluster, logs, time.time_ns() // 1_000_000)
+
+
+def with_word(node: Node, word: LeadersWord, address: str) -> Node:
+    """Return a node with its topics' settings, and where its logs begin, by its cluster's word.
+
+    :param node: by its files.
+    :param address: of the cluster, for a message.
+    :raises NotOnBrokerError: the directories are of another cluster.
+    """
+    if other := node.cluster_ids - {word.facts.cluster_id}:
+        raise NotOnBrokerError(
+            f"{node.root}: expected log directories of the cluster at {address}, {word.facts.cluster_id}, "
+            f"found those of {', '.join(sorted(other))}. Nothing was changed. Name a broker of their own "
+            "cluster."
+        )
+    directories = tuple(_from_leaders(directory, word) for directory in node.directories)
+    return replace(node, live=word.facts, directories=directories)
 
 
 def _from_leaders(directory: LogDirectory, word: LeadersWord) -> LogDirectory:

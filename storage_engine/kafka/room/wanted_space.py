@@ -1,7 +1,7 @@
 """Which of the segments that may go are needed for the free space that a person asks for. Pure.
 
-Disk by disk: what is deleted for the cluster already goes first, then what has expired, then what a person
-lets go before that; of each the oldest first. The others stay.
+Disk by disk: what is deleted for the cluster already goes first, then what has expired, then what goes sooner
+as a person asks; of each the oldest first. The others stay.
 """
 
 from __future__ import annotations

@@ -208,21 +208,23 @@ AnyStore = ManagedStore | Context
 
 
 @contextmanager
-def opened(store: ManagedStore) -> Iterator[Context]:
+def opened(store: ManagedStore, broker: BrokerStore | None = None) -> Iterator[Context]:
     """Open a store for all that a process does with it.
 
+    :param broker: as of :func:`open_context`.
     :raises StorageEngineError: as :func:`open_context` does.
     """
-    context = open_context(store)
+    context = open_context(store, broker)
     try:
         yield context
     finally:
         context.closing.close()
 
 
-def open_context(store: AnyStore) -> Context:
+def open_context(store: AnyStore, broker: BrokerStore | None = None) -> Context:
     """Open a store; one that is open is looked at again.
 
+    :param broker: the store as it was opened for what only some runs do; None: it is opened as ever.
     :raises BadInputError: settings that can't be used, or something that we write would lie on a disk of the
         running broker, or among its files.
     :raises StoreNotFoundError: there is no such store.
@@ -231,7 +233,7 @@ def open_context(store: AnyStore) -> Context:
     if isinstance(store, Context):
         return store.renewed()
     with ExitStack() as opening:
-        broker = open_store(store)
+        broker = open_store(store) if broker is None else broker
         opening.callback(broker.close)
         ask(store.broker, "say whether its store may be archived", broker.check_manageable)
         data_paths = checked_data_paths(store, broker)

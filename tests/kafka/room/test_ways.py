@@ -1,9 +1,10 @@
-"""On what ground a stopped node's log may lose segments: by its cluster's word, and what isn't known is none."""
+"""On what ground a stopped node's log may lose segments: by its cluster's word; what is unknown is none."""
 
 from __future__ import annotations
 
 import uuid
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ def word(live: LivePartition | None, running: tuple[int, ...] = (2, 3)) -> Leade
     return LeadersWord(LiveFacts(0, "c", {} if live is None else {"t-0": live}), frozenset(running))
 
 
-def found(live: LivePartition | None, *, running: tuple[int, ...] = (2, 3), said: str = "") -> object:
+def found(live: LivePartition | None, *, running: tuple[int, ...] = (2, 3), said: str = "") -> Any:
     return way_of(LOG, THREE, word(live, running), said)
 
 
@@ -49,9 +50,9 @@ def test_a_leader_elsewhere_is_a_way_from_its_start_on() -> None:
     ],
 )
 def test_what_a_cluster_does_not_tell_of_a_led_log_or_tells_otherwise_is_no(
-    change: dict[str, object], expected: str
+    change: dict[str, Any], expected: str
 ) -> None:
-    reason, why = found(replace(LED, **change))  # type: ignore[misc, arg-type]
+    reason, why = found(replace(LED, **change))
     assert reason is Reason.UNKNOWN
     assert expected in why
 
@@ -92,7 +93,9 @@ def test_alone_by_the_node_s_word_and_by_the_cluster_s() -> None:
 
 def test_without_a_cluster_a_person_s_word_counts() -> None:
     assert way_of(LOG, ALONE, None, "") == Way("")
-    reason, why = way_of(LOG, THREE, None, "")  # type: ignore[misc]
+    fault = way_of(LOG, THREE, None, "")
+    assert isinstance(fault, tuple)
+    reason, why = fault
     assert reason is Reason.REPLICAS_ELSEWHERE
     assert "nodes 2 and 3 have a replica" in why
     assert way_of(LOG, THREE, None, "ticket 7") == Way("other nodes are stopped: ticket 7")
