@@ -22,10 +22,11 @@ from storage_engine.kafka.live.cut_faults import (
     limit_of,
     log_fault,
 )
+from storage_engine.kafka.plan import cut_to_archivable
 from storage_engine.kafka.room.leaders_word import LeadersWord
 from storage_engine.kafka.room.wanted_space import is_bounded, only_needed, shortage_of
 from storage_engine.kafka.room.ways import Fault, OwnLog, Way, way_of
-from storage_engine.kafka.stopped_plan import StoppedNode, kept, read_stopped, topic_or_fault
+from storage_engine.kafka.stopped_plan import StoppedNode, kept, topic_or_fault
 from storage_engine.model.diagnosis import reason_of
 from storage_engine.model.plan import Decision, LogPlan, PlanRequest, Reason
 from storage_engine.model.store import Archivable, DiskUsage, SegmentId
@@ -57,11 +58,6 @@ class Asked:
     request: PlanRequest
 
 
-def asked(node: Node, word: LeadersWord | None, archivable: Archivable, request: PlanRequest) -> Asked:
-    """Put together what decides; reads the node's copy of its cluster's metadata."""
-    return Asked(node, read_stopped(node), word, archivable, request)
-
-
 def room_plans(plans: Sequence[LogPlan], by: Asked) -> tuple[LogPlan, ...]:
     """Return what goes of each log to make room.
 
@@ -78,7 +74,7 @@ def room_plans(plans: Sequence[LogPlan], by: Asked) -> tuple[LogPlan, ...]:
             plan = _forced(plan, by.request.reason)
         if by.node.left_uncleanly:
             plan = _certain(plan, certain(directory.path).get(plan.log, 0))
-        plan = _archivable(plan, by.archivable)
+        plan = cut_to_archivable(plan, by.archivable)
         if plan.to_delete:
             way = way_of_log(log, by.stopped, by.word, by.request.replicas_stopped)
             if not isinstance(way, Way):
@@ -160,21 +156,6 @@ def _certain(plan: LogPlan, recovery_point: int) -> LogPlan:
     )
     return _cut_from(
         plan, lambda one: (Reason.STORE_CRASHED, why) if one.segment.end_offset > recovery_point else None
-    )
-
-
-def _archivable(plan: LogPlan, archivable: Archivable) -> LogPlan:
-    may = {segment.id for segment in archivable.segments}
-    if (fault := archivable.refused.get(plan.log)) is not None and plan.to_delete:
-        return kept(plan, (Reason.REFUSED, fault))
-    why = archivable.kept_out.get(plan.log, "its node doesn't say that it may be archived")
-    return _cut_from(
-        plan,
-        lambda one: (
-            None
-            if one.segment.id in may
-            else (Reason.NOT_ARCHIVABLE, f"it may not be archived: {why} ({one.detail})")
-        ),
     )
 
 

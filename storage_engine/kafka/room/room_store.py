@@ -20,7 +20,8 @@ from storage_engine.kafka.live.overlay import with_first_settings
 from storage_engine.kafka.plan import plan_notices
 from storage_engine.kafka.room import room_release
 from storage_engine.kafka.room.leaders_word import LeadersWord, ask_leaders
-from storage_engine.kafka.room.room_plan import asked, room_plans
+from storage_engine.kafka.room.room_plan import Asked, room_plans
+from storage_engine.kafka.stopped_plan import read_stopped
 from storage_engine.kafka.store import KafkaStore, SeenNode, logs_of, open_store, plan_of_log
 from storage_engine.kafka.topic_settings import read_topic_settings
 from storage_engine.model.broker_store import BrokerStore, Remove, StoreSettings
@@ -93,7 +94,8 @@ class RoomStore(KafkaStore):
         plans = [
             plan_of_log(log, topics, settings, now_ms) for log, settings in logs_of(seen, snapshot, topics)
         ]
-        by = asked(seen.node, self.word, self.archivable(snapshot), request)
+        stopped = read_stopped(seen.node)
+        by = Asked(seen.node, stopped, self.word, self.archivable(snapshot), request)
         notices = plan_notices(seen.node, topics)
         if request.replicas_stopped:
             notices = (
