@@ -112,7 +112,7 @@ def _states(node: Node, *, running: bool) -> Iterator[Finding]:
         yield Finding(
             Severity.WARNING,
             "stopped-uncleanly",
-            f"no broker runs, and {named_in_short(unclean)} has no marker of a clean stop",
+            f"no broker runs, and {named_in_short(unclean)} has no whole marker of a clean stop",
             "let the broker recover it: start it on all of its log.dirs",
         )
     if running and node.live is None:
@@ -149,7 +149,9 @@ def _states(node: Node, *, running: bool) -> Iterator[Finding]:
 
 def _settings(node: Node, topics: TopicSettings) -> Iterator[Finding]:
     if topics.unknown:
-        advice = "" if node.zookeeper else "name the node's server.properties as STORE, on its own disk"
+        advice = "name the node's server.properties as STORE, on its own disk"
+        if node.zookeeper:
+            advice = "ask its running cluster, which tells them: --broker HOST:PORT"
         what = f"settings of topics are unknown, so nothing is planned: {topics.unknown}"
         yield Finding(Severity.WARNING, "settings-unknown", what, advice)
 

@@ -252,20 +252,33 @@ def _read_directory(path: Path) -> LogDirectory:
         (logs if name.state is DirectoryState.LOG else aside).append(_read_log(path / entry.name, name))
     meta = path / meta_properties.NAME
     marker = path / meta_properties.CLEAN_SHUTDOWN
-    stopped_cleanly = marker.exists()
+    stopped_cleanly, broker_epoch = _clean_stop(marker)
     # Where it can't be read, a broker takes the directory offline.
     _offsets(path / checkpoints.RECOVERY_POINT)
     return LogDirectory(
         path,
         meta_properties.read_meta_properties(meta) if meta.exists() else None,
         stopped_cleanly,
-        meta_properties.read_clean_shutdown(marker) if stopped_cleanly else None,
+        broker_epoch,
         _offsets(path / checkpoints.HIGH_WATERMARK),
         _offsets(path / checkpoints.LOG_START),
         _offsets(path / checkpoints.CLEANER),
         tuple(logs),
         tuple(aside),
     )
+
+
+def _clean_stop(marker: Path) -> tuple[bool, int | None]:
+    """Return whether a marker of a clean stop is there, and its broker's epoch.
+
+    One that isn't whole is none: a controller takes such a stop for an unclean one.
+    """
+    if not marker.exists():
+        return False, None
+    try:
+        return True, meta_properties.read_clean_shutdown(marker)
+    except CorruptFileError:
+        return False, None
 
 
 def _offsets(path: Path) -> Mapping[str, int]:

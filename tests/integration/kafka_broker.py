@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from confluent_kafka import Producer
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from storage_engine.project.jvm import Jars
@@ -106,3 +106,57 @@ def produce(
         producer.poll(0)
     left = producer.flush(SECONDS)
     assert (left, failed) == (0, [])
+
+
+def any_segment_bytes(version: str) -> str:
+    """Return the setting of a topic, as :func:`make_topics` takes it, by which segments have any size.
+
+    From 4.0 on segment.bytes is at least 1 MiB; the other name is the broker's own tests'.
+    """
+    return "segment_bytes" if version.startswith("3.") else "internal_segment_bytes"
+
+
+def small(version: str) -> dict[str, int]:
+    """Return the setting of a topic with segments of 20,000 bytes."""
+    return {any_segment_bytes(version): 20_000}
+
+
+def messages_of(
+    address: str, topic: str, level: str = "read_uncommitted", end: int | None = None
+) -> Iterator[Message]:
+    """Yield what a consumer gets of a topic's first partition, from its start to its end.
+
+    :param level: of isolation.
+    :param end: only below this offset.
+    """
+    consumer = Consumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": "reader",
+            "isolation.level": level,
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "check.crcs": True,
+            "log_level": 0,
+        }
+    )
+    consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+    try:
+        while (message := consumer.poll(SECONDS)) is not None:
+            if (error := message.error()) is not None:
+                assert error.code() == KafkaError._PARTITION_EOF, error
+                return
+            if end is not None and (message.offset() or 0) >= end:
+                return
+            yield message
+        raise AssertionError(f"nothing came for {SECONDS:.0f} s")
+    finally:
+        consumer.close()
+
+
+def served(
+    address: str, topic: str, level: str = "read_uncommitted", end: int | None = None
+) -> dict[int, bytes | None]:
+    """Return the values that :func:`messages_of` yields, by offset."""
+    return {message.offset() or 0: message.value() for message in messages_of(address, topic, level, end)}

@@ -41,14 +41,12 @@ from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import build_report
 from storage_engine.retention.steps.context import opened
 from storage_engine.retention.steps.holding import hold
-from tests.integration.kafka_broker import make_topics, running_kafka
+from tests.integration.kafka_broker import make_topics, running_kafka, served, small
 from tests.integration.test_kafka_release import (
     HOUR_MS,
     SETTINGS,
     in_lake,
     old,
-    served,
-    small,
     start_of,
     values,
 )
@@ -154,7 +152,7 @@ class Kills:
     def lost(self) -> list[str]:
         found = []
         for topic in TOPICS:
-            first, there = start_of(self.kafka, topic), served(self.kafka, topic)
+            first, there = start_of(self.kafka, topic), served(self.kafka.address, topic)
             archived = in_lake(self.work / "managed" / "lake", topic)
             for offset, value in enumerate(values(0, self.sent)):
                 if (there if offset >= first else archived).get(offset) != value:

@@ -16,7 +16,7 @@ from storage_engine.lake.catalog import Lake
 from storage_engine.lake.restore import restore
 from storage_engine.model.receipt import Receipt
 from storage_engine.project.kafka import watermarks
-from tests.integration.kafka_broker import SECONDS, admin_of
+from tests.integration.kafka_broker import SECONDS, admin_of, messages_of
 from tests.kafka.lakes import STORE
 
 TOPIC = "payments"
@@ -69,28 +69,10 @@ def send(producer: Producer, chance: random.Random, key: str, count: int) -> Non
 
 def consumed(address: str, level: str) -> Records:
     """Return all that a consumer gets, from the log's start to its end."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": address,
-            "group.id": "reader",
-            "isolation.level": level,
-            "enable.partition.eof": True,
-            "check.crcs": True,
-            "log_level": 0,
-        }
-    )
-    try:
-        start, _ = watermarks(consumer, TopicPartition(TOPIC, 0), SECONDS)
-        consumer.assign([TopicPartition(TOPIC, 0, start)])
-        found: Records = []
-        while (message := consumer.poll(SECONDS)) is not None:
-            if message.error():
-                return found
-            headers = tuple(message.headers() or ())
-            found.append((message.offset(), message.timestamp()[1], message.key(), message.value(), headers))
-        raise AssertionError(f"nothing came for {SECONDS:.0f} s")
-    finally:
-        consumer.close()
+    return [
+        (one.offset(), one.timestamp()[1], one.key(), one.value(), tuple(one.headers() or ()))
+        for one in messages_of(address, TOPIC, level)
+    ]
 
 
 def limits(address: str) -> tuple[int, int]:

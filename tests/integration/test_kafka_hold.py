@@ -28,6 +28,7 @@ from tests.integration.kafka_broker import (
     make_topics,
     produce,
     running_kafka,
+    small,
 )
 
 pytestmark = [pytest.mark.integration, pytest.mark.again]
@@ -71,19 +72,13 @@ def version(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def small(version: str) -> str:
-    """The setting of a topic that takes segments of any size."""
-    return "segment_bytes" if version.startswith("3.") else "internal_segment_bytes"
-
-
-@pytest.fixture(scope="module")
-def kafka(version: str, small: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+def kafka(version: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
     with running_kafka(tmp_path_factory.mktemp("kafka-hold"), version, SETTINGS) as node:
         # Records of nine hours: own keeps them for a minute and a half, default for an hour.
-        make_topics(node.address, "own", "compacted", retention_ms=9 * HOUR_MS + 90_000, **{small: 20_000})
-        make_topics(node.address, "default", **{small: 20_000})
-        make_topics(node.address, "young", retention_ms=2_000 * HOUR_MS, **{small: 20_000})
-        make_topics(node.address, "sized", retention_bytes=130_000, **{small: 20_000})
+        make_topics(node.address, "own", "compacted", retention_ms=9 * HOUR_MS + 90_000, **small(version))
+        make_topics(node.address, "default", **small(version))
+        make_topics(node.address, "young", retention_ms=2_000 * HOUR_MS, **small(version))
+        make_topics(node.address, "sized", retention_bytes=130_000, **small(version))
         change(node, "compacted", "cleanup.policy", "compact,delete")
         for topic in ("own", "default", "young", "compacted"):
             produce(
@@ -164,8 +159,8 @@ def test_topics_are_raised_as_far_as_needed_and_come_back_by_their_sources(kafka
     wait_for(store, before)
 
 
-def test_nothing_expires_that_would_have_without_the_hold(kafka: Kafka, small: str) -> None:
-    make_topics(kafka.address, "going", retention_ms=HOUR_MS + 30_000, **{small: 20_000})
+def test_nothing_expires_that_would_have_without_the_hold(kafka: Kafka, version: str) -> None:
+    make_topics(kafka.address, "going", retention_ms=HOUR_MS + 30_000, **small(version))
     made_ms = clock_ms()
     produce(kafka.address, "going", [RECORD] * 60, timestamp_ms=made_ms - HOUR_MS, batch_num_messages=1)
     memory = Memory()

@@ -20,6 +20,7 @@ from tests.integration.kafka_broker import (
     make_topics,
     produce,
     running_kafka,
+    small,
 )
 from tests.rounds import again_but
 from tests.services.command_line import run_command
@@ -36,8 +37,7 @@ SETTINGS = {"log.initial.task.delay.ms": 3_600_000, "offsets.topic.num.partition
 def kafka(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
     """A node whose topic has a record a minute, 100 of them, and groups of each kind."""
     with running_kafka(tmp_path_factory.mktemp("kafka-lag"), request.param, SETTINGS) as node:
-        small = "segment_bytes" if request.param.startswith("3.") else "internal_segment_bytes"
-        make_topics(node.address, "orders", partitions=2, retention_ms=RETENTION_MS, **{small: 20_000})
+        make_topics(node.address, "orders", partitions=2, retention_ms=RETENTION_MS, **small(request.param))
         now_ms = clock_ms()
         for minutes in range(100, 0, -1):
             produce(node.address, "orders", [RECORD], timestamp_ms=now_ms - minutes * MINUTE_MS)

@@ -41,6 +41,7 @@ from tests.integration.kafka_broker import (
     make_topics,
     produce,
     running_kafka,
+    small,
 )
 from tests.integration.secured import certificate
 from tests.integration.test_kafka_hold import Memory
@@ -113,10 +114,9 @@ def cast(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     listeners = {SASL: "SASL_PLAINTEXT", TLS: "SASL_SSL"}
     with running_kafka(work, request.param, settings, listeners, scram) as kafka:
         address = kafka.address
-        small = "segment_bytes" if request.param.startswith("3.") else "internal_segment_bytes"
-        make_topics(address, "orders", partitions=2, retention_ms=60_000, **{small: 20_000})
+        make_topics(address, "orders", partitions=2, retention_ms=60_000, **small(request.param))
         make_topics(address, "audit", cleanup_policy="compact")
-        make_topics(address, "payments", **{small: 20_000})
+        make_topics(address, "payments", **small(request.param))
         hour_ago = clock_ms() - 3_600_000
         produce(address, "orders", [RECORD] * 100, timestamp_ms=hour_ago, batch_num_messages=1)
         produce(address, "payments", [RECORD] * 20, batch_num_messages=1)
@@ -213,7 +213,7 @@ def test_nothing_from_a_last_stable_offset_on_is_archived(cast: Cast) -> None:
     store = BROKER.open_store(StoreSettings(cast.store, live=cast.account("auditor")), None)
     found = store.archivable(store.snapshot(clock_ms()))
     assert max(one.end_offset for one in found.segments if one.log == "payments-0") <= 20
-    assert "transaction is open from offset 20" in found.kept_out["payments-0"]
+    assert "is open from offset 20" in found.kept_out["payments-0"]
 
 
 @pytest.mark.parametrize(

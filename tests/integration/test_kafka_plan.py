@@ -21,6 +21,7 @@ from tests.integration.kafka_broker import (
     SECONDS,
     VERSIONS,
     admin_of,
+    any_segment_bytes,
     kafka_jars,
     make_topics,
     produce,
@@ -43,8 +44,10 @@ def fill(address: str, topic: str, count: int, timestamp_ms: int) -> None:
 def written(kafka: Kafka, version: str) -> None:
     """Make topics that differ in why something of them goes or stays."""
     now_ms = clock_ms()
-    size = "segment_bytes" if version.startswith("3") else "internal_segment_bytes"
-    small: dict[str, Any] = {size: 2000, "message_timestamp_after_max_ms": 100 * HOUR_MS}
+    small: dict[str, Any] = {
+        any_segment_bytes(version): 2000,
+        "message_timestamp_after_max_ms": 100 * HOUR_MS,
+    }
     hour = {**small, "retention_ms": HOUR_MS}
     topics: dict[str, dict[str, Any]] = {
         "aged": hour,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
 from storage_engine.clock import clock_ms
@@ -23,6 +23,8 @@ from tests.integration.kafka_broker import (
     make_topics,
     produce,
     running_kafka,
+    served,
+    small,
 )
 from tests.services.command_line import Outcome, run_command
 
@@ -51,10 +53,6 @@ def kafka(version: str, tmp_path: Path) -> Iterator[Kafka]:
         yield node
 
 
-def small(version: str) -> dict[str, int]:
-    return {"segment_bytes" if version.startswith("3.") else "internal_segment_bytes": 20_000}
-
-
 def values(first: int, count: int) -> list[bytes]:
     return [b"%d " % number + b"x" * 1000 for number in range(first, first + count)]
 
@@ -62,35 +60,6 @@ def values(first: int, count: int) -> list[bytes]:
 def old(kafka: Kafka, topic: str, first: int, count: int, age_ms: int = 2 * HOUR_MS) -> None:
     made_ms = clock_ms() - age_ms
     produce(kafka.address, topic, values(first, count), timestamp_ms=made_ms, key=b"k", batch_num_messages=1)
-
-
-def served(kafka: Kafka, topic: str) -> dict[int, bytes]:
-    """Return what a consumer gets from the beginning on."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": kafka.address,
-            "group.id": "reader",
-            "isolation.level": "read_uncommitted",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "auto.offset.reset": "earliest",
-            "log_level": 0,
-        }
-    )
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    found: dict[int, bytes] = {}
-    deadline = time.monotonic() + SECONDS
-    try:
-        while time.monotonic() < deadline:
-            message = consumer.poll(1.0)
-            if message is None:
-                continue
-            if message.error():
-                break
-            found[message.offset()] = message.value()
-    finally:
-        consumer.close()
-    return found
 
 
 def in_lake(lake: Path, topic: str) -> dict[int, bytes]:
@@ -161,7 +130,7 @@ def test_what_is_proven_goes_and_all_else_is_served(kafka: Kafka, version: str, 
     for value in values(70, 50):
         producer.produce("payments", value, partition=0, timestamp=clock_ms() - 2 * HOUR_MS)
     producer.flush(SECONDS)
-    before = {topic: served(kafka, topic) for topic in ("orders", "payments")}
+    before = {topic: served(kafka.address, topic) for topic in ("orders", "payments")}
     time.sleep(max(0, expired_ms + 1000 - clock_ms()) / 1000)
     files = sorted((Path(kafka.server_properties).parent / "data" / "orders-0").glob("*.log"))
     done = said(command(kafka, lake, "clean", "--json"))
@@ -173,7 +142,7 @@ def test_what_is_proven_goes_and_all_else_is_served(kafka: Kafka, version: str, 
     assert start_of(kafka, "audit") == 0
     for topic, records in before.items():
         first = start_of(kafka, topic)
-        assert served(kafka, topic) == {at: value for at, value in records.items() if at >= first}
+        assert served(kafka.address, topic) == {at: value for at, value in records.items() if at >= first}
         archived = in_lake(lake, topic)
         assert {at: archived[at] for at in records if at < first} == {
             at: value for at, value in records.items() if at < first
@@ -188,4 +157,4 @@ def test_what_is_proven_goes_and_all_else_is_served(kafka: Kafka, version: str, 
     command(kafka, lake, "unmanage")
     # It goes on writing, and its offsets go on.
     old(kafka, "orders", 100, 1, 0)
-    assert max(served(kafka, "orders")) == 100
+    assert max(served(kafka.address, "orders")) == 100

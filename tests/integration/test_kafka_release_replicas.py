@@ -15,7 +15,7 @@ from storage_engine.kafka.live import release
 from storage_engine.kafka.live.client import Cluster as AskedCluster
 from storage_engine.kafka.live.same_log import Witness, find_witness, other_than
 from storage_engine.model.live import LiveBroker
-from tests.integration.kafka_broker import VERSIONS, make_topics
+from tests.integration.kafka_broker import VERSIONS, make_topics, served, small
 from tests.integration.kafka_cluster import Cluster, running_cluster
 from tests.integration.test_kafka_release import (
     HOUR_MS,
@@ -23,8 +23,6 @@ from tests.integration.test_kafka_release import (
     in_lake,
     old,
     said,
-    served,
-    small,
     start_of,
     until_held,
     values,
@@ -73,7 +71,7 @@ def lake(cluster: Cluster, topic: str, tmp_path: Path) -> Path:
 def lost(cluster: Cluster, topic: str, lake: Path) -> list[int]:
     """Return which of the records that were taken are neither served nor in the lake."""
     node = cluster.nodes[1]
-    first, there, archived = start_of(node, topic), served(node, topic), in_lake(lake, topic)
+    first, there, archived = start_of(node, topic), served(node.address, topic), in_lake(lake, topic)
     return [
         offset
         for offset, value in enumerate(values(0, RECORDS))

@@ -21,7 +21,7 @@ from storage_engine.lake.restore import restore
 from storage_engine.lake.restore_span import Span
 from storage_engine.model.receipt import Receipt
 from tests.integration.jars import JAVA_PROJECTS, class_path, java
-from tests.integration.kafka_broker import SECONDS, make_topics, running_kafka
+from tests.integration.kafka_broker import SECONDS, any_segment_bytes, make_topics, running_kafka
 from tests.integration.kafka_transactions import (
     LEVELS,
     NAME,
@@ -77,7 +77,7 @@ def settings_of(root: Path, *more: Path) -> dict[str, object]:
 @pytest.fixture(scope="module", params=VERSIONS)
 def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Written:
     version, root = request.param, tmp_path_factory.mktemp("node")
-    roll = "segment_bytes" if version.startswith("3.") else "internal_segment_bytes"
+    roll = any_segment_bytes(version)
     with running_kafka(root, version, settings_of(root)) as kafka:
         make_topics(kafka.address, TOPIC, **{roll: SEGMENT_BYTES})
         write(kafka.address, rounds=30)

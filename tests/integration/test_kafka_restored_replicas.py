@@ -17,7 +17,7 @@ from storage_engine.lake.catalog import Lake
 from storage_engine.lake.restore import restore
 from storage_engine.lake.restore_span import Span
 from storage_engine.model.receipt import Receipt
-from tests.integration.kafka_broker import make_topics
+from tests.integration.kafka_broker import any_segment_bytes, make_topics
 from tests.integration.kafka_cluster import NODES, Cluster, running_cluster
 from tests.integration.kafka_transactions import (
     LEVELS,
@@ -76,7 +76,7 @@ def test_replicas_restored_on_all_nodes_are_served_by_each_as_the_leader(
 
 def lose(cluster: Cluster, version: str, work: Path) -> Lost:
     """Write with changing leaders, archive what one node has, and take the log from all."""
-    roll = "segment_bytes" if version.startswith("3.") else "internal_segment_bytes"
+    roll = any_segment_bytes(version)
     make_topics(cluster.address, TOPIC, replicas=len(NODES), **{roll: SEGMENT_BYTES})
     cluster.wait_for_isr(TOPIC)
     cluster.move_leader(TOPIC, 2)

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from storage_engine.kafka.layout import PartitionLog, read_node
-from tests.integration.kafka_broker import SECONDS, admin_of, make_topics, running_kafka
+from tests.integration.kafka_broker import SECONDS, admin_of, any_segment_bytes, make_topics, running_kafka
 from tests.integration.kafka_transactions import (
     LEVELS,
     NAME,
@@ -40,7 +40,7 @@ def test_a_broker_serves_what_a_cleanup_left_and_goes_on(version: str, tmp_path:
     properties = root / "server.properties"
     # It deletes nothing by itself: the first look at retention is as late as all others.
     late = {"log.initial.task.delay.ms": NEVER_MS, "log.retention.check.interval.ms": NEVER_MS}
-    roll = "segment_bytes" if version.startswith("3.") else "internal_segment_bytes"
+    roll = any_segment_bytes(version)
     assert run_command("init-lake", "--lake", lake, "--broker-type", "kafka").exit_code == 0
     with running_kafka(root, version, {**settings_of(root), **late}) as kafka:
         make_topics(kafka.address, TOPIC, retention_bytes=3 * SEGMENT_BYTES, **{roll: SEGMENT_BYTES})

@@ -13,7 +13,14 @@ from storage_engine.kafka.layout import read_node
 from storage_engine.kafka.producer_snapshot import parse_producer_snapshot
 from storage_engine.kafka.transaction_index import parse_transaction_index
 from storage_engine.kafka.transaction_states import UncommittedTransactions, check_transaction_index
-from tests.integration.kafka_broker import SECONDS, VERSIONS, make_topics, produce, running_kafka
+from tests.integration.kafka_broker import (
+    SECONDS,
+    VERSIONS,
+    any_segment_bytes,
+    make_topics,
+    produce,
+    running_kafka,
+)
 
 pytestmark = [pytest.mark.integration, pytest.mark.again]
 
@@ -73,8 +80,7 @@ def consumed(address: str) -> tuple[list[int], int]:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_committed_is_what_a_consumer_is_given(version: str, tmp_path: Path) -> None:
     with running_kafka(tmp_path, version) as kafka:
-        size = {"segment_bytes": 16_384} if version == "3.9.2" else {"internal_segment_bytes": 16_384}
-        make_topics(kafka.address, _TOPIC, **size)
+        make_topics(kafka.address, _TOPIC, **{any_segment_bytes(version): 16_384})
         is_open = write_transactions(kafka.address)
         offsets, stable = consumed(kafka.address)
         kafka.stop()

@@ -285,6 +285,8 @@ def test_a_sound_node_has_notes_alone(node: Path) -> None:
 
 def test_what_is_wrong_is_found(copy: Path) -> None:
     logs = copy / "logs"
+    (logs / ".kafka_cleanshutdown").write_text('{"version":0}')
+    assert read_node(copy / "server.properties").left_uncleanly
     (logs / ".kafka_cleanshutdown").unlink()
     (logs / "log-start-offset-checkpoint").write_text("0\n1\ntxn 0 9999\n")
     (logs / "replication-offset-checkpoint").write_text("0\n1\nplain 0 5\n")
