@@ -30,6 +30,8 @@ from tests.integration.jars import JAVA_PROJECTS, class_path, java
 
 BODY_BYTES = 1024
 BATCH = 32
+THREADS = 4
+"""That wait for the disk."""
 SECONDS = 4.0
 TURNS = 3
 REBUILT_MESSAGES = 400_000
@@ -49,20 +51,24 @@ def run() -> list[Bench]:
     """Measure all three in turns with Java."""
     body = np.random.default_rng(1).bytes(BODY_BYTES)
     batch = encode_batch([(body, _PROPERTIES, 0)] * BATCH)
+    # As on Java's side, a thread puts the same message again and again.
+    single = [NewMessage("orders", body, _PROPERTIES, thread) for thread in range(THREADS)]
+    batches = [NewBatch("orders", batch, b"", thread) for thread in range(THREADS)]
+    done = PutStatus.PUT_OK
 
     def one(store: MessageStore, thread: int) -> int:
-        result = store.put(NewMessage("orders", body, _PROPERTIES, thread))
-        return result.messages if result.status is PutStatus.PUT_OK else 0
+        result = store.put(single[thread])
+        return result.messages if result.status is done else 0
 
     def many(store: MessageStore, thread: int) -> int:
-        result = store.put_batch(NewBatch("orders", batch, b"", thread))
-        return result.messages if result.status is PutStatus.PUT_OK else 0
+        result = store.put_batch(batches[thread])
+        return result.messages if result.status is done else 0
 
     benches = []
     for name, threads, flush, put, must in (
         ("engine_append", 1, "ASYNC_FLUSH", one, 1.0),
         ("engine_append_batches", 1, "ASYNC_FLUSH", many, 5.0),
-        ("engine_append_sync", 4, "SYNC_FLUSH", one, 1.0),
+        ("engine_append_sync", THREADS, "SYNC_FLUSH", one, 1.0),
     ):
         ours, theirs = [], []
         for _ in range(TURNS):

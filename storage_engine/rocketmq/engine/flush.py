@@ -13,6 +13,8 @@ from storage_engine.rocketmq.engine.queue_table import QueueTable
 from storage_engine.rocketmq.engine.store_checkpoint import StoreCheckpoint
 
 OnFailure = Callable[[OSError], None]
+_GATHERING_SECONDS = 0.0002
+"""Far less than a flush takes."""
 
 
 class Service:
@@ -59,7 +61,12 @@ class LogFlusher:
         self._failed = False
         self._on_failure = on_failure
         self._sync = settings.flush_mode is FlushMode.SYNC
-        self._group = threading.Lock()
+        self._turn = threading.Condition()
+        self._flushing = False
+        self._waiting: list[int] = []
+        """Offsets that puts wait for."""
+        self._together = 0
+        """How many waited when the last flush ended."""
         self._last_flush_ms = self._last_commit_ms = 0
         seconds = settings.flush_interval_ms / 1000
         self._services = [Service("flush-commitlog", self._flush_by_time, seconds, self._fail)]
@@ -80,19 +87,37 @@ class LogFlusher:
         if not self._sync:
             return True
         deadline = time.monotonic() + self._settings.sync_flush_timeout_ms / 1000
+        with self._turn:
+            self._waiting.append(offset)
         while self._files.flushed_where < offset:
-            left = deadline - time.monotonic()
-            if self._failed or left <= 0 or not self._group.acquire(timeout=left):
-                return False
-            try:
-                if self._files.flushed_where < offset:
-                    self.flush()
-            except OSError as error:
-                self._fail(error)
-                return False
-            finally:
-                self._group.release()
+            with self._turn:
+                while self._flushing and self._files.flushed_where < offset:
+                    if not self._turn.wait(deadline - time.monotonic()):
+                        return False
+                if self._files.flushed_where >= offset:
+                    break
+                if self._failed or time.monotonic() > deadline:
+                    return False
+                self._flushing = True
+            self._flush_for_all()
         return time.monotonic() <= deadline
+
+    def _flush_for_all(self) -> None:
+        """Flush for the puts that wait, and wake those whose message is on disk."""
+        try:
+            # Whom the last flush released writes again within a moment, and need not wait for the next flush.
+            end = time.monotonic() + _GATHERING_SECONDS
+            while len(self._waiting) < self._together and time.monotonic() < end:
+                time.sleep(_GATHERING_SECONDS / 5)
+            self.flush()
+        except OSError as error:
+            self._fail(error)
+        finally:
+            with self._turn:
+                flushed, self._together = self._files.flushed_where, len(self._waiting)
+                self._waiting = [offset for offset in self._waiting if offset > flushed]
+                self._flushing = False
+                self._turn.notify_all()
 
     def flush(self) -> None:
         """Commit and flush all that is written.

@@ -149,6 +149,11 @@ class FileQueue:
                 self.store_timestamp_ms = timestamp_ms
             return done
 
+    def map_ahead(self) -> None:
+        """Map the pages that are written next."""
+        if self.last is not None:
+            self.last.map_ahead()
+
     def truncate(self, offset: int) -> None:
         """Cut the queue off at an offset, whole files too (MappedFileQueue#truncateDirtyFiles)."""
         gone = []

@@ -36,6 +36,7 @@ from storage_engine.rocketmq.engine.transient_pool import TransientPool
 from storage_engine.rocketmq.layout import StoreLayout, resolve_layout
 
 _DISPATCH_INTERVAL_SECONDS = 0.001
+_MAP_AHEAD_INTERVAL_SECONDS = 0.005
 _LONGEST_DISPATCH_SECONDS = 60.0
 _PAUSE_SECONDS = 0.001
 
@@ -109,6 +110,7 @@ class MessageStore:
             self.queues, settings, self.checkpoint, lambda: self._dispatcher.timestamp_ms, self._fail
         )
         self._reput = Service("dispatch", self.dispatch, _DISPATCH_INTERVAL_SECONDS, self._fail)
+        self._map_ahead = Service("map-ahead", self.files.map_ahead, _MAP_AHEAD_INTERVAL_SECONDS, self._fail)
         self._services = False
 
     def start(self, *, services: bool = True) -> None:
@@ -122,6 +124,7 @@ class MessageStore:
             self.drop_what_was_cut()
         durable.write_file(self.layout.abort, str(os.getpid()).encode())
         self._closed, self._services = False, services
+        self._map_ahead.start()
         if services:
             self._reput.start()
             self._flusher.start()
@@ -192,6 +195,7 @@ class MessageStore:
         """
         started, self._closed = not self._closed, True
         self._appender.close()
+        self._map_ahead.stop()
         if started:
             self._flusher.stop()
             if not self._services and not self.failure:
