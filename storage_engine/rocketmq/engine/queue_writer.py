@@ -53,6 +53,25 @@ class ExtWriter:
             done += count
         return addresses
 
+    def whole(self, addresses: Longs) -> npt.NDArray[np.bool_]:
+        """Return which addresses have a unit of which nothing is missing.
+
+        Of a page that a power loss took zeros are left, and a unit may lie on two pages.
+        """
+        found = np.zeros(len(addresses), bool)
+        offsets = addresses - _MIN_LONG
+        for base in self.files.bases:
+            here = (offsets >= base) & (offsets + HEADER_BYTES <= base + self.files.file_bytes)
+            if not here.any():
+                continue
+            first = int(offsets[here].min()) - base
+            count = int(offsets[here].max()) - base - first + HEADER_BYTES
+            data = np.frombuffer(self.files.read(base, first, count).ljust(count, b"\0"), np.uint8)
+            places = (offsets[here] - base - first)[:, None] + np.arange(HEADER_BYTES)
+            units = data[places].view(_EXT_UNIT)[:, 0]
+            found[here] = (units["store_time"] > 0) & (units["bitmap_size"] == units["size"] - HEADER_BYTES)
+        return found
+
     def recover(self) -> None:
         """Find the end: behind the units of the last file (ConsumeQueueExt#recover)."""
         if not self.files.bases:
@@ -205,12 +224,15 @@ class QueueWriter:
         end = 0
         for base in bases[-files_to_look_at(self.files, consume_queue.FORMAT, unflushed_from) :]:
             count = 0
-            for entries in self._blocks(base):
+            for block in self._blocks(base):
+                entries = block[: self._with_units(block, unflushed_from)]
                 count += len(entries)
                 if len(entries):
                     self.max_physical_offset = int(entries[-1]["offset"]) + int(entries[-1]["size"])
                     addresses = entries["tags_code"][entries["tags_code"] <= MAX_ADDRESS]
                     newest_ext = int(addresses[-1]) if len(addresses) else newest_ext
+                if len(entries) < len(block):
+                    break
             end = base + count * UNIT
             if count * UNIT != self.files.file_bytes:
                 break
@@ -218,6 +240,18 @@ class QueueWriter:
         if self.ext:
             self.ext.recover()
             self.ext.truncate_behind(newest_ext)
+
+    def _with_units(self, entries: Entries, unflushed_from: int | None) -> int:
+        """Return how many entries come before the first one whose unit a power loss took.
+
+        That one and all behind it are written again: their messages are dispatched again. (The broker goes on
+        at the end of the units that are left, so that entries get the units of others.)
+        """
+        if self.ext is None or unflushed_from is None:
+            return len(entries)
+        asked = np.flatnonzero((entries["offset"] >= unflushed_from) & (entries["tags_code"] <= MAX_ADDRESS))
+        lost = asked[~self.ext.whole(entries["tags_code"][asked].astype(np.int64))]
+        return int(lost[0]) if lost.size else len(entries)
 
     def truncate(self, physical_offset: int) -> None:
         """Cut off entries of messages at or behind an offset (ConsumeQueue#truncateDirtyLogicFiles)."""

@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from storage_engine.clock import clock_ms
-from storage_engine.rocketmq import consume_queue
+from storage_engine.rocketmq import consume_queue, consume_queue_ext
 from storage_engine.rocketmq.broker_config import BrokerConfig
 from storage_engine.rocketmq.codec import CODEC
 from storage_engine.rocketmq.engine.message_store import open_store
 from storage_engine.rocketmq.engine.new_message import NewMessage, PutStatus
-from storage_engine.rocketmq.index_file import open_index
-from storage_engine.rocketmq.layout import resolve_layout
+from storage_engine.rocketmq.index_file import java_hash, open_index
+from storage_engine.rocketmq.layout import StoreLayout, resolve_layout
 from storage_engine.rocketmq.queue_files import iter_queues
 from tests.rocketmq.engine.scenarios import write_conf
 
@@ -36,6 +36,7 @@ SETTINGS: tuple[dict[str, object], ...] = (
     {"flushDiskType": "SYNC_FLUSH"},
     {},
     {"transientStorePoolEnable": True, "transientStorePoolSize": 3},
+    {"enableConsumeQueueExt": True, "mappedFileSizeConsumeQueueExt": 20_000},
 )
 
 
@@ -95,6 +96,25 @@ def rows_of(root: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def check_extensions(layout: StoreLayout, rows: list[dict[str, Any]]) -> None:
+    """Hold the units that entries point to against the log."""
+    messages = {
+        row["physical_offset"]: (java_hash(row["tags"]), round(row["store_timestamp"].timestamp() * 1000))
+        for row in rows
+    }
+    for queue in iter_queues(layout.consumequeue_ext):
+        units = {}
+        for file in consume_queue_ext.list_files(queue.path):
+            read = consume_queue_ext.read_units(file)
+            said = zip(read.tags_code.tolist(), read.store_time_ms.tolist(), strict=True)
+            units |= dict(zip(read.offset.tolist(), said, strict=True))
+        files = consume_queue.list_files(layout.consumequeue / queue.topic / str(queue.queue_id))
+        for entry in consume_queue.read_queue(files):
+            at = consume_queue_ext.unit_offset(int(entry["tags_code"]))
+            found = None if at is None else units.get(at)
+            assert found == messages[int(entry["offset"])], f"{queue.path}: unit at {at}: {found}"
+
+
 def check(config: BrokerConfig, acknowledged: dict[str, int], *, all_kept: bool) -> None:
     """Hold a recovered store against what was acknowledged, and its queues and index against its log."""
     layout = resolve_layout(config)
@@ -123,6 +143,7 @@ def check(config: BrokerConfig, acknowledged: dict[str, int], *, all_kept: bool)
             f"{expected[wrong : wrong + 3]} of {len(expected)}, found {entries[wrong : wrong + 3]}"
         )
     assert not any(queues.values()), "a queue is missing"
+    check_extensions(layout, rows)
     with open_index(layout, config) as index:
         for key, offset in offsets.items():
             topic = f"topic{key.split('-')[1]}"

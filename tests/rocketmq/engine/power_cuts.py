@@ -46,6 +46,7 @@ from tests.services.power_loss import (
 
 CUTS_A_STORE = 5
 LONGEST_LIFE_SECONDS = 0.5
+WRITES_SHARE = 0.75
 CLOCK_SPEED = 100
 STARTED_MS = clock_ms()
 QUICK = {
@@ -96,10 +97,12 @@ def write_and_kill(
         finally:
             os._exit(1)
     os.close(writing)
-    time.sleep(chance.uniform(0, LONGEST_LIFE_SECONDS))
-    os.kill(child, signal.SIGKILL)
     with os.fdopen(reading, "rb") as said:
-        lines = said.readlines()
+        # However busy the machine is, most writers get beyond their recovery.
+        lines = [said.readline()] if chance.random() < WRITES_SHARE else []
+        time.sleep(chance.uniform(0, LONGEST_LIFE_SECONDS))
+        os.kill(child, signal.SIGKILL)
+        lines += said.readlines()
     _, status = os.waitpid(child, 0)
     assert os.WIFSIGNALED(status), "the writer ended by itself"
     pairs = (line.decode().split() for line in lines if line.endswith(b"\n"))
