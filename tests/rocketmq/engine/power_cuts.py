@@ -28,7 +28,7 @@ from storage_engine.rocketmq import consume_queue
 from storage_engine.rocketmq.broker_config import BrokerConfig
 from storage_engine.rocketmq.checkpoint import Checkpoint, read_checkpoint
 from storage_engine.rocketmq.engine.message_store import open_store
-from storage_engine.rocketmq.index_file import read_entries, read_index_files
+from storage_engine.rocketmq.index_file import IndexFile, read_entries, read_header
 from storage_engine.rocketmq.layout import resolve_layout
 from storage_engine.rocketmq.queue_files import iter_queues
 from tests.rocketmq.engine.killing import SETTINGS, check, rows_of, write_until_killed
@@ -143,7 +143,12 @@ def check_checkpoint(config: BrokerConfig, before: Written) -> Checkpoint | None
     }
     indexed: set[int] = set()
     if any(stored_ms < said.index_msg_timestamp_ms for stored_ms in before.stored_ms.values()):
-        for file in read_index_files(layout, config):
+        slots, capacity = config.max_hash_slot_num, config.max_index_num
+        assert slots is not None
+        assert capacity is not None
+        # Of a file that was just begun its name alone may be left.
+        for path in (path for path in layout.index.iterdir() if path.stat().st_size):
+            file = IndexFile(path, path.stat().st_size, slots, capacity, read_header(path))
             if file.header.end_timestamp_ms <= said.index_msg_timestamp_ms:
                 indexed |= set(read_entries(file)["offset"].tolist())
     for at, stored_ms in before.stored_ms.items():
