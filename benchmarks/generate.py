@@ -1,6 +1,7 @@
 """Makes RocketMQ stores of any size, in seconds: valid frames, realistic bodies, consume queues.
 
-Every message is distinct. Bodies are slices of generated JSON and compress about as such bodies do.
+For what a sample store can't be: messages of one size, small segments by the thousand, a log that begins
+anywhere. Every message is distinct, and its body is made as a sample's.
 """
 
 from __future__ import annotations
@@ -21,15 +22,14 @@ from storage_engine.crc import crc32, crc_engine
 from storage_engine.native import copy_bytes, int64, kernel
 from storage_engine.rocketmq import frame
 from storage_engine.rocketmq.codec import CODEC
+from storage_engine.rocketmq.index_file import java_hash
+from storage_engine.rocketmq.sample.messages import HEX, body_pool, digits
 
 QUEUES_PER_TOPIC = 8
 ENTRY_BYTES = 20
-_POOL_BYTES = 16 << 20
 _FIRST_TIMESTAMP_MS = 1_790_000_000_000
 _MAGIC = frame.MAGIC_V1 - (1 << 32)
 _TAGS = ("TagA", "TagB", "TagC", "TagD")
-_HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
-_DIGITS = np.frombuffer(b"0123456789", np.uint8)
 _PROPERTIES = (
     ("MSG_REGION", "DefaultRegion"),
     ("UNIQ_KEY", "0" * 56),
@@ -76,21 +76,6 @@ def _fill_bodies(
         crcs[i] = crc32(function, table, out + offsets[i], size) & 0x7FFFFFFF
 
 
-def _pool(random: np.random.Generator) -> npt.NDArray[np.uint8]:
-    """JSON records whose fields are random digits and hexadecimal letters."""
-    template = b'{"order":"0000000000","customer":"XXXXXXXXXXXXXXXX","amount":000000,"note":"XXXXXXXXXXXX"},'
-    pool = np.tile(np.frombuffer(template, np.uint8), _POOL_BYTES // len(template))
-    for letter, alphabet in ((b"0", _DIGITS), (b"X", _HEX)):
-        places = np.flatnonzero(pool == letter[0])
-        pool[places] = alphabet[random.integers(0, len(alphabet), len(places))]
-    return pool
-
-
-def _digits(values: npt.NDArray[np.int64], width: int) -> npt.NDArray[np.uint8]:
-    powers = 10 ** np.arange(width - 1, -1, -1, dtype=np.int64)
-    return (values[:, None] // powers % 10 + 48).astype(np.uint8)
-
-
 def _properties(
     random: np.random.Generator, serials: npt.NDArray[np.int64], tags: npt.NDArray[np.int64]
 ) -> pa.Array[Any]:
@@ -100,10 +85,10 @@ def _properties(
     values = np.tile(np.frombuffer(b"".join(v.encode() for _, v in _PROPERTIES), np.uint8), (rows, 1))
     begins = np.cumsum([0, *(len(value) for _, value in _PROPERTIES)])
     unique = begins[1]
-    values[:, unique : unique + 46] = _HEX[random.integers(0, 16, 46)]
-    values[:, unique + 46 : unique + 56] = _digits(serials, 10)
+    values[:, unique : unique + 46] = HEX[random.integers(0, 16, 46)]
+    values[:, unique + 46 : unique + 56] = digits(serials, 10)
     values[:, begins[3] + 3] = 65 + tags
-    values[:, begins[4] + 4 : begins[5]] = _digits(serials // 3, 10)
+    values[:, begins[4] + 4 : begins[5]] = digits(serials // 3, 10)
 
     def strings(content: npt.NDArray[np.uint8], lengths: list[int]) -> pa.Array[Any]:
         offsets = np.zeros(rows * len(lengths) + 1, np.int32)
@@ -131,7 +116,7 @@ class StoreGenerator:
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
         self.random = np.random.default_rng(shape.seed)
-        self.pool = _pool(self.random)
+        self.pool = body_pool(self.random)
         self.topics = [f"orders_{i:04d}" for i in range(shape.topics)]
         self.next_queue_offset = np.zeros(shape.topics * QUEUES_PER_TOPIC, np.int64)
         self.serial = 0
@@ -213,20 +198,13 @@ class StoreGenerator:
         return out, table
 
 
-def _java_hash(text: str) -> int:
-    value = 0
-    for unit in text:
-        value = (value * 31 + ord(unit)) & 0xFFFFFFFF
-    return value - (1 << 32) if value >> 31 else value
-
-
 def _append_queue_entries(root: Path, table: pa.Table, file_bytes: int) -> None:
     """Write a segment's consume queue entries into files of ``file_bytes``, as the broker lays them out."""
     entries = np.zeros(table.num_rows, np.dtype([("offset", ">i8"), ("size", ">i4"), ("tag", ">i8")]))
     entries["offset"] = table.column("physical_offset").to_numpy()
     entries["size"] = table.column("size").to_numpy()
     tags = table.column("tags").combine_chunks().dictionary_encode()
-    hashes = np.array([_java_hash(tag) for tag in tags.dictionary.to_pylist()])
+    hashes = np.array([java_hash(tag) for tag in tags.dictionary.to_pylist()])
     entries["tag"] = hashes[tags.indices.to_numpy()]
     topics = table.column("topic").combine_chunks().dictionary_encode()
     slot = topics.indices.to_numpy().astype(np.int64) * QUEUES_PER_TOPIC + table.column("queue_id").to_numpy()

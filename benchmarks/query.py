@@ -6,26 +6,29 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.generate import Shape, write_store
 from storage_engine.lake.archive import archive_all, segment_jobs
 from storage_engine.lake.catalog import Lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.export import export_messages
 from storage_engine.lake.making import make_lake
 from storage_engine.lake.selection import Selection
+from storage_engine.model.sample import SampleRequest
 from storage_engine.rocketmq.broker_config import load_broker_config
+from storage_engine.rocketmq.sample.writing import write_sample
 from storage_engine.rocketmq.store import RocketMQStore
 
-SHAPE = Shape(segments=5, segment_bytes=64 << 20, topics=200)
-"""Four sealed segments of 64 MiB."""
+MESSAGES, TOPICS, SEGMENT_BYTES = 240_000, 200, 64 << 20
+"""They fill four segments."""
+TOPIC = "shipments-0006"
 
 
 def main() -> int:
     with tempfile.TemporaryDirectory(prefix="query-") as base:
         root = Path(base)
-        write_store(root / "store", SHAPE)
-        conf = {"mappedFileSizeCommitLog": str(SHAPE.segment_bytes)}
-        store = RocketMQStore.open(load_broker_config(None, conf, root=str(root / "store"))).snapshot(0)
+        request = SampleRequest(root / "sample", MESSAGES, TOPICS, 7, 1, 1_795_000_000_000, SEGMENT_BYTES)
+        written = write_sample(request)
+        config = load_broker_config(Path(written.configuration), root=written.store)
+        store = RocketMQStore.open(config).snapshot(0)
         lake = make_lake(LakeConfig.local(root / "lake"))
         jobs = segment_jobs(
             lake,
@@ -41,11 +44,11 @@ def main() -> int:
         span = {"from_ms": first, "to_ms": first + (last - first) // 10}
         questions = {
             "everything": Selection(),
-            "a topic": Selection(topic="orders_0042"),
+            "a topic": Selection(topic=TOPIC),
             "a tenth of a segment's time": Selection(**span),
-            "a topic in that time": Selection(topic="orders_0042", **span),
+            "a topic in that time": Selection(topic=TOPIC, **span),
             "a key": Selection(key="ORD-0000012345"),
-            "a key of a topic": Selection(key="ORD-0000012345", topic="orders_0042"),
+            "a key of a topic": Selection(key="ORD-0000012345", topic=TOPIC),
         }
         for name, selection in questions.items():
             _print(lake, root / name, name, selection)

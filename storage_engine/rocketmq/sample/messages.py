@@ -31,7 +31,7 @@ _LONGEST_BODY_BYTES = 64 << 10
 _BATCH_MESSAGES = 32
 _MESSAGES_AT_ONCE = 1 << 13
 _DAY_MS = 86_400_000
-_HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
+HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 _DIGITS = np.frombuffer(b"0123456789", np.uint8)
 _TAGS = np.frombuffer(b"TagATagBTagCTagD", np.uint8).reshape(4, 4)
 _ROW = (
@@ -74,7 +74,7 @@ class Producers:
             _NAMES[i] if i < len(_NAMES) else f"{_NAMES[i % len(_NAMES)]}-{i // len(_NAMES) + 1:04d}"
             for i in range(topics)
         )
-        self._pool = _pool(self._random)
+        self._pool = body_pool(self._random)
         # Few topics have most of the messages, and each has a typical size of its own.
         weights = 1 / np.arange(1, topics + 1)
         self._weights = weights / weights.sum()
@@ -158,28 +158,29 @@ class Producers:
         random = self._random
         rows = np.tile(np.frombuffer(_ROW, np.uint8), (count, 1))
         numbers = number + np.arange(count, dtype=np.int64)
-        rows[:, _UNIQUE_AT : _UNIQUE_AT + 22] = _HEX[random.integers(0, 16, 22)]
-        rows[:, _UNIQUE_AT + 22 : _UNIQUE_AT + 32] = _digits(numbers, 10)
+        rows[:, _UNIQUE_AT : _UNIQUE_AT + 22] = HEX[random.integers(0, 16, 22)]
+        rows[:, _UNIQUE_AT + 22 : _UNIQUE_AT + 32] = digits(numbers, 10)
         rows[:, _TAG_AT : _TAG_AT + 4] = _TAGS[random.integers(0, len(_TAGS), count)]
-        rows[:, _ORDER_AT : _ORDER_AT + 10] = _digits(numbers // 3, 10)
-        rows[:, _CUSTOMER_AT : _CUSTOMER_AT + 8] = _digits(random.integers(0, 10_000, count), 8)
+        rows[:, _ORDER_AT : _ORDER_AT + 10] = digits(numbers // 3, 10)
+        rows[:, _CUSTOMER_AT : _CUSTOMER_AT + 8] = digits(random.integers(0, 10_000, count), 8)
         return rows, _ENDS[random.choice(len(_ENDS), count, p=_ENDS_CHANCES)]
 
 
-def _pool(random: np.random.Generator) -> Bytes:
+def body_pool(random: np.random.Generator) -> Bytes:
     """Make JSON records whose fields are random digits and hexadecimal letters."""
     template = np.frombuffer(
         b'{"order":"0000000000","customer":"XXXXXXXXXXXXXXXX","amount":000000,"note":"XXXXXXXXXXXX"},',
         np.uint8,
     )
     pool = np.tile(template, (_POOL_BYTES // len(template), 1))
-    for letter, alphabet in ((b"0", _DIGITS), (b"X", _HEX)):
+    for letter, alphabet in ((b"0", _DIGITS), (b"X", HEX)):
         places = np.flatnonzero(template == letter[0])
         drawn = np.frombuffer(random.bytes(len(pool) * len(places)), np.uint8)
         pool[:, places] = alphabet[drawn % len(alphabet)].reshape(len(pool), len(places))
     return pool.reshape(-1)
 
 
-def _digits(values: Longs, width: int) -> Bytes:
+def digits(values: Longs, width: int) -> Bytes:
+    """Return numbers as rows of decimal digits."""
     powers = 10 ** np.arange(width - 1, -1, -1, dtype=np.int64)
     return (values[:, None] // powers % 10 + 48).astype(np.uint8)
