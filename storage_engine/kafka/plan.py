@@ -22,8 +22,9 @@ from storage_engine.kafka.rules import (
 )
 from storage_engine.kafka.topic_settings import TopicSettings
 from storage_engine.model.diagnosis import named_in_short, reason_of
-from storage_engine.model.plan import Decision, LogPlan, Reason
-from storage_engine.model.store import Archivable, LogSnapshot, Segment, SegmentState
+from storage_engine.model.plan import Decision, LogPlan, PlanRequest, Reason
+from storage_engine.model.plan_limits import limited
+from storage_engine.model.store import Archivable, LogSnapshot, Segment, SegmentState, StoreSnapshot
 from storage_engine.wording import bytes_text, time_text
 
 _ACTIVE = "the broker writes to it"
@@ -228,9 +229,14 @@ def _not_archivable(segment: Segment, archivable: Archivable) -> tuple[Reason, s
     return Reason.NOT_ARCHIVABLE, f"it may not be archived yet: {why}"
 
 
-def plan_notices(node: Node, settings: TopicSettings) -> tuple[str, ...]:
+def plan_notices(node: Node, settings: TopicSettings, *, forced: bool = False) -> tuple[str, ...]:
     """Return what a person should know of logs that no plan has, or that a plan rests on."""
     notices = []
+    if forced:
+        notices.append(
+            "a forced run ignores age where its broker does; Kafka never does, so only what has expired "
+            "goes: lower retention.ms or retention.bytes of the largest topics to free more"
+        )
     internal = [log.name.log for _, log in node.logs if log.name.is_internal]
     if internal:
         notices.append(f"internal topics are Kafka's own, and not planned: {named_in_short(internal)}")
@@ -241,3 +247,13 @@ def plan_notices(node: Node, settings: TopicSettings) -> tuple[str, ...]:
             "no clean stop is marked: a broker that starts reads the logs' ends again, and may cut"
         )
     return tuple(notices)
+
+
+def as_asked(plans: Sequence[LogPlan], snapshot: StoreSnapshot, request: PlanRequest) -> tuple[LogPlan, ...]:
+    """Return plans by which we delete, cut to what a person asks for.
+
+    :raises BadInputError: nobody can ask for that.
+    """
+    # The last directory's stands for that of dependents, which a node has none of.
+    disks = (*snapshot.log_disks, snapshot.dependents_disk)
+    return limited(plans, request, disks, "log directory's disk")

@@ -22,7 +22,15 @@ from storage_engine.kafka.layout import LogDirectory, Node, PartitionLog, data_p
 from storage_engine.kafka.lock_holder import lock_holder
 from storage_engine.kafka.log_end import LogEnd, first_batch_ms, log_end
 from storage_engine.kafka.next_deletions import deletes_at_ms
-from storage_engine.kafka.plan import SeenLog, cut_to_archivable, log_facts, plan_log, plan_notices, undecided
+from storage_engine.kafka.plan import (
+    SeenLog,
+    as_asked,
+    cut_to_archivable,
+    log_facts,
+    plan_log,
+    plan_notices,
+    undecided,
+)
 from storage_engine.kafka.range_digest import sha256_of_range
 from storage_engine.kafka.rules import RetentionSettings
 from storage_engine.kafka.stopped_plan import cut_to_stopped
@@ -106,11 +114,11 @@ class KafkaStore(BrokerStore):
         plans = tuple(
             plan_of_log(log, topics, settings, now_ms) for log, settings in logs_of(seen, snapshot, topics)
         )
-        notices = plan_notices(seen.node, topics)
+        notices = plan_notices(seen.node, topics, forced=request.forced)
         if not _runs(seen.node):
             plans = cut_to_stopped(seen.node, plans, request.replicas_stopped)
             # A running broker decides by itself, and deletes what no lake has, too.
-            plans = self.cut_to_archivable(snapshot, plans)
+            plans = as_asked(self.cut_to_archivable(snapshot, plans), snapshot, request)
             if request.replicas_stopped:
                 said = f"a person says that all other nodes are stopped: {request.replicas_stopped}"
                 notices = (*notices, said)

@@ -14,7 +14,9 @@ from storage_engine.model.lag import Unread, UnreadMessages
 
 @dataclass(slots=True)
 class _OfGroup:
-    """:param messages: None: its position is known in no partition.
+    """Of the partitions of a topic in which a group's position is known, or of those in which it isn't.
+
+    :param messages: None: it isn't known.
     :param from_ms: when the first one was written; None: it can't be told.
     """
 
@@ -31,7 +33,7 @@ def unread_records(
     :param context: of these logs.
     :param deleted: it is gone already: no log is looked into for when the first one was written.
     """
-    found: dict[tuple[str, str], _OfGroup] = {}
+    found: dict[tuple[str, str, bool], _OfGroup] = {}
     for (group, topic, number), committed in consumers.committed.items():
         name = f"{topic}-{number}"
         log, end = context.logs.get(name), new_min_offsets.get(name)
@@ -42,7 +44,8 @@ def unread_records(
             first = max(committed, first)
         if first >= end:
             continue
-        one = found.setdefault((group, topic), _OfGroup())
+        # Where its position isn't known it may need all: no sum of other partitions hides that.
+        one = found.setdefault((group, topic, committed is not None), _OfGroup())
         one.partitions += 1
         if committed is not None:
             one.messages = (one.messages or 0) + end - first
@@ -51,7 +54,7 @@ def unread_records(
             one.from_ms = min(place.timestamp_ms, one.from_ms or place.timestamp_ms)
     rows = [
         UnreadMessages(group, topic, one.messages, one.partitions, one.from_ms)
-        for (group, topic), one in found.items()
+        for (group, topic, _), one in found.items()
     ]
     rows.sort(key=lambda row: (row.messages is None, -(row.messages or 0), row.group, row.topic))
     return Unread(tuple(rows), notices=consumers.source.notices, logs=consumers.logs)

@@ -86,6 +86,7 @@ InLakes = tuple[tuple[ArchivedSegment, ...], tuple[SegmentId, ...], tuple[str, .
 @dataclass(frozen=True, slots=True)
 class Report:
     """:param unproven: base offsets that the run wanted in the lake and that have no receipt.
+    :param unproven_logs: the log of each; empty in reports of before there was this field.
     :param archived_ahead: number of segments that the run archived though they don't go yet.
     :param archive_lag: what was sealed and not proven at the run's end; None when it was not measured.
     :param alarms: thresholds of the policy that archive lag or a running broker's work exceed, and ranges of
@@ -147,6 +148,18 @@ class Report:
     unread_lines: tuple[str, ...] = ()
     refused: tuple[RefusedLog, ...] = ()
     lake_directory: str = "LAKE"
+    unproven_logs: tuple[str, ...] = ()
+
+    @property
+    def has_several_logs(self) -> bool:
+        """Return whether an offset alone names no segment."""
+        return len({row.log for row in self.segments} | {row.log for row in self.archived}) > 1
+
+    @property
+    def unproven_ids(self) -> tuple[tuple[str, int], ...]:
+        """Return what has no receipt, by log and base offset; of an older report no log is known."""
+        logs = self.unproven_logs or ("",) * len(self.unproven)
+        return tuple(zip(logs, self.unproven, strict=True))
 
     @property
     def ok(self) -> bool:
@@ -216,6 +229,7 @@ def report_of(context: Context, run: Run, in_lakes: InLakes | None = None) -> Re
         segments=segment_reports(plan, {**others, **gone}, released),
         archived=archived,
         unproven=tuple(segment.base_offset for segment in unproven),
+        unproven_logs=tuple(segment.log for segment in unproven),
         archived_ahead=_archived_ahead(events),
         archive_lag=archive_lag,
         alarms=(

@@ -113,18 +113,24 @@ def _section(title: str, lines: Iterator[str]) -> Iterator[str]:
         yield from body
 
 
+def _named(report: Report, log: str, base_offset: int) -> str:
+    """Return what a segment is called: by its log too, where there are several."""
+    return f"{log}/{base_offset:020d}" if log and report.has_several_logs else f"{base_offset:020d}"
+
+
 def _archived(report: Report) -> Iterator[str]:
     for row in report.archived:
         damage = f", {exact_bytes_text(row.damaged_bytes)} that don't decode" if row.damaged_bytes else ""
         when = "" if row.by_this_run else f", proven before, at {time_text(row.proven_at_ms)}"
         yield (
-            f"{row.base_offset:020d}  {count_text(row.message_count, 'message')}, "
+            f"{_named(report, row.log, row.base_offset)}  {count_text(row.message_count, 'message')}, "
             f"{exact_bytes_text(row.size_bytes)}{damage}, SHA-256 {_short_hashes(row.sha256)}{when}"
         )
         yield f"  {row.data_file} ({exact_bytes_text(row.data_file_bytes)})"
-    gone = {row.base_offset for row in report.segments if row.fate is Fate.DELETED}
-    for offset in report.unproven:
-        yield f"{offset:020d}  {'never archived' if offset in gone else 'not in the lake yet'}"
+    gone = {(row.log, row.base_offset) for row in report.segments if row.fate is Fate.DELETED}
+    for log, offset in report.unproven_ids:
+        said = "never archived" if (log, offset) in gone else "not in the lake yet"
+        yield f"{_named(report, log, offset)}  {said}"
     if report.archive_mode == "off":
         yield "The store's policy is archive: off; nothing has to be in the lake."
 
@@ -141,10 +147,8 @@ def _archive_lag(report: Report) -> Iterator[str]:
 
 def _segments(report: Report, fate: Fate) -> Iterator[str]:
     rows = [row for row in report.segments if row.fate is fate]
-    several = len({row.log for row in report.segments}) > 1
     for row in rows:
-        log = f"{row.log}/" if several else ""
-        yield f"{log}{row.base_offset:020d}  {row.reason.value}: {_why(row)}{_ground(row)}"
+        yield f"{_named(report, row.log, row.base_offset)}  {row.reason.value}: {_why(row)}{_ground(row)}"
     if rows and fate is Fate.DELETED:
         begins = "" if report.new_min_offset is None else f"; the log begins at {report.new_min_offset} now"
         yield f"{exact_bytes_text(report.freed_bytes)} freed{begins}"

@@ -10,15 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from zoneinfo import ZoneInfo
 
-from storage_engine.exceptions import BadInputError
 from storage_engine.model.plan import Decision, LogPlan, Plan, PlanRequest, Reason, Trigger, Urgency
+from storage_engine.model.plan_limits import check_limits, target_reached
 from storage_engine.model.store import (
     DiskUsage,
     LogSnapshot,
     Segment,
     SegmentState,
     StoreSnapshot,
-    percent_rounded_up,
 )
 from storage_engine.rocketmq.broker_config import BrokerConfig
 from storage_engine.rocketmq.rules import age_reason, delete_hours, expires_at_ms, mtime_ms, triggers
@@ -45,7 +44,7 @@ def plan(
     :raises BadInputError: a request that makes no sense.
     :raises BrokerConfigError: a deleteWhen that the broker can't parse.
     """
-    _check(request)
+    check_limits(request)
     (log,) = snapshot.logs
     causes, notices = triggers(snapshot, config, now_ms, zone, request)
     judged = _judge_each(snapshot, log, config, now_ms, zone, causes)
@@ -57,14 +56,6 @@ def plan(
         logs=(LogPlan(log.name, decisions),),
         notices=notices + _future_notice(log, now_ms),
     )
-
-
-def _check(request: PlanRequest) -> None:
-    if request.max_segments is not None and request.max_segments < 0:
-        raise BadInputError(f"max_segments: expected 0 or more, found {request.max_segments}.")
-    target = request.target_used_percent
-    if target is not None and not 0 <= target <= 100:
-        raise BadInputError(f"target_used_percent: expected 0 to 100, found {target}.")
 
 
 def _judge_each(
@@ -160,7 +151,9 @@ def _cut(
     stopped: Decision | None = None
     for decision in judged:
         if decision.deletes:
-            reached = _target_reached(disks, going, request.target_used_percent) if stopped is None else ""
+            reached = (
+                target_reached(disks, going, request.target_used_percent, _DISK) if stopped is None else ""
+            )
             if stopped is not None:
                 decision = _after(stopped, decision)
             elif reached:
@@ -185,39 +178,7 @@ def _after(stopped: Decision, decision: Decision) -> Decision:
 
 
 _LIMITS = frozenset({Reason.TARGET_REACHED, Reason.BATCH_FULL})
-
-
-def _target_reached(disks: Sequence[DiskUsage], going: Sequence[Segment], target: int | None) -> str:
-    """Return why the target holds once ``going`` is gone; empty when it does not, or there is none.
-
-    The fullest commitlog disk whose figures are known decides. With no known disk nobody can say that the
-    target is not reached, so it counts as reached.
-    """
-    if target is None:
-        return ""
-    levels = []
-    for disk in disks:
-        if (
-            disk.used_percent is None
-            or not disk.total_bytes
-            or disk.usable_bytes is None
-            or disk.device is None
-        ):
-            continue
-        freed = sum(segment.facts.size_bytes for segment in going if segment.facts.device == disk.device)
-        used = max(disk.total_bytes - disk.usable_bytes - freed, 0)
-        levels.append((percent_rounded_up(used, disk.total_bytes), disk.path))
-    if not levels:
-        return (
-            f"no commitlog disk's level is known, so nothing says that the target {target} % is not reached"
-        )
-    percent, path = max(levels)
-    if percent > target:
-        return ""
-    return (
-        f"{path}, the fullest commitlog disk, is at about {percent} % with {len(going)} segments gone: the "
-        f"target {target} % is reached"
-    )
+_DISK = "commitlog disk"
 
 
 def _future_notice(log: LogSnapshot, now_ms: int) -> tuple[str, ...]:

@@ -62,6 +62,15 @@ def test_what_no_other_node_has_goes(made: MadeNode) -> None:
     assert reasons(made)[0] == [Reason.EXPIRED, Reason.EXPIRED]
 
 
+def test_a_person_s_limit_counts_for_all_logs_together(made: MadeNode) -> None:
+    request = PlanRequest(manual=True, forced=True, max_segments=1, reason="try")
+    store = KafkaStore(made.write())
+    plan = propose(store, take_snapshot(store, NOW_MS, "kafka"), NOW_MS, request)
+    assert len(plan.to_delete) == 1
+    assert {one.reason for one in plan.decisions} == {Reason.EXPIRED, Reason.BATCH_FULL, Reason.ACTIVE}
+    assert "Kafka never does, so only what has expired goes" in plan.notices[0]
+
+
 def test_other_nodes_replicas_keep_a_log_and_no_other_one(made: MadeNode) -> None:
     made.replicas["t-0"] = (2, 1, 3)
     found, why = reasons(made)

@@ -14,7 +14,8 @@ from storage_engine.kafka.rules import RetentionSettings
 from storage_engine.kafka.store import SeenNode
 from storage_engine.kafka.topic_settings import read_topic_settings
 from storage_engine.model.hold import Drift, DriftKind
-from storage_engine.model.store import Segment, SegmentId
+from storage_engine.model.store import Segment, SegmentId, SegmentState
+from storage_engine.wording import bytes_text
 
 Ranges = tuple[tuple[int, int], ...]
 """Of offsets, each [first, end)."""
@@ -100,6 +101,23 @@ def _due_log(
         unknown and any(at_ms.get(segment.base_offset) != now_ms for segment in unproven),
         written(facts.segments, known, now_ms),
     )
+
+
+def active_and_expired(seen: SeenNode, state: HoldState, now_ms: int) -> Iterator[str]:
+    """Say which active segments a broker closes and deletes at once when nothing is held any more.
+
+    No lake can have them before.
+
+    :raises OSError: a file can't be read.
+    """
+    for name, log in due_logs(seen, state, (), now_ms).items():
+        last = log.unproven[-1:]
+        if last and last[0].state is SegmentState.ACTIVE and log.at_ms.get(last[0].base_offset) == now_ms:
+            yield (
+                f"log {name}: records of offsets [{last[0].base_offset}, {last[0].end_offset}), "
+                f"{bytes_text(last[0].facts.size_bytes)}, have expired and lie in the active segment, which "
+                "no lake can have before it is closed: its broker closes and deletes it now"
+            )
 
 
 def joined(ranges: Iterator[tuple[int, int]]) -> Ranges:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from storage_engine.exceptions import BadInputError, BrokerRefusedError, GateRefusedError
 from storage_engine.kafka.live.drift import all_drift, as_found, known_log
+from storage_engine.kafka.live.due_logs import active_and_expired
 from storage_engine.kafka.live.held_settings import put_back, raise_settings
 from storage_engine.kafka.live.hold_state import (
     HELD_SETTINGS,
@@ -171,9 +172,11 @@ def end_hold(store: LiveKafkaStore, now_ms: int) -> HoldStatus:
     state = load_state(store.memory)
     if store.memory is None or state is None:
         return HoldStatus(held=False, notices=("the store wasn't held",))
-    found = observe(store, now_ms, remembered=state.logs)
+    seen = store.look(now_ms)
+    found = observe(store, now_ms, remembered=state.logs, seen=seen)
     drift = drift_of(state, found, store.memory)
     store.memory.record_drift(drift)
+    expired = tuple(active_and_expired(seen, state, now_ms))
     replaced = {one.log.rpartition("-")[0] for one in drift if one.kind is DriftKind.TOPIC_REPLACED}
     done = put_back(store.asked, store.memory, state, state.settings, replaced)
     if done.refused:
@@ -188,4 +191,4 @@ def end_hold(store: LiveKafkaStore, now_ms: int) -> HoldStatus:
             remark=error.remark,
         )
     save_state(store.memory, None)
-    return HoldStatus(held=False, disturbances=drift, notices=done.notices)
+    return HoldStatus(held=False, disturbances=drift, notices=(*done.notices, *expired))

@@ -18,6 +18,7 @@ from storage_engine.kafka.live.client import Cluster
 from storage_engine.kafka.live.hold_state import load_state
 from storage_engine.kafka.live.observe import observe
 from storage_engine.kafka.live.overlay import from_their_starts, with_first_settings, with_live
+from storage_engine.kafka.plan import as_asked
 from storage_engine.kafka.store import KafkaStore, SeenNode, open_store
 from storage_engine.model.broker_store import Remove, StoreSettings
 from storage_engine.model.hold import HoldMemory, HoldStatus
@@ -111,7 +112,8 @@ class LiveKafkaStore(KafkaStore):
         found = KafkaStore.plan(self, snapshot, now_ms, request)
         if not self._is_ours:
             return found
-        return replace(found, logs=self.cut_to_archivable(snapshot, found.logs))
+        logs = self.cut_to_archivable(snapshot, found.logs)
+        return replace(found, logs=as_asked(logs, snapshot, request))
 
     @property
     def max_delete_batch(self) -> int | None:

@@ -58,7 +58,7 @@ def monitor(store: AnyStore, run_key: str) -> MonitorResult:
         context = open_context(store)
         sensed = sense(context)
     except (StorageEngineError, OSError):
-        if holds:
+        if managed.is_live:
             # Whatever can't be told of the store, a hold that isn't renewed ends.
             with suppress(StorageEngineError):
                 hold(store, run_key=run_key)

@@ -50,7 +50,7 @@ def sense(store: AnyStore, now_ms: int | None = None, request: PlanRequest | Non
     try:
         snapshot = context.snapshot(now_ms)
     except BadInputError as error:
-        if not hold:
+        if not (hold and hold.notices):
             raise
         raise BadInputError(f"{error} Its hold: {'; '.join(hold.notices)}") from error
     triggers, notices = take_triggers(context.broker, snapshot, now_ms, request or PlanRequest())
