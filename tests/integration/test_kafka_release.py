@@ -107,9 +107,9 @@ def test_what_is_proven_goes_and_all_else_is_served(kafka: Kafka, version: str, 
     make_topics(kafka.address, "orders", "payments", retention_ms=HOUR_MS + 30_000, **small(version))
     make_topics(kafka.address, "audit", cleanup_policy="compact", **small(version))
     # The first ones are not expired yet, or the broker would have them before they are held.
-    expired_ms = clock_ms() + 30_000
     for topic in ("orders", "payments"):
         old(kafka, topic, 0, 20, HOUR_MS)
+    expired_ms = clock_ms() + 30_000
     old(kafka, "audit", 0, 60)
     lake = tmp_path / "lake"
     assert run_command("init-lake", "--broker-type", "kafka", "--lake", lake).exit_code == 0
