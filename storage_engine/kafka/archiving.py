@@ -6,7 +6,7 @@ and each of its transactions has ended. What isn't known keeps a log out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from storage_engine.kafka.topic_settings import TopicSettings
 from storage_engine.kafka.transaction_index import parse_transaction_index
 from storage_engine.model.diagnosis import reason_of
 from storage_engine.model.receipt import Receipt
-from storage_engine.model.store import LogSnapshot, Segment, SegmentContext, SegmentId
+from storage_engine.model.store import Archivable, LogSnapshot, Segment, SegmentContext, SegmentId
 
 _LAST_OFFSET = (1 << 63) - 1
 _INDEX_SUFFIX = ".txnindex"
@@ -75,6 +75,30 @@ def archivable_segments(
             f"the rest reaches above the high watermark {watermark}, until all replicas in sync have it",
         )
     return stable, ""
+
+
+def archivable_of_logs(
+    seen: Iterable[LogSnapshot],
+    logs: Mapping[str, tuple[LogDirectory, PartitionLog]],
+    settings: TopicSettings,
+) -> Archivable:
+    """Return which segments of some logs may be archived by now; a log with a fault keeps no other out.
+
+    :param logs: by name, of these and maybe others.
+    """
+    segments: list[Segment] = []
+    kept_out: dict[str, str] = {}
+    refused: dict[str, str] = {}
+    for one in seen:
+        try:
+            found, reason = archivable_segments(one, *logs[one.name], settings)
+        except StoreLayoutError as error:
+            refused[one.name] = str(error)
+            continue
+        segments += found
+        if reason:
+            kept_out[one.name] = reason
+    return Archivable(tuple(segments), kept_out, refused)
 
 
 def _kept_out(log: PartitionLog, settings: TopicSettings) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 
 from storage_engine.exceptions import BrokerConfigError, CorruptFileError
@@ -24,7 +24,14 @@ from storage_engine.kafka.topic_settings import TopicSettings
 from storage_engine.model.diagnosis import named_in_short, reason_of
 from storage_engine.model.plan import Decision, LogPlan, PlanRequest, Reason
 from storage_engine.model.plan_limits import limited
-from storage_engine.model.store import Archivable, LogSnapshot, Segment, SegmentState, StoreSnapshot
+from storage_engine.model.store import (
+    Archivable,
+    LogSnapshot,
+    Segment,
+    SegmentId,
+    SegmentState,
+    StoreSnapshot,
+)
 from storage_engine.wording import bytes_text, time_text
 
 _ACTIVE = "the broker writes to it"
@@ -203,9 +210,13 @@ def _decided(
             yield Decision(segment, *kept_because(fact, facts, settings, found))
 
 
-def cut_to_archivable(plan: LogPlan, archivable: Archivable) -> LogPlan:
-    """Return a log's plan in which nothing goes from the first segment on that may not be archived."""
-    may = {segment.id for segment in archivable.segments}
+def cut_to_archivable(plan: LogPlan, archivable: Archivable, may: Set[SegmentId]) -> LogPlan:
+    """Return a log's plan in which nothing goes from the first segment on that may not be archived.
+
+    :param may: the segments of ``archivable`` by their ids, of all logs.
+    """
+    if not plan.to_delete:
+        return plan
     decisions: list[Decision] = []
     kept = False
     for one in plan.decisions:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from storage_engine import durable
-from storage_engine.exceptions import BadInputError, StoreBusyError, StoreLayoutError
+from storage_engine.exceptions import BadInputError, StoreBusyError
 from storage_engine.kafka.archiving import (
-    archivable_segments,
+    archivable_of_logs,
     contexts_of,
     contradiction_of,
     log_id_of,
@@ -118,7 +118,7 @@ class KafkaStore(BrokerStore):
         if not _runs(seen.node):
             plans = cut_to_stopped(seen.node, plans, request.replicas_stopped)
             # A running broker decides by itself, and deletes what no lake has, too.
-            plans = as_asked(self.cut_to_archivable(snapshot, plans), snapshot, request)
+            plans = as_asked(self.cut_to_archivable(snapshot, plans, topics), snapshot, request)
             if request.replicas_stopped:
                 said = f"a person says that all other nodes are stopped: {request.replicas_stopped}"
                 notices = (*notices, said)
@@ -184,30 +184,23 @@ class KafkaStore(BrokerStore):
     def archivable(self, snapshot: StoreSnapshot) -> Archivable:
         """Leave out what is compacted, has remote storage, isn't replicated yet or in an open transaction."""
         node = self._node_of(snapshot, snapshot.taken_at_ms)
-        settings = read_topic_settings(node)
-        logs = {log.name.log: (directory, log) for directory, log in _as_its_broker_knows(node)}
-        segments: list[Segment] = []
-        kept_out: dict[str, str] = {}
-        refused: dict[str, str] = {}
-        for seen in snapshot.logs:
-            try:
-                found, reason = archivable_segments(seen, *logs[seen.name], settings)
-            except StoreLayoutError as error:
-                refused[seen.name] = str(error)
-                continue
-            segments += found
-            if reason:
-                kept_out[seen.name] = reason
-        return Archivable(tuple(segments), kept_out, refused)
+        return _archivable(node, read_topic_settings(node), snapshot.logs)
 
-    def cut_to_archivable(self, snapshot: StoreSnapshot, plans: Sequence[LogPlan]) -> tuple[LogPlan, ...]:
-        """Keep what may not be archived yet, and what is behind it, of plans by which we delete."""
+    def cut_to_archivable(
+        self, snapshot: StoreSnapshot, plans: Sequence[LogPlan], topics: TopicSettings | None = None
+    ) -> tuple[LogPlan, ...]:
+        """Keep what may not be archived yet, and what is behind it, of plans by which we delete.
+
+        :param topics: None: they are read.
+        """
         going = {plan.log for plan in plans if plan.to_delete}
         if not going:
             return tuple(plans)
-        logs = tuple(log for log in snapshot.logs if log.name in going)
-        archivable = self.archivable(replace(snapshot, logs=logs))
-        return tuple(cut_to_archivable(plan, archivable) for plan in plans)
+        node = self._node_of(snapshot, snapshot.taken_at_ms)
+        logs = (log for log in snapshot.logs if log.name in going)
+        archivable = _archivable(node, topics or read_topic_settings(node), logs)
+        may = {segment.id for segment in archivable.segments}
+        return tuple(cut_to_archivable(plan, archivable, may) for plan in plans)
 
     def contexts(self, segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
         node = self.seen.node if self.seen else read_node(self.root)
@@ -303,6 +296,11 @@ class KafkaStore(BrokerStore):
 def _runs(node: Node) -> bool:
     """Return whether a broker has the node's directories; our own locks on them don't count."""
     return node.live is not None or any(lock_holder(one.path) is not None for one in node.directories)
+
+
+def _archivable(node: Node, topics: TopicSettings, seen: Iterable[LogSnapshot]) -> Archivable:
+    logs = {log.name.log: (directory, log) for directory, log in _as_its_broker_knows(node)}
+    return archivable_of_logs(seen, logs, topics)
 
 
 def _as_its_broker_knows(node: Node) -> Iterator[tuple[LogDirectory, PartitionLog]]:

@@ -68,13 +68,14 @@ def room_plans(plans: Sequence[LogPlan], by: Asked) -> tuple[LogPlan, ...]:
     logs = {log.name.log: (directory, log) for directory, log in by.node.logs}
     certain = cache(_recovery_points)
     found, deleted = [], set[SegmentId]()
+    may = {segment.id for segment in by.archivable.segments}
     for plan in plans:
         directory, log = logs[plan.log]
         if by.request.forced:
             plan = _forced(plan, by.request.reason)
         if by.node.left_uncleanly:
             plan = _certain(plan, certain(directory.path).get(plan.log, 0))
-        plan = cut_to_archivable(plan, by.archivable)
+        plan = cut_to_archivable(plan, by.archivable, may)
         if plan.to_delete:
             way = way_of_log(log, by.stopped, by.word, by.request.replicas_stopped)
             if not isinstance(way, Way):
