@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 
 .PHONY: help
 help:  ## Show what can be done
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(VENV)/.installed: pyproject.toml provider/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -27,6 +27,10 @@ demo-live: install  ## The same beside a real broker that serves producers and c
 .PHONY: demo-kafka
 demo-kafka: install  ## Say why a Kafka node's segments stay, archive with proof, restore a lost log, and serve it
 	@$(BIN)/storage-engine demo-kafka .demo/kafka
+
+.PHONY: demo-kafka-live
+demo-kafka-live: install  ## Delete from a Kafka broker under load what is proven, and restore it elsewhere
+	@$(BIN)/storage-engine demo-kafka-live .demo/kafka-live
 
 .PHONY: up
 up: install  ## Start Airflow on loopback with the DAGs and the sample store; Ctrl-C stops it

@@ -64,6 +64,7 @@ COMMANDS = {
     "demo": ("project", "Run the whole cycle in a real Airflow."),
     "demo-live": ("project", "Run it beside a real broker under load."),
     "demo-kafka": ("project", "Archive, lose and restore a log of a Kafka node."),
+    "demo-kafka-live": ("project", "Delete from a Kafka broker under load what is proven."),
     "up": ("project", "Start Airflow on loopback to look around in."),
 }
 """By command: the module it is in, and what it does in a few words."""

@@ -62,6 +62,19 @@ def demo_kafka(directory: Path) -> int:
     return run_demo_kafka(directory, _say_with_time(), say)
 
 
+@command("demo-kafka-live")
+@click.argument("directory", type=NamedPath(file_okay=False), default=".demo/kafka-live")
+def demo_kafka_live(directory: Path) -> int:
+    """Delete from a real Kafka broker under load what is proven, name what stays, and restore it elsewhere.
+
+    Everything happens in DIRECTORY (default .demo/kafka-live), which is made afresh. It takes a JDK, version
+    17 or newer, and Maven, which brings the broker's jars. It takes no Airflow.
+    """
+    from storage_engine.project.demo_kafka_live import run_demo_kafka_live
+
+    return run_demo_kafka_live(directory, _say_with_time(), say)
+
+
 @command()
 @click.argument("directory", type=NamedPath(file_okay=False), default=".demo/up")
 def up(directory: Path) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from storage_engine.project.dag_run import DagRun, Say
-from storage_engine.project.demo_checks import Check, check_outcome, segment_hashes
+from storage_engine.project.demo_checks import Check, check_outcome, segment_hashes, tell_checks
 from storage_engine.project.demo_directory import clear, run_demo_in
 from storage_engine.project.init import STORE_CONNECTION, Project, init_project
 from storage_engine.project.local_airflow import LocalAirflow
@@ -63,11 +63,7 @@ def _sum_up(
         tell("")
         for line in Path(result["report_text"]).read_text().splitlines():
             tell(line)
-    tell("")
-    tell("Checked afterwards, from the files alone")
-    for check in checks:
-        tell(f"  {'ok  ' if check.holds else 'FAIL'} {check.text}")
-    tell("")
+    tell_checks(checks, "the files alone", tell)
     tell(f"Store    {sample.root}")
     tell(f"Lake     {project.lake}")
     tell(f"Report   {result.get('report_html', project.reports)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from storage_engine.lake.chain import check_chain
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.receipts import current, list_stores, receipt_history
 from storage_engine.lake.restore import restore
+from storage_engine.project.dag_run import Say
 from storage_engine.project.init import Project
 from storage_engine.project.sample import SampleStore
 
@@ -28,6 +29,18 @@ class Check:
 
     holds: bool
     text: str
+
+
+def tell_checks(checks: Sequence[Check], where_from: str, tell: Say) -> None:
+    """Say what held and what did not.
+
+    :param where_from: it was found out.
+    """
+    tell("")
+    tell(f"Checked afterwards, from {where_from}")
+    for check in checks:
+        tell(f"  {'ok  ' if check.holds else 'FAIL'} {check.text}")
+    tell("")
 
 
 def segment_hashes(store_root: Path) -> dict[str, str]:

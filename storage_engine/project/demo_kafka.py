@@ -6,24 +6,21 @@ compared, without trusting what the commands said.
 
 from __future__ import annotations
 
-import os
-import shlex
-import subprocess
-import sys
 import tarfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from storage_engine.exceptions import BadInputError, StorageEngineError
+from storage_engine.exceptions import BadInputError
 from storage_engine.extras import KAFKA
 from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.receipts import list_stores, receipts
 from storage_engine.project.dag_run import Say
-from storage_engine.project.demo_checks import Check, file_hashes
+from storage_engine.project.demo_checks import Check, file_hashes, tell_checks
 from storage_engine.project.demo_directory import clear, run_demo_in
 from storage_engine.project.demo_kafka_served import check_served
+from storage_engine.project.demo_shell import Shell
 from storage_engine.project.jvm import Jars
 from storage_engine.project.kafka import find_jars
 from storage_engine.resources import project_path
@@ -35,7 +32,6 @@ _PLACE = "@DIR@"
 _NAMES = ("node", "lake", "lost", "restored")
 _LOST = "payments-0"
 _NOT_URGENT, _URGENT = 0, 1
-_MAIN = "import sys; from storage_engine.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
 def run_demo_kafka(directory: Path, say: Say, tell: Say) -> int:
@@ -57,7 +53,7 @@ def _run(directory: Path, say: Say, tell: Say) -> int:
     node, lake_dir, restored = (directory / name for name in ("node", "lake", "restored"))
     properties = _unpack(node)
     say(f"sample node, written by a real Kafka broker, with two log directories: {properties}")
-    shell = _Shell(tell)
+    shell = Shell(tell)
     say("why is it not deleted, and what is wrong?")
     shell.run("plan", properties)
     shell.run("doctor", properties, expected=(_NOT_URGENT, _URGENT))
@@ -89,45 +85,6 @@ def _unpack(node: Path) -> Path:
     properties = node / "server.properties"
     properties.write_text(properties.read_text().replace(_PLACE, str(node)))
     return properties
-
-
-class _Shell:
-    """Runs commands in processes of their own, as a shell does, and shows them.
-
-    What lies below the working directory is named from there, so that a command can be read and run again.
-    """
-
-    def __init__(self, tell: Say) -> None:
-        self._tell = tell
-
-    def run(self, *words: str | Path, expected: Sequence[int] = (0,)) -> None:
-        """
-        :raises StorageEngineError: it ended with another status.
-        """
-        texts = [_from_here(word) if isinstance(word, Path) else word for word in words]
-        self._tell("")
-        self._tell(f"$ storage-engine {shlex.join(texts)}")
-        done = subprocess.run(
-            [sys.executable, "-c", _MAIN, *texts],
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        for line in done.stdout.splitlines():
-            self._tell(f"  {line}")
-        if done.returncode not in expected:
-            raise StorageEngineError(
-                f"storage-engine {shlex.join(texts)}: expected status {' or '.join(map(str, expected))}, "
-                f"found {done.returncode}. It is said above."
-            )
-
-
-def _from_here(path: Path) -> str:
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def _jars(directory: Path, say: Say) -> Jars | None:
@@ -163,11 +120,7 @@ def _check_files(lake: Lake, node: Path, lost: Path, restored: Path) -> tuple[Ch
 
 
 def _sum_up(checks: Sequence[Check], restored: Path, lake_dir: Path, tell: Say) -> None:
-    tell("")
-    tell("Checked afterwards, from files, lake and broker alone")
-    for check in checks:
-        tell(f"  {'ok  ' if check.holds else 'FAIL'} {check.text}")
-    tell("")
+    tell_checks(checks, "files, lake and broker alone", tell)
     tell(f"Lake      {lake_dir}")
     tell(f"Restored  {restored}")
     tell("Everything held." if all(check.holds for check in checks) else "NOT everything held.")

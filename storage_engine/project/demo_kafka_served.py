@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.lake.catalog import Lake
@@ -13,10 +16,13 @@ from storage_engine.project.demo_checks import Check
 from storage_engine.project.jvm import Jars
 from storage_engine.project.kafka import Kafka, watermarks
 
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, TopicPartition
+
 _SECONDS = 60.0
 _NEW_VALUE = b"written after the restore"
 
-_Record = tuple[int, bytes | None, bytes | None]
+Record = tuple[int, bytes | None, bytes | None]
 """Offset, key and value."""
 
 
@@ -28,13 +34,13 @@ def check_served(lake: Lake, node: Path, restored: Path, log: str, jars: Jars) -
     """
     (store,) = list_stores(lake)
     end = max(row.end for row in receipts(lake, store.store_id, log=log))
-    expected = _committed(lake, log)
+    expected = committed(lake, log)
     directories = ",".join(str(path) for path in (node / "first", node / "second", restored))
     settings = {"log.dirs": directories, "metadata.log.dir": node / "metadata", "log.retention.ms": -1}
     with Kafka(node, jars, settings) as kafka:
-        before = _consume(kafka.address, log)
+        before = consume(kafka.address, log)
         written_at = _produce(kafka.address, log)
-        after = _consume(kafka.address, log)
+        after = consume(kafka.address, log)
         kafka.stop()
     return (
         Check(
@@ -46,7 +52,8 @@ def check_served(lake: Lake, node: Path, restored: Path, log: str, jars: Jars) -
     )
 
 
-def _committed(lake: Lake, log: str) -> list[_Record]:
+def committed(lake: Lake, log: str) -> list[Record]:
+    """Read what a lake has of a log for a reader of committed records, by offset."""
     rows = read_rows(
         lake.messages(), all_equal({"log": log}), ["kind", "state", "offset", "key", "value"]
     ).to_pylist()
@@ -58,12 +65,34 @@ def _committed(lake: Lake, log: str) -> list[_Record]:
     return sorted(found, key=lambda record: record[0])
 
 
-def _consume(address: str, log: str) -> list[_Record]:
+def consume(address: str, log: str) -> list[Record]:
     """Read what a reader of committed records gets, from the log's start to its end."""
-    from confluent_kafka import Consumer, TopicPartition
+    from confluent_kafka import TopicPartition
 
-    topic, _, partition = log.rpartition("-")
-    place = TopicPartition(topic, int(partition))
+    place = _place(log)
+    with _reader(address) as consumer:
+        start, _ = watermarks(consumer, place, _SECONDS)
+        consumer.assign([TopicPartition(place.topic, place.partition, start)])
+        found: list[Record] = []
+        while (message := consumer.poll(_SECONDS)) is not None:
+            if message.error():
+                return found
+            found.append((message.offset() or 0, _bytes(message.key()), _bytes(message.value())))
+    raise StorageEngineError(
+        f"{log}: expected records within {_SECONDS:.0f} s, found {len(found)} and no end."
+    )
+
+
+def limits(address: str, log: str) -> tuple[int, int]:
+    """Return where a broker begins to serve a log, and where it ends."""
+    with _reader(address) as consumer:
+        return watermarks(consumer, _place(log), _SECONDS)
+
+
+@contextmanager
+def _reader(address: str) -> Iterator[Consumer]:
+    from confluent_kafka import Consumer
+
     consumer = Consumer(
         {
             "bootstrap.servers": address,
@@ -75,18 +104,16 @@ def _consume(address: str, log: str) -> list[_Record]:
         }
     )
     try:
-        start, _ = watermarks(consumer, place, _SECONDS)
-        consumer.assign([TopicPartition(topic, int(partition), start)])
-        found: list[_Record] = []
-        while (message := consumer.poll(_SECONDS)) is not None:
-            if message.error():
-                return found
-            found.append((message.offset() or 0, _bytes(message.key()), _bytes(message.value())))
+        yield consumer
     finally:
         consumer.close()
-    raise StorageEngineError(
-        f"{log}: expected records within {_SECONDS:.0f} s, found {len(found)} and no end."
-    )
+
+
+def _place(log: str) -> TopicPartition:
+    from confluent_kafka import TopicPartition
+
+    topic, _, partition = log.rpartition("-")
+    return TopicPartition(topic, int(partition))
 
 
 def _bytes(value: str | bytes | None) -> bytes | None:
@@ -97,13 +124,13 @@ def _produce(address: str, log: str) -> int | None:
     """Write one record. :return: its offset; None: it wasn't taken."""
     from confluent_kafka import Producer
 
-    topic, _, partition = log.rpartition("-")
+    place = _place(log)
     offsets: list[int | None] = []
     producer = Producer({"bootstrap.servers": address, "acks": "all", "log_level": 0})
     producer.produce(
-        topic,
+        place.topic,
         _NEW_VALUE,
-        partition=int(partition),
+        partition=place.partition,
         on_delivery=lambda error, message: offsets.append(None if error else message.offset()),
     )
     producer.flush(_SECONDS)

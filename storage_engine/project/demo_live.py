@@ -18,7 +18,7 @@ from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.lake.config import LakeConfig
 from storage_engine.model.live import LiveBroker
 from storage_engine.project.dag_run import DagRun, Say, States
-from storage_engine.project.demo_checks import Check, file_hashes
+from storage_engine.project.demo_checks import Check, file_hashes, tell_checks
 from storage_engine.project.demo_directory import clear, run_demo_in
 from storage_engine.project.demo_live_checks import (
     BrokerBefore,
@@ -285,11 +285,7 @@ def _sum_up(
     tell("What the clients saw")
     for line in _clients(outcome.summary):
         tell(f"  {line}")
-    tell("")
-    tell("Checked afterwards, from outside")
-    for check in checks:
-        tell(f"  {'ok  ' if check.holds else 'FAIL'} {check.text}")
-    tell("")
+    tell_checks(checks, "outside", tell)
     tell(f"Store    {mq.root}")
     tell(f"Lake     {project.lake}")
     tell(f"Report   {outcome.result.get('report_html', project.reports)}")

@@ -6,6 +6,8 @@ import os
 import struct
 from pathlib import Path
 
+import pytest
+
 from storage_engine.kafka.layout import read_node
 from storage_engine.model.policy import ArchiveMode, Policy
 from storage_engine.retention import steps
@@ -13,7 +15,7 @@ from storage_engine.retention.managed_store import ManagedStore
 from tests.kafka.batches import Record, batch, with_crc
 from tests.kafka.made_node import MadeNode
 from tests.kafka.retention_runs import RetentionRun, kept_runs
-from tests.rounds import rounds
+from tests.rounds import later, rounds
 
 LOGS = rounds("STORAGE_ENGINE_KAFKA_LOGS", 25, 300)
 
@@ -62,11 +64,12 @@ def add(node: MadeNode, name: str, run: RetentionRun, starts: dict[str, int]) ->
         starts[name] = log.start_offset
 
 
-def test_what_is_left_is_what_the_broker_s_class_left(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", ["4.3.1", *later("3.9.2")])
+def test_what_is_left_is_what_the_broker_s_class_left(version: str, tmp_path: Path) -> None:
     plain = [
         run
         for run in kept_runs()
-        if run.version == "4.3.1"
+        if run.version == version
         and not run.settings.compact
         and not run.settings.remote
         and all(one.size_bytes for one in run.log.segments)

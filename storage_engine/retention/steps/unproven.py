@@ -38,6 +38,6 @@ def may_go_unproven(context: Context, now_ms: int) -> Iterator[str]:
         size = bytes_text(sum(segment.facts.size_bytes for segment in unproven))
         yield (
             f"{count_text(len(unproven), 'segment')} that no lake proves, {size}, the oldest "
-            f"{unproven[0].name}, may be deleted by the broker's own rules from now on, as soon as "
-            "deleteWhen or the level of its disk lets it: hold the store again, or archive them at once"
+            f"{unproven[0].name}, may be deleted by the broker's own rules from now on: hold the store "
+            "again, or archive them at once"
         )
