@@ -15,7 +15,12 @@ from storage_engine.exceptions import StorageEngineError, StoreLayoutError
 from storage_engine.kafka.checkpoints import HIGH_WATERMARK, LEADER_EPOCHS, LeaderEpoch, read_leader_epochs
 from storage_engine.kafka.layout import LogDirectory, PartitionLog
 from storage_engine.kafka.log_faults import emptied, epochs_fault, holes, start_fault, topic_fault
-from storage_engine.kafka.open_transactions import OpenTransaction, mapped, open_transactions
+from storage_engine.kafka.open_transactions import (
+    OpenTransaction,
+    forgotten_below,
+    mapped,
+    open_transactions,
+)
 from storage_engine.kafka.partition_metadata import NAME as PARTITION_METADATA
 from storage_engine.kafka.partition_metadata import read_topic_id, text_of
 from storage_engine.kafka.restored_log import START_EVIDENCE
@@ -171,7 +176,7 @@ def contexts_of(
     for segment in segments:
         first, end = segment.base_offset, segment.end_offset
         open_before = tuple((one.producer_id, one.first_offset) for one in open_transactions(log, first))
-        _check_transaction_index(segment, open_before)
+        _check_transaction_index(segment, open_before, forgotten_below(log, first))
         yield (
             segment.id,
             SegmentContext(
@@ -188,13 +193,16 @@ def contexts_of(
         )
 
 
-def _check_transaction_index(segment: Segment, open_before: Sequence[tuple[int, int]]) -> None:
+def _check_transaction_index(
+    segment: Segment, open_before: Sequence[tuple[int, int]], forgotten: int
+) -> None:
     """Hold a segment's transaction index, which is archived with it, against the segment's markers.
 
     A broker takes it as it is, and makes it again only after an unclean stop; a damaged one gives readers
     aborted records. One that is missing or empty says nothing: the markers alone tell then.
 
     :param open_before: transactions that were open where the segment begins.
+    :param forgotten: of a transaction that began below this offset the index alone tells where.
     :raises CorruptFileError: they disagree.
     """
     indexes = (one for one in segment.companions if one.path.endswith(_INDEX_SUFFIX) and one.size_bytes)
@@ -202,10 +210,11 @@ def _check_transaction_index(segment: Segment, open_before: Sequence[tuple[int, 
         return
     from storage_engine.kafka.transaction_states import UncommittedTransactions, check_transaction_index
 
-    known = UncommittedTransactions.of_open(open_before, segment.base_offset)
+    found = parse_transaction_index(read_stored(Path(index.path)), index.path)
+    began_below = [(one.producer_id, one.first_offset) for one in found if one.first_offset < forgotten]
+    known = UncommittedTransactions.of_open([*open_before, *began_below], segment.base_offset)
     with mapped(segment.facts.path) as data:
         known = known.continued(data, segment.end_offset)
-    found = parse_transaction_index(read_stored(Path(index.path)), index.path)
     check_transaction_index(found, known, segment.base_offset, index.path)
 
 

@@ -17,6 +17,7 @@ from storage_engine.kafka.layout import PartitionLog, SegmentFiles
 from storage_engine.kafka.producer_snapshot import Producer, parse_producer_snapshot
 from storage_engine.kafka.stored_files import corrupt, read_stored
 from storage_engine.model.codec import Damage
+from storage_engine.model.store import FileFacts
 
 _REMEDY = "Compare the log with a replica: which transactions are open behind it isn't known."
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -45,7 +46,7 @@ def open_transactions(log: PartitionLog, end: int) -> tuple[OpenTransaction, ...
     :raises OSError: a file can't be read.
     """
     begin = log.segments[0].base_offset if log.segments else end
-    snapshots = [one for one in log.snapshots if begin <= _offset_of(one.path) <= end]
+    snapshots = _snapshots(log, end)
     producers: tuple[Producer, ...] = ()
     if snapshots:
         newest = snapshots[-1].path
@@ -74,6 +75,21 @@ def open_transactions(log: PartitionLog, end: int) -> tuple[OpenTransaction, ...
 def last_stable_offset(transactions: tuple[OpenTransaction, ...], high_watermark: int) -> int:
     """Return below which offset every transaction has ended (UnifiedLog#fetchLastStableOffsetMetadata)."""
     return min([high_watermark, *(one.first_offset for one in transactions)])
+
+
+def forgotten_below(log: PartitionLog, end: int) -> int:
+    """Return below which offset nothing tells of transactions that are open at another one; 0: all is told.
+
+    Segments before the log's first one were deleted. A broker that starts on the others removes the first
+    one's snapshot, too (ProducerStateManager#truncateAndReload).
+    """
+    return 0 if _snapshots(log, end) or not log.segments else log.segments[0].base_offset
+
+
+def _snapshots(log: PartitionLog, end: int) -> list[FileFacts]:
+    """Return the snapshots that tell something of what is open at an offset, oldest first."""
+    begin = log.segments[0].base_offset if log.segments else end
+    return [one for one in log.snapshots if begin <= _offset_of(one.path) <= end]
 
 
 def _offset_of(path: str) -> int:

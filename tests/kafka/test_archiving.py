@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import struct
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from storage_engine.exceptions import CorruptFileError
 from storage_engine.kafka.archiving import epochs_in
 from storage_engine.kafka.checkpoints import LeaderEpoch
 from storage_engine.kafka.layout import read_node
@@ -18,12 +20,15 @@ from storage_engine.kafka.log_end import end_offset
 from storage_engine.kafka.open_transactions import open_transactions
 from storage_engine.kafka.partition_metadata import read_topic_id, text_of
 from storage_engine.kafka.store import KafkaStore
+from storage_engine.kafka.transaction_index import ENTRY_BYTES, parse_transaction_index
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import Archivable, SegmentId, StoreSnapshot
 from tests.kafka_fixture import truth
 
 NOW_MS = 1_795_190_000_000
+_LAST_AT = 18
+"""Of an entry of a transaction index: version, producer and first offset lie before it."""
 
 
 def archivable(node: Path) -> tuple[KafkaStore, StoreSnapshot, Archivable]:
@@ -164,6 +169,33 @@ def test_a_segments_context_names_its_log_its_epochs_and_what_was_aborted(node: 
             assert before <= {tuple(one) for one in said["open_before"]}
             across += len(before)
     assert across
+
+
+def test_a_transaction_that_began_in_what_was_deleted_keeps_nothing(copy: Path) -> None:
+    """As a broker leaves it that has started on the rest: the first segment's snapshot is gone, too."""
+    log = copy / "logs" / "txn-0"
+    bases = sorted(int(path.stem) for path in log.glob("*.log"))
+    entries = {
+        base: parse_transaction_index(path.read_bytes(), str(path))
+        for base in bases[1:-1]
+        if (path := log / f"{base:020d}.txnindex").exists()
+    }
+    first = next(base for base, index in entries.items() if any(one.first_offset < base for one in index))
+    for path in log.iterdir():
+        if path.name[:20].isdigit() and int(path.name[:20]) < first:
+            path.unlink()
+    (log / f"{first:020d}.snapshot").unlink()
+    store, _, found = archivable(copy)
+    contexts = store.contexts([one for one in found.segments if one.log == "txn-0"])
+    assert json.loads(contexts[SegmentId("txn-0", first)].codec)["open_before"] == []
+    # The markers decide all the same: an index that names another end than theirs is refused.
+    index = log / f"{first:020d}.txnindex"
+    place = next(at for at, one in enumerate(entries[first]) if one.first_offset < first)
+    damaged = bytearray(index.read_bytes())
+    struct.pack_into(">q", damaged, place * ENTRY_BYTES + _LAST_AT, entries[first][place].last_offset + 1)
+    index.write_bytes(damaged)
+    with pytest.raises(CorruptFileError, match=rf"at byte {place * ENTRY_BYTES}"):
+        store.contexts([one for one in found.segments if one.log == "txn-0"])
 
 
 def receipt(**fields: Any) -> Receipt:
