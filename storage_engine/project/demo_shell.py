@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -16,8 +17,9 @@ from storage_engine.project.dag_run import Say
 from storage_engine.wording import count_text
 
 _MAIN = "import sys; from storage_engine.cli import main; sys.exit(main(sys.argv[1:]))"
-_MOST_LINES = 24
-"""Of a paragraph that is shown."""
+_MOST_ALIKE = 2
+"""Of the lines of a paragraph that are alike so many are shown, and the last one."""
+_NUMBERS = re.compile(r"[0-9a-f]{8,}|[0-9]+")
 
 
 class Shell:
@@ -63,17 +65,18 @@ class Shell:
 
 
 def _shortened(lines: Sequence[str]) -> Iterator[str]:
-    """Leave out the middle of long paragraphs."""
-    for is_empty, group in groupby(lines, key=lambda line: not line.strip()):
+    """Leave out lines of paragraphs that differ from others there by numbers and hashes alone."""
+    for _, group in groupby(lines, key=lambda line: not line.strip()):
         paragraph = list(group)
-        left_out = len(paragraph) - _MOST_LINES
-        if is_empty or left_out <= 0:
-            yield from paragraph
-            continue
-        half = _MOST_LINES // 2
-        yield from paragraph[:half]
-        yield f"    … {count_text(left_out, 'more line')} …"
-        yield from paragraph[-half:]
+        places: dict[str, list[int]] = {}
+        for place, line in enumerate(paragraph):
+            places.setdefault(_NUMBERS.sub("", line), []).append(place)
+        shown = {place for alike in places.values() for place in (*alike[:_MOST_ALIKE], alike[-1])}
+        for is_shown, run in groupby(range(len(paragraph)), key=shown.__contains__):
+            if is_shown:
+                yield from (paragraph[place] for place in run)
+            else:
+                yield f"      … {count_text(len(list(run)), 'more line')} like these …"
 
 
 def _shown(word: str | Path) -> str:
