@@ -12,16 +12,12 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-from sqlalchemy import Connection as Database
-from sqlalchemy import Engine, event
 
 from storage_engine.clock import clock_ms
 from storage_engine.cycle import archive_here
@@ -50,7 +46,7 @@ from tests.integration.test_kafka_release import (
     start_of,
     values,
 )
-from tests.retention.kill_runner import in_child
+from tests.retention.kill_runner import Moment, Operations, do_steps, in_child, moment_of
 
 TOPICS = ("orders", "payments")
 RECORDS = 50
@@ -70,44 +66,24 @@ def cycle(store: ManagedStore, run: str, at_step: Callable[[str], None]) -> None
         "flush_checkpoint": lambda: steps.flush_checkpoint(store, run),
         "finish": lambda: finish(store, run),
     }
-    for name, step in todo.items():
-        at_step(name)
-        step()
+    do_steps(todo, at_step)
 
 
-def run_task(store: ManagedStore, run: str, kill_at: tuple[str, int] | None) -> list[str]:
+def run_task(store: ManagedStore, run: str, kill_at: Moment | None) -> list[str]:
     """Do a run, and die at an operation of a step; return all operations as ``step: operation``."""
-    done: list[str] = []
-    step, number = "", 0
-
-    def count(what: str) -> None:
-        nonlocal number
-        if (step, number) == kill_at:
-            os.kill(os.getpid(), signal.SIGKILL)
-        done.append(f"{step}: {what}")
-        number += 1
-
-    def at_step(name: str) -> None:
-        nonlocal step, number
-        step, number = name, 0
-
+    operations = Operations(kill_at)
     answers = Cluster.answers
 
     def counted(self: Cluster, what: str, keys: Any, ask: Any) -> Iterator[Any]:
-        count(f"ask for {what}")
+        operations.count(f"ask for {what}")
         found = list(answers(self, what, keys, ask))
-        count(f"told of {what}")
+        operations.count(f"told of {what}")
         yield from found
 
     Cluster.answers = counted  # type: ignore[method-assign]
-
-    def commit(connection: Database) -> None:
-        if not connection.get_execution_options().get("storage_engine_read_only"):
-            count("commit")
-
-    event.listen(Engine, "commit", commit)
-    cycle(store, run, at_step)
-    return done
+    operations.count_commits()
+    cycle(store, run, operations.at_step)
+    return operations.done
 
 
 class Kills:
@@ -125,7 +101,7 @@ class Kills:
             old(self.kafka, topic, self.sent, RECORDS)
         self.sent += RECORDS
 
-    def round(self, number: int, kill_at: tuple[str, int] | None, what: str) -> list[str]:
+    def round(self, number: int, kill_at: Moment | None, what: str) -> list[str]:
         self.fill()
         run = f"run-{number}"
         where = f"{run}, killed at {kill_at} {what}"
@@ -133,7 +109,7 @@ class Kills:
             status, _ = in_child(lambda: run_task(self.store, run, kill_at))
             if not os.WIFSIGNALED(status):
                 self.problems.append(f"{where}: it wasn't killed: {status}")
-            self.kills[f"{kill_at[0]}: {what}"] += 1
+            self.kills[f"{kill_at.step}: {what}"] += 1
             self.look(where)
         status, done = in_child(lambda: run_task(self.store, run, None))
         if status:
@@ -193,13 +169,13 @@ def main(work: Path, version: str, rounds: int) -> None:
         kills = Kills(work, kafka)
         while not in_child(lambda: hold(kills.store).status.held)[1]:
             pass
-        operations = [one.partition(": ") for one in kills.round(0, None, "")]
-        moments: list[tuple[tuple[str, int], str]] = []
-        places: Counter[str] = Counter()
-        for step, _, what in operations:
-            if step in ("hold", "release"):
-                moments.append(((step, places[step]), what))
-            places[step] += 1
+        operations = kills.round(0, None, "")
+        steps_of = [one.partition(": ")[::2] for one in operations]
+        moments = [
+            (moment_of(operations, number), what)
+            for number, (step, what) in enumerate(steps_of)
+            if step in ("hold", "release")
+        ]
         # The deletion itself always; of the others as many as there is time for, evenly.
         chosen = [one for one in moments if DELETION in one[1]]
         others = [one for one in moments if one not in chosen]

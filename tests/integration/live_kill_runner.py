@@ -26,9 +26,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection as Database
-from sqlalchemy import Engine, event
-
 from storage_engine.exceptions import BrokerError, StorageEngineError
 from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.lake.catalog import open_lake
@@ -50,7 +47,7 @@ from tests.integration.broker import ACCESS, CLEANS_AT_ONCE, Broker, name_server
 from tests.integration.live_store import SETTINGS, LiveLog, create_topic, send
 from tests.integration.remoting import RemotingClient
 from tests.lakes import path_of
-from tests.retention.kill_runner import in_child, warm_up
+from tests.retention.kill_runner import Moment, Operations, die, do_steps, in_child, warm_up
 
 NO_LAG = LagSummary(0, 0, 0, 0, 0, (), 0)
 DURABLE = ("fsync", "unlink", "rename", "replace", "link", "mkdir", "utime")
@@ -68,11 +65,10 @@ MOST_SECONDS = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
-    """Before the step's operation of this number, counted from 0; at its end if it has fewer."""
+class Blow:
+    """Who is killed before an operation."""
 
-    step: str
-    operation: int
+    moment: Moment
     victim: str
 
 
@@ -102,90 +98,56 @@ def cycle(store: ManagedStore, run: str, most: int, at_step: Callable[[str], Non
         "flush_checkpoint": lambda: steps.flush_checkpoint(store, run),
         "finish": lambda: finish(store, run),
     }
-    for name, step in todo.items():
-        at_step(name)
-        step()
+    do_steps(todo, at_step)
     at_step("")
 
 
-def watch_operations(moment: Moment | None, broker_pid: int) -> tuple[list[str], Callable[[str], None]]:
+def watch_operations(blow: Blow | None, broker_pid: int) -> Operations:
     """Patch this process so that it keeps a list of what it does, and kills at a moment."""
-    done: list[str] = []
-    step, number = "", 0
 
     def strike() -> None:
-        nonlocal moment
-        assert moment is not None
-        victim, moment = moment.victim, None
-        done.append(STRUCK)
-        if victim in ("broker", "both"):
+        assert blow is not None
+        operations.done.append(STRUCK)
+        if blow.victim in ("broker", "both"):
             os.kill(broker_pid, signal.SIGKILL)
-        if victim in ("task", "both"):
-            os.kill(os.getpid(), signal.SIGKILL)
+        if blow.victim in ("task", "both"):
+            die()
 
-    def count(what: str) -> None:
-        nonlocal number
-        if moment is not None and (step, number) == (moment.step, moment.operation):
-            strike()
-        done.append(f"{step}: {what}")
-        number += 1
-
-    def at_step(name: str) -> None:
-        nonlocal step, number
-        if moment is not None and step == moment.step:
-            strike()
-        step, number = name, 0
-
-    def counted(module: Any, name: str) -> None:
-        real = getattr(module, name)
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if "__pycache__" not in str(args[0]):
-                count(name)
-            return real(*args, **kwargs)
-
-        setattr(module, name, call)
-
+    operations = Operations(None if blow is None else blow.moment, strike)
     for name in DURABLE:
-        counted(os, name)
-    counted(time, "sleep")
-
+        operations.count_calls(os, name, with_path=False)
+    operations.count_calls(time, "sleep", with_path=False)
+    operations.count_commits()
     exchange = Connection._exchange
 
     def ask(self: Connection, peer: Any, code: int, *rest: Any) -> Any:
-        count(f"ask {code}")
+        operations.count(f"ask {code}")
         answer = exchange(self, peer, code, *rest)
-        count(f"answered {code}")
+        operations.count(f"answered {code}")
         return answer
 
     Connection._exchange = ask  # type: ignore[method-assign]
-
-    def commit(connection: Database) -> None:
-        if not connection.get_execution_options().get("storage_engine_read_only"):
-            count("commit")
-
-    event.listen(Engine, "commit", commit)
-    return done, at_step
+    return operations
 
 
-def run_task(store: ManagedStore, run: str, most: int, moment: Moment | None, broker_pid: int) -> Any:
-    done, at_step = watch_operations(moment, broker_pid)
+def run_task(store: ManagedStore, run: str, most: int, blow: Blow | None, broker_pid: int) -> Any:
+    operations = watch_operations(blow, broker_pid)
     signal.alarm(MOST_SECONDS)
-    said: dict[str, Any] = {"error": "", "done": done}
+    said: dict[str, Any] = {"error": "", "done": operations.done}
     try:
-        cycle(store, run, most, at_step)
+        cycle(store, run, most, operations.at_step)
     except StorageEngineError as error:
         said |= {"error": type(error).__name__, "said": str(error)}
-    return said | {"struck": STRUCK in done, "modules": sorted(sys.modules)}
+    return said | {"struck": STRUCK in operations.done, "modules": sorted(sys.modules)}
 
 
-def choose(chance: random.Random, known: dict[str, list[str]]) -> tuple[Moment, str]:
+def choose(chance: random.Random, known: dict[str, list[str]]) -> tuple[Blow, str]:
     """A moment, each kind of operation of a step being as likely as any other."""
     step = chance.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
     kind = chance.choice(sorted(set(known[step])))
     number = chance.choice([i for i, what in enumerate(known[step]) if what == kind])
     victim = chance.choices(list(VICTIMS), list(VICTIMS.values()))[0]
-    return Moment(step, number, victim), f"{victim} at {step}: {kind}"
+    return Blow(Moment(step, number), victim), f"{victim} at {step}: {kind}"
 
 
 def by_step(done: Sequence[str]) -> dict[str, list[str]]:
@@ -322,8 +284,8 @@ class Stress:
         most = self.chance.randint(1, 3)
         self.wait_for_segments(most + SPARE_SEGMENTS)
         for _ in range(disturbances):
-            moment, where = choose(self.chance, self.known)
-            self.disturb(run, most, moment, where)
+            blow, where = choose(self.chance, self.known)
+            self.disturb(run, most, blow, where)
         began = time.monotonic()
         status, said = in_child(lambda: run_task(self.store, run, most, None, 0))
         self.seen.longest_seconds = max(self.seen.longest_seconds, time.monotonic() - began)
@@ -342,23 +304,23 @@ class Stress:
         sys.stderr.write(f"{self.seen.rounds} rounds, kills {dict(self.seen.kills)}\n")
         sys.stderr.flush()
 
-    def disturb(self, run: str, most: int, moment: Moment, where: str) -> None:
-        pid, where = self.broker.java.process.pid, f"{run}, {where} ({moment})"
+    def disturb(self, run: str, most: int, blow: Blow, where: str) -> None:
+        pid, where = self.broker.java.process.pid, f"{run}, {where} ({blow})"
         began = time.monotonic()
-        status, said = in_child(lambda: run_task(self.store, run, most, moment, pid))
+        status, said = in_child(lambda: run_task(self.store, run, most, blow, pid))
         took = time.monotonic() - began
         self.seen.longest_seconds = max(self.seen.longest_seconds, took)
         killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
-        if not killed and (said is None or (said["error"] and moment.victim == "task")):
+        if not killed and (said is None or (said["error"] and blow.victim == "task")):
             what = said and f"{said['error']}: {said['said']}"
             self.seen.problems.append(f"{where}: status {status} after {took:.0f} s: {what}")
             return
         if not killed:
             self.seen.errors[said["error"] or "none"] += 1
-        is_dead = moment.victim != "task" and (killed or said["struck"])
+        is_dead = blow.victim != "task" and (killed or said["struck"])
         if killed or is_dead:
-            self.seen.kills[moment.victim] += 1
-            self.seen.moments[f"{moment.step}: {where.partition(': ')[2].partition(' (')[0]}"] += 1
+            self.seen.kills[blow.victim] += 1
+            self.seen.moments[f"{blow.moment.step}: {where.partition(': ')[2].partition(' (')[0]}"] += 1
         if is_dead:
             self.broker.java.process.wait()
             # With nobody at it but the store itself.

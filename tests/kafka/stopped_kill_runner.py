@@ -31,9 +31,9 @@ from tests.kafka.stopped_nodes import GOING, LOGS, cleanup_steps, make_node, man
 from tests.retention.kill_runner import (
     Moment,
     count_durable_operations,
+    do_steps,
     in_child,
-    moment_of,
-    not_killed,
+    kill_each,
 )
 
 RUN = "run"
@@ -53,9 +53,7 @@ def prepare(directory: Path) -> dict[str, str]:
 
 
 def cycle(directory: Path, at_step: Callable[[str], None]) -> None:
-    for name, step in cleanup_steps(store_of(directory), RUN).items():
-        at_step(name)
-        step()
+    do_steps(cleanup_steps(store_of(directory), RUN), at_step)
 
 
 def run_cycle(directory: Path, kill_before: Moment | None) -> list[str]:
@@ -183,15 +181,15 @@ def rehearse(work: Path) -> tuple[list[str], dict[str, Any]]:
 
 def main(work: Path, which: str) -> None:
     operations, expected = rehearse(work)
-    problems: list[str] = []
     numbers = chosen(operations, which)
-    for number in numbers:
-        directory, moment = work / "killed", moment_of(operations, number)
-        before = prepare(directory)
-        status, _ = in_child(lambda moment=moment: run_cycle(work / "killed", moment))
-        found = [*not_killed(status), *aftermath(directory, before, expected)]
-        problems += [f"killed before operation {number} ({operations[number]}): {what}" for what in found]
-        shutil.rmtree(directory)
+    problems = kill_each(
+        work / "killed",
+        operations,
+        numbers,
+        prepare,
+        run_cycle,
+        lambda directory, before: aftermath(directory, before, expected),
+    )
     answer = {"operations": operations, "kills": len(numbers), "end": expected, "problems": problems}
     sys.stdout.write(json.dumps(answer))
 

@@ -14,7 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.kafka.stopped_kill_runner import aftermath, cycle, end_state, in_child, not_killed, prepare
+from tests.kafka.stopped_kill_runner import aftermath, cycle, end_state, prepare
+from tests.retention.kill_runner import in_child, not_killed
 from tests.retention.power_loss_runner import LOSSES
 from tests.services.power_loss import Loss, disk_after, disk_at_first, events_of, lose, record
 

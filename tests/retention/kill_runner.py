@@ -17,7 +17,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,56 +74,79 @@ def cycle(store: ManagedStore, at_step: Callable[[str], None]) -> None:
         "flush_checkpoint": lambda: steps.flush_checkpoint(store, RUN),
         "finish": lambda: finish(store, RUN),
     }
-    for name, step in todo.items():
+    do_steps(todo, at_step)
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Operations:
+    """What this process does, step by step, until something strikes at a moment.
+
+    Threads that share an fsync make a step's number of operations vary: a step that ends before the moment
+    is the moment.
+
+    :param moment: at which it strikes, once; None: it never does.
+    """
+
+    def __init__(self, moment: Moment | None, strike: Callable[[], None] = die) -> None:
+        self.done: list[str] = []
+        self._moment, self._strike = moment, strike
+        self._now = Moment("", 0)
+
+    def at_step(self, name: str) -> None:
+        """Say which step begins."""
+        if self._moment is not None and self._now.step == self._moment.step:
+            self._struck()
+        self._now = Moment(name, 0)
+
+    def count(self, what: str) -> None:
+        if self._now == self._moment:
+            self._struck()
+        self.done.append(f"{self._now.step}: {what}")
+        self._now = Moment(self._now.step, self._now.operation + 1)
+
+    def count_calls(self, module: Any, name: str, *, with_path: bool = True) -> None:
+        """Count each call of a function of a module, but of what Python keeps of its own."""
+        real = getattr(module, name)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            path = str(args[0]) if isinstance(args[0], (str, os.PathLike)) else ""
+            if "__pycache__" not in path:
+                self.count(f"{name} {path}" if with_path else name)
+            return real(*args, **kwargs)
+
+        setattr(module, name, call)
+
+    def count_commits(self) -> None:
+        """Count each commit of a database, but of what only reads."""
+
+        def commit(connection: Connection) -> None:
+            if not connection.get_execution_options().get("storage_engine_read_only"):
+                self.count("commit")
+
+        event.listen(Engine, "commit", commit)
+
+    def _struck(self) -> None:
+        self._moment = None
+        self._strike()
+
+
+def do_steps(steps_: Mapping[str, Callable[[], object]], at_step: Callable[[str], None]) -> None:
+    """Do steps in their order."""
+    for name, step in steps_.items():
         at_step(name)
         step()
 
 
 def count_durable_operations(kill_before: Moment | None) -> tuple[list[str], Callable[[str], None]]:
-    """Patch this process so that it keeps a list of what it does, and dies at a moment.
-
-    Threads that share an fsync make a step's number of operations vary: a step that ends before the moment
-    is the moment.
-    """
-    done: list[str] = []
-    now = Moment("", 0)
-
-    def die_at(moment: Moment) -> None:
-        if moment == kill_before:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def count(what: str) -> None:
-        nonlocal now
-        die_at(now)
-        done.append(f"{now.step}: {what}")
-        now = Moment(now.step, now.operation + 1)
-
-    def at_step(name: str) -> None:
-        nonlocal now
-        if kill_before is not None and now.step == kill_before.step:
-            die_at(kill_before)
-        now = Moment(name, 0)
-
-    def counted(name: str) -> None:
-        real = getattr(os, name)
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            path = str(args[0]) if isinstance(args[0], (str, os.PathLike)) else ""
-            if "__pycache__" not in path:
-                count(f"{name} {path}")
-            return real(*args, **kwargs)
-
-        setattr(os, name, call)
-
+    """Patch this process so that it keeps a list of what it does, and dies at a moment."""
+    operations = Operations(kill_before)
     for name in DURABLE:
-        counted(name)
-
-    def commit(connection: Connection) -> None:
-        if not connection.get_execution_options().get("storage_engine_read_only"):
-            count("commit")
-
-    event.listen(Engine, "commit", commit)
-    return done, at_step
+        operations.count_calls(os, name)
+    operations.count_commits()
+    return operations.done, operations.at_step
 
 
 def in_child(work: Callable[[], Any]) -> tuple[int, Any]:
@@ -320,17 +343,47 @@ def main(pristine: Path, work: Path, most: int) -> None:
         pristine, work / "undisturbed", lambda: run_cycle(work / "undisturbed", None)
     )
     chosen = choose(operations, most)
-    problems: list[str] = []
-    for number in chosen:
-        where = f"killed before operation {number} ({operations[number]})"
-        moment = moment_of(operations, number)
-        prepare(pristine, work / "killed")
-        status, _ = in_child(lambda moment=moment: run_cycle(work / "killed", moment))
-        found = [*not_killed(status), *aftermath(work / "killed", before, expected)]
-        problems += [f"{where}: {what}" for what in found]
-        shutil.rmtree(work / "killed")
+
+    def prepared(directory: Path) -> dict[str, str]:
+        prepare(pristine, directory)
+        return before
+
+    problems = kill_each(
+        work / "killed",
+        operations,
+        chosen,
+        prepared,
+        run_cycle,
+        lambda directory, files: aftermath(directory, files, expected),
+    )
     answer = {"operations": operations, "kills": len(chosen), "end": expected, "problems": problems}
     sys.stdout.write(json.dumps(answer))
+
+
+def kill_each(
+    directory: Path,
+    operations: list[str],
+    numbers: Sequence[int],
+    prepare: Callable[[Path], dict[str, str]],
+    run: Callable[[Path, Moment | None], object],
+    look: Callable[[Path, dict[str, str]], list[str]],
+) -> list[str]:
+    """Kill a run before each of some operations, and say what is not as it has to be.
+
+    :param directory: made afresh for each.
+    :param prepare: makes it, and returns its files.
+    :param run: does the run there, in a fork that dies at a moment.
+    :param look: says of a directory, and of what was in it first, what is wrong with it.
+    """
+    problems: list[str] = []
+    for number in numbers:
+        moment = moment_of(operations, number)
+        before = prepare(directory)
+        status, _ = in_child(lambda moment=moment: run(directory, moment))
+        found = [*not_killed(status), *look(directory, before)]
+        problems += [f"killed before operation {number} ({operations[number]}): {what}" for what in found]
+        shutil.rmtree(directory)
+    return problems
 
 
 def not_killed(status: int) -> list[str]:
