@@ -213,3 +213,20 @@ def test_a_hole_behind_what_is_archived_is_no_end_of_it(lake: Path, tmp_path: Pa
         "ends at offset 4, and the next segment begins at 6: [4, 6) is missing"
         in done.json["error"]["message"]
     )
+
+
+@pytest.mark.again
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_who_only_looks_is_told_and_changes_nothing(case: Case, tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    assert run_command("init-lake", "--lake", lake, "--broker-type", "kafka").exit_code == 0
+    node = made(tmp_path / "node", case)
+    before = state_of(tmp_path / "node"), state_of(lake)
+    for words in (("plan",), ("doctor",), ("doctor", "--lake", lake), ("validate", "--lake", lake)):
+        name, *options = words
+        done = run_command(str(name), node.properties, *options, "--json")
+        assert done.exit_code in (0, 1, 2), done
+        # What nobody has foreseen is told as a fault of the broker's package.
+        assert "expected its package to" not in done.out, done.out
+        assert done.json["kind"] in (name, "error")
+    assert (state_of(tmp_path / "node"), state_of(lake)) == before
