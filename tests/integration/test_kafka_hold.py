@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from storage_engine.kafka.live import hold as live_hold
 from storage_engine.kafka.live.hold_state import RETENTION_BYTES, RETENTION_MS, TopicSetting
 from storage_engine.kafka.live.live_store import LiveKafkaStore
 from storage_engine.kafka.live.topic_configs import read_settings
-from storage_engine.model.hold import Drift, DriftKind, HoldMemory, HoldStatus
+from storage_engine.model.hold import DriftKind, HoldMemory, HoldStatus
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.store_settings import STRICT, WE_DELETE
 from storage_engine.project.kafka import Kafka
@@ -30,6 +30,7 @@ from tests.integration.kafka_broker import (
     running_kafka,
     small,
 )
+from tests.kafka.hold_memory import Memory
 
 pytestmark = [pytest.mark.integration, pytest.mark.again]
 
@@ -42,27 +43,6 @@ SETTINGS = {
     "file.delete.delay.ms": 0,
     "log.retention.ms": 10 * HOUR_MS,
 }
-
-
-@dataclass
-class Memory:
-    """Implements :class:`storage_engine.model.hold.HoldMemory` without a journal."""
-
-    state: Any = None
-    drift: list[Drift] = field(default_factory=list)
-    others: list[Any] = field(default_factory=list)
-
-    def of_others(self) -> list[Any]:
-        return self.others
-
-    def load(self) -> Any:
-        return self.state
-
-    def save(self, state: Any) -> None:
-        self.state = state
-
-    def record_drift(self, found: Any) -> None:
-        self.drift += found
 
 
 @pytest.fixture(scope="module", params=VERSIONS)

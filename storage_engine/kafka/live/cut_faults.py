@@ -69,7 +69,8 @@ def boundary_fault(prefix: Prefix, live: LivePartition) -> str:
 def beginning_fault(prefix: Prefix, live: LivePartition) -> str:
     """Return why a log may not be cut, wherever; "": nothing speaks against it.
 
-    Of what its leader has before the first segment, this node's files prove nothing.
+    Of what its leader has before the first segment, this node's files prove nothing. Nor of what a cleaner
+    took here: each node's own cleaner takes records, and the leader's may not have done so yet.
     """
     if live.log_start is None or live.high_watermark is None or live.last_stable_offset is None:
         return "its leader doesn't say where it begins, and up to where its records are replicated and stable"
@@ -78,6 +79,13 @@ def beginning_fault(prefix: Prefix, live: LivePartition) -> str:
         return (
             f"its leader begins at {live.log_start}, and this node's first segment at {first}: what its "
             "leader has before that isn't proven by this node"
+        )
+    cleaned_to = prefix.directory.cleaned_to.get(prefix.name.log, 0)
+    node = None if prefix.directory.meta is None else prefix.directory.meta.node_id
+    if first < cleaned_to and live.leader != node:
+        return (
+            f"a cleaner took records below offset {cleaned_to} on this node, and its leader, node "
+            f"{live.leader}, may have them still: what this node has isn't proof of what its leader has"
         )
     return ""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,12 +48,26 @@ def witness_of(prefix: Prefix, offset: int, high_watermark: int) -> Witness:
     return found
 
 
-def refused(prefix: Prefix, why: str) -> ChangedUnderUsError:
-    """Return the error for a log of which nothing goes, which names the first segment."""
+@dataclass(frozen=True, slots=True)
+class Led:
+    """What a log's leader says of itself at one moment.
+
+    :param epoch: None: it doesn't say.
+    """
+
+    epoch: int | None
+    high_watermark: int
+
+
+def refused(prefix: Prefix, why: str, left: str = "Nothing of it was deleted.") -> ChangedUnderUsError:
+    """Return the error for a log of which nothing more goes, which names the first segment.
+
+    :param left: what has become of the log.
+    """
     path = prefix.segments[0].facts.path
     return ChangedUnderUsError(
         f"{Path(path).parent}: log {prefix.name.log}: expected that it may be cut at offset "
-        f"{prefix.boundary}, found that {why}. Nothing of it was deleted. Put that right, and plan again.",
+        f"{prefix.boundary}, found that {why}. {left} Put that right, and plan again.",
         path=path,
     )
 
@@ -132,22 +147,36 @@ def settled_starts(
 
 def starts_of(cluster: Cluster, prefixes: Sequence[Prefix]) -> Mapping[str, int]:
     """Ask leaders where logs begin; one that doesn't answer is left out."""
-    from confluent_kafka import IsolationLevel, TopicPartition
     from confluent_kafka.admin import OffsetSpec
+
+    found = _offsets(cluster, prefixes, "the beginnings of logs", OffsetSpec.earliest())
+    return {name: answer.offset for name, answer in found.items()}
+
+
+def leaders_of(cluster: Cluster, prefixes: Sequence[Prefix]) -> Mapping[str, Led]:
+    """Ask leaders for their epochs; one that doesn't answer is left out."""
+    from confluent_kafka.admin import OffsetSpec
+
+    found = _offsets(cluster, prefixes, "the leaders of logs", OffsetSpec.latest())
+    return {name: Led(answer.leader_epoch, answer.offset) for name, answer in found.items()}
+
+
+def _offsets(cluster: Cluster, prefixes: Sequence[Prefix], what: str, spec: Any) -> dict[str, Any]:
+    from confluent_kafka import IsolationLevel, TopicPartition
 
     def ask(some: Sequence[TopicPartition]) -> Any:
         return cluster.admin.list_offsets(
-            dict.fromkeys(some, OffsetSpec.earliest()),
+            dict.fromkeys(some, spec),
             isolation_level=IsolationLevel.READ_UNCOMMITTED,
             request_timeout=OPERATION_SECONDS,
         )
 
-    found: dict[str, int] = {}
+    found: dict[str, Any] = {}
     try:
         keys = [TopicPartition(*prefix.key) for prefix in prefixes]
-        for key, answer in cluster.answers("the beginnings of logs", keys, ask):
+        for key, answer in cluster.answers(what, keys, ask):
             if not isinstance(answer, BrokerRefusedError):
-                found[f"{key.topic}-{key.partition}"] = answer.offset
+                found[f"{key.topic}-{key.partition}"] = answer
     except BrokerUnavailableError:
         pass
     return found

@@ -11,22 +11,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from storage_engine.exceptions import BrokerUnavailableError, ChangedUnderUsError, GateRefusedError
 from storage_engine.kafka.live.cut_faults import Prefix, boundary_fault, log_fault
 from storage_engine.kafka.live.findings import node_id_of
-from storage_engine.kafka.live.hold_state import HoldState, load_state, save_state
-from storage_engine.kafka.live.log_cut import (
-    check_not_too_far,
-    cut,
-    refused,
-    settled_starts,
-    starts_of,
-    witness_of,
-)
+from storage_engine.kafka.live.hold_state import HoldState, load_state
+from storage_engine.kafka.live.log_cut import refused, starts_of, witness_of
 from storage_engine.kafka.live.observe import observe
+from storage_engine.kafka.live.remembered_cut import Cut, cut_remembered
 from storage_engine.kafka.live.same_log import Witness, other_than
 from storage_engine.kafka.live_facts import LivePartition
 from storage_engine.model.by_log import by_log
@@ -46,7 +39,7 @@ def delete_segments(
         by this call, the leader's start tells.
     :raises GateRefusedError: the store isn't held; nothing was done.
     :raises BrokerError: the cluster can't be asked, or it isn't known what it did; all of them may go.
-    :raises ReleasedTooMuchError: more is gone than these.
+    :raises ReleasedTooMuchError: more is gone than these, or may be.
     """
     if not segments:
         return
@@ -60,6 +53,7 @@ def delete_segments(
     facts = observe(store.asked, [one.name for one in prefixes], time.time_ns() // 1_000_000)
     node_id = node_id_of(store.seen.node) if store.seen is not None else None
     witnesses: dict[tuple[str, int], Witness] = {}
+    cuts: list[Cut] = []
     for prefix in prefixes:
         live = facts.partitions.get(prefix.name.log)
         if why := why_not(prefix, live, state, node_id, facts.cluster_id):
@@ -67,24 +61,12 @@ def delete_segments(
         assert live is not None
         assert live.high_watermark is not None
         witnesses[prefix.key] = witness_of(prefix, prefix.boundary, live.high_watermark)
+        cuts.append(Cut(prefix, live))
     other = other_than(store.asked, witnesses, meanwhile)
     for prefix in prefixes:
         if prefix.key in other:
             raise refused(prefix, other[prefix.key])
-    logs = dict(state.logs)
-    for prefix in prefixes:
-        name = prefix.name.log
-        logs[name] = replace(logs[name], let_go=max(logs[name].let_go, prefix.boundary))
-    # What goes from here on isn't taken for somebody else's doing.
-    save_state(store.memory, replace(state, logs=logs))
-    said = cut(store.asked, prefixes)
-    starts = settled_starts(store.asked, prefixes, said, meanwhile)
-    check_not_too_far(store.root, prefixes, starts)
-    undone = [prefix for prefix in prefixes if starts[prefix.name.log] < prefix.boundary]
-    if undone:
-        before = {prefix.name.log: state.logs[prefix.name.log] for prefix in undone}
-        save_state(store.memory, replace(state, logs={**logs, **before}))
-        raise refused(undone[0], f"the cluster refuses: {said[undone[0].key].remark}")
+    cut_remembered(store.asked, store.root, store.memory, cuts, meanwhile, is_held=True)
 
 
 def below_start(store: LiveKafkaStore, segments: Sequence[Segment]) -> frozenset[SegmentId]:

@@ -7,15 +7,15 @@ nodes, as it would anyhow once this one follows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from storage_engine.exceptions import ChangedUnderUsError
 from storage_engine.kafka.live.client import Cluster
 from storage_engine.kafka.live.cut_faults import Prefix, boundary_fault, log_fault
-from storage_engine.kafka.live.hold_state import load_state, save_state
-from storage_engine.kafka.live.log_cut import cut, refused, settled_starts, witness_of
+from storage_engine.kafka.live.log_cut import refused, witness_of
+from storage_engine.kafka.live.remembered_cut import Cut, cut_remembered
 from storage_engine.kafka.live.same_log import Witness, other_than
 from storage_engine.kafka.log_end import end_offset
 from storage_engine.kafka.room.leaders_word import LeadersWord
@@ -60,12 +60,10 @@ def delete_segments(
     going = [_Going(prefix, _way(prefix, stopped, word)) for prefix in prefixes]
     _begin_behind(store, cluster, going, word, meanwhile)
     for one in going:
-        for segment in one.prefix.segments:
-            meanwhile()
-            alone = replace(one.prefix, segments=(segment,))
-            again = store.ask_again(cluster, [alone.name.log])
-            _check_again(alone, one.way, _way(alone, stopped, again))
-            delete_oldest(held, store.root, (segment,), meanwhile, remove)
+        meanwhile()
+        again = store.ask_again(cluster, [one.prefix.name.log])
+        _check_again(one.prefix, one.way, _way(one.prefix, stopped, again))
+        delete_oldest(held, store.root, one.prefix.segments, meanwhile, remove)
 
 
 def _prefixes(store: RoomStore, segments: Sequence[Segment]) -> Iterator[Prefix]:
@@ -96,7 +94,7 @@ def _begin_behind(
     meanwhile: Callable[[], object],
 ) -> None:
     """Make sure that leaders have the same records, and have them begin behind what goes."""
-    cuts: list[Prefix] = []
+    cuts: list[Cut] = []
     witnesses: dict[tuple[str, int], Witness] = {}
     for prefix, way in ((one.prefix, one.way) for one in going if one.way.leader is not None):
         live = word.of(prefix.name.log)
@@ -105,7 +103,7 @@ def _begin_behind(
         if is_cut:
             if why := log_fault(prefix, live, word.facts.cluster_id) or boundary_fault(prefix, live):
                 raise refused(prefix, why)
-            cuts.append(prefix)
+            cuts.append(Cut(prefix, live))
         # A log that ends below its leader's start has no record to compare: its broker drops all of it.
         if is_cut or end_offset(prefix.log) > way.led_from:
             at = max(prefix.boundary, way.led_from + 1)
@@ -114,36 +112,22 @@ def _begin_behind(
     for one in going:
         if one.prefix.key in other:
             raise refused(one.prefix, other[one.prefix.key])
-    if not cuts:
-        return
-    _remember(store, cuts)
-    said = cut(cluster, cuts)
-    starts = settled_starts(cluster, cuts, said, meanwhile)
-    for prefix in cuts:
-        if starts[prefix.name.log] < prefix.boundary:
-            raise refused(prefix, f"the cluster refuses: {said[prefix.key].remark}")
-
-
-def _remember(store: RoomStore, cuts: Sequence[Prefix]) -> None:
-    """Note in the node's hold, if there is one, that what goes from here on is our doing."""
-    state = load_state(store.memory)
-    if store.memory is None or state is None:
-        return
-    ends: Mapping[str, int] = {prefix.name.log: prefix.boundary for prefix in cuts}
-    logs = {
-        name: replace(known, let_go=max(known.let_go, ends.get(name, -1)))
-        for name, known in state.logs.items()
-    }
-    save_state(store.memory, replace(state, logs=logs))
+    if cuts:
+        cut_remembered(cluster, store.root, store.memory, cuts, meanwhile, is_held=False)
 
 
 def _check_again(prefix: Prefix, before: Way, way: Way) -> None:
-    """Make sure, right before a segment goes, that the ground that was found holds.
+    """Make sure, right before files of a log go, that the ground that was found holds.
 
-    :param prefix: the segment alone.
     :raises ChangedUnderUsError: it doesn't.
     """
+    left = "Nothing of it was deleted."
+    if before.leader is not None:
+        left = (
+            "Nothing of it was deleted here; its leader was told to begin there, and other nodes may have "
+            "deleted what the lake has of it."
+        )
     if (way.leader, way.leader_epoch) != (before.leader, before.leader_epoch):
-        raise refused(prefix, f"its leader has changed meanwhile: {before.said}, and by now {way.said}")
+        raise refused(prefix, f"its leader has changed meanwhile: {before.said}, and by now {way.said}", left)
     if way.leader is not None and way.led_from < prefix.boundary:
-        raise refused(prefix, f"{way.said}, which isn't behind it")
+        raise refused(prefix, f"{way.said}, which isn't behind it", left)

@@ -125,6 +125,17 @@ def test_what_its_leader_has_before_its_first_segment_is_not_proven_by_it(found:
     assert why(first.base_offset) == ""
 
 
+def test_what_a_cleaner_took_here_its_leader_may_have_still(found: Any) -> None:
+    """Each node's own cleaner takes records of a log that was compacted once."""
+    prefix, live, state, cluster_id = found
+    cleaned = replace(prefix, directory=replace(prefix.directory, cleaned_to={LOG: 1}))
+    assert why_not(cleaned, live, state, NODE, cluster_id) == ""
+    elsewhere = replace(live, leader=2)
+    assert "may have them still" in why_not(cleaned, elsewhere, state, NODE, cluster_id)
+    behind = replace(prefix, directory=replace(prefix.directory, cleaned_to={LOG: 0}))
+    assert why_not(behind, elsewhere, state, NODE, cluster_id) == ""
+
+
 def test_the_witness_is_the_batch_that_ends_the_prefix(found: Any) -> None:
     prefix, _, _, _ = found
     boundary = prefix.boundary
