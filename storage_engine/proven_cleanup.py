@@ -6,10 +6,12 @@ that deletes is made: the DAG's own steps, gate and journal. It asks this proces
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 from storage_engine import cycle
 from storage_engine.clock import clock_ms
+from storage_engine.exceptions import StoreBusyError
 from storage_engine.journal.journal import Phase, RunState, Step
 from storage_engine.lake.place import check_any_catalog_file
 from storage_engine.model.plan import PlanRequest
@@ -29,6 +31,11 @@ class ProvenRelease:
         self._unfinished: tuple[str, PlanRequest | None] | None = None
         self._looked_back = False
         self._not_before_ms = 0
+        self._stopped = threading.Event()
+
+    def stop(self) -> None:
+        """Let a run end before its next step. What it has begun to delete, the next process goes on with."""
+        self._stopped.set()
 
     def __call__(self, request: PlanRequest) -> None:
         """:raises StorageEngineError: a step failed or refused; a later pass goes on with it."""
@@ -54,6 +61,11 @@ class ProvenRelease:
         self._unfinished = (run_key, request)
         try:
             for step in cycle.CLEANUP[1:-1]:
+                if self._stopped.is_set():
+                    raise StoreBusyError(
+                        f"{self._store.root}: expected to go on with run {run_key}, found that the process "
+                        "which serves the store ends. The next one goes on with what has begun to go."
+                    )
                 step(cleanup)
         finally:
             finished = cycle.report(cleanup)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from itertools import pairwise
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from storage_engine.model.store import DiskUsage, FileFacts, Segment
 
@@ -106,8 +106,14 @@ def wanted_bytes(disk: DiskUsage, request: PlanRequest) -> int | None:
     return max(wanted, -(-disk.total_bytes * (100 - request.target_used_percent) // 100))
 
 
-Release = Callable[[PlanRequest], object]
-"""Deletes what a pass of a broker's rules may delete, in place of that broker; what isn't proven stays."""
+class Release(Protocol):
+    """Deletes what a pass of a broker's rules may delete, in its place; what isn't proven stays."""
+
+    def __call__(self, request: PlanRequest) -> object: ...
+
+    def stop(self) -> None:
+        """Let what goes on end at its next step, and begin nothing more. Called by another thread."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

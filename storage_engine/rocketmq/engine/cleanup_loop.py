@@ -16,8 +16,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from storage_engine.clock import clock_ms
-from storage_engine.exceptions import StorageEngineError
-from storage_engine.model.plan import PlanRequest, Reason, Release, Trigger, Urgency
+from storage_engine.model.plan import PlanRequest, Reason, Trigger, Urgency
 from storage_engine.model.store import DiskUsage, StoreSnapshot
 from storage_engine.rocketmq.broker_config import BrokerConfig
 from storage_engine.rocketmq.disk import disk_usage
@@ -55,7 +54,7 @@ class CleanupLoop:
         config: BrokerConfig,
         zone: ZoneInfo,
         *,
-        release: Release | None = None,
+        release: Callable[[PlanRequest], object] | None = None,
         clock: Callable[[], int] = clock_ms,
         measure: Callable[[Path], DiskUsage] = disk_usage,
         pause: Callable[[int], object] | None = None,
@@ -136,9 +135,9 @@ class CleanupLoop:
             for work in (self.clean_log, self.clean_queues):
                 try:
                     work()
-                except (OSError, StorageEngineError) as error:
-                    # As the broker: the next pass may find it put right.
-                    _log.warning("%s: a cleanup pass failed: %s", self._store.layout.root, error)
+                except Exception:
+                    # As the broker: the next pass may find it put right, and says if the disk is full.
+                    _log.warning("%s: a cleanup pass failed.", self._store.layout.root, exc_info=True)
             wait_ms = max(0, interval_ms(self._config) - int((time.monotonic() - began) * 1000))
 
     def _disks(self) -> StoreSnapshot:
@@ -187,7 +186,11 @@ class CleanupLoop:
 
 @contextmanager
 def cleaning(
-    store: MessageStore, config: BrokerConfig, zone: ZoneInfo, *, release: Release | None = None
+    store: MessageStore,
+    config: BrokerConfig,
+    zone: ZoneInfo,
+    *,
+    release: Callable[[PlanRequest], object] | None = None,
 ) -> Iterator[CleanupLoop]:
     """Clean a store up by time while the block runs.
 

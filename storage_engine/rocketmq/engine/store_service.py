@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable
+from contextlib import nullcontext
 
 from storage_engine.exceptions import StoreBusyError
 from storage_engine.model.broker_store import StoreSettings
@@ -14,6 +15,7 @@ from storage_engine.rocketmq.engine.cleanup_loop import cleaning
 from storage_engine.rocketmq.engine.message_store import MessageStore, open_store
 from storage_engine.rocketmq.engine.new_message import NewMessage, PutStatus
 from storage_engine.rocketmq.engine.recovering import check_nothing_cut
+from storage_engine.rocketmq.engine.release_beside import releasing_beside
 from storage_engine.rocketmq.engine.serving import serving
 from storage_engine.rocketmq.window import time_zone
 
@@ -42,7 +44,8 @@ def serve_store(
     with (
         open_store(config, check=check_nothing_cut) as store,
         serving(store),
-        cleaning(store, config, time_zone(settings.time_zone), release=release or _keep_all),
+        nullcontext(_keep_all) if release is None else releasing_beside(release) as runs,
+        cleaning(store, config, time_zone(settings.time_zone), release=runs),
     ):
         if topic is not None:
             for line in lines:
