@@ -97,7 +97,12 @@ class IndexWriter:
         )
         if first is None:
             return None
-        begin = began_at if self.paths[first] == self._unsure else headers[first].begin_phy_offset
+        if first == 0:
+            begin = 0
+        elif self.paths[first] == self._unsure:
+            begin = min(began_at, headers[first - 1].end_phy_offset)
+        else:
+            begin = headers[first].begin_phy_offset
         self._file = self._path = self._unsure = None
         self._checkpoint.flushed_index(headers[first - 1].end_timestamp_ms if first else 0)
         self._checkpoint.flush()
@@ -219,9 +224,15 @@ class IndexWriter:
         return self._file
 
     def _new_path(self, now_ms: int) -> Path:
-        """Return a path named by the local time (UtilAll#timeMillisToHumanString) that no file has."""
-        while (path := self._directory / _time_name(now_ms)).exists():
-            now_ms += 1
+        """Return a path named by the local time (UtilAll#timeMillisToHumanString), behind all others.
+
+        Files are read in the order of their names, and local time goes back now and then.
+        """
+        number = int(_time_name(now_ms))
+        if self.paths:
+            number = max(number, int(self.paths[-1].name) + 1)
+        while (path := self._directory / f"{number:0{NAME_DIGITS}d}").exists():
+            number += 1
         return path
 
 

@@ -69,7 +69,7 @@ class MessageStore:
         :raises StoreLayoutError: files that the settings don't fit.
         :raises OSError: the disk refuses.
         """
-        self.layout, self.settings = layout, settings
+        self.layout, self.settings, self._clock = layout, settings, clock
         self.was_clean = clean = not layout.abort.exists()
         pool = None
         if settings.transient_pool_enable:
@@ -186,7 +186,7 @@ class MessageStore:
             return
         begin = self.index.drop_behind(self.recovered.offset, self.recovered.began_at)
         if begin is not None:
-            index_again(self.files, self._reader, self.index, begin)
+            index_again(self.files, self._reader, self.index, begin, self._clock())
 
     def stop(self) -> None:
         """Take no more messages, dispatch and flush what there is, and unmap the files.

@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from storage_engine import durable
 from storage_engine.arrow_memory import address_of
-from storage_engine.clock import clock_ms
 from storage_engine.rocketmq import frame
 from storage_engine.rocketmq.engine import dispatch_kernels as kernels
 from storage_engine.rocketmq.engine.engine_settings import EngineSettings
@@ -151,9 +150,10 @@ def recover(
     return end
 
 
-def index_again(files: FileQueue, reader: FrameReader, index: IndexWriter, begin: int) -> None:
+def index_again(files: FileQueue, reader: FrameReader, index: IndexWriter, begin: int, now_ms: int) -> None:
     """Index the messages from an offset of the log on.
 
+    :param now_ms: names new files.
     :raises OSError: the disk refuses.
     """
     parts = [LogPart(f.path, f.base_offset, f.array) for f in files.files if f.end_offset > begin]
@@ -164,7 +164,7 @@ def index_again(files: FileQueue, reader: FrameReader, index: IndexWriter, begin
         offsets = rows[:, kernels.PHYSICAL_OFFSET]
         chosen = np.ascontiguousarray(rows[(offsets >= begin) & (offsets < files.wrote_offset)])
         if len(chosen):
-            index.put(address_of(data), data, chosen, clock_ms())
+            index.put(address_of(data), data, chosen, now_ms)
 
     find_end(parts, 0, reader, put, check_crc=False)
 

@@ -11,7 +11,7 @@ from storage_engine.rocketmq import consume_queue
 from storage_engine.rocketmq.codec import CODEC
 from storage_engine.rocketmq.engine.message_store import MessageStore, open_store
 from storage_engine.rocketmq.engine.new_message import NewBatch, NewMessage, PutStatus, encode_batch
-from storage_engine.rocketmq.index_file import lookup
+from storage_engine.rocketmq.index_file import lookup, open_index, read_header
 from storage_engine.rocketmq.layout import resolve_layout
 from storage_engine.rocketmq.mapped_files import file_name
 from storage_engine.rocketmq.queue_files import iter_queues
@@ -180,3 +180,35 @@ def test_a_file_goes_by_force_and_its_readers_keep_their_memory(tmp_path: Path) 
         assert not held.file.path.exists()
         assert b"kept" in bytes(held.data)
         held.release()
+
+
+def test_the_index_is_whole_after_crashes_though_local_time_goes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = write_conf(tmp_path / "conf", tmp_path / "store", messageIndexSafe=True)
+    start_ms, keys = 1_795_000_000_000, 0
+    for life in range(4):
+        # An hour less each time, as where summer time ends.
+        name = f"202611200{9 - life}0000000"
+        writer = "storage_engine.rocketmq.engine.index_writer"
+        monkeypatch.setattr(f"{writer}._time_name", lambda _, name=name: name)
+        with open_store(config, clock=lambda life=life: start_ms + life * 600_000) as store:
+            for _ in range(250):
+                store.put(NewMessage("orders", b"x", b"KEYS\x01k%d\x02" % keys))
+                keys += 1
+            assert store.wait_until_dispatched()
+            assert store.index is not None
+            paths, layout = list(store.index.paths), store.layout
+        assert paths == sorted(paths)
+        begins = [read_header(path).begin_phy_offset for path in paths]
+        assert begins == sorted(begins)
+        # What a power loss leaves of a file that isn't full: its name.
+        with paths[-1].open("r+b") as file:
+            file.write(bytes(paths[-1].stat().st_size))
+        layout.abort.touch()
+    with open_store(config, clock=lambda: start_ms + 3_600_000):
+        pass
+    with open_index(layout, config) as index:
+        for number in range(keys):
+            # Twice where it was the last one of a full file.
+            assert len(set(index.lookup("orders", f"k{number}", 64))) == 1, number
