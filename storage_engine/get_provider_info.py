@@ -158,6 +158,12 @@ _CONFIG_SECTION = {
             '{"orders": {"lag_policy": "block", "minimum_retention_hours": 24}}',
             "",
         ),
+        "kafka_stores": _option(
+            "Those of ``stores`` that are nodes of Kafka, in the same form: each has the DAG "
+            "``storage_kafka_log_manager__STORE``. Empty: none.\n",
+            "kafka_1,kafka_2",
+            "",
+        ),
         "on_failure_callback": _option(
             "Full name of what is called when a task has failed that a person has to hear of: an alarm, or a "
             "cleanup that did not end well. It is a notifier, a function that takes the context, or a list "

@@ -42,7 +42,7 @@ COMMANDS = {
     "gc": ("garbage", "Take from the lake what it holds twice."),
     "maintain": ("maintain", "Remove reports and history that have expired."),
     "export": ("restore", "Write archived messages into a file."),
-    "kafka": ("kafka", "Make room in a stopped node of Kafka."),
+    "kafka": ("kafka", "Make room in a node of Kafka; its broker's tasks."),
     "clean": ("clean", "The whole job, once: archive, prove, delete."),
     "undo": ("undo", "Bring back what a run deleted."),
     "hold": ("hold", "Keep a running broker from deleting."),

@@ -6,6 +6,7 @@ import click
 
 from storage_engine.cli.command import Group
 from storage_engine.cli.make_room import make_room
+from storage_engine.cli.run_tasks import run_tasks
 
 
 @click.group(cls=Group)
@@ -14,3 +15,4 @@ def kafka() -> None:
 
 
 kafka.add_command(make_room)
+kafka.add_command(run_tasks)

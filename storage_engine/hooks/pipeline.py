@@ -25,6 +25,7 @@ _OF_STORE = (
     _AHEAD,
     "storage_flush_checkpoint",
     "storage_forced_cleanup",
+    "storage_kafka_log_manager",
 )
 _OF_LAKE = "storage_maintenance"
 _NEEDED = _OF_STORE[:2]

@@ -33,6 +33,7 @@ class Step(StrEnum):
     EMPTY_QUARANTINE = "empty-quarantine"
     UNDO = "undo"
     CHECKPOINT = "checkpoint"
+    BROKER_TASK = "broker-task"
     VALIDATE = "validate"
     REPORT = "report"
 

@@ -100,6 +100,19 @@ def read_cluster_metadata(directory: Path, *, partition_states: bool = False) ->
     return found
 
 
+def is_whole(directory: Path) -> bool:
+    """Return whether a node's copy begins with the cluster, or with a snapshot of all before it.
+
+    :param directory: of the log.
+    :raises OSError: it can't be read.
+    """
+    names = [path.name for path in directory.iterdir()]
+    snapshots = [int(name[:20]) for name in names if _SNAPSHOT.match(name)]
+    files = filter(None, map(log_file, names))
+    bases = [one.offset for one in files if (one.kind, one.state) == (FileKind.LOG, FileState.IN_USE)]
+    return bool(bases) and min(bases) <= max(snapshots, default=0)
+
+
 def _records(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield the records that aren't markers, with their offsets."""
     # Arrow takes longer to load than many a store takes to be looked at.

@@ -45,7 +45,7 @@ def cut_to_stopped(node: Node, plans: Sequence[LogPlan], replicas_stopped: str =
     """
     if not any(plan.to_delete for plan in plans):
         return tuple(plans)
-    stopped = _CRASHED if node.left_uncleanly else read_stopped(node)
+    stopped = stopped_node(node)
     logs = {log.name.log: log for _, log in node.logs}
 
     def fault_of(log: PartitionLog) -> Fault | None:
@@ -70,6 +70,11 @@ _CRASHED: Fault = (
     "its broker did not stop cleanly, so where its logs end is not certain: start it, let it recover, and "
     "stop it cleanly",
 )
+
+
+def stopped_node(node: Node) -> StoppedNode | Fault:
+    """Return what a node's files say of itself after a clean stop, or why that keeps all of its logs."""
+    return _CRASHED if node.left_uncleanly else read_stopped(node)
 
 
 def read_stopped(node: Node) -> StoppedNode | Fault:

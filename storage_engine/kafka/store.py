@@ -19,9 +19,11 @@ from storage_engine.kafka.archiving import (
     log_id_of,
 )
 from storage_engine.kafka.layout import LogDirectory, Node, PartitionLog, data_paths, read_node
+from storage_engine.kafka.left_overs import remove as remove_left_over
 from storage_engine.kafka.lock_holder import lock_holder
 from storage_engine.kafka.log_end import LogEnd, first_batch_ms, log_end
 from storage_engine.kafka.next_deletions import deletes_at_ms
+from storage_engine.kafka.observed_tasks import tasks_of
 from storage_engine.kafka.plan import (
     SeenLog,
     as_asked,
@@ -37,6 +39,7 @@ from storage_engine.kafka.stopped_plan import cut_to_stopped
 from storage_engine.kafka.stopped_release import delete_indexes, delete_oldest, indexes_below
 from storage_engine.kafka.topic_settings import TopicSettings, read_topic_settings
 from storage_engine.model.broker_store import BrokerStore, LockedStore, Remove, StoreSettings
+from storage_engine.model.broker_tasks import BrokerTask, LeftOver, TaskLimits
 from storage_engine.model.by_log import by_log
 from storage_engine.model.lag import Unread
 from storage_engine.model.plan import DependentFile, LogPlan, Plan, PlanRequest, Reason
@@ -156,6 +159,13 @@ class KafkaStore(BrokerStore):
     def read_node(self, now_ms: int) -> Node:
         """Look at the node."""
         return read_node(self.root)
+
+    def background_tasks(self, now_ms: int, limits: TaskLimits) -> tuple[BrokerTask, ...]:
+        node = self.read_node(now_ms)
+        return tasks_of(node, now_ms, limits, running=_runs(node))
+
+    def delete_left_over(self, left: LeftOver, meanwhile: Callable[[], object]) -> None:
+        remove_left_over(left, self._locked.check, meanwhile)
 
     def _look(self, now_ms: int, read: Callable[[int], Node] | None = None) -> SeenNode:
         """Look at the node's logs, again where a file went away: its broker may run, and delete."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from storage_engine import durable
+from storage_engine.model.broker_tasks import TaskedStore
 from storage_engine.model.course import CourseStart
 from storage_engine.model.hold import BrokerProgress, Drift, HoldMemory, HoldStatus
 from storage_engine.model.lag import Unread
@@ -64,7 +65,7 @@ NO_HOLD = HoldStatus(held=False, notices=("no broker runs, so nothing has to be 
 """Of a store whose broker is stopped."""
 
 
-class BrokerStore(ABC):
+class BrokerStore(TaskedStore, ABC):
     """One store, with the broker's own settings and rules.
 
     Only ``delete_segments``, ``delete_dependents`` and, beside a running broker, ``renew_hold`` and
@@ -84,7 +85,7 @@ class BrokerStore(ABC):
         """
         return None
 
-    def close(self) -> None:  # noqa: B027  a stopped broker's store has nothing to close
+    def close(self) -> None:
         """End connections to a running broker; the store may be used after it, which connects again."""
 
     @property
@@ -140,7 +141,7 @@ class BrokerStore(ABC):
         """
         return tuple(segment for log in self.snapshot(0).logs for segment in log.sealed)
 
-    def check_manageable(self) -> None:  # noqa: B027  by default every store may
+    def check_manageable(self) -> None:
         """Make sure that it may be archived and get an identity.
 
         :raises BadInputError: it is a part of a store, which is only looked at.

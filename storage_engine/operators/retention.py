@@ -126,6 +126,39 @@ class StorageEngineFlushCheckpointOperator(StoreOperator):
         return flushed
 
 
+class StorageEngineBrokerTaskOperator(StoreOperator):
+    """Looks after one of the broker's background tasks, and fails where that should have done more by now.
+
+    Beside a running broker it only looks. Of a stopped one's store it removes what the broker had begun to
+    remove, where a lake has the same bytes.
+
+    :param broker_task: the broker's name of the task.
+    """
+
+    ui_color = "#f5efd9"
+
+    def __init__(self, *, broker_task: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.broker_task = broker_task
+
+    def do_step(self, context: Context) -> Result:
+        from storage_engine.retention.steps import run_broker_tasks
+        from storage_engine.retention.steps.context import opened
+
+        with opened(self.store) as store:
+            found = run_broker_tasks(store, run_key(context), self.broker_task)
+        if not found:
+            raise AirflowSkipException(f"{self.storage_engine_conn_id}: its broker has no {self.broker_task}")
+        (task,) = found
+        self.say([task.text])
+        result: Result = to_jsonable(task)
+        if task.alarms:
+            # Failing ends the task here, before its result would be pushed.
+            context["ti"].xcom_push(key=XCOM_RETURN_KEY, value=result)
+            raise AirflowFailException("; ".join(task.alarms))
+        return result
+
+
 class StorageEngineMonitorOperator(StoreOperator):
     """Renews the hold on a running broker's store, samples it, measures how far it is behind with flush,
     dispatch, index and checkpoint, and fails on what a person should know at once.

@@ -17,7 +17,7 @@ from sqlalchemy import select
 from storage_engine.exceptions import BadInputError
 from storage_engine.hooks.configured_stores import SECTION, ConfiguredStore, configured_stores
 
-PURPOSES = ("retention", "forced_cleanup", "archive", "monitor", "flush_checkpoint")
+PURPOSES = ("retention", "forced_cleanup", "archive", "monitor", "flush_checkpoint", "kafka_log_manager")
 """Of a store's DAGs, as their ids begin."""
 
 

@@ -30,7 +30,7 @@ EXPIRING_STEPS = frozenset(
 )
 """Steps whose events expire. Of all others, such as are added later, everything is kept but what the next two
 name."""
-KEPT_BY_SEGMENT = frozenset({Step.RELEASE, Step.ARCHIVE, Step.SEALED})
+KEPT_BY_SEGMENT = frozenset({Step.RELEASE, Step.ARCHIVE, Step.SEALED, Step.BROKER_TASK})
 """Steps of which what they came to as a whole expires."""
 KEPT_BY_RESULT = frozenset({Step.ARCHIVE, Step.SEALED})
 """Steps of which intents and errors expire."""

@@ -88,7 +88,7 @@ def check_bytes(segment: Segment, receipt: Receipt, root: str, otherwise: str, r
 
 def _check_file(log: str, path: str, expected: str, root: str, otherwise: str, reading: Reading) -> None:
     facts = settle(path)
-    sha256 = _digest(path, reading)
+    sha256 = digest(path, reading)
     if sha256 != expected:
         raise LakeConflictError(
             f"{path}: expected SHA-256 {expected}, which its receipt proves, found {sha256}. "
@@ -105,7 +105,7 @@ def _check_file(log: str, path: str, expected: str, root: str, otherwise: str, r
         )
 
 
-def _digest(path: str, reading: Reading) -> str:
+def digest(path: str, reading: Reading) -> str:
     renewed_at = time.monotonic()
 
     def spend(size_bytes: int) -> None:

@@ -58,6 +58,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     stores = [{"conn_id": "near"}, {"conn_id": "far", "queue": "host-a", "pool": "slow", "lake": "orders"}]
     section = {
         "STORES": json.dumps(stores),
+        "KAFKA_STORES": json.dumps(stores),
         "JOURNAL_URL": f"sqlite:///{tmp_path}/journal.db",
         "LAKE": str(tmp_path / "lake"),
         "REPORT_DIR": str(tmp_path / "reports"),

@@ -86,3 +86,22 @@ def test_its_dags_sample_and_archive_it_and_none_deletes(node: Path, tmp_path: P
     assert tasks["plan"] == "failed"
     assert tasks["release"] == "upstream_failed"
     assert content(node) == before
+
+
+@pytest.mark.again
+def test_its_brokers_tasks_are_looked_after_and_what_is_overdue_fails(
+    node: Path, load_dag: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__STORAGE_ENGINE__KAFKA_STORES", "storage_engine_default")
+    dag = load_dag("storage_kafka_log_manager.py")
+    state, tasks = ran(dag)
+    assert state == "success"
+    assert len(tasks) == 5
+    assert set(tasks.values()) == {"success"}
+    points = node / "logs" / "recovery-point-offset-checkpoint"
+    points.write_text("0\n0\n")
+    state, tasks = ran(dag)
+    assert state == "failed"
+    assert [task for task, found in tasks.items() if found != "success"] == [
+        "checkpoint_log_recovery_offsets"
+    ]

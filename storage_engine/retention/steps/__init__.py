@@ -6,6 +6,7 @@ release do by themselves, and unmanage; monitor; accept_loss.
 
 from storage_engine.retention.steps.accepting_loss import accept_loss
 from storage_engine.retention.steps.archiving import ArchiveResult, archive, archive_jobs, archive_planned
+from storage_engine.retention.steps.broker_tasks import TaskResult, run_broker_tasks
 from storage_engine.retention.steps.checkpointing import CheckpointResult, flush_checkpoint
 from storage_engine.retention.steps.consumer_lag import LagQuestion, lag_question, record_lag
 from storage_engine.retention.steps.dependents import DependentsResult, clean_dependents
@@ -30,6 +31,7 @@ __all__ = [
     "PlanResult",
     "ReleaseResult",
     "SenseResult",
+    "TaskResult",
     "accept_loss",
     "archive",
     "archive_jobs",
@@ -48,6 +50,7 @@ __all__ = [
     "record_validation",
     "recorded_plan",
     "release",
+    "run_broker_tasks",
     "segments_to_archive",
     "sense",
     "unmanage",

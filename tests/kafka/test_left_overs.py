@@ -1,0 +1,133 @@
+"""What a stopped broker was about to remove goes only where a lake has it, or a person says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from storage_engine.clock import clock_ms
+from storage_engine.journal.journal import Journal, Phase, Step
+from storage_engine.retention import steps
+from storage_engine.retention.managed_store import ManagedStore
+from tests.kafka.left_over_node import GONE, make_left_over, run
+from tests.kafka.stopped_nodes import files_of
+
+DELETED = [f"{0:020d}.{kind}.deleted" for kind in ("index", "log", "timeindex", "txnindex")]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ManagedStore:
+    return make_left_over(tmp_path)
+
+
+def first(store: ManagedStore) -> Path:
+    return Path(store.root).parent / "first"
+
+
+def test_what_a_lake_has_goes_and_the_rest_is_as_it_was(store: ManagedStore) -> None:
+    log = first(store) / "a-0"
+    before = files_of(log)
+    assert [name for name in before if name.endswith(".deleted")] == DELETED
+    found = run(store)
+    assert found["cleanupLogs"].removed_files == len(DELETED)
+    assert found["cleanupLogs"].kept == ()
+    assert files_of(log) == [name for name in before if name not in DELETED]
+    assert found["deleteLogs"].removed_files == 4
+    assert not (first(store) / GONE).exists()
+    assert [one.alarms for one in found.values()] == [()] * 5
+    journal = Journal(store.journal_url)
+    record = journal.find_store(store.real_root)
+    assert record is not None
+    (meant, done) = (
+        [event.subject for event in journal.store_events(record.store_id, Step.BROKER_TASK, phase)]
+        for phase in (Phase.INTENT, Phase.RESULT)
+    )
+    assert meant == [subject for subject in done if subject] == [f"{log}/{0:020d}", f"{first(store) / GONE}"]
+    # Once a run: what is asked again is what it came to.
+    assert run(store) == found
+    assert {one.removed_files for one in run(store, "again").values()} == {0}
+
+
+def test_nothing_goes_before_its_delay_is_over(store: ManagedStore) -> None:
+    found = {one.name: one for one in steps.run_broker_tasks(store, "soon", now_ms=clock_ms() + 30_000)}
+    assert "stay until their delay is over" in found["cleanupLogs"].kept[0]
+    assert found["deleteLogs"].kept[0].endswith("its delay isn't over")
+    assert (first(store) / GONE).exists()
+
+
+def test_other_bytes_than_the_lakes_stay(store: ManagedStore) -> None:
+    path = first(store) / "a-0" / DELETED[1]
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    found = run(store)
+    assert found["cleanupLogs"].removed_files == 0
+    assert "isn't what a lake has of it" in found["cleanupLogs"].kept[0]
+    assert set(DELETED) <= set(files_of(first(store) / "a-0"))
+
+
+def test_what_no_lake_has_of_a_deleted_topic_goes_by_a_persons_word_alone(store: ManagedStore) -> None:
+    (first(store) / GONE / f"{2:020d}.log").write_bytes(b"what was written last")
+    found = run(store)
+    assert found["deleteLogs"].removed_files == 0
+    assert "--deleted-topics REASON" in found["deleteLogs"].kept[0]
+    found = run(store, "second", word="the topic was a trial")
+    assert found["deleteLogs"].removed_files == 4
+    assert "went by a person's word" in found["deleteLogs"].unproven[0]
+    assert not (first(store) / GONE).exists()
+
+
+def test_a_word_for_deleted_topics_lets_no_segment_of_another_topic_go(store: ManagedStore) -> None:
+    path = first(store) / "a-0" / DELETED[1]
+    path.write_bytes(path.read_bytes() + b"x")
+    assert run(store, word="the topic was a trial")["cleanupLogs"].removed_files == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda gone: (gone / "notes.txt").write_text("mine"), "notes.txt in it is no file of a log"),
+        (lambda gone: (gone / "partition.metadata").unlink(), "its topic isn't certain"),
+        (
+            lambda gone: (gone / "partition.metadata").write_bytes(
+                (gone.parent / "a-0" / "partition.metadata").read_bytes()
+            ),
+            "is there still",
+        ),
+        (
+            lambda gone: (gone.parent.parent / "meta/__cluster_metadata-0" / f"{0:020d}.log").rename(
+                gone.parent.parent / "meta/__cluster_metadata-0" / f"{7:020d}.log"
+            ),
+            "metadata on this node aren't whole",
+        ),
+    ],
+)
+def test_a_directory_stays_where_anything_of_it_is_unknown(
+    store: ManagedStore, change: object, why: str
+) -> None:
+    change(first(store) / GONE)  # type: ignore[operator]
+    found = run(store, word="the topic was a trial")
+    assert found["deleteLogs"].removed_files == 0
+    assert why in found["deleteLogs"].kept[0]
+    assert (first(store) / GONE / f"{0:020d}.log").exists()
+
+
+def test_a_kept_segments_snapshot_never_goes(store: ManagedStore) -> None:
+    log = first(store) / "a-0"
+    kept = log / f"{2:020d}.snapshot"
+    (log / f"{kept.name}.deleted").write_bytes(kept.read_bytes())
+    run(store)
+    assert {kept.name, f"{kept.name}.deleted"} <= set(files_of(log))
+
+
+def test_nothing_goes_beside_what_the_cleaner_left(store: ManagedStore) -> None:
+    (first(store) / "a-0" / f"{2:020d}.log.swap").write_bytes(b"")
+    assert "stay beside" in run(store)["cleanupLogs"].kept[0]
+
+
+def test_nothing_goes_after_a_crash_and_the_tasks_say_so(store: ManagedStore) -> None:
+    (first(store) / ".kafka_cleanshutdown").unlink()
+    found = run(store, word="the topic was a trial")
+    assert "did not stop cleanly" in found["cleanupLogs"].kept[0]
+    assert "did not stop cleanly" in found["deleteLogs"].kept[0]
+    assert found["cleanupLogs"].removed_files == found["deleteLogs"].removed_files == 0
+    assert "the last stop wasn't clean" in found["flushDirtyLogs"].text
