@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.broker import Broker
+from storage_engine.model.companions import Companion
 
 GROUP = "storage_engine.brokers"
 
@@ -66,6 +68,17 @@ def broker_of(root: str | os.PathLike[str]) -> str:
             "Nothing was changed. Name its broker: --broker-type at the shell, broker_type in a connection."
         )
     return found[0] if found else default_broker()
+
+
+def same_companions(broker: str, archived: Sequence[Companion], found: Sequence[Companion]) -> bool:
+    """Return whether further files of a segment are the same ones, by name and by what they say.
+
+    :param broker: the name of the segment's.
+    """
+    same = find_broker(broker).same_companion
+    return [one.name for one in archived] == [one.name for one in found] and all(
+        same(left.name, left.content, right.content) for left, right in zip(archived, found, strict=True)
+    )
 
 
 def store_around(path: Path) -> Path | None:

@@ -53,7 +53,7 @@ def _check_files(store: ManagedStore) -> Iterator[str]:
         sealed = sum(len(log.sealed) for log in snapshot.logs)
         levels = ", ".join(_level(disk) for disk in (*snapshot.log_disks, snapshot.dependents_disk))
         sign = find_broker(store.broker).crash_sign
-        crashed = f" Its broker runs or did not stop cleanly ({sign})." if snapshot.crashed else ""
+        crashed = f" Its broker is running or did not stop cleanly ({sign})." if snapshot.crashed else ""
         yield f"Store: {segments} segments, {sealed} of them sealed; disks: {levels}.{crashed}"
         if opened.is_live:
             status = opened.hold_status(now_ms)

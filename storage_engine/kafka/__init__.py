@@ -70,6 +70,15 @@ class Kafka(Broker):
 
         return continues(left, right)
 
+    def same_companion(self, name: str, archived: bytes, found: bytes) -> bool:
+        """A snapshot that a broker has made again after a crash is the same with the same producers."""
+        from storage_engine.kafka.file_names import FileKind, log_file
+        from storage_engine.kafka.producer_snapshot import same_producers
+
+        file = log_file(name)
+        is_snapshot = file is not None and file.kind is FileKind.SNAPSHOT
+        return archived == found or (is_snapshot and same_producers(archived, found, name))
+
     def restored_config(self, serving: Sequence[Path]) -> RestoredConfig | None:
         """Make a log directory for nodes by their ``server.properties``; for none, segments alone."""
         if not serving:
@@ -83,6 +92,12 @@ class Kafka(Broker):
         from storage_engine.kafka.layout import store_around
 
         return store_around(path)
+
+    def stamped_directories(self, root: Path) -> tuple[Path, ...]:
+        """Return all ``log.dirs``: what is archived and deleted lies there, and nothing of it elsewhere."""
+        from storage_engine.kafka.server_properties import read_server_properties
+
+        return read_server_properties(root).log_dirs
 
     def open_store(self, settings: StoreSettings, memory: HoldMemory | None) -> BrokerStore:
         if settings.live is not None:

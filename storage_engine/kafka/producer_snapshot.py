@@ -9,6 +9,7 @@ import struct
 from dataclasses import dataclass
 
 from storage_engine.crc import crc32c_of
+from storage_engine.exceptions import CorruptFileError
 from storage_engine.kafka.stored_files import corrupt
 
 VERSION = 1
@@ -57,6 +58,31 @@ def parse_producer_snapshot(data: bytes, path: str) -> tuple[Producer, ...]:
         size = len(data) - _HEADER.size
         raise corrupt(path, _CRC_END, f"{count} entries of {_ENTRY.size} bytes", f"{size} bytes", _REMEDY)
     return tuple(_producer(*words) for words in _ENTRY.iter_unpack(memoryview(data)[_HEADER.size :]))
+
+
+def same_producers(left: bytes, right: bytes, path: str) -> bool:
+    """Return whether two snapshots at one offset of one log say the same of its producers.
+
+    A broker that recovers makes snapshots again from the log (UnifiedLog#rebuildProducerState): in another
+    order, and without producers that have expired since (ProducerStateManager#isProducerExpired). One that
+    only one of them has makes no difference, unless its transaction is open there.
+
+    :param path: for messages.
+    :return: False too where one of them can't be read.
+    """
+    try:
+        producers = [
+            {one.producer_id: one for one in parse_producer_snapshot(d, path)} for d in (left, right)
+        ]
+    except CorruptFileError:
+        return False
+    first, second = producers
+    return all(
+        first[one] == second[one]
+        if one in first and one in second
+        else (first.get(one) or second[one]).transaction_first_offset is None
+        for one in first.keys() | second.keys()
+    )
 
 
 def _producer(

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pyiceberg.table import Table
 
+from storage_engine.brokers import same_companions
 from storage_engine.exceptions import LakeConflictError
 from storage_engine.lake.catalog import CHANGE_LOCK, Lake, check_broker
 from storage_engine.lake.chain import check_links, row_fault
@@ -213,12 +214,12 @@ def _check_extent(segment: ProvenSegment, other: ProvenSegment | Receipt) -> Non
     """
     if (segment.end_offset, segment.files) == (other.end_offset, other.files):
         return
-    found, archived = _extent(segment), _extent(other)
-    if found != archived:
+    archived, found = (read_companions(one.files) for one in (other, segment))
+    if _ends(segment) != _ends(other) or not same_companions(segment.broker, archived, found):
         raise LakeConflictError(
-            f"{segment.source_path}: expected {archived}, as is archived for store {segment.store_id}, "
-            f"lineage {segment.lineage}, {segment.log} at offset {segment.base_offset}; found {found}. "
-            f"Nothing was committed. {_adopt(segment.log)}"
+            f"{segment.source_path}: expected {_extent(other)}, as is archived for store {segment.store_id}, "
+            f"lineage {segment.lineage}, {segment.log} at offset {segment.base_offset}; found "
+            f"{_extent(segment)}. Nothing was committed. {_adopt(segment.log)}"
         )
 
 
@@ -230,10 +231,13 @@ def _adopt(log: str) -> str:
     )
 
 
+def _ends(segment: ProvenSegment | Receipt) -> int:
+    return segment.base_offset + segment.size_bytes if segment.end_offset is None else segment.end_offset
+
+
 def _extent(segment: ProvenSegment | Receipt) -> str:
-    end = segment.base_offset + segment.size_bytes if segment.end_offset is None else segment.end_offset
     files = [f"{one.name} with SHA-256 {one.sha256}" for one in read_companions(segment.files)]
-    return f"a segment that ends at {end}, beside it {', '.join(files) or 'no file'}"
+    return f"a segment that ends at {_ends(segment)}, beside it {', '.join(files) or 'no file'}"
 
 
 def _conflict(segment: ProvenSegment, archived_sha256: str) -> LakeConflictError:

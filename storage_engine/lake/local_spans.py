@@ -7,13 +7,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage_engine.exceptions import ReceiptError
+from storage_engine.brokers import find_broker
+from storage_engine.exceptions import CorruptFileError, ReceiptError
 from storage_engine.lake.coverage import LocalSpan
 from storage_engine.lake.staging import sha256_of
-from storage_engine.model.companions import Companion
+from storage_engine.model.companions import MAX_COMPANION_BYTES, Companion
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import FileFacts, LogSnapshot, Segment, StoreSnapshot
 from storage_engine.same_bytes.own_acts import OwnActs, read_own_acts
+from storage_engine.untrusted import read_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,20 +89,32 @@ def compare(
         unchanged = acts.same_file(facts, proven[name].facts_in(Path(facts.path).parent))
         same = same and (unchanged or hash_changed or hash_all)
         read = hash_all or (hash_changed and not unchanged)
-        if read and (fault := companion_fault(proven[name], Path(facts.path))):
+        if read and (fault := companion_fault(receipt.broker, proven[name], Path(facts.path))):
             return Compared(sha256, False, fault)
     return Compared(sha256, same, "")
 
 
-def companion_fault(proven: Companion, path: Path) -> str:
+def companion_fault(broker: str, proven: Companion, path: Path) -> str:
     """Return why a file isn't the companion that a receipt has; "" where it is.
 
+    :param broker: the name of the segment's.
     :raises OSError: it can't be read.
     """
-    if (digest := sha256_of(path)) == proven.sha256:
+    if (digest := sha256_of(path)) == proven.sha256 or is_same_companion(broker, proven, path):
         return ""
     hashes = f"{digest[:16]}… on disk, {proven.sha256[:16]}… in the lake"
     return f"its companion {proven.name} has SHA-256 {hashes}"
+
+
+def is_same_companion(broker: str, proven: Companion, path: Path) -> bool:
+    """Return whether a file that has other bytes than a companion says the same.
+
+    :raises OSError: it can't be read.
+    """
+    with suppress(CorruptFileError):
+        found = read_file(path, MAX_COMPANION_BYTES, follow_links=False)
+        return find_broker(broker).same_companion(proven.name, proven.content, found)
+    return False
 
 
 def _local_span(

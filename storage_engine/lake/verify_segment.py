@@ -155,7 +155,7 @@ def _companions_fault(receipt: Receipt, path: Path) -> str:
     """Return why what lies beside the broker's file isn't what the receipt has; "" where it is."""
     for companion in receipt.companions:
         try:
-            fault = companion_fault(companion, path.with_name(companion.name))
+            fault = companion_fault(receipt.broker, companion, path.with_name(companion.name))
         except FileNotFoundError:
             fault = f"its companion {companion.name} is not on disk"
         if fault:

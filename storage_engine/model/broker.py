@@ -118,6 +118,16 @@ class Broker(ABC):
         """
         return False
 
+    def same_companion(self, name: str, archived: bytes, found: bytes) -> bool:
+        """Return whether two contents of a segment's further file say the same. By default equal bytes do.
+
+        Some brokers write such a file again when they recover, and the same bytes of the segment are no
+        other segment then.
+
+        :param name: of the file.
+        """
+        return archived == found
+
     # Stores
 
     def default_name(self, root: Path) -> str:
@@ -166,6 +176,15 @@ class Broker(ABC):
 
         By what is there; None: of none.
         """
+
+    def stamped_directories(self, root: Path) -> tuple[Path, ...]:
+        """Return the directories that each have a store's stamp as a plain file; (): its root has one.
+
+        Asked of a store whose root is a file.
+
+        :raises BadInputError: the file can't be read.
+        """
+        return ()
 
     @abstractmethod
     def open_store(self, settings: StoreSettings, memory: HoldMemory | None) -> BrokerStore:

@@ -9,6 +9,7 @@ from storage_engine.journal.journal import StoreRecord
 from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.jobs import file_name, slot_prefix, split_data_file_name
 from storage_engine.lake.live_files import live_data_files
+from storage_engine.lake.local_spans import companion_fault
 from storage_engine.lake.staging import sha256_of
 from storage_engine.model.companions import files_fault
 from storage_engine.model.policy import ArchiveMode
@@ -61,6 +62,10 @@ def _contradicts(segment: Segment, row: Receipt, acts: OwnActs) -> bool:
     # Of a receipt whose companions can't be believed, archiving again makes another.
     if is_proven_file(segment, row, acts) or files_fault(row.files):
         return False
-    own, *companions = (sha256_of(file.path) for file in segment.files)
-    names = [Path(file.path).name for file in segment.companions]
-    return (own, segment.end_offset, tuple(zip(names, companions, strict=True))) != row.content
+    proven = {one.name: one for one in row.companions}
+    there = {path.name: path for path in (Path(file.path) for file in segment.companions)}
+    return (
+        (sha256_of(segment.facts.path), segment.end_offset) != (row.sha256, row.end)
+        or there.keys() != proven.keys()
+        or any(companion_fault(row.broker, proven[name], path) for name, path in there.items())
+    )

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from storage_engine.brokers import same_companions
 from storage_engine.exceptions import LakeIdentityError, LakeUnavailableError, ReceiptError
 from storage_engine.journal.journal import StoreRecord, Waiver
 from storage_engine.lake.catalog import Lake, check_broker, open_lake
@@ -95,8 +96,8 @@ class Proofs:
         Two lakes that prove other bytes under one offset, or other companions, prove nothing.
         """
         slot = planned.id
-        contents = {row.content for proofs in self.asked for row in proofs.valid(slot)}
-        if len(contents) > 1:
+        rows = [row for proofs in self.asked for row in proofs.valid(slot)]
+        if not all(_agree(rows[0], row) for row in rows[1:]):
             said = "; ".join(
                 f"{proofs.lake.location} has SHA-256 {row.sha256}{_beside(row)}"
                 for proofs in self.asked
@@ -112,11 +113,18 @@ class Proofs:
                 if verdict.passage is passage:
                     return verdict
         doubts = "; ".join([*dict.fromkeys(verdict.detail for verdict in found), *self.notices])
-        rows, faults = (self.asked[0].of(slot), self.asked[0].faults) if self.asked else ((), {})
-        without = judge(decision, planned, rows, faults, policy, waiver, self.acts)
+        known, faults = (self.asked[0].of(slot), self.asked[0].faults) if self.asked else ((), {})
+        without = judge(decision, planned, known, faults, policy, waiver, self.acts)
         if without.passage is not Passage.REFUSED or waiver is not None or not doubts:
             return without
         return Verdict(decision, Passage.REFUSED, None, doubts)
+
+
+def _agree(left: Receipt, right: Receipt) -> bool:
+    """Return whether two receipts of one segment are of the same content."""
+    return left.content[:2] == right.content[:2] and same_companions(
+        left.broker, left.companions, right.companions
+    )
 
 
 def _beside(row: Receipt) -> str:

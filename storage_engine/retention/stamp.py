@@ -1,4 +1,4 @@
-"""A store's stamp: a file in its own directory that says which store it is, and what its lakes held.
+"""A store's stamp: a file among its own that says which store it is, and what its lakes held.
 
 Journal and lake may be lost, or put back from a backup, together; the stamp lies with the segments. It is
 written when something was archived, and again before segments are deleted: whatever was deleted on the proof
@@ -8,7 +8,7 @@ of a lake, that lake has to have still. Nothing in it is secret.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -18,14 +18,10 @@ from storage_engine.host import this_host
 from storage_engine.model.heads import LakeHead
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.lineages import Lineages
-from storage_engine.own_directory import DIRECTORY, locked, own_directory
+from storage_engine.retention.stamp_files import StampPlace, locked_places, opened_places, stamp_paths
 from storage_engine.untrusted import MALFORMED, read_file
 
-NAME = "stamp.json"
-
 _MAX_BYTES = 1 << 20
-
-_LOCK = "stamp.lock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +48,39 @@ class Stamp:
 
 
 def read_stamp(root: str) -> Stamp | None:
-    """Return the stamp in a store's root; None: it was never stamped.
+    """Return a store's stamp; None: it was never stamped. Of several files that say the same store, what each
+    says of lakes and lineages counts.
 
-    :raises StoreIdentityError: there is one that can't be read or understood, or its directory is a symbolic
-        link.
+    :raises StoreIdentityError: there is one that can't be read or understood, its directory is a symbolic
+        link, or stamps of two stores lie in one.
+    :raises BadInputError: the store's own file can't be read.
     """
+    return _merged(_read_all(root), root)
+
+
+def missing_stamps(root: str) -> tuple[Path, ...]:
+    """Return the directories of a store that lack its stamp, while others have it.
+
+    :raises StoreIdentityError: as of :func:`read_stamp`.
+    """
+    found = _read_all(root)
+    missing = tuple(path.parent for path in stamp_paths(root) if path not in found)
+    return missing if found else ()
+
+
+def _read_all(root: str) -> Mapping[Path, Stamp]:
+    """Read each file that is there, by its path."""
+    found: dict[Path, Stamp] = {}
     path = stamp_path(root)
     try:
-        with own_directory(root) as directory:
-            data = read_file(path, _MAX_BYTES, follow_links=False, dir_fd=directory)
-        return from_jsonable(Stamp, json.loads(data), str(path))
+        with opened_places(root) as places:
+            for place in places:
+                path = place.path
+                try:
+                    data = read_file(path, _MAX_BYTES, follow_links=False, dir_fd=place.directory)
+                except FileNotFoundError:
+                    continue
+                found[path] = from_jsonable(Stamp, json.loads(data), str(path))
     except (FileNotFoundError, NotADirectoryError) as error:
         if path.parent.is_symlink():
             raise StoreIdentityError(
@@ -69,7 +88,6 @@ def read_stamp(root: str) -> Stamp | None:
                 "never followed. Nothing was changed. Put the directory that it points to in its place, or "
                 "remove the link and run storage-engine stamp, which writes the stamp again."
             ) from error
-        return None
     except (OSError, BadInputError, *MALFORMED) as error:
         raise StoreIdentityError(
             f"{path}: expected the stamp of storage-engine, found something that can't be read ({error}). "
@@ -77,6 +95,56 @@ def read_stamp(root: str) -> Stamp | None:
             "storage-engine stamp, which writes it again from what journal and lakes know; --conn-id names a "
             "store of Airflow."
         ) from error
+    return found
+
+
+def _merged(found: Mapping[Path, Stamp], root: str) -> Stamp | None:
+    """Make one of a store's stamps: a kill between two files leaves one that is older."""
+    if not found:
+        return None
+    (path, first), *others = found.items()
+    whole = first
+    for other, stamp in others:
+        if stamp.store_id != first.store_id:
+            raise StoreIdentityError(
+                f"{other}: expected the stamp of store {first.store_id}, as in {path.parent}, found that of "
+                f"{stamp.store_id}: this directory is of another store. Nothing was changed. Put each "
+                "directory back where it belongs."
+            )
+        lineages = whole.lineages.merged(stamp.lineages)
+        whole = replace(
+            # Where a move was cut short, one says this place already.
+            stamp if stamp.root == root else whole,
+            lineage=lineages.whole,
+            log_lineages=lineages.of_logs,
+            lakes=_heads(whole.lakes, stamp.lakes, other),
+            shield=whole.shield or stamp.shield,
+        )
+    return whole
+
+
+def _heads(known: Iterable[LakeHead], heads: Iterable[LakeHead], path: Path) -> tuple[LakeHead, ...]:
+    """Return what is known of lakes; of one lake the longer chain counts.
+
+    :param path: of the stamp, for the error.
+    :raises StoreIdentityError: two heads of one lake can't both be true.
+    """
+    lakes = {head.lake_id: head for head in known}
+    for head in heads:
+        before = lakes.get(head.lake_id)
+        if (
+            before is None
+            or before.sequence < head.sequence
+            or (before.sequence, before.row_hash) == (head.sequence, head.row_hash)
+        ):
+            lakes[head.lake_id] = head
+        elif before.sequence == head.sequence:
+            raise StoreIdentityError(
+                f"{path}: expected receipt number {before.sequence} of lake {before.lake_id} with the hash "
+                f"{before.row_hash}, found {head.row_hash}: the lake has gone on from an older copy. Nothing "
+                "was changed. Run storage-engine lake rebuild."
+            )
+    return tuple(lakes.values())
 
 
 def update_stamp(root: str, store_id: str, lineages: Lineages, heads: Iterable[LakeHead]) -> Stamp:
@@ -88,35 +156,26 @@ def update_stamp(root: str, store_id: str, lineages: Lineages, heads: Iterable[L
     :raises OSError: the directory can't be written; the stamp before is as it was.
     :raises StoreIdentityError: there is a stamp of another store, or one that can't be read.
     """
-    with locked(root, _LOCK) as directory:
+    with locked_places(root) as places:
         found = read_stamp(root)
         if found is not None and found.store_id != store_id:
             raise StoreIdentityError(
                 f"{stamp_path(root)}: expected the stamp of store {store_id}, found that of "
                 f"{found.store_id}. Nothing was changed. Find out what was put into this directory."
             )
-        lakes = {head.lake_id: head for head in (found.lakes if found else ())}
-        for head in heads:
-            known = lakes.get(head.lake_id)
-            if (
-                known is None
-                or known.sequence < head.sequence
-                or (known.sequence, known.row_hash) == (head.sequence, head.row_hash)
-            ):
-                lakes[head.lake_id] = head
-            elif known.sequence == head.sequence:
-                raise StoreIdentityError(
-                    f"{stamp_path(root)}: expected receipt number {known.sequence} of lake {known.lake_id} "
-                    f"with the hash {known.row_hash}, found {head.row_hash}: the lake has gone on from an "
-                    "older copy. Nothing was changed. Run storage-engine lake rebuild."
-                )
+        lakes = _heads(found.lakes if found else (), heads, stamp_path(root))
         newest = lineages.merged(found.lineages) if found else lineages
         shield = found is not None and found.shield
-        all_heads = tuple(lakes.values())
-        stamp = Stamp(store_id, newest.whole, this_host(), root, all_heads, shield, newest.of_logs)
-        if stamp != found:
-            _write(directory, stamp)
+        stamp = Stamp(store_id, newest.whole, this_host(), root, lakes, shield, newest.of_logs)
+        if any(one != stamp for one in _in(places, root)):
+            _write(places, stamp)
         return stamp
+
+
+def _in(places: Iterable[StampPlace], root: str) -> Iterator[Stamp | None]:
+    """Yield what lies at each place now."""
+    found = _read_all(root)
+    yield from (found.get(place.path) for place in places)
 
 
 def replace_stamp(root: str, stamp: Stamp) -> None:
@@ -124,8 +183,8 @@ def replace_stamp(root: str, stamp: Stamp) -> None:
 
     :raises OSError: the directory can't be written; the stamp before is as it was.
     """
-    with locked(root, _LOCK) as directory:
-        _write(directory, replace(stamp, machine=this_host(), root=root))
+    with locked_places(root) as places:
+        _write(places, replace(stamp, machine=this_host(), root=root))
 
 
 def rewrite_place(root: str) -> None:
@@ -133,10 +192,10 @@ def rewrite_place(root: str) -> None:
 
     :raises OSError: the directory can't be written; the stamp before is as it was.
     """
-    with locked(root, _LOCK) as directory:
+    with locked_places(root) as places:
         stamp = read_stamp(root)
         if stamp is not None:
-            _write(directory, replace(stamp, machine=this_host(), root=root))
+            _write(places, replace(stamp, machine=this_host(), root=root))
 
 
 def mark_shield(root: str, store_id: str, lineages: Lineages, shield: bool) -> None:
@@ -151,22 +210,23 @@ def mark_shield(root: str, store_id: str, lineages: Lineages, shield: bool) -> N
         stamp = update_stamp(root, store_id, lineages, ())
     if stamp is None or stamp.shield == shield:
         return
-    with locked(root, _LOCK) as directory:
+    with locked_places(root) as places:
         stamp = read_stamp(root)
         if stamp is not None:
-            _write(directory, replace(stamp, shield=shield))
+            _write(places, replace(stamp, shield=shield))
 
 
 def stamp_path(root: str) -> Path:
-    """Return where a store's stamp is."""
-    return Path(root) / DIRECTORY / NAME
+    """Return where a store's stamp is; of several files the first."""
+    return stamp_paths(root)[0]
 
 
-def _write(directory: int, stamp: Stamp) -> None:
+def _write(places: Iterable[StampPlace], stamp: Stamp) -> None:
     said = to_jsonable(stamp)
     # What an older release doesn't know it refuses, so it is there only where it counts.
     for name in ("shield", "log_lineages"):
         if not said[name]:
             del said[name]
     content = json.dumps(said, indent=1).encode()
-    durable.write_file(NAME, content, dir_fd=directory, shared=True)
+    for place in places:
+        durable.write_file(place.path.name, content, dir_fd=place.directory, shared=True)

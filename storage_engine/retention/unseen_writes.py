@@ -7,10 +7,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from storage_engine.exceptions import ChangedUnderUsError, LakeConflictError
+from storage_engine.lake.local_spans import is_same_companion
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import FileFacts, Segment
 from storage_engine.same_bytes.own_acts import read_own_acts
@@ -80,16 +82,26 @@ def check_bytes(segment: Segment, receipt: Receipt, root: str, otherwise: str, r
     :raises LakeConflictError: one has other bytes.
     :raises ChangedUnderUsError: one is written to while it is hashed.
     """
-    proven = {one.name: one.sha256 for one in receipt.companions}
+    proven = {one.name: one for one in receipt.companions}
     _check_file(segment.log, segment.facts.path, receipt.sha256, root, otherwise, reading)
-    for facts in segment.companions:
-        _check_file(segment.log, facts.path, proven[Path(facts.path).name], root, otherwise, reading)
+    for path in (Path(facts.path) for facts in segment.companions):
+        one = proven[path.name]
+        same = partial(is_same_companion, receipt.broker, one, path)
+        _check_file(segment.log, str(path), one.sha256, root, otherwise, reading, same)
 
 
-def _check_file(log: str, path: str, expected: str, root: str, otherwise: str, reading: Reading) -> None:
+def _check_file(
+    log: str,
+    path: str,
+    expected: str,
+    root: str,
+    otherwise: str,
+    reading: Reading,
+    says_the_same: Callable[[], bool] = lambda: False,
+) -> None:
     facts = settle(path)
     sha256 = digest(path, reading)
-    if sha256 != expected:
+    if sha256 != expected and not says_the_same():
         raise LakeConflictError(
             f"{path}: expected SHA-256 {expected}, which its receipt proves, found {sha256}. "
             f"{otherwise} If the broker recovered from a crash and wrote these offsets again, run "

@@ -23,8 +23,8 @@ from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.making import make_lake
 from storage_engine.lake.receipts import list_stores, receipts
 from storage_engine.model.plan import PlanRequest
+from storage_engine.own_directory import DIRECTORY
 from storage_engine.retention.preview import preview
-from storage_engine.retention.stamp import DIRECTORY
 from storage_engine.retention.steps import sense
 from storage_engine.sensors.cleanup import StorageEngineDueSensor
 from tests.services.toy import KINDS, LINES, lose_index, make_store

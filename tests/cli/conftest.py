@@ -13,7 +13,7 @@ import pytest
 from storage_engine.extras import QUALITY
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.making import make_lake
-from storage_engine.retention.stamp import DIRECTORY
+from storage_engine.own_directory import DIRECTORY
 from tests.extras import take_away
 from tests.fixture_stores import file_sha256
 from tests.fixture_stores import unpack as unpack_store

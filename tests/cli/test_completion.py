@@ -64,7 +64,7 @@ def test_every_command_has_a_page_with_all_its_options(cli, tmp_path: Path) -> N
     assert cli("man", tmp_path / "man1").exit_code == 0
     pages = {path.stem: path.read_text() for path in (tmp_path / "man1").iterdir()}
     names = {f"{PROGRAM}-{name.replace(' ', '-')}" for name in EVERY}
-    assert set(pages) == names | {PROGRAM, f"{PROGRAM}-lake"}
+    assert set(pages) == names | {PROGRAM, f"{PROGRAM}-lake", f"{PROGRAM}-kafka"}
     for name, command in EVERY.items():
         page = pages[f"{PROGRAM}-{name.replace(' ', '-')}"]
         for option in (

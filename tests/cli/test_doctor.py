@@ -18,8 +18,8 @@ import pytest
 from storage_engine.cli.store_argument import managed_store
 from storage_engine.clock import clock_ms
 from storage_engine.journal.database import JournalDatabase
+from storage_engine.own_directory import DIRECTORY
 from storage_engine.retention.diagnosis.doctor import diagnose
-from storage_engine.retention.stamp import DIRECTORY
 from storage_engine.rocketmq.live.marker import write_marker
 from tests.services import toy
 

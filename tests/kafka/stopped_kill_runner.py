@@ -27,6 +27,7 @@ from storage_engine.lake.restore import restore
 from storage_engine.lake.soundness_reader import broken_receipts
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import build_report
+from storage_engine.retention.stamp_files import PLAIN_NAME
 from tests.kafka.stopped_nodes import GOING, LOGS, cleanup_steps, make_node, managed
 from tests.retention.kill_runner import (
     Moment,
@@ -64,14 +65,14 @@ def run_cycle(directory: Path, kill_before: Moment | None) -> list[str]:
 
 
 def fingerprint(node: Path) -> dict[str, str]:
-    """Return every file with its SHA-256, but the locks."""
+    """Return every file with its SHA-256, but the locks and our stamps."""
     return {
         # The node's own file names its directories in full.
         str(path.relative_to(node)): hashlib.sha256(
             path.read_bytes().replace(bytes(node), b"NODE")
         ).hexdigest()
         for path in sorted(node.rglob("*"))
-        if path.is_file() and path.name != ".lock"
+        if path.is_file() and path.name not in (".lock", PLAIN_NAME)
     }
 
 

@@ -13,9 +13,9 @@ from storage_engine.clock import clock_ms
 from storage_engine.journal.journal import Journal
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import ArchiveMode
+from storage_engine.own_directory import DIRECTORY
 from storage_engine.retention import steps
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.stamp import DIRECTORY
 from tests.fixture_stores import file_sha256
 from tests.lakes import make_lakes
 

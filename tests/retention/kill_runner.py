@@ -33,11 +33,11 @@ from storage_engine.lake.receipts import receipt_history, receipts
 from storage_engine.lake.soundness_reader import broken_receipts
 from storage_engine.model.lag import LagSummary
 from storage_engine.model.plan import PlanRequest
+from storage_engine.own_directory import DIRECTORY
 from storage_engine.retention import steps
 from storage_engine.retention.finishing import finish
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import build_report
-from storage_engine.retention.stamp import DIRECTORY
 from storage_engine.rocketmq.codec import CODEC
 
 SEGMENTS = 2

@@ -32,7 +32,8 @@ from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.preview import preview
 from storage_engine.retention.shield_proofs import Judged
 from storage_engine.retention.shielding import shield_notices
-from storage_engine.retention.stamp import NAME, read_stamp
+from storage_engine.retention.stamp import read_stamp
+from storage_engine.retention.stamp_files import NAME
 from storage_engine.retention.steps import shield
 from storage_engine.retention.steps.giving_up import give_up
 from storage_engine.retention.steps.shield import tend_shield

@@ -29,13 +29,14 @@ from storage_engine.model.lag import LagSummary
 from storage_engine.model.lineages import Lineages
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.verification import VerifyLevel
+from storage_engine.own_directory import DIRECTORY
 from storage_engine.retention import steps
 from storage_engine.retention.adopting import adopt, move, stamp
 from storage_engine.retention.identity import identify
 from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.proofs import reachable_lakes
-from storage_engine.retention.stamp import DIRECTORY, read_stamp, stamp_path, update_stamp
+from storage_engine.retention.stamp import read_stamp, stamp_path, update_stamp
 from storage_engine.retention.steps import archiving
 from storage_engine.retention.verification import verify_lake, verify_store
 from tests.other_engine import change_rows

@@ -13,7 +13,7 @@ from storage_engine.model.hold import HoldStatus
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.quarantine.look import QuarantineLook, look_at_quarantines
 from storage_engine.retention.shielding import ShieldSummary, shield_summary
-from storage_engine.retention.stamp import Stamp, read_stamp
+from storage_engine.retention.stamp import Stamp, missing_stamps, read_stamp
 from storage_engine.wording import bytes_text, count_text, time_text
 
 
@@ -77,6 +77,17 @@ def stamp_findings(stamp: Stamp | None, real_root: str) -> Iterator[Finding]:
     )
 
 
+def replaced_findings(missing: Sequence[Path]) -> Iterator[Finding]:
+    """Judge the directories that lack a store's stamp, while others have it. Pure."""
+    for path in missing:
+        yield Finding(
+            Severity.WARNING,
+            "directory-without-stamp",
+            f"{path} has no stamp of the store, which its other directories have",
+            "see whether its disk was replaced, and whether its logs are there; the next run stamps it",
+        )
+
+
 def look_at_remains(
     store: ManagedStore, data_paths: Sequence[Path], now_ms: int, *, running: bool | None
 ) -> tuple[tuple[Finding, ...], Stamp | None]:
@@ -88,6 +99,7 @@ def look_at_remains(
     try:
         stamp = read_stamp(store.real_root)
         found += stamp_findings(stamp, store.real_root)
+        found += replaced_findings(missing_stamps(store.real_root))
     except StoreIdentityError as error:
         found.append(Finding(Severity.WARNING, "stamp", str(error)))
     return tuple(found), stamp

@@ -80,6 +80,7 @@ def run_broker_tasks(
     now_ms = clock_ms() if now_ms is None else now_ms
     done = _done(context, run)
     with context.errors(run, Step.BROKER_TASK):
+        _settle(context)
         tasks = [one for one in _look(context, now_ms) if only in (None, one.name)]
         if any(task.left for task in tasks if task.name not in done):
             with context.changing(now_ms) as held:
@@ -90,7 +91,7 @@ def run_broker_tasks(
                         done[task.name] = _end(context, run, task, held.lease, word)
         for task in tasks:
             if task.name not in done:
-                done[task.name] = _save(context, run, _result(task), time.monotonic_ns())
+                done[task.name] = _save(context, run, _result(context, run, task), time.monotonic_ns())
     return tuple(done[task.name] for task in tasks)
 
 
@@ -107,8 +108,17 @@ def _done(context: Context, run: Run) -> dict[str, TaskResult]:
     return {one.name: one for one in (from_jsonable(TaskResult, result) for result in results)}
 
 
-def _result(task: BrokerTask) -> TaskResult:
-    return TaskResult(task.name, task.found, task.overdue, kept=task.kept)
+def _result(context: Context, run: Run, task: BrokerTask, kept: Sequence[str] = ()) -> TaskResult:
+    meant = _removed(context, run, task.name)
+    return TaskResult(
+        task.name,
+        task.found,
+        task.overdue,
+        removed_files=sum(len(one["files"]) for one in meant),
+        freed_bytes=sum(one["size_bytes"] for one in meant),
+        unproven=tuple(one["unproven"] for one in meant if one["unproven"]),
+        kept=(*task.kept, *kept),
+    )
 
 
 def _save(context: Context, run: Run, result: TaskResult, started_ns: int) -> TaskResult:
@@ -121,30 +131,24 @@ def _save(context: Context, run: Run, result: TaskResult, started_ns: int) -> Ta
 def _end(context: Context, run: Run, task: BrokerTask, lease: Lease, word: str) -> TaskResult:
     """Remove what a task has left, as far as it is proven."""
     started_ns = time.monotonic_ns()
-    _settle(context)
     paths = [one.facts.path for left in task.left for one in left.files]
     check_inside(context.store.broker, paths, context.data_paths)
     known = known_heads(context.journal, context.record)
     proofs = _proofs(context, task.left, known, lease)
     reading = Reading(pace_at(context.bytes_per_second()).spend, lambda: context.journal.renew(lease))
-    going, unproven, kept = [], [], []
+    going, kept = [], []
     for left in task.left:
         doubt = _doubt(context, left, proofs, reading)
         if doubt and not (left.purpose and word):
             kept.append(f"{left.what} stays: {doubt}{_wanted(left)}")
-            continue
-        going.append(left)
-        if doubt:
-            unproven.append(f"{left.what} went by a person's word: {left.purpose}, {word} ({doubt})")
+        else:
+            said = f"{left.what} went by a person's word: {left.purpose}, {word} ({doubt})" if doubt else ""
+            going.append((left, said))
     if going:
         witness_release(context, run, proofs, known)
-    for left in going:
-        _remove(context, run, task.name, left, lease, word)
-    files, size_bytes = _removed(context, run, task.name)
-    result = TaskResult(
-        task.name, task.found, task.overdue, files, size_bytes, tuple(unproven), (*task.kept, *kept)
-    )
-    return _save(context, run, result, started_ns)
+    for left, unproven in going:
+        _remove(context, run, task.name, left, unproven, lease)
+    return _save(context, run, _result(context, run, task, kept), started_ns)
 
 
 def _wanted(left: LeftOver) -> str:
@@ -195,14 +199,14 @@ def _proven(one: LeftFile, proofs: Proofs) -> Iterator[str]:
                 continue
 
 
-def _remove(context: Context, run: Run, task: str, left: LeftOver, lease: Lease, word: str) -> None:
+def _remove(context: Context, run: Run, task: str, left: LeftOver, unproven: str, lease: Lease) -> None:
     """Have files go together: intent, the deed, result."""
     said = {
         "task": task,
         "files": [one.facts.path for one in left.files],
         "size_bytes": left.size_bytes,
         "directory": left.directory,
-        "word": word if left.purpose else "",
+        "unproven": unproven,
     }
     context.journal.record(run, Step.BROKER_TASK, Phase.INTENT, [(left.what, said)], lease=lease)
     with package_errors(context.store.broker, "remove what it left"):
@@ -231,8 +235,8 @@ def _directory(event: Event) -> str:
     return str(event.payload.get("directory", ""))
 
 
-def _removed(context: Context, run: Run, task: str) -> tuple[int, int]:
-    """Return how many files a task's removals of this run took, and their bytes, from before a kill, too."""
+def _removed(context: Context, run: Run, task: str) -> list[Mapping[str, Any]]:
+    """Return what a task's removals of this run took, each as it was meant, from before a kill, too."""
     events = context.journal.events(run, Step.BROKER_TASK)
     ended = {event.subject for event in events if event.phase is Phase.RESULT}
     meant: dict[str, Mapping[str, Any]] = {}
@@ -240,4 +244,4 @@ def _removed(context: Context, run: Run, task: str) -> tuple[int, int]:
         if event.phase is Phase.INTENT and event.payload["task"] == task and event.subject in ended:
             # A run that was killed in the middle says less the second time.
             meant.setdefault(event.subject, event.payload)
-    return sum(len(one["files"]) for one in meant.values()), sum(one["size_bytes"] for one in meant.values())
+    return list(meant.values())

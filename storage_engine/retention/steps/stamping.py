@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.journal.journal import Phase, Run, Step
@@ -12,14 +11,14 @@ from storage_engine.model.heads import LakeHead
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.retention.known_heads import KnownHeads, head_of
 from storage_engine.retention.proofs import Proofs
-from storage_engine.retention.stamp import read_stamp, update_stamp
+from storage_engine.retention.stamp import missing_stamps, read_stamp, update_stamp
 from storage_engine.retention.steps.context import WHOLE, Context
 
 
 def stamp_store(context: Context, run: Run, heads: Sequence[LakeHead]) -> str:
     """Write down in the store's directory, durably, what lakes hold of it.
 
-    :return: why it can't be done, as where the directory is read-only; "" when it is done.
+    :return: why it can't be done, as where a directory is read-only; "" when it is done.
     :raises StoreIdentityError: another store's stamp is there, or one that can't be read.
     """
     root, record = context.store.real_root, context.record
@@ -27,12 +26,23 @@ def stamp_store(context: Context, run: Run, heads: Sequence[LakeHead]) -> str:
     try:
         stamp = update_stamp(root, record.store_id, record.lineages, heads)
     except OSError as error:
-        if Path(root).is_file():
-            return f"{root}: the store is named by a file, so it has no stamp beside its segments"
         return f"{root}: the store could not be stamped ({error.strerror or error})"
     if stamp != before:
         context.journal.record(run, Step.STAMP, Phase.RESULT, [(WHOLE, to_jsonable(stamp))])
     return ""
+
+
+def replaced_notices(root: str) -> tuple[str, ...]:
+    """Return a notice of each directory of a store that lacks its stamp, while others have it. Asked before
+    the store is stamped again.
+
+    :raises StoreIdentityError: stamps that can't be read, or of two stores.
+    """
+    return tuple(
+        f"{path}: expected the store's stamp, as in its other directories, found none: was its disk "
+        "replaced? It gets one"
+        for path in missing_stamps(root)
+    )
 
 
 def witness_release(context: Context, run: Run, proofs: Proofs, known: KnownHeads) -> tuple[str, ...]:
@@ -53,6 +63,7 @@ def witness_release(context: Context, run: Run, proofs: Proofs, known: KnownHead
                 unknown.append(asked.lake.location)
     if not heads:
         return ()
+    replaced = replaced_notices(context.store.real_root)
     missing = stamp_store(context, run, heads)
     if missing and unknown:
         raise GateRefusedError(
@@ -60,4 +71,6 @@ def witness_release(context: Context, run: Run, proofs: Proofs, known: KnownHead
             "that the lake is not an older copy, found none. Nothing was deleted. Make the directory "
             "writable, or archive into the lake with this journal."
         )
-    return (f"{missing}: journal and catalog agree on the last receipt",) if missing else ()
+    if missing:
+        return (f"{missing}: journal and catalog agree on the last receipt",)
+    return replaced

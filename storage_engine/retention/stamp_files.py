@@ -1,0 +1,93 @@
+"""Where a store's stamp lies: in our directory in the store's root, or as a plain hidden file in each of the
+directories that its broker names.
+
+The second kind is for brokers that take every directory among their own for one of theirs. There a stamp of
+one directory is a witness for all: one that is missing tells of a disk that was replaced.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage_engine.brokers import broker_of, find_broker
+from storage_engine.own_directory import DIRECTORY, WAIT_SECONDS, lock, locked, own_directory
+
+NAME = "stamp.json"
+PLAIN_NAME = ".storage-engine-stamp.json"
+_LOCK = "stamp.lock"
+_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class StampPlace:
+    """
+    :param path: of the stamp, whether it is there or not.
+    :param directory: descriptor of the directory that it is in.
+    """
+
+    path: Path
+    directory: int
+
+
+def stamp_paths(root: str) -> tuple[Path, ...]:
+    """Return where a store's stamp is: one file, or the same one in each of several directories.
+
+    :raises BadInputError: the store's own file can't be read.
+    """
+    directories = _plain_directories(root)
+    return tuple(path / PLAIN_NAME for path in directories) or (Path(root) / DIRECTORY / NAME,)
+
+
+@contextmanager
+def opened_places(root: str) -> Iterator[tuple[StampPlace, ...]]:
+    """Open the directories that have a store's stamp; of several, those that are there.
+
+    :raises OSError: our directory is missing, can't be opened, or is a symbolic link.
+    """
+    with ExitStack() as opening:
+        paths = stamp_paths(root)
+        if not _plain_directories(root):
+            yield (StampPlace(paths[0], opening.enter_context(own_directory(root))),)
+            return
+        places = []
+        for path in paths:
+            with suppress(FileNotFoundError):
+                places.append(StampPlace(path, opening.enter_context(_open(path.parent))))
+        yield tuple(places)
+
+
+@contextmanager
+def locked_places(root: str) -> Iterator[tuple[StampPlace, ...]]:
+    """Keep other processes from a store's stamp until the block ends.
+
+    :raises TimeoutError: another process has the lock for longer than it should.
+    :raises OSError: a directory can't be opened or written.
+    """
+    with ExitStack() as opening:
+        paths = stamp_paths(root)
+        if not _plain_directories(root):
+            yield (StampPlace(paths[0], opening.enter_context(locked(root, _LOCK))),)
+            return
+        places = [StampPlace(path, opening.enter_context(_open(path.parent))) for path in paths]
+        # All processes lock them in one order. A lock file would be one more file among the broker's.
+        for place in sorted(places, key=lambda one: os.path.realpath(one.path)):
+            lock(place.directory, place.path.parent, WAIT_SECONDS)
+        yield tuple(places)
+
+
+def _plain_directories(root: str) -> tuple[Path, ...]:
+    path = Path(root)
+    return find_broker(broker_of(path)).stamped_directories(path) if path.is_file() else ()
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[int]:
+    descriptor = os.open(path, _FLAGS)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,114 @@
+"""A node's stamp: a plain file in each of its log directories, which together are one witness."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from storage_engine.cycle import archive_here
+from storage_engine.exceptions import LakeUnavailableError, StoreIdentityError
+from storage_engine.journal.journal import Journal
+from storage_engine.lake.making import make_lake
+from storage_engine.retention import steps
+from storage_engine.retention.adopting import stamp
+from storage_engine.retention.diagnosis.left_behind import look_at_remains
+from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.report import build_report
+from storage_engine.retention.stamp import missing_stamps, read_stamp, update_stamp
+from storage_engine.retention.stamp_files import PLAIN_NAME, stamp_paths
+from tests.kafka.stopped_nodes import clean, make_node, managed
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ManagedStore:
+    made = make_node(tmp_path / "node")
+    (tmp_path / "managed").mkdir()
+    store = managed(tmp_path / "managed", made.root)
+    make_lake(store.lake, "kafka")
+    steps.archive_sealed(store, "archived", archive_here)
+    return store
+
+
+def directories(store: ManagedStore) -> list[Path]:
+    return [Path(store.root).parent / name for name in ("first", "second")]
+
+
+def test_each_log_directory_has_one_and_the_metadata_have_none(store: ManagedStore) -> None:
+    paths = list(stamp_paths(store.real_root))
+    assert paths == [path / PLAIN_NAME for path in directories(store)]
+    said = [json.loads(path.read_text()) for path in paths]
+    assert said[0] == said[1]
+    assert said[0]["root"] == store.real_root
+    assert not (Path(store.root).parent / "meta" / PLAIN_NAME).exists()
+    found = read_stamp(store.real_root)
+    assert found is not None
+    assert found.lakes[0].sequence == 3
+
+
+def test_no_report_names_a_missing_witness(store: ManagedStore) -> None:
+    clean(store, "run")
+    assert not [notice for notice in build_report(store, "run").notices if "stamp" in notice]
+
+
+def test_one_that_is_missing_is_named_and_written_again(store: ManagedStore) -> None:
+    (directories(store)[1] / PLAIN_NAME).unlink()
+    assert missing_stamps(store.real_root) == (directories(store)[1],)
+    findings, stamped = look_at_remains(store, (), 0, running=False)
+    assert stamped is not None
+    assert [one.kind for one in findings] == ["directory-without-stamp"]
+    clean(store, "run")
+    assert "was its disk replaced?" in " ".join(build_report(store, "run").notices)
+    assert missing_stamps(store.real_root) == ()
+
+
+def test_an_older_one_beside_a_newer_one_is_what_a_kill_leaves(store: ManagedStore) -> None:
+    older = (directories(store)[1] / PLAIN_NAME).read_text()
+    said = json.loads(older)
+    said["lakes"][0]["sequence"] = 0
+    (directories(store)[1] / PLAIN_NAME).write_text(json.dumps(said))
+    found = read_stamp(store.real_root)
+    assert found is not None
+    assert found.lakes[0].sequence == 3
+    update_stamp(store.real_root, found.store_id, found.lineages, ())
+    assert json.loads((directories(store)[1] / PLAIN_NAME).read_text()) == json.loads(older)
+
+
+def test_a_directory_of_another_node_is_refused(store: ManagedStore) -> None:
+    path = directories(store)[1] / PLAIN_NAME
+    path.write_text(json.dumps({**json.loads(path.read_text()), "store_id": "another"}))
+    with pytest.raises(StoreIdentityError, match="this directory is of another store"):
+        steps.archive_sealed(store, "again", archive_here)
+
+
+def test_a_copy_of_a_node_is_told_from_the_node(store: ManagedStore, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(Path(store.root).parent, copy)
+    properties = copy / "server.properties"
+    properties.write_text(properties.read_text().replace(str(Path(store.root).parent), str(copy)))
+    with pytest.raises(StoreIdentityError, match="a copy of store"):
+        steps.archive_sealed(managed(tmp_path / "managed", copy), "copied", archive_here)
+
+
+def test_journal_and_lake_that_went_back_together_are_found_out(store: ManagedStore, tmp_path: Path) -> None:
+    shutil.rmtree(tmp_path / "managed")
+    (tmp_path / "managed").mkdir()
+    make_lake(store.lake, "kafka")
+    with pytest.raises(LakeUnavailableError):
+        clean(store, "run")
+
+
+def test_a_node_without_a_stamp_gets_one_by_the_command_as_any_store(store: ManagedStore) -> None:
+    for path in stamp_paths(store.real_root):
+        path.unlink()
+    with pytest.raises(StoreIdentityError, match="found no stamp"):
+        steps.archive_sealed(store, "again", archive_here)
+    record = Journal(store.journal_url).find_store(store.real_root)
+    assert record is not None
+    stamp(store, "anna", "the files were removed")
+    found = read_stamp(store.real_root)
+    assert found is not None
+    assert found.store_id == record.store_id
+    assert missing_stamps(store.real_root) == ()
