@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -71,14 +71,24 @@ def broker_of(root: str | os.PathLike[str]) -> str:
 
 
 def same_companions(broker: str, archived: Sequence[Companion], found: Sequence[Companion]) -> bool:
-    """Return whether further files of a segment are the same ones, by name and by what they say.
+    """Return whether further files of a segment are the archived ones, by name and by what they say.
 
     :param broker: the name of the segment's.
     """
-    same = find_broker(broker).same_companion
-    return [one.name for one in archived] == [one.name for one in found] and all(
-        same(left.name, left.content, right.content) for left, right in zip(archived, found, strict=True)
+    same, known = find_broker(broker).same_companion, {one.name: one.content for one in archived}
+    return has_companions(broker, known, [one.name for one in found]) and all(
+        same(one.name, known[one.name], one.content) for one in found
     )
+
+
+def has_companions(broker: str, archived: Iterable[str], found: Iterable[str]) -> bool:
+    """Return whether a segment has the further files that were archived, by name. What its broker removes by
+    itself may be missing: then the lake has more than goes.
+
+    :param broker: the name of the segment's.
+    """
+    proven, there = set(archived), set(found)
+    return there <= proven and all(map(find_broker(broker).drops_companion, proven - there))
 
 
 def store_around(path: Path) -> Path | None:

@@ -79,6 +79,15 @@ class Kafka(Broker):
         is_snapshot = file is not None and file.kind is FileKind.SNAPSHOT
         return archived == found or (is_snapshot and same_producers(archived, found, name))
 
+    def drops_companion(self, name: str) -> bool:
+        """A broker that starts removes the snapshot at its log's start, too, where the first segment begins
+        (ProducerStateManager#truncateAndReload): nothing is left that it could be for.
+        """
+        from storage_engine.kafka.file_names import FileKind, log_file
+
+        file = log_file(name)
+        return file is not None and file.kind is FileKind.SNAPSHOT
+
     def restored_config(self, serving: Sequence[Path]) -> RestoredConfig | None:
         """Make a log directory for nodes by their ``server.properties``; for none, segments alone."""
         if not serving:

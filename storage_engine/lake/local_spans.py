@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage_engine.brokers import find_broker
+from storage_engine.brokers import find_broker, has_companions
 from storage_engine.exceptions import CorruptFileError, ReceiptError
 from storage_engine.lake.coverage import LocalSpan
 from storage_engine.lake.staging import sha256_of
@@ -82,7 +82,7 @@ def compare(
     except ReceiptError as error:
         return Compared(sha256, False, str(error))
     there = {Path(one.path).name: one for one in companions}
-    if there.keys() != proven.keys():
+    if not has_companions(receipt.broker, proven, there):
         said = (", ".join(sorted(names)) or "none" for names in (there, proven))
         return Compared(sha256, False, "its companions are {} on disk, {} in the lake".format(*said))
     for name, facts in there.items():

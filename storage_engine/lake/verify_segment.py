@@ -14,6 +14,7 @@ from typing import BinaryIO
 
 import numpy as np
 
+from storage_engine.brokers import find_broker
 from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake.coverage import LocalSpan
 from storage_engine.lake.local_spans import companion_fault
@@ -157,6 +158,8 @@ def _companions_fault(receipt: Receipt, path: Path) -> str:
         try:
             fault = companion_fault(receipt.broker, companion, path.with_name(companion.name))
         except FileNotFoundError:
+            if find_broker(receipt.broker).drops_companion(companion.name):
+                continue
             fault = f"its companion {companion.name} is not on disk"
         if fault:
             return fault

@@ -128,6 +128,12 @@ class Broker(ABC):
         """
         return archived == found
 
+    def drops_companion(self, name: str) -> bool:
+        """Return whether the broker itself removes such a further file of a segment that stays. By default it
+        removes none.
+        """
+        return False
+
     # Stores
 
     def default_name(self, root: Path) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from storage_engine.brokers import has_companions
 from storage_engine.journal.journal import StoreRecord
 from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.jobs import file_name, slot_prefix, split_data_file_name
@@ -66,6 +67,6 @@ def _contradicts(segment: Segment, row: Receipt, acts: OwnActs) -> bool:
     there = {path.name: path for path in (Path(file.path) for file in segment.companions)}
     return (
         (sha256_of(segment.facts.path), segment.end_offset) != (row.sha256, row.end)
-        or there.keys() != proven.keys()
+        or not has_companions(row.broker, proven, there)
         or any(companion_fault(row.broker, proven[name], path) for name, path in there.items())
     )

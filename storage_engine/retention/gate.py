@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
+from storage_engine.brokers import has_companions
 from storage_engine.exceptions import ReceiptError
 from storage_engine.journal.journal import Waiver
 from storage_engine.model.plan import Cause, Decision, LogPlan, Plan, PlanRequest, Reason
@@ -162,10 +163,10 @@ def is_proven_file(segment: Segment, receipt: Receipt, acts: OwnActs) -> bool:
         return False
     # A receipt has the mtime from before a hold set another one, with the ctime that came of that.
     before_hold = replace(segment.facts, mtime_ns=segment.mtime_ns)
-    known = receipt.source_facts
+    known, proven = receipt.source_facts, {one.name: one for one in receipt.companions}
     return (acts.same_file(segment.facts, known) or NO_ACTS.same_file(before_hold, known)) and all(
-        acts.same_file(facts, companion.facts_in(Path(facts.path).parent))
-        for facts, companion in zip(segment.companions, receipt.companions, strict=True)
+        acts.same_file(facts, proven[Path(facts.path).name].facts_in(Path(facts.path).parent))
+        for facts in segment.companions
     )
 
 
@@ -181,7 +182,7 @@ def files_fault_of(segment: Segment, receipt: Receipt) -> str:
     except ReceiptError as error:
         return f"its receipt is not valid: {error}"
     there = [Path(facts.path).name for facts in segment.companions]
-    if there != proven:
+    if not has_companions(receipt.broker, proven, there):
         return (
             f"its receipt has the companions {', '.join(proven) or 'none'}, the store has "
             f"{', '.join(there) or 'none'}"

@@ -125,4 +125,4 @@ def test_what_a_broker_left_is_ended_and_it_starts_on_a_stamped_node(version: st
         assert stamps[0].read_bytes() == said
         kafka.stop()
     verified = run_command("verify", properties, "--lake", lake)
-    assert verified.exit_code == 0, print(verified.out, verified.err)
+    assert verified.exit_code == 0, verified.out

@@ -68,9 +68,26 @@ def test_what_a_broker_made_again_is_archived_proven_and_deleted(archived: tuple
     again = steps.archive_sealed(store, "again", archive_here)
     assert again.refused == ()
     (verified,) = verify_store(store, VerifyLevel.STORE)
-    assert verified.overall is Status.SUCCESS, verified
+    assert verified.overall is Status.OK, verified
     clean(store, "run")
     assert files_of(path.parent)[0].startswith(f"{4:020d}.")
+
+
+def test_one_that_a_broker_dropped_at_its_start_keeps_no_segment(archived: tuple[ManagedStore, Path]) -> None:
+    store, path = archived
+    path.unlink()
+    assert steps.archive_sealed(store, "again", archive_here).refused == ()
+    (verified,) = verify_store(store, VerifyLevel.STORE)
+    assert verified.overall is Status.OK, verified
+    clean(store, "run")
+    assert files_of(path.parent)[0].startswith(f"{4:020d}.")
+
+
+def test_a_transaction_index_that_is_gone_keeps_its_segment(archived: tuple[ManagedStore, Path]) -> None:
+    store, path = archived
+    path.with_suffix(".txnindex").unlink()
+    (refused,) = steps.archive_sealed(store, "again", archive_here).refused
+    assert refused.log == "a-0"
 
 
 def test_one_of_other_producers_is_refused(archived: tuple[ManagedStore, Path]) -> None:
