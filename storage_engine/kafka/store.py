@@ -165,7 +165,7 @@ class KafkaStore(BrokerStore):
         return tasks_of(node, now_ms, limits, running=_runs(node))
 
     def delete_left_over(self, left: LeftOver, meanwhile: Callable[[], object]) -> None:
-        remove_left_over(left, self._locked.check, meanwhile)
+        remove_left_over(left, self.locked.check, meanwhile)
 
     def _look(self, now_ms: int, read: Callable[[int], Node] | None = None) -> SeenNode:
         """Look at the node's logs, again where a file went away: its broker may run, and delete."""
