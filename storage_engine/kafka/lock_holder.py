@@ -7,6 +7,8 @@ import os
 import struct
 from pathlib import Path
 
+from storage_engine.kafka.layout import Node
+
 LOCK = ".lock"
 _FLOCK = struct.Struct("hhqqi4x")
 """struct flock of Linux with 64-bit offsets: type, whence, start, length, process."""
@@ -45,3 +47,8 @@ def whole_file(descriptor: int, operation: int, kind: int) -> tuple[int, int]:
     asked = _FLOCK.pack(kind, os.SEEK_SET, 0, 0, 0)
     found, _, _, _, process = _FLOCK.unpack(fcntl.fcntl(descriptor, operation, asked))
     return int(found), int(process)
+
+
+def runs(node: Node) -> bool:
+    """Return whether a broker has a node's directories; our own locks on them don't count."""
+    return node.live is not None or any(lock_holder(one.path) is not None for one in node.directories)

@@ -12,6 +12,7 @@ from storage_engine.kafka.checkpoints import LOG_START, RECOVERY_POINT
 from storage_engine.kafka.file_names import FileState
 from storage_engine.kafka.layout import LogDirectory, Node, PartitionLog
 from storage_engine.kafka.left_overs import delays, deleted_directories, renamed_ms
+from storage_engine.kafka.lock_holder import runs
 from storage_engine.kafka.log_manager import (
     CHECKPOINT_RECOVERY,
     CHECKPOINT_STARTS,
@@ -31,13 +32,13 @@ OVERDUE_MS = 3_600_000
 _LOOK = "Look into the broker's log for why"
 
 
-def tasks_of(node: Node, now_ms: int, limits: TaskLimits, *, running: bool) -> tuple[BrokerTask, ...]:
+def tasks_of(node: Node, now_ms: int, limits: TaskLimits) -> tuple[BrokerTask, ...]:
     """Look how far each task of a node is, whether its broker runs or is stopped.
 
     :raises OSError: a file can't be read.
     """
     topics = read_topic_settings(node)
-    if running:
+    if runs(node):
         return observed_tasks(node, topics, now_ms, limits)
     return stopped_tasks(node, topics, now_ms)
 

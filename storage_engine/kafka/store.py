@@ -20,7 +20,7 @@ from storage_engine.kafka.archiving import (
 )
 from storage_engine.kafka.layout import LogDirectory, Node, PartitionLog, data_paths, read_node
 from storage_engine.kafka.left_overs import remove as remove_left_over
-from storage_engine.kafka.lock_holder import lock_holder
+from storage_engine.kafka.lock_holder import lock_holder, runs
 from storage_engine.kafka.log_end import LogEnd, first_batch_ms, log_end
 from storage_engine.kafka.next_deletions import deletes_at_ms
 from storage_engine.kafka.observed_tasks import tasks_of
@@ -103,7 +103,7 @@ class KafkaStore(BrokerStore):
             logs=seen.logs,
             log_disks=tuple(others) or (last,),
             dependents_disk=last,
-            crashed=not _runs(node) and node.left_uncleanly,
+            crashed=not runs(node) and node.left_uncleanly,
             used_bytes=sum(segment.disk_bytes for log in seen.logs for segment in log.segments),
         )
 
@@ -118,7 +118,7 @@ class KafkaStore(BrokerStore):
             plan_of_log(log, topics, settings, now_ms) for log, settings in logs_of(seen, snapshot, topics)
         )
         notices = plan_notices(seen.node, topics, forced=request.forced)
-        if not _runs(seen.node):
+        if not runs(seen.node):
             plans = cut_to_stopped(seen.node, plans, request.replicas_stopped)
             # A running broker decides by itself, and deletes what no lake has, too.
             plans = as_asked(self.cut_to_archivable(snapshot, plans, topics), snapshot, request)
@@ -161,8 +161,7 @@ class KafkaStore(BrokerStore):
         return read_node(self.root)
 
     def background_tasks(self, now_ms: int, limits: TaskLimits) -> tuple[BrokerTask, ...]:
-        node = self.read_node(now_ms)
-        return tasks_of(node, now_ms, limits, running=_runs(node))
+        return tasks_of(self.read_node(now_ms), now_ms, limits)
 
     def delete_left_over(self, left: LeftOver, meanwhile: Callable[[], object]) -> None:
         remove_left_over(left, self.locked.check, meanwhile)
@@ -301,11 +300,6 @@ class KafkaStore(BrokerStore):
     ) -> None:
         if files:
             delete_indexes(self.locked, files, meanwhile, remove)
-
-
-def _runs(node: Node) -> bool:
-    """Return whether a broker has the node's directories; our own locks on them don't count."""
-    return node.live is not None or any(lock_holder(one.path) is not None for one in node.directories)
 
 
 def _archivable(node: Node, topics: TopicSettings, seen: Iterable[LogSnapshot]) -> Archivable:
