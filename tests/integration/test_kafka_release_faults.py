@@ -11,7 +11,7 @@ from confluent_kafka.admin import NewTopic
 
 from storage_engine.kafka.live import release
 from storage_engine.kafka.live.log_cut import cut
-from tests.integration.kafka_broker import SECONDS, VERSIONS, admin_of, make_topics
+from tests.integration.kafka_broker import SECONDS, VERSIONS, admin_of, make_topics, served, small
 from tests.integration.kafka_cluster import Cluster, running_cluster, wait_until
 from tests.integration.test_kafka_hold import change
 from tests.integration.test_kafka_release import (
@@ -20,8 +20,6 @@ from tests.integration.test_kafka_release import (
     in_lake,
     old,
     said,
-    served,
-    small,
     start_of,
     until_held,
     values,
@@ -68,7 +66,7 @@ def fill(cluster: Cluster, topic: str, lake: Path) -> None:
 
 def lost(cluster: Cluster, topic: str, lake: Path, by: int = 1) -> list[int]:
     """Return which of the records that were taken are neither served nor in the lake."""
-    first, there = start_of(cluster.nodes[by], topic), served(cluster.nodes[by], topic)
+    first, there = start_of(cluster.nodes[by], topic), served(cluster.nodes[by].address, topic)
     archived = in_lake(lake, topic)
     return [at for at, value in TAKEN.items() if (there if at >= first else archived).get(at) != value]
 
@@ -117,7 +115,7 @@ def test_a_hold_that_another_client_reverts_in_the_middle(
     assert said(again)["report"]["outcome"] == "done"
     assert "somebody set it between" in again.out
     # What isn't expired keeps what is behind it, too.
-    there = served(cluster.nodes[1], "orders")
+    there = served(cluster.nodes[1].address, "orders")
     assert [there.get(OLD + YOUNG + at) for at in range(len(unproven))] == unproven
     for number in (2, 3):
         cluster.move_leader("orders", number)
@@ -179,7 +177,7 @@ def test_an_unclean_election_frees_nothing_of_what_the_new_leader_took(cluster: 
     # Other records at the same offsets.
     others = values(1_000, YOUNG)
     old(cluster.nodes[2], "orders", 1_000, YOUNG)
-    there = served(cluster.nodes[2], "orders")
+    there = served(cluster.nodes[2].address, "orders")
     first_other = min(at for at, value in there.items() if value in others)
     assert first_other < OLD
     cluster.start((1,))
@@ -189,7 +187,7 @@ def test_an_unclean_election_frees_nothing_of_what_the_new_leader_took(cluster: 
     assert refused.exit_code == 1, refused.out
     # The course that was cut off is in the lake; what the new leader took is served.
     assert start_of(cluster.nodes[1], "orders") <= first_other
-    archived, now = in_lake(lake, "orders"), served(cluster.nodes[1], "orders")
+    archived, now = in_lake(lake, "orders"), served(cluster.nodes[1].address, "orders")
     assert [now.get(first_other + at) for at in range(len(others))] == others
     assert [at for at in range(first_other) if (now.get(at) or archived.get(at)) != TAKEN[at]] == []
     kept = [at for at in archived if at >= first_other]

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from storage_engine.kafka.layout import read_node
-from tests.integration.kafka_broker import VERSIONS, make_topics
+from tests.integration.kafka_broker import VERSIONS, make_topics, served, small
 from tests.integration.kafka_cluster import NODES, Cluster, running_cluster
-from tests.integration.test_kafka_release import HOUR_MS, in_lake, old, served, small, start_of, values
+from tests.integration.test_kafka_release import HOUR_MS, in_lake, old, start_of, values
 from tests.services.command_line import run_command
 
 pytestmark = [pytest.mark.integration, pytest.mark.again, pytest.mark.timeout(2_400)]
@@ -69,7 +69,7 @@ def lost(cluster: Cluster, lake: Path, taken: Mapping[int, bytes]) -> list[int]:
     """Return which of the records that were taken are neither served nor in the lake."""
     first, there, archived = (
         start_of(cluster.nodes[1], TOPIC),
-        served(cluster.nodes[1], TOPIC),
+        served(cluster.nodes[1].address, TOPIC),
         in_lake(lake, TOPIC),
     )
     return [at for at, value in taken.items() if (there if at >= first else archived).get(at) != value]
