@@ -9,7 +9,13 @@ from pathlib import Path
 from storage_engine.exceptions import BrokerError, NotOnBrokerError, StorageEngineError, StoreNotFoundError
 from storage_engine.kafka.checkpoints import HIGH_WATERMARK
 from storage_engine.kafka.cleaner import cleaner_findings
-from storage_engine.kafka.directory_room import imbalance, internal_findings, room_findings, rooms_of
+from storage_engine.kafka.directory_room import (
+    full_disks,
+    imbalance,
+    internal_findings,
+    room_findings,
+    rooms_of,
+)
 from storage_engine.kafka.file_names import METADATA_TOPIC
 from storage_engine.kafka.hanging_transactions import find_open, transaction_findings
 from storage_engine.kafka.layout import LogDirectory, Node, PartitionLog, read_node
@@ -64,6 +70,7 @@ def diagnose(
         *transaction_findings(opened, topics.node, at_ms),
         *cleaner_findings(node, topics, opened.first_offsets, at_ms),
         *room_findings(rooms),
+        *(() if running else full_disks(rooms)),
         *imbalance(node, rooms),
         *internal_findings(node, at_ms),
         *left_behind(node, at_ms, running=running),

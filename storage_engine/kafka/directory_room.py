@@ -19,6 +19,7 @@ _MILLION = 1_000_000
 _UNLIKE = 2
 _UNLIKE_BYTES = 1 << 30
 _SOON_MS = 3 * _DAY_MS
+_FULL_PERCENT = 99
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,19 @@ def room_findings(rooms: Sequence[DirectoryRoom]) -> Iterator[Finding]:
             f"{_full_text(fills_ms, sharing)}",
             "" if severity is Severity.NOTE else "lower retention.bytes of the largest topics, or add space",
         )
+
+
+def full_disks(rooms: Sequence[DirectoryRoom]) -> Iterator[Finding]:
+    """Yield of a stopped node which of its disks are so full that its broker may not start."""
+    for room in rooms:
+        if room.disk.used_percent is not None and room.disk.used_percent >= _FULL_PERCENT:
+            yield Finding(
+                Severity.URGENT,
+                "disk-full",
+                f"{room.path}: its disk has {bytes_text(room.disk.usable_bytes)} free, and no broker runs: "
+                "one that starts has to write",
+                "free space with proof: storage-engine kafka make-room, with --broker for one that runs",
+            )
 
 
 def _fills_ms(sharing: Sequence[DirectoryRoom], disk: DiskUsage) -> int | None:

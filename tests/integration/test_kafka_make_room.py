@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from storage_engine.exceptions import StorageEngineError
+from storage_engine.kafka import stopped_release
 from storage_engine.kafka.checkpoints import HIGH_WATERMARK, RECOVERY_POINT, read_offsets
+from storage_engine.kafka.layout import read_node
+from storage_engine.kafka.room import room_release
+from storage_engine.project.jvm import HOST, free_ports
+from storage_engine.project.kafka import Kafka
 from tests.full_disks import fill, small_disk
-from tests.integration.kafka_broker import SECONDS, VERSIONS, admin_of, make_topics
+from tests.integration.kafka_broker import SECONDS, VERSIONS, admin_of, kafka_jars, make_topics
 from tests.integration.kafka_cluster import Cluster, running_cluster, wait_until
 from tests.integration.test_kafka_release import HOUR_MS, in_lake, old, served, small, start_of, values
 from tests.services.command_line import Outcome, run_command
@@ -57,10 +63,15 @@ def data_of(cluster: Cluster, node: int) -> Path:
     return Path(cluster.nodes[node].server_properties).parent / "data"
 
 
-def make_room(cluster: Cluster, lake: Path, *words: object) -> Outcome:
-    node = cluster.nodes[1].server_properties
+def make_room(cluster: Cluster, lake: Path, *words: object, of: Kafka | None = None) -> Outcome:
+    node = (of or cluster.nodes[1]).server_properties
     others = ",".join(cluster.nodes[number].address for number in (2, 3))
-    return run_command("kafka", "make-room", node, "--lake", lake, "--broker", others, *words)
+    return run_command("kafka", "make-room", node, "--lake", lake, "--broker", others, *_place(of), *words)
+
+
+def _place(of: Kafka | None) -> tuple[str, ...]:
+    """Node 1 alone has a disk of its own."""
+    return () if of is None else ("--allow-same-disk",)
 
 
 def made(cluster: Cluster, name: str, *, records: int = RECORDS, **more: Any) -> None:
@@ -157,3 +168,169 @@ def test_a_full_disk_stops_a_broker_and_room_lets_it_start(cluster: Cluster, lak
     cluster.move_leader("orders", 1)
     assert start_of(cluster.nodes[1], "orders") == gone
     assert lost(cluster, "orders", lake, RECORDS + MORE, by=1) == []
+    filler.unlink()
+
+
+def told_to_begin(cluster: Cluster, topic: str, offset: int) -> None:
+    """Have a topic's leader delete records, as whoever may does."""
+    admin = admin_of(cluster.nodes[2].address)
+    for done in admin.delete_records([TopicPartition(topic, 0, offset)]).values():
+        done.result(SECONDS)
+
+
+def stopped(cluster: Cluster, *topics: str) -> None:
+    cluster.stop([1])
+    for topic in topics:
+        cluster.wait_for_isr(topic, (2, 3))
+
+
+def test_what_its_leader_has_deleted_goes_and_no_other(cluster: Cluster, lake: Path) -> None:
+    """Nothing has expired: what lies below the leader's start is all that goes, once it is proven."""
+    count = 200
+    for topic in ("young", "behind"):
+        made(cluster, topic, records=count)
+        keep_all(cluster, topic)
+    stopped(cluster, "young", "behind")
+    before = {topic: bases(cluster, 1, topic) for topic in ("young", "behind")}
+    told_to_begin(cluster, "young", 50)
+    # Of this one the leader begins behind all that the node has.
+    old(cluster.nodes[2], "behind", count, 20)
+    told_to_begin(cluster, "behind", count + 10)
+
+    done = make_room(cluster, lake, "--yes", "--json")
+    assert done.exit_code == 0, done.out + done.err
+    left = bases(cluster, 1, "young")
+    assert left[0] == max(base for base in before["young"] if base <= 50)
+    assert bases(cluster, 1, "behind") == before["behind"][-1:]
+    assert start_of(cluster.nodes[2], "young") == 50
+    assert start_of(cluster.nodes[2], "behind") == count + 10
+    for topic, first in (("young", left[0]), ("behind", before["behind"][-1])):
+        assert [in_lake(lake, topic).get(at) for at in range(first)] == values(0, first)
+
+    cluster.nodes[1].start()
+    cluster.wait_for_isr("young")
+    cluster.wait_for_isr("behind")
+    for topic, first, end in (("young", 50, count), ("behind", count + 10, count + 20)):
+        cluster.move_leader(topic, 1)
+        assert start_of(cluster.nodes[1], topic) == first
+        there = served(cluster.nodes[1], topic)
+        assert there == dict(enumerate(values(first, end - first), first))
+
+
+def test_a_log_of_other_epochs_than_its_leaders_loses_nothing(cluster: Cluster, lake: Path) -> None:
+    made(cluster, "diverged", records=100)
+    flushed(cluster, "diverged", 100)
+    stopped(cluster, "diverged")
+    places = sorted((data_of(cluster, 1) / "diverged-0").glob("*.log"))
+    ends_at = len(places) - 2
+    # The last batch of the last closed segment is of another leader: no checksum has its epoch.
+    data = bytearray(places[ends_at].read_bytes())
+    at = 0
+    while (following := at + 12 + int.from_bytes(data[at + 8 : at + 12], "big")) < len(data):
+        at = following
+    data[at + 12 : at + 16] = (int.from_bytes(data[at + 12 : at + 16], "big") + 1).to_bytes(4, "big")
+    whole = places[ends_at].read_bytes()
+    places[ends_at].write_bytes(data)
+
+    done = make_room(cluster, lake, "--yes", "--json")
+    assert done.exit_code == 1
+    assert "another leader took other records" in done.out
+    assert [int(path.stem) for path in places] == bases(cluster, 1, "diverged")
+    assert start_of(cluster.nodes[2], "diverged") == 0
+    places[ends_at].write_bytes(whole)
+    cluster.nodes[1].start()
+    cluster.wait_for_isr("diverged")
+
+
+def test_a_leader_that_moves_in_the_middle_ends_the_run_and_the_next_goes_on(
+    cluster: Cluster, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(cluster, "moved", records=100)
+    flushed(cluster, "moved", 100)
+    stopped(cluster, "moved")
+    before = bases(cluster, 1, "moved")
+    delete, seen = stopped_release.delete_oldest, list[int]()
+
+    def moves(*words: Any) -> None:
+        delete(*words)
+        seen.append(1)
+        if len(seen) == 2:
+            cluster.move_leader("moved", 3)
+
+    monkeypatch.setattr(room_release, "delete_oldest", moves)
+    done = make_room(cluster, lake, "--yes", "--json", "--run-key", "moved")
+    assert "its leader has changed meanwhile" in done.out + done.err
+    # The first two had gone; its leader begins behind all that was approved.
+    assert bases(cluster, 1, "moved") == before[2:], done.out + done.err
+    monkeypatch.undo()
+    again = make_room(cluster, lake, "--yes", "--json")
+    assert again.exit_code == 0, again.out + again.err
+    assert bases(cluster, 1, "moved") == before[-1:]
+    assert start_of(cluster.nodes[3], "moved") == before[-1]
+    keep_all(cluster, "moved")
+    cluster.nodes[1].start()
+    cluster.wait_for_isr("moved")
+    assert lost(cluster, "moved", lake, 100, by=3) == []
+
+
+@contextmanager
+def broker_alone(cluster: Cluster) -> Iterator[Kafka]:
+    """Run node 4, a broker that is no controller: the others are a cluster without it."""
+    directory, address = data_of(cluster, 1).parents[1] / "node-4", f"{HOST}:{free_ports(2)}"
+    own = dict(
+        line.split("=", 1) for line in cluster.nodes[2].server_properties.read_text().splitlines() if line
+    )
+    own |= {
+        "node.id": "4",
+        "process.roles": "broker",
+        "log.dirs": str(directory / "data"),
+        "listeners": f"PLAIN://{address}",
+        "advertised.listeners": f"PLAIN://{address}",
+    }
+    (cluster_id,) = read_node(cluster.nodes[2].server_properties).cluster_ids
+    port = int(address.rpartition(":")[2])
+    node = Kafka(directory, kafka_jars(VERSIONS[-1]), own, first_port=port, cluster_id=cluster_id)
+    node.start()
+    try:
+        yield node
+    finally:
+        node.kill()
+
+
+def test_where_no_broker_with_a_replica_runs_what_has_expired_goes(cluster: Cluster, lake: Path) -> None:
+    count = 100
+    with broker_alone(cluster) as node:
+        assignments = {"apart": [[4, 1]], "alone": [[4]], "other": [[4, 2]]}
+        admin = admin_of(cluster.nodes[2].address)
+        config = {"retention.ms": str(HOUR_MS), "internal.segment.bytes": "20000"}
+        topics = [NewTopic(name, replica_assignment=to, config=config) for name, to in assignments.items()]
+        for done in admin.create_topics(topics).values():
+            done.result(SECONDS)
+        cluster.wait_for_isr("apart", (4, 1))
+        cluster.wait_for_isr("other", (4, 2))
+        for topic in assignments:
+            old(node, topic, 0, count)
+        node.stop()
+        wait_until(lambda: cluster.leader("apart") == 1, "apart led by 1")
+        log = node.server_properties.parent / "data"
+
+        def there(topic: str) -> list[int]:
+            return sorted(int(path.stem) for path in (log / f"{topic}-0").glob("*.log"))
+
+        before = there("apart")
+        assert len(before) > 3
+        cluster.stop([1])
+        wait_until(lambda: cluster.leader("apart") is None, "apart led by none")
+        said = make_room(cluster, lake, "--dry-run", of=node)
+        assert "none leads it, and that node 1, with a replica, doesn't run" in said.out
+        assert "node 2 leads it from offset 0 on" in said.out
+        done = make_room(cluster, lake, "--yes", "--json", of=node)
+        assert done.exit_code == 0, done.out + done.err
+        for topic in assignments:
+            assert there(topic) == before[-1:], topic
+        assert start_of(cluster.nodes[2], "other") == before[-1]
+        cluster.nodes[1].start()
+        node.start()
+        cluster.wait_for_isr("apart", (4, 1))
+        for topic in assignments:
+            assert lost(cluster, topic, lake, count) == []

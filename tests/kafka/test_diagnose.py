@@ -11,7 +11,7 @@ import pytest
 from storage_engine.exceptions import BrokerConfigError
 from storage_engine.kafka import BROKER
 from storage_engine.kafka.cleaner import CleanerSettings, cleaner_settings
-from storage_engine.kafka.directory_room import DirectoryRoom, imbalance, room_findings
+from storage_engine.kafka.directory_room import DirectoryRoom, full_disks, imbalance, room_findings
 from storage_engine.kafka.hanging_transactions import find_open
 from storage_engine.kafka.layout import read_node
 from storage_engine.kafka.log_end import end_offset
@@ -267,6 +267,14 @@ class TestRoom:
         (one,) = room_findings([room])
         assert "its disk can't be measured" in one.what
         assert one.what.endswith("unknown")
+
+    def test_a_full_disk_of_a_stopped_node_is_urgent(self) -> None:
+        def said(used_percent: int | None) -> list[str]:
+            disk = DiskUsage("/a", used_percent, 100 << 30, 1 << 20)
+            return [one.what for one in full_disks([DirectoryRoom("/a", 1, 1, 0, 0, disk)])]
+
+        assert said(99) == ["/a: its disk has 1.0 MiB free, and no broker runs: one that starts has to write"]
+        assert said(98) == said(None) == []
 
     def test_directories_that_differ_much_are_named(self, tmp_path: Path) -> None:
         made = MadeNode(tmp_path / "node", ("a", "b"))

@@ -92,9 +92,8 @@ def _unled(log: OwnLog, live: LivePartition, word: LeadersWord, fault: Fault | N
         )
     if not others:
         return Way("no other node has a replica")
-    return Way(
-        f"the cluster says that none leads it, and that {nodes_text(others)}, with a replica, don't run"
-    )
+    runs = "don't run" if len(others) > 1 else "doesn't run"
+    return Way(f"the cluster says that none leads it, and that {nodes_text(others)}, with a replica, {runs}")
 
 
 def _led(log: OwnLog, metadata: ClusterMetadata, live: LivePartition) -> Way | Fault:
