@@ -238,6 +238,7 @@ def test_a_log_of_other_epochs_than_its_leaders_loses_nothing(cluster: Cluster, 
     assert [int(path.stem) for path in places] == bases(cluster, 1, "diverged")
     assert start_of(cluster.nodes[2], "diverged") == 0
     places[ends_at].write_bytes(whole)
+    keep_all(cluster, "diverged")
     cluster.nodes[1].start()
     cluster.wait_for_isr("diverged")
 
@@ -303,7 +304,7 @@ def test_where_no_broker_with_a_replica_runs_what_has_expired_goes(cluster: Clus
         assignments = {"apart": [[4, 1]], "alone": [[4]], "other": [[4, 2]]}
         admin = admin_of(cluster.nodes[2].address)
         config = {"retention.ms": str(HOUR_MS), "internal.segment.bytes": "20000"}
-        topics = [NewTopic(name, replica_assignment=to, config=config) for name, to in assignments.items()]
+        topics = [NewTopic(name, 1, replica_assignment=to, config=config) for name, to in assignments.items()]
         for done in admin.create_topics(topics).values():
             done.result(SECONDS)
         cluster.wait_for_isr("apart", (4, 1))
@@ -312,6 +313,7 @@ def test_where_no_broker_with_a_replica_runs_what_has_expired_goes(cluster: Clus
             old(node, topic, 0, count)
         node.stop()
         wait_until(lambda: cluster.leader("apart") == 1, "apart led by 1")
+        cluster.wait_for_isr("other", (2,))
         log = node.server_properties.parent / "data"
 
         def there(topic: str) -> list[int]:
@@ -322,8 +324,8 @@ def test_where_no_broker_with_a_replica_runs_what_has_expired_goes(cluster: Clus
         cluster.stop([1])
         wait_until(lambda: cluster.leader("apart") is None, "apart led by none")
         said = make_room(cluster, lake, "--dry-run", of=node)
-        assert "none leads it, and that node 1, with a replica, doesn't run" in said.out
-        assert "node 2 leads it from offset 0 on" in said.out
+        assert "none leads it, and that node 1, with a replica, doesn't run" in said.out, said.out
+        assert "node 2 leads it from offset 0 on" in said.out, said.out
         done = make_room(cluster, lake, "--yes", "--json", of=node)
         assert done.exit_code == 0, done.out + done.err
         for topic in assignments:
