@@ -303,7 +303,12 @@ def test_where_no_broker_with_a_replica_runs_what_has_expired_goes(cluster: Clus
     with broker_alone(cluster) as node:
         assignments = {"apart": [[4, 1]], "alone": [[4]], "other": [[4, 2]]}
         admin = admin_of(cluster.nodes[2].address)
-        config = {"retention.ms": str(HOUR_MS), "internal.segment.bytes": "20000"}
+        config = {
+            "retention.ms": str(HOUR_MS),
+            "internal.segment.bytes": "20000",
+            # Below it no high watermark moves (KIP-966), and its leader tells no offset.
+            "min.insync.replicas": "1",
+        }
         topics = [NewTopic(name, 1, replica_assignment=to, config=config) for name, to in assignments.items()]
         for done in admin.create_topics(topics).values():
             done.result(SECONDS)
