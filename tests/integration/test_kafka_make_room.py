@@ -19,9 +19,17 @@ from storage_engine.kafka.room import room_release
 from storage_engine.project.jvm import HOST, free_ports
 from storage_engine.project.kafka import Kafka
 from tests.full_disks import fill, small_disk
-from tests.integration.kafka_broker import SECONDS, VERSIONS, admin_of, kafka_jars, make_topics
+from tests.integration.kafka_broker import (
+    SECONDS,
+    VERSIONS,
+    admin_of,
+    kafka_jars,
+    make_topics,
+    served,
+    small,
+)
 from tests.integration.kafka_cluster import Cluster, running_cluster, wait_until
-from tests.integration.test_kafka_release import HOUR_MS, in_lake, old, served, small, start_of, values
+from tests.integration.test_kafka_release import HOUR_MS, in_lake, old, start_of, values
 from tests.services.command_line import Outcome, run_command
 
 pytestmark = [pytest.mark.integration, pytest.mark.again, pytest.mark.timeout(1_200)]
@@ -118,7 +126,7 @@ def bases(cluster: Cluster, node: int, topic: str) -> list[int]:
 def lost(cluster: Cluster, topic: str, lake: Path, count: int, by: int = 2) -> list[int]:
     """Return which of the records that were taken are neither served nor in the lake."""
     node = cluster.nodes[by]
-    first, there, archived = start_of(node, topic), served(node, topic), in_lake(lake, topic)
+    first, there, archived = start_of(node, topic), served(node.address, topic), in_lake(lake, topic)
     return [
         offset
         for offset, value in enumerate(values(0, count))
@@ -213,7 +221,7 @@ def test_what_its_leader_has_deleted_goes_and_no_other(cluster: Cluster, lake: P
     for topic, first, end in (("young", 50, count), ("behind", count + 10, count + 20)):
         cluster.move_leader(topic, 1)
         assert start_of(cluster.nodes[1], topic) == first
-        there = served(cluster.nodes[1], topic)
+        there = served(cluster.nodes[1].address, topic)
         assert there == dict(enumerate(values(first, end - first), first))
 
 
