@@ -60,10 +60,12 @@ def delete_segments(
     going = [_Going(prefix, _way(prefix, stopped, word)) for prefix in prefixes]
     _begin_behind(store, cluster, going, word, meanwhile)
     for one in going:
-        meanwhile()
-        again = store.ask_again(cluster, [one.prefix.name.log])
-        _check_again(one.prefix, one.way, _way(one.prefix, stopped, again))
-        delete_oldest(held, store.root, one.prefix.segments, meanwhile, remove)
+        for segment in one.prefix.segments:
+            meanwhile()
+            alone = replace(one.prefix, segments=(segment,))
+            again = store.ask_again(cluster, [alone.name.log])
+            _check_again(alone, one.way, _way(alone, stopped, again))
+            delete_oldest(held, store.root, (segment,), meanwhile, remove)
 
 
 def _prefixes(store: RoomStore, segments: Sequence[Segment]) -> Iterator[Prefix]:
@@ -117,15 +119,16 @@ def _begin_behind(
 
 
 def _check_again(prefix: Prefix, before: Way, way: Way) -> None:
-    """Make sure, right before files of a log go, that the ground that was found holds.
+    """Make sure, right before a segment goes, that the ground that was found holds.
 
+    :param prefix: the segment alone.
     :raises ChangedUnderUsError: it doesn't.
     """
-    left = "Nothing of it was deleted."
+    left = "This segment was not deleted, older ones of the plan may be."
     if before.leader is not None:
         left = (
-            "Nothing of it was deleted here; its leader was told to begin there, and other nodes may have "
-            "deleted what the lake has of it."
+            "This segment was not deleted here, older ones of the plan may be; its leader was told to begin "
+            "behind what goes, and other nodes may have deleted what the lake has of it."
         )
     if (way.leader, way.leader_epoch) != (before.leader, before.leader_epoch):
         raise refused(prefix, f"its leader has changed meanwhile: {before.said}, and by now {way.said}", left)
