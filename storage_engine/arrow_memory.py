@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import weakref
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -11,9 +13,71 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+_LINE_BYTES = 64
+"""Of a processor's cache."""
+_STAGGER_BYTES = 17 * _LINE_BYTES
+"""An odd number of cache lines."""
+_MAX_FREE = 2
+"""One for a chunk's table and one for the next, which may be made while somebody still has the first."""
+_MAX_KEPT_BYTES = 256 << 20
+"""No larger block waits for the next chunk."""
+
+_per_thread = threading.local()
+
+
 def address_of(array: npt.NDArray[np.generic]) -> int:
     """Return the address of an array's first element; the caller keeps the array alive."""
     return int(array.__array_interface__["data"][0])
+
+
+class Arena:
+    """Memory for the columns of one chunk after the other.
+
+    What a chunk's table no longer needs serves the next one: fresh pages would have to be cleared by
+    the kernel, which takes as long as filling them. Not for several threads at a time.
+    """
+
+    def __init__(self) -> None:
+        self._free: dict[int, list[npt.NDArray[np.uint8]]] = {}
+
+    @staticmethod
+    def of_thread() -> Arena:
+        """Return this thread's, which serves one segment after the other."""
+        found: Arena | None = getattr(_per_thread, "arena", None)
+        if found is None:
+            found = _per_thread.arena = Arena()
+        return found
+
+    def buffer(self, column: int, size: int) -> pa.Buffer:
+        """Return uninitialised memory that can be written; only pages that are become resident.
+
+        It comes back when the last Arrow buffer over it is gone.
+
+        Columns are filled side by side, a row a step: they begin at different places in a page, or
+        all of them would fight for the same few lines of the processor's caches.
+        """
+        import pyarrow as pa
+
+        free = self._free.setdefault(column, [])
+        block = free.pop() if free else None
+        if block is None or len(block) < size:
+            block = _aligned(size + size // 8, column * _STAGGER_BYTES)
+        lent = block[:size]
+        if size <= _MAX_KEPT_BYTES:
+            weakref.finalize(lent, _give_back, free, block).atexit = False
+        return pa.py_buffer(lent.data)
+
+
+def _give_back(free: list[npt.NDArray[np.uint8]], block: npt.NDArray[np.uint8]) -> None:
+    if len(free) < _MAX_FREE:
+        free.append(block)
+
+
+def _aligned(size: int, stagger: int) -> npt.NDArray[np.uint8]:
+    """Return memory that begins at a cache line, at least ``stagger`` bytes into an allocation."""
+    memory = np.empty(size + stagger + _LINE_BYTES, np.uint8)
+    begin = stagger + -(address_of(memory) + stagger) % _LINE_BYTES
+    return memory[begin : begin + size]
 
 
 class ColumnAddresses:

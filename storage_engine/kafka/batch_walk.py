@@ -6,13 +6,15 @@ import os
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from storage_engine.kafka import batch_header as header
 
 _HEADER = struct.Struct(">qiibIhiqqqh")
 _LEGACY = struct.Struct(">qiIbbq")
 _INDEX_ENTRY = struct.Struct(">ii")
+BLOCK_BYTES: Final = 4096
+"""Read at a time: of a small file all, so that nothing else has to be asked of it."""
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
@@ -61,16 +63,24 @@ def batch_heads(descriptor: int, position: int) -> Iterator[BatchHead]:
 
     :raises OSError: it can't be read.
     """
-    size_bytes = os.fstat(descriptor).st_size
-    while position < size_bytes:
-        data = os.pread(descriptor, _HEADER.size, position)
+    block, begin, size_bytes = b"", position, None
+    while size_bytes is None or position < size_bytes:
+        if position + _HEADER.size > begin + len(block):
+            block, begin = os.pread(descriptor, BLOCK_BYTES, position), position
+            if len(block) < BLOCK_BYTES and size_bytes is None:
+                size_bytes = begin + len(block)
+        data = block[position - begin : position - begin + _HEADER.size]
         if len(data) < header.MIN_LEGACY_BYTES:
             return
         made = _legacy if data[header.MAGIC_AT] < header.MAGIC else _batch
         head = made(data, position)
-        if head is None or head.end_position > size_bytes:
+        if head is None:
             return
         position = head.end_position
+        if size_bytes is None and position > begin + len(block):
+            size_bytes = os.fstat(descriptor).st_size
+        if size_bytes is not None and position > size_bytes:
+            return
         yield head
 
 

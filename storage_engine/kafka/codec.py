@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import starmap
 
 import pyarrow as pa
 
@@ -53,17 +54,25 @@ class KafkaCodec(SegmentCodec):
         :param context: what :mod:`~storage_engine.kafka.segment_context` writes; "": topic, partition and
             state have no value, and no batch's offsets are held against those of the segment.
         """
+        from storage_engine.arrow_memory import Arena
         from storage_engine.kafka.compression import Decompressor
         from storage_engine.kafka.decode import decode_chunk
         from storage_engine.kafka.segment_context import SegmentColumns
 
-        array, decompressor = as_array(data), Decompressor()
+        array, decompressor, arena = as_array(data), Decompressor(), Arena.of_thread()
         segment = SegmentColumns(context, array, base_offset)
-        misplaced = segment.misplaced
+        misplaced = [*segment.misplaced]
+
+        def completed(rows: pa.Table, damages: tuple[Damage, ...]) -> tuple[pa.Table, tuple[Damage, ...]]:
+            found = (*damages, *misplaced)
+            misplaced.clear()
+            return segment.added_to(rows), found
+
         for chunk in iterate_batches(array, chunk_bytes, CrcCheck.COMPRESSED):
-            for rows, damage in decode_chunk(array, self.origin(base_offset), chunk, decompressor):
-                yield segment.added_to(rows), (*damage, *misplaced)
-                misplaced = ()
+            # No name here holds on to rows while the next are made in their memory.
+            yield from starmap(
+                completed, decode_chunk(array, self.origin(base_offset), chunk, decompressor, arena)
+            )
 
     def encode(self, rows: pa.Table, out: memoryview, first_position: int) -> int:
         """Write each row's bytes into ``out`` at physical_offset - first_position.

@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from storage_engine.arrow_memory import address_of
+from storage_engine.arrow_memory import Arena, address_of
 from storage_engine.crc import crc32c_engine
 from storage_engine.kafka import batch_header as header
 from storage_engine.kafka import batch_kernels, record_kernels
 from storage_engine.kafka.compression import MAX_EXPANDED_BYTES, Decompressor, ExpansionError
 from storage_engine.kafka.record_batch import BatchChunk, BatchKind, explained, merged
-from storage_engine.kafka.row_columns import RowColumns
+from storage_engine.kafka.row_columns import ARENA_EXPANDED, RowColumns
 from storage_engine.kafka.row_table import Content, table_of
 from storage_engine.model.codec import Damage
 
@@ -28,19 +28,23 @@ _GROUP_BYTES: Final = 512 << 10
 
 
 def decode_chunk(
-    data: npt.NDArray[np.uint8], origin: int, chunk: BatchChunk, decompressor: Decompressor
+    data: npt.NDArray[np.uint8], origin: int, chunk: BatchChunk, decompressor: Decompressor, arena: Arena
 ) -> Iterator[tuple[pa.Table, tuple[Damage, ...]]]:
     """Yield the rows of a chunk in the segment's order, in as many tables as their expanded size asks for.
 
     :param origin: position of the segment's first byte.
     :param chunk: the CRCs of its compressed batches were checked; those of others are here.
+    :param arena: what a table no longer needs serves the next one.
     """
     rest = chunk
     while len(rest.positions):
-        filling = _Filling(data, origin, rest)
+        filling = _Filling(data, origin, rest, arena)
         filling.fill(decompressor)
         rest = rest.chosen(slice(filling.batches, None))
-        yield filling.table(), merged(filling.damages())
+        found = [(filling.table(), merged(filling.damages()))]
+        # Neither is held on to here: their memory serves the next table.
+        del filling
+        yield found.pop()
 
 
 class _Filling:
@@ -49,8 +53,9 @@ class _Filling:
     :ivar batches: how many have been written.
     """
 
-    def __init__(self, data: npt.NDArray[np.uint8], origin: int, chunk: BatchChunk) -> None:
+    def __init__(self, data: npt.NDArray[np.uint8], origin: int, chunk: BatchChunk, arena: Arena) -> None:
         self.batches = 0
+        self._arena = arena
         self._data = data
         self._origin = origin
         self._chunk = chunk
@@ -73,7 +78,7 @@ class _Filling:
         others = int(self._counts.sum(dtype=np.int64)) - sum(counts) + len(self._counts)
         room = min(sum(counts), _MAX_EXPANDED_ROWS)
         if counts:
-            self._expanded = pa.allocate_buffer(_EXPANDED_CHUNK_BYTES + MAX_EXPANDED_BYTES)
+            self._expanded = self._arena.buffer(ARENA_EXPANDED, _EXPANDED_CHUNK_BYTES + MAX_EXPANDED_BYTES)
         data, out = self._data.data, memoryview(self._expanded).cast("B")
         used = written = rows = 0
         for i, codec, begin, end, count in zip(
@@ -105,7 +110,7 @@ class _Filling:
         :param rows: room for so many is made at the first call.
         """
         if self._columns is None:
-            self._columns = RowColumns(rows)
+            self._columns = RowColumns(rows, self._arena)
         engine, address = crc32c_engine(), address_of(self._data)
         record_kernels.decode_batches(
             address,

@@ -247,7 +247,10 @@ def _read_directory(path: Path) -> LogDirectory:
     aside: list[PartitionLog] = []
     for entry in sorted(os.scandir(path), key=lambda one: one.name):
         name = partition_directory(entry.name)
-        if name is None or _is_link(entry) or not entry.is_dir(follow_symlinks=False):
+        if name is None:
+            continue
+        if not entry.is_dir(follow_symlinks=False):
+            _refuse_link(entry)
             continue
         (logs if name.state is DirectoryState.LOG else aside).append(_read_log(path / entry.name, name))
     meta = path / meta_properties.NAME
@@ -294,8 +297,10 @@ def _read_log(path: Path, name: PartitionDirectory) -> PartitionLog:
     snapshots: dict[int, FileFacts] = {}
     left_over: list[tuple[FileState, FileFacts]] = []
     for entry in _files(path):
-        found = log_file(entry.name)
-        if found is None or _is_link(entry) or not entry.is_file(follow_symlinks=False):
+        if (found := log_file(entry.name)) is None:
+            continue
+        if not entry.is_file(follow_symlinks=False):
+            _refuse_link(entry)
             continue
         offset, kind, state = found
         if state is FileState.IN_USE and kind is FileKind.TIME_INDEX:
@@ -331,7 +336,7 @@ def _read_log(path: Path, name: PartitionDirectory) -> PartitionLog:
     return PartitionLog(path, name, tuple(segments), ordered, tuple(left_over))
 
 
-def _is_link(entry: os.DirEntry[str]) -> bool:
+def _refuse_link(entry: os.DirEntry[str]) -> None:
     """Refuse a link, which a broker follows: what is behind it would be seen by nobody.
 
     :raises StoreLayoutError: it is one.
@@ -341,7 +346,6 @@ def _is_link(entry: os.DirEntry[str]) -> bool:
             f"{entry.path}: expected a file or directory of the node itself, found a symbolic link to "
             f"{Path(entry.path).readlink()}. Nothing was changed. Put what it stands for in its place."
         )
-    return False
 
 
 def _files(path: Path) -> list[os.DirEntry[str]]:

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from storage_engine.kafka.batch_walk import BatchHead, batch_heads, open_file, opened
+from storage_engine.kafka.batch_walk import BLOCK_BYTES, BatchHead, batch_heads, open_file, opened
 from storage_engine.kafka.layout import PartitionLog, SegmentFiles
 from storage_engine.kafka.rules import SegmentFacts
 
@@ -68,8 +68,10 @@ def segment_end(segment: SegmentFiles) -> int:
     :raises OSError: a file can't be read.
     """
     end = segment.base_offset
+    # A small file is read at once, and what its index has is no shorter way.
+    small = segment.log.size_bytes < BLOCK_BYTES
     with opened(segment.log.path) as descriptor:
-        for head in _heads(descriptor, segment, _last_position(segment)):
+        for head in _heads(descriptor, segment, 0 if small else _last_position(segment)):
             end = head.last_offset + 1
     return max(end, segment.base_offset)
 
@@ -148,13 +150,15 @@ def _last_used(descriptor: int, entry: struct.Struct) -> tuple[int, int] | None:
         first, second = entry.unpack(os.pread(descriptor, entry.size, place * entry.size))
         return int(first), int(second)
 
-    count = os.fstat(descriptor).st_size // entry.size
-    if count and any(found := read(count - 1)):
+    block = os.pread(descriptor, BLOCK_BYTES, 0)
+    begin = [*entry.iter_unpack(block[: len(block) // entry.size * entry.size])]
+    if len(block) < BLOCK_BYTES or not any(begin[-1]):
+        return next(filter(any, reversed(begin)), None)
+    low, high = len(begin) - 1, os.fstat(descriptor).st_size // entry.size - 1
+    if any(found := read(high)):
         return found
     # Of an active segment 10 MiB are preallocated, and mostly zero.
-    low, high = 0, count - 1
     while low + 1 < high:
         middle = (low + high) // 2
         low, high = (middle, high) if any(read(middle)) else (low, middle)
-    found = read(low) if count else (0, 0)
-    return found if any(found) else None
+    return read(low)

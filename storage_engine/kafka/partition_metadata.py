@@ -9,6 +9,7 @@ import base64
 import os
 import re
 import uuid
+from functools import lru_cache
 from pathlib import Path
 
 from storage_engine.kafka.batch_walk import open_file
@@ -38,7 +39,7 @@ def has_topic_id(path: str, topic_id: uuid.UUID) -> bool:
 
     :raises OSError: it can't be read.
     """
-    expected = f"version: 0\ntopic_id: {text_of(topic_id)}".encode()
+    expected = partition_metadata_text(topic_id)
     descriptor = open_file(path)
     try:
         return os.read(descriptor, len(expected) + 1) == expected
@@ -64,6 +65,7 @@ def parse_topic_id(data: bytes, path: str) -> uuid.UUID:
     return uuid_of(text.strip().decode("ascii", "replace"), path, at)
 
 
+@lru_cache(maxsize=256)
 def partition_metadata_text(topic_id: uuid.UUID) -> bytes:
     """Return the file of a topic's logs."""
     return f"version: 0\ntopic_id: {text_of(topic_id)}".encode()

@@ -90,6 +90,8 @@ COLUMNS = Columns(
         "topic",
         "partition",
         "state",
+        "key",
+        "value",
         "producer_id",
         "producer_epoch",
         "control",
@@ -113,4 +115,5 @@ COLUMNS = Columns(
     ),
     keys=("key",),
 )
-"""What they are for. Keys and values have no bounds: they would be copies."""
+"""What they are for. Keys and values have no bounds: they would be copies. Both often come again in many
+records; where they don't, the writer gives their dictionary up once it has a MiB."""

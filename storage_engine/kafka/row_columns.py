@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from storage_engine.arrow_memory import Arena
+
 # Places in the table of addresses. A value a row:
 PHYSICAL_OFFSET: Final = 0
 OFFSET: Final = 1
@@ -54,6 +56,10 @@ COLUMNS: Final = 36
 
 VIEW_BYTES: Final = 16
 
+# Places in an arena: of all columns together, and of decompressed records.
+ARENA_COLUMNS: Final = 0
+ARENA_EXPANDED: Final = 1
+
 _WIDTHS: Final = (*[8] * 6, *[4] * 7, 16, 16, 11, 8, 8, *[4] * 5, 8, 16, 1)
 _LINE_BYTES: Final = 64
 _OVERRUN_BYTES: Final = 32
@@ -74,14 +80,14 @@ def zeros(size_bytes: int) -> pa.Buffer:
 class RowColumns:
     """Columns for at most so many rows. What is made of one of them keeps the memory of all."""
 
-    def __init__(self, rows: int) -> None:
+    def __init__(self, rows: int, arena: Arena) -> None:
         sizes = [width * (rows + 2) + _OVERRUN_BYTES for width in _WIDTHS]
         sizes += [rows // 8 + 1] * (COLUMNS - len(sizes))
         places, used = [], 0
         for size in sizes:
             places.append(used)
             used += -(-size // _LINE_BYTES) * _LINE_BYTES
-        self.memory: Any = pa.allocate_buffer(used)
+        self.memory: Any = arena.buffer(ARENA_COLUMNS, used)
         self.addresses = np.array(places, np.int64) + self.memory.address
         self._places = places
         bytes_of = np.frombuffer(memoryview(self.memory), np.uint8)

@@ -21,6 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute
 
+from storage_engine.arrow_memory import Arena
 from storage_engine.kafka import batch_header as header
 from storage_engine.kafka.compression import Decompressor
 from storage_engine.kafka.decode import decode_chunk
@@ -298,7 +299,7 @@ def _events(
 def _marker_kinds(data: npt.NDArray[np.uint8], markers: BatchChunk) -> Longs:
     """Return the kinds of control batches; -1: it ends no transaction."""
     found = np.full(len(markers.positions), -1, np.int64)
-    for rows, _ in decode_chunk(data, 0, markers, Decompressor()):
+    for rows, _ in decode_chunk(data, 0, markers, Decompressor(), Arena()):
         words = rows.column("control")
         positions = rows.column("physical_offset").to_numpy()
         places = np.searchsorted(markers.positions, positions, side="right") - 1

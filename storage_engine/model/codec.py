@@ -34,7 +34,7 @@ class Columns:
         by the first.
     :param bounds: by which people select: minima and maxima, in files and in the table's manifests.
     :param file_bounds: the same, in files alone.
-    :param dictionary: with few distinct values; nested ones as Parquet paths.
+    :param dictionary: that may have few distinct values; nested ones as Parquet paths.
     :param delta: of numbers that grow slowly.
     :param export: what is exported of a message, in this order; none: messages aren't exported.
     :param keys: each of which names a message as a whole, texts or binaries.

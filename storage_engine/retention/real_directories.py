@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Sequence, Set
+from contextlib import suppress
 
 from storage_engine.own_directory import DIRECTORY
 
 _NO_NAMES = frozenset({"", ".", ".."})
 _PATH_MAX = 4096
 """No system takes a longer path."""
+_MANY = 100
+"""From so many directories on a listing of their parent costs less than a look at each."""
 
 
 class RealDirectories:
@@ -29,9 +33,24 @@ class RealDirectories:
         parts = [path.rpartition("/") for path in paths]
         names = {name for _, _, name in parts}
         is_plain = _NO_NAMES.isdisjoint(names) and "\0" not in "".join(names)
-        if is_plain and all(map(self._has_in, {directory for directory, _, _ in parts})):
+        directories = {directory for directory, _, _ in parts}
+        self._list_parents(directories)
+        if is_plain and all(map(self._has_in, directories)):
             return None
         return next((path for path in paths if not self.has(path)), None)
+
+    def _list_parents(self, directories: Set[str]) -> None:
+        """Look at many directories of one parent by one listing; others are looked at one by one."""
+        parents = Counter(directory.rpartition("/")[0] for directory in directories)
+        for parent, count in parents.items():
+            if count < _MANY or not parent.startswith("/") or "\0" in parent or len(parent) > _PATH_MAX:
+                continue
+            real = self._directory(parent)
+            with suppress(OSError), os.scandir(real) as entries:
+                for entry in entries:
+                    path = f"{parent}/{entry.name}"
+                    if path in directories and entry.is_dir(follow_symlinks=False):
+                        self._real[path] = f"{real.rstrip('/')}/{entry.name}"
 
     def has(self, path: str) -> bool:
         """Return whether a file would lie below one of them, and not among what we keep there ourselves."""

@@ -54,7 +54,8 @@ class RocketMQCodec(SegmentCodec):
         :param base_offset: physical offset of its first byte.
         :param chunk_bytes: length of a range; a longer frame is a range of its own.
         """
-        from storage_engine.rocketmq.decode import Arena, decode_chunk, rank_queues
+        from storage_engine.arrow_memory import Arena
+        from storage_engine.rocketmq.decode import decode_chunk, rank_queues
 
         array = as_array(data)
         ranking = None

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage_engine.arrow_memory import address_of
+from storage_engine.arrow_memory import Arena, address_of
 from storage_engine.rocketmq import decode_columns as places
 from storage_engine.rocketmq import decode_kernels as kernels
 from storage_engine.rocketmq.commitlog import FrameChunk, FrameKind, QueueNames
@@ -20,9 +20,6 @@ from storage_engine.rocketmq.message_schema import KINDS, SCHEMA
 
 _IPV4_TEXT_BYTES = 15
 _IPV6_TEXT_BYTES = 39
-_LINE_BYTES = 64
-_STAGGER_BYTES = 17 * _LINE_BYTES
-"""An odd number of cache lines."""
 _SEED = np.uint64(secrets.randbits(64))
 
 _INT_COLUMNS = {
@@ -89,54 +86,6 @@ def rank_queues(data: npt.NDArray[np.uint8], queues: QueueNames) -> QueueRanking
     ranks = np.empty(count, np.int32)
     ranks[order.to_numpy()] = np.arange(count, dtype=np.int32)
     return QueueRanking(ranks, valid, queues.generation)
-
-
-class Arena:
-    """Memory for the columns of one chunk after the other.
-
-    What a chunk's table no longer needs serves the next one: fresh pages would have to be cleared by
-    the kernel, which takes as long as filling them. Lives as long as one segment is decoded.
-    """
-
-    def __init__(self) -> None:
-        self._free: dict[int, list[_Block]] = {}
-
-    def buffer(self, column: int, size: int) -> pa.Buffer:
-        """Uninitialised memory; only pages that are written to become resident.
-
-        Columns are filled side by side, a row a step: they begin at different places in a page, or
-        all of them would fight for the same few lines of the processor's caches.
-        """
-        free = self._free.setdefault(column, [])
-        block = free.pop() if free else None
-        if block is None or block.size < size:
-            block = _Block(size + size // 8, column * _STAGGER_BYTES)
-        return pa.foreign_buffer(block.address, size, base=_Lease(free, block))
-
-
-class _Block:
-    """Memory that begins at a cache line, ``stagger`` bytes into an allocation."""
-
-    __slots__ = ("_memory", "address", "size")
-
-    def __init__(self, size: int, stagger: int) -> None:
-        self._memory = np.empty(size + stagger + _LINE_BYTES, np.uint8)
-        begin = address_of(self._memory) + stagger
-        self.address = begin + -begin % _LINE_BYTES
-        self.size = size
-
-
-class _Lease:
-    """Gives a block back when the last Arrow buffer over it is gone."""
-
-    __slots__ = ("_block", "_free")
-
-    def __init__(self, free: list[_Block], block: _Block) -> None:
-        self._free = free
-        self._block = block
-
-    def __del__(self) -> None:
-        self._free.append(self._block)
 
 
 class _Columns:

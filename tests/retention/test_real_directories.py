@@ -57,3 +57,17 @@ def test_of_a_bare_name_nothing_is_said(store: Path, path: str) -> None:
 def test_a_path_by_its_real_directory_tells_two_names_of_one_file(store: Path) -> None:
     directories = RealDirectories([store])
     assert directories.real(f"{store}/../out/back/log/0") == directories.real(f"{store}/log/0")
+
+
+def test_of_many_directories_each_is_where_its_links_lead(store: Path) -> None:
+    paths = [f"{store}/log/{number}/0" for number in range(150)]
+    for path in paths[1:]:
+        Path(path).parent.mkdir()
+    assert RealDirectories([store]).first_outside(paths) is None
+    (store / "log" / "0").symlink_to(store.parent / "out")
+    assert RealDirectories([store]).first_outside(paths) == paths[0]
+    (store / "log" / "0").unlink()
+    (store / "log" / "0").symlink_to(store / "log" / "1")
+    assert RealDirectories([store]).first_outside(paths) is None
+    assert RealDirectories([store]).first_outside([f"{store}/\0/{number}/0" for number in range(150)])
+    assert RealDirectories([store]).first_outside([f"{'/x' * 3000}/{number}/0" for number in range(150)])
