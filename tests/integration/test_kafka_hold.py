@@ -13,7 +13,7 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import GateRefusedError
-from storage_engine.kafka.live import hold as live_hold
+from storage_engine.kafka.live import held_settings
 from storage_engine.kafka.live.hold_state import RETENTION_BYTES, RETENTION_MS, TopicSetting
 from storage_engine.kafka.live.live_store import LiveKafkaStore
 from storage_engine.kafka.live.topic_configs import read_settings
@@ -208,14 +208,14 @@ def test_killed_between_recording_and_setting(
     memory = Memory()
     store = store_of(kafka, memory)
     before = {topic: settings(store, topic) for topic in ("own", "default")}
-    really = live_hold.change_settings
+    really = held_settings.change_settings
 
     def die(*words: Any) -> Any:
         if sets:
             really(*words)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(live_hold, "change_settings", die)
+    monkeypatch.setattr(held_settings, "change_settings", die)
     with pytest.raises(KeyboardInterrupt):
         store.renew_hold(clock_ms())
     monkeypatch.undo()
