@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from storage_engine.clock import clock_ms
+from storage_engine.console.store import one_store
+from storage_engine.journal.queries import JournalReader
 from storage_engine.kafka.live import held_settings
 from storage_engine.kafka.live.hold_state import RETENTION_BYTES, RETENTION_MS, TopicSetting
 from storage_engine.kafka.live.live_store import LiveKafkaStore
@@ -37,6 +39,7 @@ SETTINGS = {
     "file.delete.delay.ms": 0,
 }
 SMALL = {"internal_segment_bytes": 20_000}
+ONE = {"batch_num_messages": 1}
 
 
 @pytest.fixture(scope="module")
@@ -109,12 +112,21 @@ def test_a_monitor_holds_and_says_what_went_all_the_same(kafka: Kafka, tmp_path:
     write(kafka, "watched", 40, 2 * HOUR_MS)
     write(kafka, "watched", 1)
     live = LiveBroker(kafka.address, allow_same_disk=True)
-    managed = ManagedStore.local("node", str(kafka.server_properties), tmp_path, broker="kafka", live=live)
+    root = str(kafka.server_properties)
+    managed = ManagedStore.local("node", root, tmp_path, broker="kafka", live=live, named=True)
     make_lake(managed.lake, "kafka")
     found = monitor(managed, "first")
     assert found.alarms == ()
     assert found.hold is not None
     assert "watched" in found.hold.described
+    page = one_store(JournalReader(managed.journal_url), "node", clock_ms())
+    assert page.row.retention_ms is not None
+    assert [level.path for level in page.row.levels] == [str(Path(kafka.server_properties).parent / "data")]
+    assert page.ranges is not None
+    assert {one.where for one in page.ranges if one.log == "watched-0"} == {"local"}
+    assert page.standing is not None
+    assert page.standing.hold is not None
+    assert "watched" in page.standing.hold.described
     for key in (RETENTION_MS, RETENTION_BYTES):
         change(kafka, "watched", key, "1000")
     wait_until_it_begins_later(store_of(kafka, Memory()), "watched-0")
@@ -256,3 +268,35 @@ def test_stores_of_one_journal_put_a_setting_back_once_none_needs_it(kafka: Kafk
     status = due_now(first, proven)
     assert [each for each in status.disturbances if each.log == "shared"] == []
     assert not [each for each in one.state["settings"] if each["topic"] == "shared"]
+
+
+@pytest.mark.again
+def test_a_log_directory_that_fails_is_named_and_the_others_stay_held(tmp_path: Path) -> None:
+    first, failing = tmp_path / "one", tmp_path / "two"
+    soon = dict.fromkeys(("offset", "start.offset"), 200)
+    soon = {f"log.flush.{what}.checkpoint.interval.ms": ms for what, ms in soon.items()}
+    own = {**SETTINGS, **soon, "log.dirs": f"{first},{failing}"}
+    with running_kafka(tmp_path / "kafka", VERSIONS[-1], own) as node:
+        make_topics(node.address, "t", partitions=2, retention_ms=3 * HOUR_MS, **SMALL)
+        made_ms = clock_ms() - 2 * HOUR_MS
+        for partition in (0, 1):
+            produce(node.address, "t", [RECORD] * 30, partition=partition, timestamp_ms=made_ms, **ONE)
+        store = store_of(node, Memory())
+        assert due_now(store).disturbances == ()
+        # Its next checkpoint can't be written, so that the broker takes it offline; it can still be read.
+        (failing / "recovery-point-offset-checkpoint.tmp").mkdir()
+        deadline = time.monotonic() + SECONDS
+        while not (found := due_now(store).disturbances):
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+        assert {one.kind for one in found} == {DriftKind.DIRECTORY_FAILED}
+        assert f"log directory {failing}: expected that its broker serves the logs in it" in found[0].detail
+        said = run_command("doctor", node.server_properties, "--broker", node.address)
+        assert "its broker serves none of its logs" in " ".join(said.out.split())
+        # Gone altogether, it is named all the same, and what lies in the other one stays held.
+        failing.rename(tmp_path / "unmounted")
+        status = due_now(store)
+        (gone,) = [one for one in status.disturbances if one.kind is DriftKind.DIRECTORY_FAILED]
+        assert "it can't be read" in gone.detail
+        assert "held until" in status.described
+        assert settings(store, "t")[RETENTION_MS].value > 20 * HOUR_MS

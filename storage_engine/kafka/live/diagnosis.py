@@ -12,7 +12,7 @@ from storage_engine.kafka.file_names import METADATA_TOPIC
 from storage_engine.kafka.layout import Node, read_node
 from storage_engine.kafka.live.client import TIMEOUT_SECONDS, Cluster
 from storage_engine.kafka.live.consumers import listed_groups
-from storage_engine.kafka.live.findings import live_findings, node_id_of, waiting_files
+from storage_engine.kafka.live.findings import live_findings, node_id_of, offline_findings, waiting_files
 from storage_engine.kafka.live.observe import observe
 from storage_engine.kafka.live.overlay import with_live
 from storage_engine.kafka.live.rights import lacking_rights
@@ -38,6 +38,7 @@ def diagnose_live(settings: StoreSettings, live: LiveBroker, now_ms: int) -> Bro
         facts = observe(cluster, names, now_ms)
         known = with_live(node, facts, cluster.address)
         found.extend(live_findings(node, facts))
+        found.extend(offline_findings(known))
         topics = sorted({name.topic for name in names if not name.is_internal})
         deleting = live.deletes == WE_DELETE
         lacks = lacking_rights(cluster, topics, listed_groups(cluster), deleting=deleting)

@@ -25,7 +25,7 @@ class FoundLogs:
     :param elsewhere: what the cluster tells of remembered logs that aren't here.
     :param epochs: of logs whose leader has changed, its epochs by this node's file; text: why they aren't
         known.
-    :param failed: why log directories of the node can't be read, by path.
+    :param failed: what is wrong with log directories of the node that have failed, as clauses, by path.
     :param node_id: None: it isn't known.
     """
 
@@ -76,9 +76,8 @@ def all_drift(
     for path, why in logs.failed.items():
         yield Drift(
             DriftKind.DIRECTORY_FAILED,
-            f"log directory {path}: expected the logs of the node in it, found that it can't be read: {why}. "
-            "What its logs have is unknown, and nothing of the node is archived or deleted until it is back. "
-            "Mend the disk, or take the directory out of log.dirs.",
+            f"log directory {path}: expected that its broker serves the logs in it, found that {why}. Mend "
+            "its disk and start the broker again, or take the directory out of log.dirs.",
         )
     for name, known in state.logs.items():
         live = logs.told.get(name)

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 
 from storage_engine.kafka.layout import Node
 from storage_engine.kafka.live.overlay import is_same_topic
 from storage_engine.kafka.live_facts import LiveFacts, LivePartition
 from storage_engine.model.diagnosis import Finding, Severity, named_in_short
 from storage_engine.wording import bytes_text, count_text
+
+NOT_SERVED = "its broker serves none of its logs, and serves those of other directories: it has failed"
 
 
 def live_findings(node: Node, facts: LiveFacts) -> Iterator[Finding]:
@@ -60,6 +63,36 @@ def _partition(name: str, known: LivePartition, node_id: int | None) -> Iterator
             "no-replica",
             f"log {name}: node {node_id} has no replica of it by the cluster's word, only "
             f"{', '.join(map(str, known.replicas))}: it deletes the directory when it notices",
+        )
+
+
+def offline_directories(node: Node) -> Iterator[Path]:
+    """Yield log directories of which a broker serves nothing, though it serves others of its own.
+
+    It takes one offline that fails (ReplicaManager#handleLogDirFailure).
+
+    :param node: with what its cluster says.
+    """
+    node_id, live = node_id_of(node), node.live
+    if live is None or node_id is None:
+        return
+    served: dict[Path, list[bool]] = defaultdict(list)
+    for directory, log in node.logs:
+        known = live.partitions.get(log.name.log)
+        if known is not None and node_id in known.replicas:
+            served[directory.path].append(node_id in known.in_sync or known.leader == node_id)
+    if any(map(any, served.values())):
+        yield from (path for path, of_logs in served.items() if not any(of_logs))
+
+
+def offline_findings(node: Node) -> Iterator[Finding]:
+    """Yield the same as what a person should look at."""
+    for path in offline_directories(node):
+        yield Finding(
+            Severity.URGENT,
+            "directory-offline",
+            f"{path}: {NOT_SERVED}",
+            "look into its disk, and into the broker's log for the error; start the broker again then",
         )
 
 

@@ -16,7 +16,7 @@ from storage_engine.kafka.checkpoints import LEADER_EPOCHS, LeaderEpoch, read_le
 from storage_engine.kafka.file_names import partition_directory
 from storage_engine.kafka.layout import Node, PartitionLog
 from storage_engine.kafka.live.drift import FoundLogs, FoundSettings
-from storage_engine.kafka.live.findings import node_id_of
+from storage_engine.kafka.live.findings import NOT_SERVED, node_id_of, offline_directories
 from storage_engine.kafka.live.hold_state import KnownLog
 from storage_engine.kafka.live.needed_retention import LogAge, TopicAge, bearable_ms
 from storage_engine.kafka.live.observe import observe as observe_cluster
@@ -153,7 +153,18 @@ def found_logs(
             epochs[name] = read_leader_epochs(here[name].path / LEADER_EPOCHS)
         except (StorageEngineError, OSError) as error:
             epochs[name] = reason_of(error)
-    return FoundLogs(told, frozenset(here), elsewhere, epochs, node.failed, node_id_of(node))
+    return FoundLogs(told, frozenset(here), elsewhere, epochs, _failed(node), node_id_of(node))
+
+
+def _failed(node: Node) -> Mapping[str, str]:
+    """Return what is wrong with directories that can't be read, or that their broker serves no more."""
+    unread = {
+        path: f"it can't be read: {why}. What its logs have is unknown, and nothing of the node is planned, "
+        "archived or deleted until it is back"
+        for path, why in node.failed.items()
+    }
+    offline = {str(path): f"{NOT_SERVED}. Nothing of these is deleted" for path in offline_directories(node)}
+    return {**unread, **offline}
 
 
 def _cannot_be_held(kept: RetentionSettings | str, live: LivePartition | None) -> str:
