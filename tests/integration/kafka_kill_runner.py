@@ -72,6 +72,14 @@ def cycle(store: ManagedStore, run: str, at_step: Callable[[str], None]) -> None
 def run_task(store: ManagedStore, run: str, kill_at: Moment | None) -> list[str]:
     """Do a run, and die at an operation of a step; return all operations as ``step: operation``."""
     operations = Operations(kill_at)
+    count_questions(operations)
+    operations.count_commits()
+    cycle(store, run, operations.at_step)
+    return operations.done
+
+
+def count_questions(operations: Operations) -> None:
+    """Count each question to a cluster, before it is asked and once it is answered."""
     answers = Cluster.answers
 
     def counted(self: Cluster, what: str, keys: Any, ask: Any) -> Iterator[Any]:
@@ -81,9 +89,6 @@ def run_task(store: ManagedStore, run: str, kill_at: Moment | None) -> list[str]
         yield from found
 
     Cluster.answers = counted  # type: ignore[method-assign]
-    operations.count_commits()
-    cycle(store, run, operations.at_step)
-    return operations.done
 
 
 class Kills:
