@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from storage_engine.kafka.layout import read_node
-from storage_engine.kafka.live import release
+from storage_engine.kafka.live import remembered_cut
 from storage_engine.kafka.live.client import Cluster as AskedCluster
+from storage_engine.kafka.live.log_cut import cut
 from storage_engine.kafka.live.same_log import Witness, find_witness, other_than
 from storage_engine.model.live import LiveBroker
 from tests.integration.kafka_broker import VERSIONS, make_topics, served, small
@@ -96,13 +97,12 @@ def test_a_frozen_follower_keeps_nothing_from_being_settled(
     cluster: Cluster, topic: str, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     last = int(files_of(cluster, 1, topic)[-1].stem)
-    cut = release.cut
 
     def frozen(*words: Any) -> Any:
         cluster.nodes[3].freeze()
         return cut(*words)
 
-    monkeypatch.setattr(release, "cut", frozen)
+    monkeypatch.setattr(remembered_cut, "cut", frozen)
     try:
         done = command(cluster.nodes[1], lake, "clean", "--json")
     finally:
@@ -122,13 +122,12 @@ def test_a_leader_that_moves_in_the_middle_is_no_loss(
     cluster: Cluster, topic: str, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     last = int(files_of(cluster, 1, topic)[-1].stem)
-    cut = release.cut
 
     def moved(*words: Any) -> Any:
         cluster.move_leader(topic, 2)
         return cut(*words)
 
-    monkeypatch.setattr(release, "cut", moved)
+    monkeypatch.setattr(remembered_cut, "cut", moved)
     command(cluster.nodes[1], lake, "clean", "--run-key", "r", "--json")
     monkeypatch.undo()
     assert lost(cluster, topic, lake) == []
