@@ -71,7 +71,7 @@ def print_broker(broker: RunningBroker) -> None:
 
 def print_hold(status: HoldStatus) -> None:
     say(f"Hold: {hold_text(status)}")
-    for due in due_alarms(status.due, clock_ms()):
+    for due in due_alarms(status, clock_ms()):
         say(f"URGENT {due}")
     for one in status.disturbances:
         say(f"WARNING {drift_text(one)}")

@@ -43,8 +43,13 @@ def record_drift(journal: Journal, record: StoreRecord, run: Run, found: Sequenc
 
 def done_since_renewal(journal: Journal, record: StoreRecord) -> tuple[Drift, ...]:
     """Return what was mended or given up since a run recorded the hold last: no look finds all of it."""
-    drift = (from_jsonable(Drift, event.payload["disturbance"]) for event in _since_renewal(journal, record))
-    return tuple(one for one in drift if one.kind in DONE)
+    return tuple(one for one in drift_since_renewal(journal, record) if one.kind in DONE)
+
+
+def drift_since_renewal(journal: Journal, record: StoreRecord) -> tuple[Drift, ...]:
+    """Return what was recorded since a run recorded the hold last: nobody may have told it yet."""
+    events = _since_renewal(journal, record)
+    return tuple(from_jsonable(Drift, event.payload["disturbance"]) for event in events)
 
 
 def _since_renewal(journal: Journal, record: StoreRecord) -> list[Event]:

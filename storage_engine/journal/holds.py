@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Connection, delete, insert, select
 
 from storage_engine.clock import clock_ms
+from storage_engine.exceptions import JournalConflictError, StoreBusyError
 from storage_engine.journal.database import JournalDatabase
 from storage_engine.journal.drift import record_under_watch
-from storage_engine.journal.schema import holds, stores
+from storage_engine.journal.leases import Lease, give_up, renew, take_cluster
+from storage_engine.journal.schema import cluster_leases, holds, stores
 from storage_engine.model.hold import Drift
 from storage_engine.model.jsonable import to_jsonable
 
 if TYPE_CHECKING:
     from storage_engine.journal.journal import Journal
+
+
+WAIT_SECONDS: Final = 60.0
+"""For so long one store waits for another one that changes what both share."""
+_ASK_AGAIN_SECONDS: Final = 0.5
 
 
 class JournalHoldMemory:
@@ -48,6 +58,24 @@ class JournalHoldMemory:
             .order_by(holds.c.store_id)
         )
         return self._database.read(lambda connection: connection.execute(query).scalars().all())
+
+    @contextmanager
+    def alone(self, cluster: str) -> Iterator[Callable[[], None]]:
+        lease = self._cluster_lease(cluster)
+        try:
+            yield partial(self._database.write, lambda connection: renew(connection, lease, cluster_leases))
+        finally:
+            self._database.write(lambda connection: give_up(connection, lease, cluster_leases))
+
+    def _cluster_lease(self, cluster: str) -> Lease:
+        deadline = time.monotonic() + WAIT_SECONDS
+        while True:
+            try:
+                return self._database.write(lambda connection: take_cluster(connection, cluster))
+            except (StoreBusyError, JournalConflictError):
+                if time.monotonic() >= deadline:
+                    raise
+            time.sleep(_ASK_AGAIN_SECONDS)
 
     def record_drift(self, found: Sequence[Drift]) -> None:
         record = self._journal.store_with_id(self._store_id)

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from sqlalchemy import Connection, or_, select, update
+from sqlalchemy import Column, Connection, Table, insert, or_, select, update
 
 from storage_engine.clock import read_clock
 from storage_engine.exceptions import StoreBusyError
-from storage_engine.journal.schema import leases
+from storage_engine.journal.schema import cluster_leases, leases
 
 LEASE_MS = 10 * 60 * 1000
 """How long a lease outlives its last renewal."""
@@ -30,9 +30,11 @@ START_TOLERANCE_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """:param token: proves that a renewal comes from who took the lease."""
+    """:param of: what it is a lease of, for a message.
+    :param token: proves that a renewal comes from who took the lease.
+    """
 
-    store_id: str
+    of: str
     owner: str
     token: str
 
@@ -42,48 +44,62 @@ def take(connection: Connection, store_id: str) -> Lease:
 
     :raises StoreBusyError: another has it, and is not known to be dead.
     """
-    now_ms = _clock_ms()
-    row = connection.execute(select(leases).where(leases.c.store_id == store_id)).one()
-    free = [leases.c.token.is_(None), leases.c.expires_at_ms < now_ms]
+    return _take(connection, leases.c.store_id, store_id, f"store {store_id}")
+
+
+def take_cluster(connection: Connection, cluster: str) -> Lease:
+    """Take the lease of what all stores of a cluster share.
+
+    :raises StoreBusyError: another has it, and is not known to be dead.
+    """
+    known = select(cluster_leases.c.cluster).where(cluster_leases.c.cluster == cluster)
+    if connection.execute(known).first() is None:
+        connection.execute(insert(cluster_leases).values(cluster=cluster, owner="", expires_at_ms=0))
+    return _take(connection, cluster_leases.c.cluster, cluster, f"cluster {cluster}")
+
+
+def _take(connection: Connection, key: Column[str], value: str, of: str) -> Lease:
+    now_ms, table = _clock_ms(), key.table
+    row = connection.execute(select(table).where(key == value)).one()
+    free = [table.c.token.is_(None), table.c.expires_at_ms < now_ms]
     if row.token is not None and is_dead(Owner.parse(row.owner)):
-        free.append(leases.c.token == row.token)
-    lease = Lease(store_id, str(this_process()), str(uuid.uuid4()))
+        free.append(table.c.token == row.token)
+    lease = Lease(of, str(this_process()), str(uuid.uuid4()))
     taken = connection.execute(
-        update(leases)
-        .where(leases.c.store_id == store_id, or_(*free))
+        update(table)
+        .where(key == value, or_(*free))
         .values(owner=lease.owner, token=lease.token, expires_at_ms=now_ms + LEASE_MS)
     )
     if not taken.rowcount:
         raise StoreBusyError(
-            f"store {store_id}: expected its lease to be free, found it with {row.owner} for another "
+            f"{of}: expected its lease to be free, found it with {row.owner} for another "
             f"{max(0, row.expires_at_ms - now_ms) // 1000} s. Wait for that run to end."
         )
     return lease
 
 
-def renew(connection: Connection, lease: Lease) -> None:
+def renew(connection: Connection, lease: Lease, table: Table = leases) -> None:
     """Prolong a lease.
 
+    :param table: that it is in.
     :raises StoreBusyError: it ran out or was taken over.
     """
     now_ms = _clock_ms()
     renewed = connection.execute(
-        update(leases)
-        .where(leases.c.token == lease.token, leases.c.expires_at_ms >= now_ms)
+        update(table)
+        .where(table.c.token == lease.token, table.c.expires_at_ms >= now_ms)
         .values(expires_at_ms=now_ms + LEASE_MS)
     )
     if not renewed.rowcount:
         raise StoreBusyError(
-            f"store {lease.store_id}: the lease of {lease.owner} ran out before it was renewed, so another "
+            f"{lease.of}: the lease of {lease.owner} ran out before it was renewed, so another "
             "may have it by now. Nothing more was changed; run the same again."
         )
 
 
-def give_up(connection: Connection, lease: Lease) -> None:
+def give_up(connection: Connection, lease: Lease, table: Table = leases) -> None:
     """Free the lease, if it is still ours."""
-    connection.execute(
-        update(leases).where(leases.c.token == lease.token).values(token=None, expires_at_ms=0)
-    )
+    connection.execute(update(table).where(table.c.token == lease.token).values(token=None, expires_at_ms=0))
 
 
 @dataclass(frozen=True, slots=True)

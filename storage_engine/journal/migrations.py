@@ -98,6 +98,10 @@ def show_rules_and_verdicts(connection: Connection) -> None:
     runs_by_store.create(connection, checkfirst=True)
 
 
+def lease_clusters(connection: Connection) -> None:
+    """10 to 11: a table for who changes what all stores of a cluster share."""
+
+
 MIGRATIONS: Mapping[int, Migration] = {
     1: remember_hosts,
     2: sample_progress,
@@ -108,6 +112,7 @@ MIGRATIONS: Mapping[int, Migration] = {
     7: answer_without_scans,
     8: find_events_by_kind,
     9: show_rules_and_verdicts,
+    10: lease_clusters,
 }
 """By the version that they take."""
 

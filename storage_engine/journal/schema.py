@@ -23,7 +23,7 @@ from sqlalchemy import (
 
 from storage_engine.journal.records import Phase, Step
 
-SCHEMA_VERSION = 10
+SCHEMA_VERSION = 11
 
 metadata = MetaData()
 
@@ -81,6 +81,16 @@ leases = Table(
     Column("expires_at_ms", BigInteger, nullable=False),
 )
 """One row a store, made with it, so that taking a lease is one conditional UPDATE; token NULL: free."""
+
+cluster_leases = Table(
+    "storage_engine_cluster_leases",
+    metadata,
+    Column("cluster", String(250), primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("token", String(36)),
+    Column("expires_at_ms", BigInteger, nullable=False),
+)
+"""Who changes what all stores of a cluster share; a row is made when it is taken first."""
 
 runs = Table(
     "storage_engine_runs",

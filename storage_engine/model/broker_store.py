@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +26,7 @@ from storage_engine.model.receipt import Receipt
 from storage_engine.model.shield import ShieldNeed
 from storage_engine.model.store import (
     Archivable,
+    FileFacts,
     Segment,
     SegmentContext,
     SegmentId,
@@ -289,12 +290,12 @@ class BrokerStore(TaskedStore, ABC):
         """
         return NO_HOLD
 
-    def hold_due(self, proven: Collection[SegmentId], margin_ms: int, now_ms: int) -> HoldStatus:
+    def hold_due(self, proven: Mapping[SegmentId, FileFacts], margin_ms: int, now_ms: int) -> HoldStatus:
         """Hold what goes soon though no lake has it, and put back what was held for that and is archived.
 
         Asked where the running broker is left to its own rules (:meth:`Broker.cleans_up`).
 
-        :param proven: segments that a lake is known to prove.
+        :param proven: segments that a lake is known to prove, with the files that it does so for.
         :param margin_ms: how long before its broker deletes it something is held.
         :return: ``due`` is what goes within the margin and can't be held.
         :raises GateRefusedError: nothing can be held; says why, and the remedy. Nothing was changed.

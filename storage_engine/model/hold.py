@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar
@@ -26,6 +27,14 @@ class HoldMemory(Protocol):
 
     def of_others(self) -> Sequence[Mapping[str, Any]]:
         """Return what is kept for other stores of the same kind of broker in the same journal."""
+        ...
+
+    def alone(self, cluster: str) -> AbstractContextManager[Callable[[], None]]:
+        """Be the only store of the journal that changes what a cluster's stores share, after some waiting.
+
+        :return: what has to be called right before each change: it makes sure that this is so still.
+        :raises StoreBusyError: another one is at it, or was meanwhile.
+        """
         ...
 
     def record_drift(self, found: Sequence[Drift]) -> None:
@@ -141,6 +150,7 @@ class HoldStatus:
     :param left_to_broker: the broker deletes by its own rules. Held is only what no lake has and what would
         go soon: ``described`` says it.
     :param due: what goes soon though no lake has it.
+    :param alarms: what else a person has to see to, such as a hold that can't be ended.
     """
 
     held: bool
@@ -152,11 +162,12 @@ class HoldStatus:
     described: str = ""
     left_to_broker: bool = False
     due: tuple[DueRange, ...] = ()
+    alarms: tuple[str, ...] = ()
 
     @property
     def is_well(self) -> bool:
         """Return whether nothing goes that shouldn't: it is held, or nothing of it has to be."""
-        return self.held or (self.left_to_broker and not self.due)
+        return self.held or (self.left_to_broker and not self.due and not self.alarms)
 
 
 @dataclass(frozen=True, slots=True)

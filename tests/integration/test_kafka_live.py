@@ -252,17 +252,18 @@ def test_what_an_account_may_not_hold_is_named_before_it_goes(cast: Cast) -> Non
     live, memory = cast.account("auditor"), Memory()
     store = LiveKafkaStore(Path(cast.store), live=live, memory=memory)
     now_ms = clock_ms()
-    found = {one.log: one for one in store.hold_due(frozenset(), 24 * 3_600_000, now_ms).due}
+    status = store.hold_due({}, 24 * 3_600_000, now_ms)
+    found = {one.log: one for one in status.due}
     end = store.look(now_ms).known["orders-0"].end.offset
     assert set(found) == {"orders-0"}
     due = found["orders-0"]
     assert (due.start_offset, due.end_offset, due.at_ms) == (0, end, now_ms)
     assert due.size_bytes > 100_000
     assert "the cluster doesn't let us set it: " in due.why
-    (said,) = due_alarms((due,), now_ms)
+    (said,) = due_alarms(status, now_ms)
     assert f"log orders-0: records of offsets [0, {end})" in said
     # Nobody is told so of what is proven.
-    proven = [one.id for log in store.snapshot(now_ms).logs for one in log.segments]
+    proven = {one.id: one.facts for log in store.snapshot(now_ms).logs for one in log.segments}
     assert store.hold_due(proven, 24 * 3_600_000, now_ms).is_well
 
 

@@ -156,7 +156,7 @@ def test_a_journal_of_another_version_is_refused(path: Path, journal: Journal) -
     with connection:
         connection.execute("UPDATE storage_engine_schema SET version = 99")
     connection.close()
-    with pytest.raises(BadInputError, match="expected journal schema version 10, found 99"):
+    with pytest.raises(BadInputError, match="expected journal schema version 11, found 99"):
         Journal(f"sqlite:///{path}")
 
 
@@ -185,6 +185,17 @@ def set_back(path: Path, version: int) -> None:
             f"""
             BEGIN;
             UPDATE storage_engine_schema SET version = {version};
+            DROP TABLE storage_engine_cluster_leases;
+            COMMIT;
+            """
+        )
+    if version == 10:
+        connection.close()
+        return
+    with connection:
+        connection.executescript(
+            """
+            BEGIN;
             DROP TABLE storage_engine_rules;
             DROP INDEX storage_engine_runs_by_store;
             ALTER TABLE storage_engine_reports DROP COLUMN validation;
@@ -268,7 +279,7 @@ def test_a_journal_that_another_release_took_over_meanwhile_is_refused(path: Pat
         connection.execute("UPDATE storage_engine_schema SET version = 99")
     connection.close()
     before = path.read_bytes()
-    with pytest.raises(BadInputError, match="expected journal schema version 10, found 99"):
+    with pytest.raises(BadInputError, match="expected journal schema version 11, found 99"):
         journal.begin_run(store.store_id, "r", PlanRequest())
     with pytest.raises(BadInputError, match="found 99"):
         journal.find_store("/s")

@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from storage_engine.exceptions import StoreBusyError
+from storage_engine.journal import holds
 from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.journal.leases import Owner, is_dead, this_process
 from storage_engine.model.plan import PlanRequest
@@ -148,3 +149,33 @@ def test_nothing_is_recorded_under_a_lease_that_ran_out(url: str, journal: Journ
         with pytest.raises(StoreBusyError, match="ran out before it was renewed"):
             journal.record(run, Step.RELEASE, Phase.INTENT, [("1", {})], lease=lease)
     assert [event.subject for event in journal.events(run)] == ["0"]
+
+
+TAKE_A_CLUSTER_AND_DIE = """
+import os, signal, sys
+from storage_engine.journal.journal import Journal
+journal = Journal(sys.argv[1])
+with journal.hold_memory(journal.find_store("/s").store_id).alone("cluster"):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_one_store_at_a_time_changes_what_a_clusters_stores_share(
+    url: str, journal: Journal, store_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subprocess.run([sys.executable, "-c", TAKE_A_CLUSTER_AND_DIE, url], check=False)
+    one = journal.hold_memory(store_id)
+    other = journal.hold_memory(journal.add_store("/other", "rocketmq").store_id)
+    monkeypatch.setattr(holds, "WAIT_SECONDS", 0.0)
+    with one.alone("cluster") as still_alone:
+        with (
+            pytest.raises(StoreBusyError, match="cluster cluster: expected its lease"),
+            other.alone("cluster"),
+        ):
+            pass
+        with other.alone("another cluster"):
+            pass
+        still_alone()
+        change(url, "UPDATE storage_engine_cluster_leases SET expires_at_ms = 1")
+        with other.alone("cluster"), pytest.raises(StoreBusyError, match="ran out before it was renewed"):
+            still_alone()

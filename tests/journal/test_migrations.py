@@ -37,7 +37,7 @@ def indexes_and_tables(path: Path) -> set[str]:
     return {name for name in names if not name.startswith("sqlite_")}
 
 
-@pytest.mark.parametrize("version", [1, 5, 8, 9])
+@pytest.mark.parametrize("version", [1, 5, 8, 9, 10])
 def test_an_older_journal_gets_what_a_new_one_has_after_a_kill_too(tmp_path: Path, version: int) -> None:
     path, url = tmp_path / "journal.db", f"sqlite:///{tmp_path}/journal.db"
     journal = Journal(url)
@@ -47,7 +47,7 @@ def test_an_older_journal_gets_what_a_new_one_has_after_a_kill_too(tmp_path: Pat
     (event,) = journal.events(run)
     expected = indexes_and_tables(path)
     set_back(path, version)
-    assert "storage_engine_rules" not in indexes_and_tables(path)
+    assert "storage_engine_cluster_leases" not in indexes_and_tables(path)
     done = subprocess.run([sys.executable, "-c", KILLED_UPGRADE, url], check=False, timeout=300)
     assert done.returncode == 9
     connection = sqlite3.connect(path)
@@ -57,4 +57,4 @@ def test_an_older_journal_gets_what_a_new_one_has_after_a_kill_too(tmp_path: Pat
     assert indexes_and_tables(path) >= expected
     reader = JournalReader(url)
     assert reader.segments(store_id) == (SegmentRow("log", 7, "archived", "r", event.at_ms),)
-    assert SCHEMA_VERSION == 10
+    assert SCHEMA_VERSION == 11

@@ -240,7 +240,7 @@ def test_an_older_journal_is_left_as_it_is(tmp_path: Path, journal: Journal, rea
     journal.add_store("/s", "rocketmq")
     set_back(tmp_path / "journal.db", 7)
     before = (tmp_path / "journal.db").read_bytes()
-    with pytest.raises(BadInputError, match="expected journal schema version 10, found 7"):
+    with pytest.raises(BadInputError, match="expected journal schema version 11, found 7"):
         reader.stores()
     assert (tmp_path / "journal.db").read_bytes() == before
 
@@ -249,9 +249,9 @@ def test_a_newer_journal_says_which_release_reads_it(
     tmp_path: Path, journal: Journal, reader: JournalReader
 ) -> None:
     journal.add_store("/s", "rocketmq")
-    set_back(tmp_path / "journal.db", 11)
+    set_back(tmp_path / "journal.db", 12)
     with pytest.raises(
-        BadInputError, match=r"found 11\. Nothing was changed\. A newer release wrote it: install"
+        BadInputError, match=r"found 12\. Nothing was changed\. A newer release wrote it: install"
     ):
         reader.stores()
 

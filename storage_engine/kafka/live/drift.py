@@ -36,6 +36,12 @@ class FoundLogs:
     failed: Mapping[str, str] = field(default_factory=dict)
     node_id: int | None = None
 
+    @property
+    def topic_ids(self) -> Mapping[str, str]:
+        """Return topics' ids by their names, as far as the cluster tells them."""
+        logs = {**self.elsewhere, **self.told}.items()
+        return {name.rpartition("-")[0]: str(one.topic_id) for name, one in logs if one.topic_id is not None}
+
     def may_be_in_failed(self, name: str, known: KnownLog) -> bool:
         """Return whether a log that isn't here may lie in a directory that can't be read."""
         live = self.elsewhere.get(name)
@@ -86,7 +92,7 @@ def all_drift(
                 let_go = max(known.let_go, let_go_by_others(others, name, known.topic_id))
                 yield from _of_log(name, replace(known, let_go=let_go), live, when)
                 yield from _by_epochs(name, known, live, logs.epochs.get(name, ()), when)
-        elif not logs.may_be_in_failed(name, known):
+        elif not known.is_away and not logs.may_be_in_failed(name, known):
             yield _not_here(name, known, logs.elsewhere.get(name), logs.node_id, when)
 
 
@@ -217,31 +223,28 @@ def as_found(
     """Return the state that goes on from what is found, once its drift is recorded.
 
     A setting that somebody else set is theirs: restored is what they set. Of a topic that was made again
-    nothing is ours.
+    nothing is ours. A log that isn't here any more stays known while its topic is held.
     """
-    replaced = {
-        name.rpartition("-")[0]
-        for name, known in state.logs.items()
-        if (live := logs.told.get(name))
-        and live.topic_id is not None
-        and str(live.topic_id) != known.topic_id
-    }
-    kept = []
+    ids, kept = logs.topic_ids, []
     for held in state.settings:
         found = settings.get(held.topic, {}).get(held.key)
-        if held.topic in replaced:
+        if ids.get(held.topic, held.topic_id) != held.topic_id:
             continue
         if found is not None and not (held.is_ours(found) or set_by_another(others, held, found)):
             continue
         if found is not None and not held.is_set and found.value == held.ours[-1] and found.is_own:
             held = replace(held, ours=held.ours[-1:], is_set=True)
         kept.append(held)
-    remembered = {
-        name: known
-        for name, known in state.logs.items()
-        if name.rpartition("-")[0] not in replaced
-        if name in logs.here or logs.may_be_in_failed(name, known)
-    }
+    held_topics = {held.topic for held in kept}
+    remembered = {}
+    for name, known in state.logs.items():
+        topic = name.rpartition("-")[0]
+        if ids.get(topic, known.topic_id) != known.topic_id:
+            continue
+        if name in logs.here or logs.may_be_in_failed(name, known):
+            remembered[name] = known
+        elif topic in held_topics:
+            remembered[name] = replace(known, is_away=True)
     return replace(state, settings=tuple(kept), logs=remembered)
 
 

@@ -7,22 +7,31 @@ be held is said with its offsets, before it goes and once it is gone.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from storage_engine.exceptions import GateRefusedError
-from storage_engine.kafka.live.drift import all_drift, as_found, known_log
-from storage_engine.kafka.live.due_logs import DueLog, due_logs, gone_unproven
-from storage_engine.kafka.live.held_settings import put_back, raise_settings
-from storage_engine.kafka.live.hold import in_effect, memory_of
+from storage_engine.exceptions import GateRefusedError, StoreBusyError
+from storage_engine.kafka.live.drift import FoundLogs, all_drift, as_found, known_log
+from storage_engine.kafka.live.due_logs import DueLog, DueLogs, due_logs, gone_unproven
+from storage_engine.kafka.live.held_settings import (
+    PutBack,
+    StillAlone,
+    put_back,
+    raise_settings,
+    rely_on_others,
+)
+from storage_engine.kafka.live.hold import cluster_of, in_effect, looked_at, memory_of
+from storage_engine.kafka.live.hold_decisions import Decision, Look, decide
 from storage_engine.kafka.live.hold_state import HoldState, KnownLog, load_state, save_state
 from storage_engine.kafka.live.needed_retention import ends_at_ms
 from storage_engine.kafka.live.shared_holds import states_of_others
 from storage_engine.kafka.live.topic_ages import HOUR_MS, bearable, found_logs, observe
+from storage_engine.kafka.live.topic_configs import is_deleted, read_settings
+from storage_engine.kafka.store import SeenNode
 from storage_engine.model.diagnosis import named_in_short
-from storage_engine.model.hold import DriftKind, DueRange, HoldStatus
-from storage_engine.model.store import SegmentId
+from storage_engine.model.hold import DueRange, HoldMemory, HoldStatus
+from storage_engine.model.store import FileFacts, SegmentId
 from storage_engine.model.store_settings import STRICT
 from storage_engine.wording import duration_text, time_text
 
@@ -31,54 +40,95 @@ if TYPE_CHECKING:
 
 _TIMES = 1.25
 """So many margins before it would go, what is held stays so: no setting goes to and fro."""
+_LOOKS = 3
+"""How often a node is looked at whose files go away, or whose settings others change, meanwhile."""
 NOT_HELD = "no topic is held, as nothing that no lake has goes soon"
 
 
-def hold_due(store: LiveKafkaStore, proven: Collection[SegmentId], margin_ms: int, now_ms: int) -> HoldStatus:
+def hold_due(
+    store: LiveKafkaStore, proven: Mapping[SegmentId, FileFacts], margin_ms: int, now_ms: int
+) -> HoldStatus:
     """See :meth:`storage_engine.model.broker_store.BrokerStore.hold_due`.
 
+    :raises StoreBusyError: another store changes settings of the cluster.
     :raises BrokerError: the cluster can't be asked, or may have taken a part of the changes.
     """
     memory = memory_of(store)
-    state = load_state(memory) or HoldState()
-    seen = store.look(now_ms)
-    logs = due_logs(seen, state, proven, now_ms)
+    state, left = load_state(memory) or HoldState(), _LOOKS
+    while True:
+        left -= 1
+        others = states_of_others(memory)
+        seen = store.look(now_ms)
+        logs = due_logs(seen, state, others, proven, now_ms)
+        if logs.gone and left:
+            continue
+        with memory.alone(cluster_of(seen)) as still_alone:
+            if [one.settings for one in others] == [one.settings for one in states_of_others(memory)]:
+                judged = _Judged(store, memory, state, others, seen, logs, margin_ms, now_ms)
+                return _hold_due(judged, still_alone)
+        # What it was judged by is another store's by now.
+        if not left:
+            raise StoreBusyError(
+                f"{store.root}: expected settings of topics to stay while they are judged, found that other "
+                "stores of the journal change them. Nothing was changed. Hold it again."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """A node as it was looked at, with what of its logs isn't proven."""
+
+    store: LiveKafkaStore
+    memory: HoldMemory
+    state: HoldState
+    others: Sequence[HoldState]
+    seen: SeenNode
+    logs: DueLogs
+    margin_ms: int
+    now_ms: int
+
+
+def _hold_due(judged: _Judged, still_alone: StillAlone) -> HoldStatus:
+    store, memory, state, others = judged.store, judged.memory, judged.state, judged.others
+    seen, logs, margin_ms, now_ms = judged.seen, judged.logs.of, judged.margin_ms, judged.now_ms
     kept_ms, notices = bearable(seen, now_ms, store.live.hold_hours * HOUR_MS)
     # Held for longer before it goes, it would only fill its disk.
     early_ms = min(margin_ms, kept_ms)
     ours = {held.topic for held in state.settings}
-    near = {log.topic for log in logs.values() if log.going(now_ms, early_ms)}
-    still = {log.topic for log in logs.values() if log.going(now_ms, margin_ms, _TIMES) or log.unknown_size}
+    near = {log.topic for log in logs.values() if log.going(now_ms, early_ms) or log.unknown_size}
+    still = {log.topic for log in logs.values() if log.going(now_ms, margin_ms, _TIMES)}
     wanted = near | (ours & still)
     first = {name: log.unproven[0].base_offset for name, log in logs.items() if log.unproven}
     found = observe(store, now_ms, seen=seen, topics=wanted | ours, kept_from=first)
     told = {} if seen.node.live is None else seen.node.live.partitions
     of_logs = found_logs(store, seen.node, told, state.logs, now_ms)
-    others = states_of_others(memory)
     drift = tuple(gone_unproven(tuple(all_drift(state, of_logs, found.settings, now_ms, others)), state))
     # First: what goes by what is remembered from here on doesn't find it any more.
     memory.record_drift(drift)
     state = as_found(state, of_logs, found.settings, others)
-    remembered = {**state.logs}
+    deleted = _deleted(store, state, of_logs)
+    remembered = {name: known for name, known in state.logs.items() if name.rpartition("-")[0] not in deleted}
     for name, live in told.items():
         if (known := known_log(live, state.logs.get(name))) is not None and name in logs:
             remembered[name] = _with_due(known, logs[name])
-    state = replace(state, looked_at_ms=now_ms, logs=remembered)
+    state = looked_at(store, replace(state, logs=remembered), now_ms)
     raising = replace(found, topics=tuple(one for one in found.topics if one.topic in wanted))
+    state = rely_on_others(memory, state, raising.topics, others, now_ms)
     refused = dict(found.unheld)
     try:
         strict = store.live.hold == STRICT
         state, why = raise_settings(
-            store.asked, memory, state, raising, strict=strict, first_margin_ms=early_ms
+            store.asked, memory, state, raising, still_alone, strict=strict, first_margin_ms=early_ms
         )
         refused |= why
     except GateRefusedError as error:
         said = str(error).partition(" No setting was changed.")[0].removesuffix(".")
         refused |= dict.fromkeys((one.topic for one in raising.topics), said)
-    done = tuple(held for held in state.settings if held.topic not in wanted)
-    replaced = {one.log.rpartition("-")[0] for one in drift if one.kind is DriftKind.TOPIC_REPLACED}
-    back = put_back(store.asked, memory, state, done, replaced)
-    stays = tuple(replace(held, is_left=False) for held in state.settings if held.topic in wanted)
+    look = Look(now_ms, judged.logs, of_logs, deleted, others)
+    decisions = decide(state, wanted, look, margin_ms)
+    done = tuple(held for held in state.settings if not decisions[held.topic].stays)
+    back = put_back(store.asked, memory, state, done, of_logs.topic_ids, now_ms, still_alone)
+    stays = tuple(replace(held, is_left=False) for held in state.settings if decisions[held.topic].stays)
     state = replace(state, settings=(*stays, *back.kept))
     save_state(memory, state)
     too_early = (
@@ -98,14 +148,40 @@ def hold_due(store: LiveKafkaStore, proven: Collection[SegmentId], margin_ms: in
         due=tuple(_due(logs, state, (now_ms, margin_ms), unheld, ends)),
         notices=(*notices, *_notices(logs), *back.notices),
         ends_at_ms=min(ends.values(), default=None),
+        alarms=tuple(_alarms(decisions, judged.logs, back)),
     )
+
+
+def _deleted(store: LiveKafkaStore, state: HoldState, found: FoundLogs) -> frozenset[str]:
+    """Return topics of remembered logs that the cluster hasn't any more, by its word."""
+    unknown = {
+        name.rpartition("-")[0] for name in state.logs if name not in found.here
+    } - found.topic_ids.keys()
+    said = read_settings(store.asked, sorted(unknown)) if unknown else {}
+    return frozenset(topic for topic, answer in said.items() if is_deleted(answer))
+
+
+def _alarms(decisions: Mapping[str, Decision], logs: DueLogs, back: PutBack) -> Iterator[str]:
+    yield from (one.alarm for one in decisions.values() if one.alarm)
+    for topic, why in back.unsettled.items():
+        yield f"topic {topic} isn't needed to be held any more, and can't be put back as it was: {why}"
+    yield from back.ended
+    held = {topic for topic, one in decisions.items() if one.stays}
+    for name in sorted(logs.gone):
+        if name.rpartition("-")[0] not in held:
+            yield f"what of log {name} goes soon isn't known, as files of it went at each look: look again"
 
 
 def described(state: HoldState | None) -> HoldStatus:
     """Return what is remembered of a node that is left to its broker."""
-    topics = dict.fromkeys(one.topic for one in state.settings if not one.is_left) if state else {}
+    settings = () if state is None else state.settings
+    topics = dict.fromkeys(one.topic for one in settings if not one.is_left)
+    left = dict.fromkeys(one.topic for one in settings if one.topic not in topics)
     text = f"held until what no lake has of them is archived: {named_in_short(list(topics))}"
-    return HoldStatus(held=False, left_to_broker=True, described=text if topics else NOT_HELD)
+    said = text if topics else NOT_HELD
+    if left:
+        said += f"; raised still, and not needed to be: {named_in_short(list(left))}"
+    return HoldStatus(held=False, left_to_broker=True, described=said)
 
 
 def _with_due(known: KnownLog, log: DueLog) -> KnownLog:
@@ -129,10 +205,12 @@ def _due(
     for held in state.settings:
         counts[held.topic] = max(counts.get(held.topic, 0), held.counts_from_ms)
     for name, log in logs.items():
-        if not (going := log.going(*within)):
-            continue
-        at_ms = min(log.at_ms[one.base_offset] or 0 for one in going)
         why = unheld.get(log.topic, "")
+        # How fast it grows isn't known: it may go at once.
+        going = log.unproven if why and log.unknown_size else log.going(*within)
+        if not going:
+            continue
+        at_ms = min(log.at_ms[one.base_offset] or within[0] for one in going)
         if why:
             at_ms = max(at_ms, ends.get(log.topic, 0))
         elif counts.get(log.topic, 0) > at_ms:
@@ -150,5 +228,5 @@ def _notices(logs: Mapping[str, DueLog]) -> Iterator[str]:
     if unknown:
         yield (
             f"when retention.bytes takes what no lake has of {named_in_short(unknown)} isn't known, as how "
-            "fast they grow isn't: the next look knows"
+            "fast they grow isn't, so that they are held: the next look knows"
         )

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from storage_engine.kafka.live.expiry import expiry, growth, kept_span_ms, written
+from storage_engine.kafka.live.expiry import expiry, growth, kept_span_ms, least_growth, written
 from storage_engine.kafka.live.hold_state import HoldState, KnownLog, Written
 from storage_engine.kafka.live.overlay import with_first_settings
 from storage_engine.kafka.plan import SeenLog, log_facts
@@ -14,7 +13,7 @@ from storage_engine.kafka.rules import RetentionSettings
 from storage_engine.kafka.store import SeenNode
 from storage_engine.kafka.topic_settings import read_topic_settings
 from storage_engine.model.hold import Drift, DriftKind
-from storage_engine.model.store import Segment, SegmentId, SegmentState
+from storage_engine.model.store import FileFacts, Segment, SegmentId, SegmentState
 from storage_engine.wording import bytes_text
 
 Ranges = tuple[tuple[int, int], ...]
@@ -30,6 +29,7 @@ class DueLog:
     :param span_ms: for how long the rules keep a record; None: for ever, or it isn't known.
     :param unknown_size: retention.bytes takes some of them, and nobody knows when.
     :param written: how far it is written, for how fast it grows at the next look.
+    :param unknown: why its settings aren't known, so that all of it counts as going now; "": they are.
     """
 
     topic: str
@@ -38,6 +38,7 @@ class DueLog:
     span_ms: float | None
     unknown_size: bool
     written: Written | None
+    unknown: str = ""
 
     def going(self, now_ms: int, margin_ms: float, times: float = 1) -> tuple[Segment, ...]:
         """Return what of it goes within a margin, of which half of what it is kept for is enough.
@@ -54,47 +55,88 @@ class DueLog:
         return joined((one.base_offset, one.end_offset) for one in self.unproven)
 
 
+@dataclass(frozen=True, slots=True)
+class DueLogs:
+    """What one look finds of a node's logs.
+
+    :param of: what of each isn't proven, by its name; none of logs that stay out of the lake for good.
+    :param gone: logs that lost a file while they were looked at: nothing of them is known.
+    """
+
+    of: Mapping[str, DueLog]
+    gone: frozenset[str]
+
+
 def due_logs(
-    seen: SeenNode, state: HoldState, proven: Collection[SegmentId], now_ms: int
-) -> Mapping[str, DueLog]:
-    """Return what of each log isn't proven, by its name; logs whose settings aren't known are left out.
+    seen: SeenNode,
+    state: HoldState,
+    others: Sequence[HoldState],
+    proven: Mapping[SegmentId, FileFacts],
+    now_ms: int,
+) -> DueLogs:
+    """Return what of each log isn't proven, and when it goes by the settings of before topics were held.
 
-    When it goes is told by the settings that topics had before they were held.
-
+    :param others: what other stores of the journal remember.
+    :param proven: with the files that are proven: another topic of a name has other ones.
     :raises OSError: a file can't be read.
     """
-    settings = read_topic_settings(with_first_settings(seen.node, state))
+    settings = read_topic_settings(with_first_settings(seen.node, (state, *others)))
+    changed = {held.topic for one in (state, *others) for held in one.settings}
     found: dict[str, DueLog] = {}
+    gone: set[str] = set()
     for name, one in seen.known.items():
-        kept = settings.of(one.log.name.topic)
-        if isinstance(kept, str) or kept.compact or kept.remote:
+        topic = one.log.name.topic
+        kept = settings.of(topic)
+        if topic in changed and topic not in settings.live:
+            # The node's own metadata have what a hold has set.
+            kept = "the cluster doesn't tell them, and a hold has changed them"
+        if not isinstance(kept, str) and (kept.compact or kept.remote):
             continue
-        # Of a log that its running broker deletes from just now, the next look knows what is left.
-        with suppress(FileNotFoundError):
+        try:
             found[name] = _due_log(one, kept, proven, state.logs.get(name), now_ms)
-    return found
+        except FileNotFoundError:
+            gone.add(name)
+    return DueLogs(found, frozenset(gone))
+
+
+def _is_proven(segment: Segment, proven: Mapping[SegmentId, FileFacts]) -> bool:
+    """Return whether a lake has a segment, by the very file that is here."""
+    found, here = proven.get(segment.id), segment.facts
+    return found is not None and (found.device, found.inode, found.size_bytes) == (
+        here.device,
+        here.inode,
+        here.size_bytes,
+    )
 
 
 def _due_log(
     one: SeenLog,
-    settings: RetentionSettings,
-    proven: Collection[SegmentId],
+    settings: RetentionSettings | str,
+    proven: Mapping[SegmentId, FileFacts],
     known: KnownLog | None,
     now_ms: int,
 ) -> DueLog:
     # Above the high watermark, too, as that rises.
     whole = replace(one, directory=replace(one.directory, high_watermarks={one.seen.name: one.end.offset}))
-    facts = log_facts(whole, settings, now_ms, until_kept=False)
-    bytes_per_ms = growth(facts.segments, known, now_ms)
-    at_ms = expiry(facts, settings, now_ms, bytes_per_ms)
     unproven = tuple(
         segment
         for segment in one.seen.segments
-        if segment.id not in proven and segment.facts.size_bytes and segment.end_offset > one.start_offset
+        if segment.facts.size_bytes
+        and segment.end_offset > one.start_offset
+        and not _is_proven(segment, proven)
     )
-    unknown = settings.delete and settings.kept_bytes >= 0 and bytes_per_ms is None
+    topic = one.log.name.topic
+    if isinstance(settings, str):
+        segments = log_facts(whole, RetentionSettings(retention_ms=-1), now_ms).segments
+        at_once = {segment.base_offset: now_ms for segment in unproven}
+        return DueLog(topic, unproven, at_once, None, False, written(segments, known, now_ms), settings)
+    facts = log_facts(whole, settings, now_ms, until_kept=False)
+    measured = growth(facts.segments, known, now_ms)
+    bytes_per_ms = least_growth(facts.segments, known, now_ms) if measured is None else measured
+    at_ms = expiry(facts, settings, now_ms, bytes_per_ms)
+    unknown = settings.delete and settings.kept_bytes >= 0 and measured is None
     return DueLog(
-        one.log.name.topic,
+        topic,
         unproven,
         at_ms,
         kept_span_ms(settings, bytes_per_ms),
@@ -103,15 +145,19 @@ def _due_log(
     )
 
 
-def active_and_expired(seen: SeenNode, state: HoldState, now_ms: int) -> Iterator[str]:
+def active_and_expired(
+    seen: SeenNode, state: HoldState, others: Sequence[HoldState], kept: Collection[str], now_ms: int
+) -> Iterator[str]:
     """Say which active segments a broker closes and deletes at once when nothing is held any more.
 
     No lake can have them before.
 
+    :param others: what other stores of the journal remember.
+    :param kept: topics that stay held all the same.
     :raises OSError: a file can't be read.
     """
-    for name, log in due_logs(seen, state, (), now_ms).items():
-        last = log.unproven[-1:]
+    for name, log in due_logs(seen, state, others, {}, now_ms).of.items():
+        last = () if log.unknown or log.topic in kept else log.unproven[-1:]
         if last and last[0].state is SegmentState.ACTIVE and log.at_ms.get(last[0].base_offset) == now_ms:
             yield (
                 f"log {name}: records of offsets [{last[0].base_offset}, {last[0].end_offset}), "
@@ -142,13 +188,17 @@ def gone_unproven(drift: Sequence[Drift], state: HoldState) -> Iterator[Drift]:
         if one.kind is not DriftKind.SEGMENT_GONE:
             yield one
             continue
-        for first, end in state.logs[one.log].unproven:
+        known = state.logs[one.log]
+        # What was written since the last look and went before this one, nobody has seen.
+        unseen = (known.high_watermark, max(one.end_offset, known.high_watermark))
+        for first, end in joined(iter((*known.unproven, unseen))):
             lost = max(first, one.start_offset), min(end, one.end_offset)
             if lost[0] < lost[1]:
                 yield replace(
                     one,
                     detail=f"log {one.log}: records of offsets [{lost[0]}, {lost[1]}) went by the broker's "
-                    "own rules, or by somebody's word, and no lake proved them at the last look.",
+                    "own rules, or by somebody's word, and no lake proved them when they were last looked "
+                    "at.",
                     start_offset=lost[0],
                     end_offset=lost[1],
                 )

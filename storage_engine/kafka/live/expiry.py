@@ -81,6 +81,17 @@ def growth(segments: Sequence[SegmentFacts], known: KnownLog | None, now_ms: int
     return grown / (now_ms - since.at_ms)
 
 
+def least_growth(segments: Sequence[SegmentFacts], known: KnownLog | None, now_ms: int) -> float | None:
+    """Return how fast a log has grown at least, whose segment of then is gone: by all that is there since.
+
+    :return: bytes a millisecond; None: not known.
+    """
+    since = None if known is None else known.written
+    if since is None or now_ms <= since.at_ms:
+        return None
+    return sum(one.size_bytes for one in segments) / (now_ms - since.at_ms)
+
+
 def written(segments: Sequence[SegmentFacts], known: KnownLog | None, now_ms: int) -> Written | None:
     """Return from where on growth is measured at the next look: not from a moment ago, which tells little."""
     since = None if known is None else known.written

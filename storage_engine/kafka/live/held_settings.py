@@ -2,27 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from storage_engine.exceptions import BrokerRefusedError, GateRefusedError
 from storage_engine.kafka.live.client import Cluster
 from storage_engine.kafka.live.hold_state import HeldSetting, HoldState, TopicSetting, save_state
-from storage_engine.kafka.live.needed_retention import raised
+from storage_engine.kafka.live.needed_retention import TopicAge, raised
 from storage_engine.kafka.live.shared_holds import (
     needed_by_others,
+    relied_on,
     set_by_another,
     states_of_others,
     with_first_value,
 )
 from storage_engine.kafka.live.topic_ages import Observed
-from storage_engine.kafka.live.topic_configs import change_settings, read_settings
+from storage_engine.kafka.live.topic_configs import change_settings, is_deleted, read_settings
 from storage_engine.model.hold import HoldMemory
-from storage_engine.wording import duration_text
+from storage_engine.wording import duration_text, time_text
+
+StillAlone = Callable[[], None]
 
 _SHORTEST_INTERVALS: Final = 4
 """A hold that disks bear for less than so many of the brokers' rounds is none."""
+
+
+def rely_on_others(
+    memory: HoldMemory, state: HoldState, topics: Sequence[TopicAge], others: Sequence[HoldState], now_ms: int
+) -> HoldState:
+    """Remember that topics are needed as they are set, also where another store has set them."""
+    found = {(one.topic, one.key): one for topic in topics for one in relied_on(topic, state, others, now_ms)}
+    needed = {topic.topic for topic in topics}
+    known = {(one.topic, one.key): one for one in state.settings} | found
+    settings = tuple(
+        replace(one, is_left=False, since_ms=now_ms) if one.is_left and one.topic in needed else one
+        for one in known.values()
+    )
+    if settings != state.settings:
+        state = replace(state, settings=settings)
+        save_state(memory, state)
+    return state
 
 
 def raise_settings(
@@ -30,16 +50,19 @@ def raise_settings(
     memory: HoldMemory,
     state: HoldState,
     found: Observed,
+    still_alone: StillAlone,
     *,
     strict: bool,
     first_margin_ms: int | None = None,
 ) -> tuple[HoldState, Mapping[str, str]]:
     """Raise what has to be, once it is remembered.
 
+    :param still_alone: of :meth:`storage_engine.model.hold.HoldMemory.alone`, by which this is done.
     :param first_margin_ms: a setting that isn't ours yet is raised where it keeps records for less; None: as
         ours are, for less than half of the hold.
     :return: the state, in which what the cluster now says is set; and why topics couldn't be changed.
     :raises GateRefusedError: the disks can't bear it; nothing was changed.
+    :raises StoreBusyError: another store changes settings of the cluster.
     :raises BrokerError: the cluster can't be asked, or may have taken a part of the changes.
     """
     changes = [
@@ -66,12 +89,12 @@ def raise_settings(
     others = states_of_others(memory)
     before = {(one.topic, one.key) for one in changes}
     kept = tuple(one for one in state.settings if (one.topic, one.key) not in before)
-    changes = [replace(with_first_value(others, one), is_left=False) for one in changes]
-    state = replace(state, settings=(*kept, *changes))
+    state = replace(state, settings=(*kept, *(with_first_value(others, one) for one in changes)))
     save_state(memory, state)
     wanted: dict[str, dict[str, int | None]] = {}
     for change in changes:
         wanted.setdefault(change.topic, {})[change.key] = change.ours[-1]
+    still_alone()
     refused = change_settings(cluster, wanted)
     said = read_settings(cluster, list(wanted))
     return (
@@ -93,15 +116,16 @@ def _as_said(held: HeldSetting, said: Mapping[str, TopicSetting] | BrokerRefused
 class PutBack:
     """What became of settings that were to be as they had been.
 
-    :param kept: those that are still ours, as another store of the journal needs them, or the cluster
-        refuses.
-    :param refused: why the cluster didn't take them, by topic.
-    :param notices: of what somebody else has set, or what isn't known.
+    :param kept: those that aren't, and whose first values have to be remembered.
+    :param unsettled: why nobody else can put topics back, by topic; of each some are in ``kept``.
+    :param notices: of what somebody else has set, or still needs.
+    :param ended: of stores that aren't waited for, as nobody has renewed their holds.
     """
 
     kept: tuple[HeldSetting, ...]
-    refused: Mapping[str, BrokerRefusedError]
+    unsettled: Mapping[str, str]
     notices: tuple[str, ...]
+    ended: tuple[str, ...] = ()
 
 
 def put_back(
@@ -109,14 +133,18 @@ def put_back(
     memory: HoldMemory,
     state: HoldState,
     wanted: Sequence[HeldSetting],
-    replaced: Collection[str],
+    topic_ids: Mapping[str, str],
+    now_ms: int,
+    still_alone: StillAlone,
 ) -> PutBack:
     """Put settings back as they were, once it is remembered that we need them no more.
 
     What somebody else has set stays as they set it. What another store of the journal still needs stays, too:
-    that one puts it back.
+    that one puts it back. A first value is forgotten where it is back, or its topic is gone.
 
-    :param replaced: topics that are other ones by now.
+    :param topic_ids: of topics as they are now, as far as the cluster tells.
+    :param still_alone: of :meth:`storage_engine.model.hold.HoldMemory.alone`, by which this is done.
+    :raises StoreBusyError: another store changes settings of the cluster.
     :raises BrokerError: the cluster can't be asked, or may have taken a part of it.
     """
     if not wanted:
@@ -129,13 +157,20 @@ def put_back(
     others = states_of_others(memory)
     said = read_settings(cluster, sorted({one.topic for one in wanted}))
     notices: list[str] = []
+    not_waited_for: list[str] = []
+    unsettled: dict[str, str] = {}
     back: dict[str, dict[str, int | None]] = {}
     kept: list[HeldSetting] = []
     for held in wanted:
         answer = said.get(held.topic)
-        if held.topic in replaced or answer is None or isinstance(answer, BrokerRefusedError):
-            why = "it is another topic by now" if held.topic in replaced else "the cluster doesn't tell of it"
+        if is_deleted(answer) or topic_ids.get(held.topic, held.topic_id) != held.topic_id:
+            why = "the topic was deleted" if is_deleted(answer) else "it is another topic by now"
             notices.append(f"topic {held.topic}: {held.key} was not put back: {why}")
+            continue
+        if answer is None or isinstance(answer, BrokerRefusedError):
+            told = "nothing" if answer is None else answer.remark
+            unsettled[held.topic] = f"asked for its settings, the cluster answers: {told}"
+            kept.append(held)
             continue
         found = answer[held.key]
         if found == held.original:
@@ -145,15 +180,31 @@ def put_back(
                 f"topic {held.topic}: {held.key} is {found.value}: somebody set it, so it wasn't put back to "
                 f"{held.original.value}"
             )
-        elif needed_by_others(others, held):
+            continue
+        needing, ended = needed_by_others(others, held, now_ms)
+        if needing:
             notices.append(
                 f"topic {held.topic}: {held.key} stays {found.value}: another store of this journal has a "
                 "replica of it, still needs that, and puts it back"
             )
-            kept.append(replace(held, is_left=True))
-        else:
-            to = held.original.value if held.original.is_own else None
-            back.setdefault(held.topic, {})[held.key] = to
-    refused = change_settings(cluster, back) if back else {}
-    kept += [replace(one, is_left=True) for one in wanted if one.topic in refused]
-    return PutBack(tuple(kept), refused, tuple(notices))
+            kept.append(held)
+            if not any(one.has_set(found) for one in needing):
+                unsettled[held.topic] = f"the other store that needs it hasn't seen {held.key} as it is yet"
+            continue
+        not_waited_for += (
+            f"topic {held.topic}: {held.key} was needed by another store of this journal, which was last "
+            f"looked at at {time_text(one.looked_at_ms)}. Its hold has ended by itself, so it isn't waited "
+            "for. Hold that store again, or unmanage it"
+            for one in ended
+        )
+        back.setdefault(held.topic, {})[held.key] = held.original.value if held.original.is_own else None
+    if back:
+        still_alone()
+        refused = change_settings(cluster, back)
+        unsettled |= {
+            topic: f"the cluster doesn't let us set it: {one.remark}" for topic, one in refused.items()
+        }
+        kept += [one for one in wanted if one.key in back.get(one.topic, {}) and one.topic in refused]
+    return PutBack(
+        tuple(replace(one, is_left=True) for one in kept), unsettled, tuple(notices), tuple(not_waited_for)
+    )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from storage_engine.exceptions import BadInputError, BrokerRefusedError, GateRefusedError
 from storage_engine.kafka.live.drift import all_drift, as_found, known_log
 from storage_engine.kafka.live.due_logs import active_and_expired
-from storage_engine.kafka.live.held_settings import put_back, raise_settings
+from storage_engine.kafka.live.held_settings import StillAlone, put_back, raise_settings, rely_on_others
 from storage_engine.kafka.live.hold_state import (
     HELD_SETTINGS,
     HoldState,
@@ -26,9 +26,10 @@ from storage_engine.kafka.live.hold_state import (
 )
 from storage_engine.kafka.live.needed_retention import TopicAge, ends_at_ms, protects
 from storage_engine.kafka.live.shared_holds import states_of_others
-from storage_engine.kafka.live.topic_ages import Observed, observe
+from storage_engine.kafka.live.topic_ages import HOUR_MS, Observed, observe
+from storage_engine.kafka.store import SeenNode
 from storage_engine.model.diagnosis import named_in_short
-from storage_engine.model.hold import Drift, DriftKind, HoldMemory, HoldStatus
+from storage_engine.model.hold import Drift, HoldMemory, HoldStatus
 from storage_engine.model.store_settings import STRICT
 from storage_engine.wording import count_text, time_text
 
@@ -47,19 +48,30 @@ def renew(store: LiveKafkaStore, now_ms: int) -> HoldStatus:
     """See :meth:`storage_engine.model.broker_store.BrokerStore.renew_hold`.
 
     :raises GateRefusedError: it can't be held; nothing was changed.
+    :raises StoreBusyError: another store changes settings of the cluster.
     :raises BrokerError: the cluster can't be asked, or may have taken a part of the changes.
     """
     memory = memory_of(store)
     state = load_state(memory) or HoldState()
-    found = observe(store, now_ms, remembered=state.logs)
+    seen = store.look(now_ms)
+    with memory.alone(cluster_of(seen)) as still_alone:
+        found = observe(store, now_ms, remembered=state.logs, seen=seen)
+        return _renew(store, memory, state, found, still_alone)
+
+
+def _renew(
+    store: LiveKafkaStore, memory: HoldMemory, state: HoldState, found: Observed, still_alone: StillAlone
+) -> HoldStatus:
+    others = states_of_others(memory)
     drift = drift_of(state, found, memory)
     # First: what goes by what is remembered from here on doesn't find it any more.
     memory.record_drift(drift)
-    state = as_found(state, found.of_logs, found.settings, states_of_others(memory))
-    state = replace(state, looked_at_ms=now_ms, logs=_known_logs(state, found))
+    state = as_found(state, found.of_logs, found.settings, others)
+    state = looked_at(store, replace(state, logs=_known_logs(state, found)), found.at_ms)
+    state = rely_on_others(memory, state, found.topics, others, found.at_ms)
     try:
         strict = store.live.hold == STRICT
-        state, refused = raise_settings(store.asked, memory, state, found, strict=strict)
+        state, refused = raise_settings(store.asked, memory, state, found, still_alone, strict=strict)
     except GateRefusedError as error:
         raise GateRefusedError(f"{store.root}: {error}") from error
     if refused:
@@ -85,6 +97,17 @@ def memory_of(store: LiveKafkaStore) -> HoldMemory:
     if store.live.hold_hours < 1:
         raise BadInputError(f"hold_hours: expected at least 1, found {store.live.hold_hours}")
     return store.memory
+
+
+def cluster_of(seen: SeenNode) -> str:
+    """Return by what name the stores of a cluster know it."""
+    return "" if seen.node.live is None else seen.node.live.cluster_id
+
+
+def looked_at(store: LiveKafkaStore, state: HoldState, now_ms: int) -> HoldState:
+    """Return a state with when it was looked at, and for how long what it raises holds from then on."""
+    holds_for_ms = 0 if store.live.hold == STRICT else store.live.hold_hours * HOUR_MS
+    return replace(state, looked_at_ms=now_ms, holds_for_ms=holds_for_ms)
 
 
 def _known_logs(state: HoldState, found: Observed) -> Mapping[str, KnownLog]:
@@ -167,28 +190,29 @@ def end_hold(store: LiveKafkaStore, now_ms: int) -> HoldStatus:
 
     What somebody else has set meanwhile stays as they set it.
 
+    :raises StoreBusyError: another store changes settings of the cluster.
     :raises BrokerError: the cluster can't be asked, or doesn't take a setting; what it took is put back.
     """
-    state = load_state(store.memory)
-    if store.memory is None or state is None:
+    memory, state = store.memory, load_state(store.memory)
+    if memory is None or state is None:
         return HoldStatus(held=False, notices=("the store wasn't held",))
     seen = store.look(now_ms)
-    found = observe(store, now_ms, remembered=state.logs, seen=seen)
-    drift = drift_of(state, found, store.memory)
-    store.memory.record_drift(drift)
-    expired = tuple(active_and_expired(seen, state, now_ms))
-    replaced = {one.log.rpartition("-")[0] for one in drift if one.kind is DriftKind.TOPIC_REPLACED}
-    done = put_back(store.asked, store.memory, state, state.settings, replaced)
-    if done.refused:
-        left = tuple(one for one in done.kept if one.topic in done.refused)
-        save_state(store.memory, replace(state, settings=left))
-        topic, error = next(iter(done.refused.items()))
+    with memory.alone(cluster_of(seen)) as still_alone:
+        found = observe(store, now_ms, remembered=state.logs, seen=seen)
+        drift = drift_of(state, found, memory)
+        memory.record_drift(drift)
+        ids = found.of_logs.topic_ids
+        done = put_back(store.asked, memory, state, state.settings, ids, now_ms, still_alone)
+        left = tuple(one for one in done.kept if one.topic in done.unsettled)
+        save_state(memory, replace(state, settings=left) if left else None)
+    if left:
+        topic, why = next(iter(done.unsettled.items()))
         raise BrokerRefusedError(
-            f"topic {topic}: expected the cluster to take back what the hold has set, found: {error.remark}. "
-            f"Settings of {named_in_short(sorted(done.refused))} are still ours; the others are as they "
-            "were. Grant AlterConfigs on them, and unmanage the store again.",
-            code=error.code,
-            remark=error.remark,
+            f"topic {topic}: expected it as it was before the hold, found that it can't be put back: {why}. "
+            f"Settings of {named_in_short(sorted(done.unsettled))} are still ours; the others are as they "
+            "were. Grant DescribeConfigs and AlterConfigs on them, and unmanage the store again.",
+            remark=why,
         )
-    save_state(store.memory, None)
-    return HoldStatus(held=False, disturbances=drift, notices=(*done.notices, *expired))
+    kept = {one.topic for one in done.kept}
+    expired = tuple(active_and_expired(seen, state, states_of_others(memory), kept, now_ms))
+    return HoldStatus(held=False, disturbances=drift, notices=(*done.notices, *done.ended, *expired))

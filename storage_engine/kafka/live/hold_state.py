@@ -41,6 +41,7 @@ class HeldSetting:
     :param is_set: the cluster said so. Otherwise it may still be as it was.
     :param counts_from_ms: from when on it holds for sure: brokers apply a change later than they show it.
     :param is_left: we need it no more; it is put back once no other store of the journal needs it either.
+    :param since_ms: from when on we need it; 0: not known.
     """
 
     topic: str
@@ -51,6 +52,7 @@ class HeldSetting:
     is_set: bool
     counts_from_ms: int
     is_left: bool = False
+    since_ms: int = 0
 
     def has_set(self, found: TopicSetting) -> bool:
         """Return whether a value is one that we have set, or are about to."""
@@ -81,6 +83,7 @@ class KnownLog:
     :param let_go: up to where we have released it, or are about to; -1: not at all.
     :param unproven: ranges of offsets that no lake proved, where its broker deletes by its own rules.
     :param written: how far it was written, for how fast it grows; None: not known.
+    :param is_away: this node has it no more, and drift says so already; what of it is unproven isn't known.
     """
 
     topic_id: str
@@ -92,6 +95,7 @@ class KnownLog:
     let_go: int = -1
     unproven: tuple[tuple[int, int], ...] = ()
     written: Written | None = None
+    is_away: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +103,17 @@ class HoldState:
     """Everything that has to be known again after a kill.
 
     :param logs: by name, those that are held.
+    :param holds_for_ms: for how long what is raised keeps records from then on; 0: for ever, or not known.
     """
 
     looked_at_ms: int = 0
     settings: tuple[HeldSetting, ...] = ()
     logs: Mapping[str, KnownLog] = field(default_factory=dict)
+    holds_for_ms: int = 0
+
+    def has_ended(self, now_ms: int) -> bool:
+        """Return whether the hold has ended by itself, as nobody has renewed it."""
+        return bool(self.holds_for_ms) and self.looked_at_ms + self.holds_for_ms < now_ms
 
     def has_settings(self, topic: str) -> bool:
         """Return whether we did anything to a topic's settings."""

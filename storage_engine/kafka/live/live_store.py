@@ -4,7 +4,7 @@ rest. Held and deleted from where its settings say that we delete.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -18,13 +18,14 @@ from storage_engine.kafka.live.client import Cluster
 from storage_engine.kafka.live.hold_state import load_state
 from storage_engine.kafka.live.observe import observe
 from storage_engine.kafka.live.overlay import from_their_starts, with_first_settings, with_live
+from storage_engine.kafka.live.shared_holds import all_states
 from storage_engine.kafka.plan import as_asked
 from storage_engine.kafka.store import KafkaStore, SeenNode, open_store
 from storage_engine.model.broker_store import Remove, StoreSettings
 from storage_engine.model.hold import HoldMemory, HoldStatus
 from storage_engine.model.live import LiveBroker, RunningBroker
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest
-from storage_engine.model.store import Segment, SegmentId, StoreSnapshot
+from storage_engine.model.store import FileFacts, Segment, SegmentId, StoreSnapshot
 from storage_engine.model.store_settings import WE_DELETE
 from storage_engine.wording import count_text
 
@@ -78,7 +79,7 @@ class LiveKafkaStore(KafkaStore):
     def renew_hold(self, now_ms: int) -> HoldStatus:
         return hold.renew(self, now_ms) if self._is_ours else due_hold.described(load_state(self.memory))
 
-    def hold_due(self, proven: Collection[SegmentId], margin_ms: int, now_ms: int) -> HoldStatus:
+    def hold_due(self, proven: Mapping[SegmentId, FileFacts], margin_ms: int, now_ms: int) -> HoldStatus:
         return due_hold.hold_due(self, proven, margin_ms, now_ms)
 
     def hold_status(self, now_ms: int) -> HoldStatus:
@@ -137,7 +138,7 @@ class LiveKafkaStore(KafkaStore):
         node = read_live_node(files, self.asked, now_ms)
         if not self._is_ours:
             return node
-        return from_their_starts(with_first_settings(node, load_state(self.memory)))
+        return from_their_starts(with_first_settings(node, all_states(self.memory)))
 
 
 _LEFT_TO_ITS_BROKER = "its broker deletes by its own rules, so nothing is deleted by us"

@@ -99,7 +99,14 @@ def raised(
             counts_from_ms = max(counts_from_ms, known.counts_from_ms)
         if known is None:
             yield HeldSetting(
-                topic.topic, topic.topic_id, key, found, (to,), is_set=False, counts_from_ms=counts_from_ms
+                topic.topic,
+                topic.topic_id,
+                key,
+                found,
+                (to,),
+                is_set=False,
+                counts_from_ms=counts_from_ms,
+                since_ms=now_ms,
             )
         else:
             # Until the cluster says that it took the new one, it may have the one before.

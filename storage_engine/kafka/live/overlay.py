@@ -4,7 +4,7 @@ but for the small file with a log's topic id.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from storage_engine.exceptions import NotOnBrokerError, StorageEngineError
@@ -38,17 +38,20 @@ def with_live(node: Node, facts: LiveFacts, address: str) -> Node:
     return replace(node, directories=directories, live=replace(facts, partitions=same))
 
 
-def with_first_settings(node: Node, state: HoldState | None) -> Node:
-    """Return a node whose topics have the settings that they had before we held them: by these it is decided
-    what has expired.
+def with_first_settings(node: Node, states: Sequence[HoldState]) -> Node:
+    """Return a node whose topics have the settings that they had before they were held: by these it is
+    decided what has expired.
+
+    :param states: of all stores of the journal, as any of them may have set a topic's.
     """
-    if state is None or node.live is None:
+    if not states or node.live is None:
         return node
     partitions = dict(node.live.partitions)
     topics = {log.name.log: log.name.topic for _, log in node.logs}
     for name, known in partitions.items():
         first = {
             held.key: str(held.original.value)
+            for state in states
             for held in state.settings
             if held.topic == topics.get(name) and held.topic_id == str(known.topic_id)
             if known.topic_settings is not None

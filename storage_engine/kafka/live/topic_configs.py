@@ -13,6 +13,15 @@ CHECK_INTERVAL = "log.retention.check.interval.ms"
 _DEFAULT_INTERVAL_MS = 300_000
 
 
+_NO_SUCH_TOPIC = 3
+"""UNKNOWN_TOPIC_OR_PARTITION of Kafka's protocol (Errors); who may not know has another code."""
+
+
+def is_deleted(answer: object) -> bool:
+    """Return whether a cluster says that it has no such topic."""
+    return isinstance(answer, BrokerRefusedError) and answer.code == _NO_SUCH_TOPIC
+
+
 def read_settings(
     cluster: Cluster, topics: Sequence[str]
 ) -> Mapping[str, Mapping[str, TopicSetting] | BrokerRefusedError]:

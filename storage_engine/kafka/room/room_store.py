@@ -15,8 +15,8 @@ from storage_engine.exceptions import NotOnBrokerError, StoreBusyError
 from storage_engine.kafka.file_names import METADATA_TOPIC
 from storage_engine.kafka.layout import LogDirectory, Node
 from storage_engine.kafka.live.client import Cluster
-from storage_engine.kafka.live.hold_state import load_state
 from storage_engine.kafka.live.overlay import with_first_settings
+from storage_engine.kafka.live.shared_holds import all_states
 from storage_engine.kafka.plan import plan_notices
 from storage_engine.kafka.room import room_release
 from storage_engine.kafka.room.leaders_word import LeadersWord, ask_leaders
@@ -82,7 +82,7 @@ class RoomStore(KafkaStore):
             return node
         names = [log.name for _, log in node.logs if log.name.topic != METADATA_TOPIC]
         self.word = ask_leaders(cluster, names, now_ms)
-        return with_first_settings(with_word(node, self.word, cluster.address), load_state(self.memory))
+        return with_first_settings(with_word(node, self.word, cluster.address), all_states(self.memory))
 
     def snapshot(self, now_ms: int) -> StoreSnapshot:
         """A last stop that wasn't clean keeps only what isn't certain, which the plan says."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import GateRefusedError, StoreBusyError
-from storage_engine.journal.drift import done_since_renewal
+from storage_engine.journal.drift import done_since_renewal, drift_since_renewal
 from storage_engine.journal.journal import Phase, Run, Step
 from storage_engine.model.hold import HoldStatus
 from storage_engine.model.jsonable import from_jsonable
@@ -143,6 +143,11 @@ def _renew(
             return replace(status, disturbances=(*done, *status.disturbances)), True
     except StoreBusyError as error:
         status = context.broker.hold_status(now_ms)
+        if status.left_to_broker:
+            # Nothing was judged, so that nothing says that it is well.
+            said = (f"what goes soon wasn't looked for: {error}",)
+            told = drift_since_renewal(context.journal, context.record)
+            return replace(status, disturbances=told, alarms=said), False
         return replace(status, notices=(*status.notices, f"the hold was only looked at: {error}")), False
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from storage_engine.exceptions import StorageEngineError
-from storage_engine.model.hold import Drift, DueRange, HoldStatus
+from storage_engine.journal.drift import drift_since_renewal
+from storage_engine.model.hold import Drift, HoldStatus
 from storage_engine.model.policy import ArchiveMode
-from storage_engine.model.store import SegmentId
+from storage_engine.model.store import FileFacts, SegmentId
 from storage_engine.model.validation import Where
 from storage_engine.retention.broker_answers import ask
 from storage_engine.retention.drift import GONE, gone_ranges
@@ -35,18 +36,24 @@ def hold_what_is_due(context: Context, measured: MeasuredLag | None, now_ms: int
     margin_ms = context.store.policy.archive_margin_hours * HOUR_MS
     doing = "hold what goes soon"
     status = ask(context.store.broker, doing, lambda: context.broker.hold_due(proven, margin_ms, now_ms))
-    unarchived = _unarchived(context, status.disturbances)
+    # With what a look found that ended before it could tell.
+    found = (*drift_since_renewal(context.journal, context.record), *status.disturbances)
+    unarchived = _unarchived(context, tuple(dict.fromkeys(found)))
     return replace(status, disturbances=unarchived, notices=(*status.notices, *unknown))
 
 
-def _proven(context: Context, measured: MeasuredLag | None) -> tuple[frozenset[SegmentId], tuple[str, ...]]:
-    """Return which segments lakes prove; where that can't be told, none."""
+def _proven(
+    context: Context, measured: MeasuredLag | None
+) -> tuple[Mapping[SegmentId, FileFacts], tuple[str, ...]]:
+    """Return which segments lakes prove, with their files; where that can't be told, none."""
     try:
         measured = measured or measure_lag(context)
     except (StorageEngineError, OSError) as error:
         said = str(error).removesuffix(".")
-        return frozenset(), (f"what the lakes prove isn't known, so that nothing counts as proven: {said}",)
-    return measured.archivable - measured.unproven, measured.lag.notes
+        return {}, (f"what the lakes prove isn't known, so that nothing counts as proven: {said}",)
+    proven = measured.archivable - measured.unproven
+    segments = (segment for log in measured.snapshot.logs for segment in log.segments)
+    return {one.id: one.facts for one in segments if one.id in proven}, measured.lag.notes
 
 
 def _unarchived(context: Context, found: Sequence[Drift]) -> tuple[Drift, ...]:
@@ -64,10 +71,14 @@ def _unarchived(context: Context, found: Sequence[Drift]) -> tuple[Drift, ...]:
     )
 
 
-def due_alarms(due: Sequence[DueRange], now_ms: int) -> Iterator[str]:
-    """Yield what goes though no lake has it, log by log; what goes first comes first."""
-    ordered = sorted(due, key=lambda one: one.at_ms)
+def due_alarms(status: HoldStatus, now_ms: int) -> Iterator[str]:
+    """Yield what goes though no lake has it, log by log, and what else has to be seen to.
+
+    What goes first comes first.
+    """
+    ordered = sorted(status.due, key=lambda one: one.at_ms)
     yield from (due_text(one, now_ms) for one in ordered[:_MOST_ALARMS])
     if more := ordered[_MOST_ALARMS:]:
         size = bytes_text(sum(one.size_bytes for one in more))
         yield f"the same of {count_text(len(more), 'more log')}, {size}: storage-engine hold lists them"
+    yield from status.alarms

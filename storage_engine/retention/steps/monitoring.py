@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import GateRefusedError, StorageEngineError
+from storage_engine.journal.drift import drift_since_renewal
 from storage_engine.model.archive_lag import ArchiveLag
 from storage_engine.model.diagnosis import Finding, Severity
 from storage_engine.model.hold import HoldStatus
@@ -16,6 +17,7 @@ from storage_engine.model.lag import GroupLag
 from storage_engine.model.policy import ArchiveMode, ShieldMode
 from storage_engine.retention.diagnosis.doctor import findings_of
 from storage_engine.retention.group_lag import measure_groups
+from storage_engine.retention.hold_text import drift_text
 from storage_engine.retention.steps.context import AnyStore, Context, managed_of, open_context
 from storage_engine.retention.steps.holding import hold
 from storage_engine.retention.steps.holding_due import due_alarms
@@ -57,11 +59,9 @@ def monitor(store: AnyStore, run_key: str) -> MonitorResult:
     try:
         context = open_context(store)
         sensed = sense(context)
-    except (StorageEngineError, OSError):
+    except (StorageEngineError, OSError) as error:
         if managed.is_live:
-            # Whatever can't be told of the store, a hold that isn't renewed ends.
-            with suppress(StorageEngineError):
-                hold(store, run_key=run_key)
+            _hold_and_note(store, run_key, error)
         raise
     status, alarms = None, list(sensed.alarms)
     if holds:
@@ -82,13 +82,21 @@ def monitor(store: AnyStore, run_key: str) -> MonitorResult:
     if managed.is_live and not managed.cleans_up:
         status, said = _hold_due(context, run_key, measured)
         alarms += said
-    if status is None:
+    elif status is None:
         alarms += _expiry_alarms(context, measured)
     archive_lag = None if measured is None else measured.lag
     lags, lag_error = _lags(context)
     result = MonitorResult(status, sensed, tuple(dict.fromkeys(alarms)), lag_error, archive_lag)
     _save(context, result, lags, measured)
     return result
+
+
+def _hold_and_note(store: AnyStore, run_key: str, error: Exception) -> None:
+    """Renew a hold whatever can't be told of the store, which ends otherwise, and note what is found."""
+    with suppress(StorageEngineError):
+        status = hold(store, run_key=run_key).status
+        for said in (*map(drift_text, status.disturbances), *due_alarms(status, clock_ms())):
+            error.add_note(said)
 
 
 def _hold_due(
@@ -100,10 +108,14 @@ def _hold_due(
     :return: None in place of the status where it isn't known.
     """
     try:
-        status = hold(context, run_key=run_key, measured=measured).status
+        result = hold(context, run_key=run_key, measured=measured)
     except (StorageEngineError, OSError) as error:
-        return None, (f"what goes soon can't be held: {error}",)
-    return status, (*alarms_of(context, status), *due_alarms(status.due, clock_ms()))
+        # It may have found what went before it failed.
+        went = HoldStatus(False, disturbances=drift_since_renewal(context.journal, context.record))
+        said = (f"what goes soon can't be held: {error}", *alarms_of(context, went))
+        return None, (*said, *_expiry_alarms(context, measured))
+    told = () if result.renewed else _expiry_alarms(context, measured)
+    return result.status, (*alarms_of(context, result.status), *due_alarms(result.status, clock_ms()), *told)
 
 
 def _archive_lag(context: Context, sensed_at_ms: int) -> tuple[MeasuredLag | None, tuple[str, ...]]:

@@ -11,8 +11,8 @@ import errno
 import json
 import os
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -150,6 +150,9 @@ class HoldMemories:
 
     def of_others(self) -> Sequence[Mapping[str, Any]]:
         return self.journal.of_others()
+
+    def alone(self, cluster: str) -> AbstractContextManager[Callable[[], None]]:
+        return self.journal.alone(cluster)
 
     def record_drift(self, found: Sequence[Drift]) -> None:
         self.journal.record_drift(found)

@@ -100,7 +100,11 @@ def test_what_we_let_go_is_our_doing_and_no_more() -> None:
 def test_a_log_that_is_not_here_any_more_is_named_once() -> None:
     (one,) = gone(None)
     assert one.kind is DriftKind.TOPIC_REPLACED
-    assert as_found(STATE, FoundLogs({}, set()), {}).logs == {}
+    found = as_found(STATE, FoundLogs({}, set()), {})
+    # Known while its topic is held, and named no more.
+    assert found.logs == {LOG: replace(KNOWN, is_away=True)}
+    assert list(all_drift(found, FoundLogs({}, set()), {}, 2_000_000)) == []
+    assert as_found(replace(STATE, settings=()), FoundLogs({}, set()), {}).logs == {}
 
 
 def test_why_a_log_is_not_here_any_more_is_told_by_the_cluster() -> None:

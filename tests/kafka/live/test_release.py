@@ -175,7 +175,7 @@ def test_what_is_held_is_decided_on_by_the_settings_before(node: Path, found: An
     def shown(value: str, setting: HeldSetting = held) -> str:
         settings = {**SETTINGS, "retention.ms": value}
         facts = LiveFacts(1, cluster_id, {LOG: replace(live, topic_settings=settings)})
-        seen = with_first_settings(with_live(looked, facts, "a:1"), HoldState(settings=(setting,)))
+        seen = with_first_settings(with_live(looked, facts, "a:1"), [HoldState(settings=(setting,))])
         assert seen.live is not None
         found = seen.live.partitions[LOG].topic_settings
         assert found is not None
