@@ -228,5 +228,5 @@ def _notices(logs: Mapping[str, DueLog]) -> Iterator[str]:
     if unknown:
         yield (
             f"when retention.bytes takes what no lake has of {named_in_short(unknown)} isn't known, as how "
-            "fast they grow isn't, so that they are held: the next look knows"
+            "fast they grow isn't, so that it counts as soon: the next look knows"
         )

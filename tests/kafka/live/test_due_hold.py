@@ -153,6 +153,7 @@ def test_a_log_directory_that_can_not_be_read_releases_nothing(
     status = store.due(NOW_MS + 6 * HOUR_MS)
     assert cluster.value("orders") == held_ms
     assert "topic orders stays held" in status.alarms[0]
+    assert f"log directory {made.directories[1]} has failed" in status.alarms[0]
     (tmp_path / "away").rename(made.directories[1] / "meta.properties")
     store.due(NOW_MS + 6 * HOUR_MS, ("orders-0", 0))
     assert cluster.value("orders") == DAY_MS
