@@ -16,7 +16,8 @@ from typing import Protocol
 from storage_engine import durable
 from storage_engine.model.broker_tasks import TaskedStore
 from storage_engine.model.course import CourseStart
-from storage_engine.model.hold import BrokerProgress, Drift, HoldMemory, HoldStatus
+from storage_engine.model.held_store import HeldStore
+from storage_engine.model.hold import BrokerProgress, Drift, HoldMemory
 from storage_engine.model.lag import Unread
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.pending import Pending
@@ -26,7 +27,6 @@ from storage_engine.model.receipt import Receipt
 from storage_engine.model.shield import ShieldNeed
 from storage_engine.model.store import (
     Archivable,
-    FileFacts,
     Segment,
     SegmentContext,
     SegmentId,
@@ -62,11 +62,7 @@ class LockedStore(Protocol):
         ...
 
 
-NO_HOLD = HoldStatus(held=False, notices=("no broker runs, so nothing has to be held between runs",))
-"""Of a store whose broker is stopped."""
-
-
-class BrokerStore(TaskedStore, ABC):
+class BrokerStore(HeldStore, TaskedStore, ABC):
     """One store, with the broker's own settings and rules.
 
     Only ``delete_segments``, ``delete_dependents`` and, beside a running broker, ``renew_hold`` and
@@ -280,35 +276,6 @@ class BrokerStore(TaskedStore, ABC):
         :raises StoreBusyError: somebody has it.
         """
         ...
-
-    def renew_hold(self, now_ms: int) -> HoldStatus:
-        """Begin or renew a hold that outlives this process, and report the drift found on it.
-
-        Only a running broker needs one: of a stopped one's store, it says so and does nothing.
-
-        :raises GateRefusedError: the store can't be held; says why, and the remedy. Nothing was changed.
-        """
-        return NO_HOLD
-
-    def hold_due(self, proven: Mapping[SegmentId, FileFacts], margin_ms: int, now_ms: int) -> HoldStatus:
-        """Hold what goes soon though no lake has it, and put back what was held for that and is archived.
-
-        Asked where the running broker is left to its own rules (:meth:`Broker.cleans_up`).
-
-        :param proven: segments that a lake is known to prove, with the files that it does so for.
-        :param margin_ms: how long before its broker deletes it something is held.
-        :return: ``due`` is what goes within the margin and can't be held.
-        :raises GateRefusedError: nothing can be held; says why, and the remedy. Nothing was changed.
-        """
-        return NO_HOLD
-
-    def hold_status(self, now_ms: int) -> HoldStatus:
-        """Return what ``renew_hold`` would find, without changing anything."""
-        return NO_HOLD
-
-    def end_hold(self, now_ms: int) -> HoldStatus:
-        """End the hold: put every file's time and every setting back as they were."""
-        return NO_HOLD
 
     @abstractmethod
     def delete_segments(
