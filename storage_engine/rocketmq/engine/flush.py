@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from storage_engine.clock import clock_ms
 from storage_engine.rocketmq.engine.engine_settings import EngineSettings, FlushMode
@@ -109,9 +110,8 @@ class LogFlusher:
             end = time.monotonic() + _GATHERING_SECONDS
             while len(self._waiting) < self._together and time.monotonic() < end:
                 time.sleep(_GATHERING_SECONDS / 5)
-            self.flush()
-        except OSError as error:
-            self._fail(error)
+            with suppress(OSError):
+                self.flush()
         finally:
             with self._turn:
                 flushed, self._together = self._files.flushed_where, len(self._waiting)
@@ -122,13 +122,17 @@ class LogFlusher:
     def flush(self) -> None:
         """Commit and flush all that is written.
 
-        :raises OSError: the disk refuses.
+        :raises OSError: the disk refuses, or has refused before.
         """
         wrote = self._files.wrote_offset
-        while self._files.committed_where < wrote and not self._files.commit(0):
-            pass
-        while self._files.flushed_where < wrote and not self._files.flush(0):
-            pass
+        try:
+            while self._files.committed_where < wrote and not self._files.commit(0):
+                pass
+            while self._files.flushed_where < wrote and not self._files.flush(0):
+                pass
+        except OSError as error:
+            self._fail(error)
+            raise
         self._note_time()
 
     def stop(self) -> None:
@@ -160,7 +164,6 @@ class LogFlusher:
             self._checkpoint.flushed_log(self._files.store_timestamp_ms)
 
     def _fail(self, error: OSError) -> None:
-        # What a failed flush has written is unknown, and the next one may succeed without having written it.
         self._failed = True
         self._on_failure(error)
 
@@ -179,6 +182,9 @@ class QueueFlusher:
         """:param dispatched_ms: store time of the newest message that has an entry."""
         self._queues, self._settings = queues, settings
         self._checkpoint, self._dispatched_ms = checkpoint, dispatched_ms
+        self._on_failure = on_failure
+        self._turn = threading.Lock()
+        self._refused: OSError | None = None
         self._last_ms = 0
         seconds = settings.flush_queue_interval_ms / 1000
         self._service = Service("flush-queues", self._flush_by_time, seconds, on_failure)
@@ -192,13 +198,14 @@ class QueueFlusher:
     def flush(self) -> None:
         """Flush all queues, then note in the checkpoint up to which time.
 
-        :raises OSError: the disk refuses.
+        :raises OSError: the disk refuses, or has refused before.
         """
-        dispatched_ms = self._dispatched_ms()
-        self._queues.flush(0)
-        if dispatched_ms > 0:
-            self._checkpoint.flushed_queues(dispatched_ms)
-        self._checkpoint.flush()
+        with self._flushing():
+            dispatched_ms = self._dispatched_ms()
+            self._queues.flush(0)
+            if dispatched_ms > 0:
+                self._checkpoint.flushed_queues(dispatched_ms)
+            self._checkpoint.flush()
 
     def _flush_by_time(self) -> None:
         now_ms = clock_ms()
@@ -206,4 +213,18 @@ class QueueFlusher:
             self._last_ms = now_ms
             self.flush()
         else:
-            self._queues.flush(self._settings.flush_queue_least_pages)
+            with self._flushing():
+                self._queues.flush(self._settings.flush_queue_least_pages)
+
+    @contextmanager
+    def _flushing(self) -> Iterator[None]:
+        """Let one thread flush at a time, and none after a failure: a later success says nothing of it."""
+        with self._turn:
+            if self._refused is not None:
+                raise self._refused
+            try:
+                yield
+            except OSError as error:
+                self._refused = error
+                self._on_failure(error)
+                raise

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from storage_engine import durable
@@ -40,6 +41,7 @@ class FileQueue:
         self._pool = pool
         self._guard = threading.Lock()
         self._flushes = threading.Lock()
+        self._refused: OSError | None = None
         self._preallocation = Preallocation(self._make, file_bytes)
 
     @property
@@ -122,8 +124,11 @@ class FileQueue:
         return files[0] if or_first else None
 
     def commit(self, least_pages: int) -> bool:
-        """Commit the file that is next; True when there was nothing to do (MappedFileQueue#commit)."""
-        with self._flushes:
+        """Commit the file that is next; True when there was nothing to do (MappedFileQueue#commit).
+
+        :raises OSError: the disk refuses, or has refused before.
+        """
+        with self._flushing():
             file = self.find(self.committed_where, or_first=self.committed_where == 0)
             if file is None:
                 return True
@@ -135,9 +140,9 @@ class FileQueue:
     def flush(self, least_pages: int) -> bool:
         """Flush the file that is next; True when there was nothing to do (MappedFileQueue#flush).
 
-        :raises OSError: the disk refuses; nothing counts as flushed then.
+        :raises OSError: the disk refuses, or has refused before; nothing counts as flushed from then on.
         """
-        with self._flushes:
+        with self._flushing():
             file = self.find(self.flushed_where, or_first=self.flushed_where == 0)
             if file is None:
                 return True
@@ -148,6 +153,22 @@ class FileQueue:
             if least_pages == 0:
                 self.store_timestamp_ms = timestamp_ms
             return done
+
+    @contextmanager
+    def _flushing(self) -> Iterator[None]:
+        """Let one thread flush at a time, and none after the disk has refused once.
+
+        What was to be written is unknown then, and the system says so once: a later flush that succeeds has
+        not written it.
+        """
+        with self._flushes:
+            if self._refused is not None:
+                raise self._refused
+            try:
+                yield
+            except OSError as error:
+                self._refused = error
+                raise
 
     def map_ahead(self) -> None:
         """Map the pages that are written next."""

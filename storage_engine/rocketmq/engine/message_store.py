@@ -169,8 +169,10 @@ class MessageStore:
     def flush(self) -> None:
         """Take log, queues and checkpoint to disk.
 
-        :raises OSError: the disk refuses.
+        :raises OSError: the disk refuses, or has refused before.
         """
+        if self.failure:
+            raise self.failure
         self._flusher.flush()
         self.wait_until_dispatched()
         self._queue_flusher.flush()

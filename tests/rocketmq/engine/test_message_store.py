@@ -142,6 +142,34 @@ def test_a_disk_that_refuses_a_flush_ends_all_writing(tmp_path: Path, monkeypatc
     assert (tmp_path / "store" / "abort").exists()
 
 
+@pytest.mark.parametrize("who", ["the timer", "a caller"])
+def test_after_one_refusal_no_later_flush_counts(who: str, tmp_path: Path, monkeypatch: Any) -> None:
+    """A system tells of lost pages once. So a put whose own flush succeeds afterwards isn't on disk."""
+
+    def refuse(fd: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    config = write_conf(
+        tmp_path / "conf", tmp_path / "store", flushDiskType="SYNC_FLUSH", flushIntervalCommitLog=3_600_000
+    )
+    with open_store(config) as store:
+        assert store.put(NewMessage("orders", b"before")).status is PutStatus.PUT_OK
+        noted = store.checkpoint.values
+        lost = store._appender.put(NewMessage("orders", b"lost"))
+        with monkeypatch.context() as context:
+            context.setattr("os.fdatasync", refuse)
+            flush = store.flush if who == "a caller" else lambda: store.files.flush(0)
+            with pytest.raises(OSError, match="Input/output error"):
+                flush()
+        assert not store._flusher.wait_for(lost.physical_offset + lost.size_bytes)
+        with pytest.raises(OSError, match="Input/output error"):
+            store.flush()
+        assert store.files.flushed_where == lost.physical_offset
+        assert store.put(NewMessage("orders", b"after")).status is PutStatus.SERVICE_NOT_AVAILABLE
+        assert store.checkpoint.values.physic_msg_timestamp_ms == noted.physic_msg_timestamp_ms
+    assert (tmp_path / "store" / "abort").exists()
+
+
 def test_only_one_may_write(tmp_path: Path) -> None:
     config = write_conf(tmp_path / "conf", tmp_path / "store")
     with open_store(config), pytest.raises(StoreBusyError), open_store(config):
