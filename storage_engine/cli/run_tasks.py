@@ -11,6 +11,7 @@ from storage_engine.cli.options import REPLICAS_STOPPED, json_option
 from storage_engine.cli.output import print_json, say
 from storage_engine.cli.progress import waiting
 from storage_engine.cli.store_argument import takes_store
+from storage_engine.cli.values import key_value_pairs
 from storage_engine.clock import clock_ms
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import PlanRequest
@@ -25,15 +26,21 @@ from storage_engine.wording import bytes_text, count_text
 @takes_store(second_lake=True)
 @click.option("--replicas-stopped", metavar="REASON", default="", help=REPLICAS_STOPPED)
 @click.option(
-    "--deleted-topics",
-    metavar="REASON",
-    default="",
-    help="Also remove what deleted topics left that no lake has; REASON says how you know that it may go.",
+    "--deleted-topic",
+    "deleted_topics",
+    metavar="TOPIC=REASON",
+    multiple=True,
+    callback=key_value_pairs,
+    help="Also remove what this deleted topic left that no lake has; REASON says how you know; repeatable.",
 )
 @click.option("--run-key", help="Go on with this run, which was interrupted; default: a new one.")
 @json_option
 def run_tasks(
-    managed: ManagedStore, replicas_stopped: str, deleted_topics: str, run_key: str | None, as_json: bool
+    managed: ManagedStore,
+    replicas_stopped: str,
+    deleted_topics: dict[str, str],
+    run_key: str | None,
+    as_json: bool,
 ) -> int:
     """Do the five background tasks of a broker on STORE while it is stopped; beside a running one, look how
     far they are.
@@ -50,7 +57,7 @@ def run_tasks(
                 request = PlanRequest(replicas_stopped=replicas_stopped)
                 done, ok = _clean(cycle.Cleanup(store, run_key, request))
         with waiting("tasks"):
-            results = run_broker_tasks(store, run_key, word=deleted_topics)
+            results = run_broker_tasks(store, run_key, words=deleted_topics)
     if as_json:
         rows = [{**to_jsonable(one), "text": one.text} for one in results]
         print_json("kafka run-tasks", {"run_key": run_key, "cleanup": done, "tasks": rows})

@@ -104,7 +104,7 @@ def deleted_logs(node: Node, metadata: ClusterMetadata | str, delay_ms: int, now
             continue
         ordered = sorted(files, key=lambda one: (one.path.endswith(PARTITION_METADATA), *_order(one)))
         proven = tuple(_left_file(log, one) for one in ordered)
-        may.append(LeftOver(str(log.path), proven, str(log.path), TOPIC_IS_GONE))
+        may.append(LeftOver(str(log.path), proven, str(log.path), TOPIC_IS_GONE, log.name.topic))
     return may, kept
 
 

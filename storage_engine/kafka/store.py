@@ -12,12 +12,8 @@ from typing import TYPE_CHECKING
 
 from storage_engine import durable
 from storage_engine.exceptions import BadInputError, StoreBusyError
-from storage_engine.kafka.archiving import (
-    archivable_of_logs,
-    contexts_of,
-    contradiction_of,
-    log_id_of,
-)
+from storage_engine.kafka import meta_properties
+from storage_engine.kafka.archiving import archivable_of_logs, contexts_of, contradiction_of, log_id_of
 from storage_engine.kafka.layout import LogDirectory, Node, PartitionLog, data_paths, read_node
 from storage_engine.kafka.left_overs import remove as remove_left_over
 from storage_engine.kafka.lock_holder import lock_holder, runs
@@ -162,6 +158,9 @@ class KafkaStore(BrokerStore):
 
     def background_tasks(self, now_ms: int, limits: TaskLimits) -> tuple[BrokerTask, ...]:
         return tasks_of(self.read_node(now_ms), now_ms, limits)
+
+    def is_present(self, directory: Path) -> bool:
+        return (directory / meta_properties.NAME).is_file()
 
     def delete_left_over(self, left: LeftOver, meanwhile: Callable[[], object]) -> None:
         remove_left_over(left, self.locked.check, meanwhile)

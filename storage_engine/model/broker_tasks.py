@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.store import FileFacts, SegmentId
@@ -29,13 +30,15 @@ class LeftOver:
     :param what: names it, such as the path of the directory.
     :param files: in the order in which they go; all are in one directory.
     :param directory: goes after them, with nothing in it; "": it stays.
-    :param purpose: why a person may let it go without proof; "": nobody may.
+    :param purpose: why a person may let it go that no lake has it; "": nobody may.
+    :param topic: whose it is, by which a person names it; "" where nobody may.
     """
 
     what: str
     files: tuple[LeftFile, ...]
     directory: str = ""
     purpose: str = ""
+    topic: str = ""
 
     @property
     def size_bytes(self) -> int:
@@ -84,6 +87,10 @@ class TaskedStore:
         :raises OSError: a file can't be read.
         """
         return ()
+
+    def is_present(self, directory: Path) -> bool:
+        """Return whether one of the store's directories is what it was: no mount point without its disk."""
+        return directory.is_dir()
 
     def delete_left_over(self, left: LeftOver, meanwhile: Callable[[], object]) -> None:
         """Remove files that the broker was about to remove; durable when it returns.

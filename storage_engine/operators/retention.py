@@ -130,7 +130,7 @@ class StorageEngineBrokerTaskOperator(StoreOperator):
     """Looks after one of the broker's background tasks, and fails where that should have done more by now.
 
     Beside a running broker it only looks. Of a stopped one's store it removes what the broker had begun to
-    remove, where a lake has the same bytes.
+    remove, where a lake has the same bytes; where nothing is archived, it stays.
 
     :param broker_task: the broker's name of the task.
     """
@@ -151,6 +151,7 @@ class StorageEngineBrokerTaskOperator(StoreOperator):
             raise AirflowSkipException(f"{self.storage_engine_conn_id}: its broker has no {self.broker_task}")
         (task,) = found
         self.say([task.text])
+        self.warn(*task.notices)
         result: Result = to_jsonable(task)
         if task.alarms:
             # Failing ends the task here, before its result would be pushed.

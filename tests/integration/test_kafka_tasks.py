@@ -107,9 +107,9 @@ def test_what_a_broker_left_is_ended_and_it_starts_on_a_stamped_node(version: st
         assert len(gone) == 1
         store = managed_store(properties, lake, broker_type="kafka")
         now_ms = clock_ms() + LATER_MS
-        found = {
-            one.name: one for one in steps.run_broker_tasks(store, "tasks", word="a trial", now_ms=now_ms)
-        }
+        words = {"gone": "a trial"}
+        results = steps.run_broker_tasks(store, "tasks", words=words, now_ms=now_ms)
+        found = {one.name: one for one in results}
         assert [one.alarms for one in found.values()] == [()] * 5
         assert found["cleanupLogs"].kept == ()
         assert found["cleanupLogs"].removed_files == len(files)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from storage_engine.clock import clock_ms
@@ -57,7 +58,9 @@ def write_recovery_points(node: MadeNode) -> None:
         node.checkpoint("recovery-point-offset-checkpoint", known, number)
 
 
-def run(store: ManagedStore, key: str = "tasks", word: str = "") -> dict[str, steps.TaskResult]:
+def run(
+    store: ManagedStore, key: str = "tasks", words: Mapping[str, str] | None = None
+) -> dict[str, steps.TaskResult]:
     """Look after the tasks, as of when all delays are over."""
-    results = steps.run_broker_tasks(store, key, word=word, now_ms=clock_ms() + LATER_MS)
+    results = steps.run_broker_tasks(store, key, words=words, now_ms=clock_ms() + LATER_MS)
     return {one.name: one for one in results}

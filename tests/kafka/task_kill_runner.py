@@ -66,7 +66,10 @@ def end_state(directory: Path) -> dict[str, Any]:
     events = journal.store_events(record_of.store_id, Step.BROKER_TASK)
     meant = {event.subject for event in events if event.phase is Phase.INTENT}
     done = {event.subject for event in events if event.phase is Phase.RESULT}
-    results = {name: [one.removed_files, one.freed_bytes] for name, one in run(store).items()}
+    results = {
+        name: [one.removed_files + one.gone_files, one.freed_bytes + one.gone_bytes]
+        for name, one in run(store).items()
+    }
     return {"store": fingerprint(directory / "store"), "open": sorted(meant - done), "results": results}
 
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from storage_engine.clock import clock_ms
+from storage_engine.exceptions import BadInputError
 from storage_engine.journal.journal import Journal, Phase, Step
+from storage_engine.lake.config import LakeConfig
+from storage_engine.model.policy import ArchiveMode
 from storage_engine.retention import steps
 from storage_engine.retention.managed_store import ManagedStore
 from tests.kafka.left_over_node import GONE, make_left_over, run
 from tests.kafka.stopped_nodes import files_of
 
+TRIAL = {"gone": "the topic was a trial"}
 DELETED = [f"{0:020d}.{kind}.deleted" for kind in ("index", "log", "timeindex", "txnindex")]
 
 
@@ -69,17 +74,45 @@ def test_what_no_lake_has_of_a_deleted_topic_goes_by_a_persons_word_alone(store:
     (first(store) / GONE / f"{2:020d}.log").write_bytes(b"what was written last")
     found = run(store)
     assert found["deleteLogs"].removed_files == 0
-    assert "--deleted-topics REASON" in found["deleteLogs"].kept[0]
-    found = run(store, "second", word="the topic was a trial")
+    assert "--deleted-topic gone=REASON" in found["deleteLogs"].kept[0]
+    found = run(store, "second", words=TRIAL)
     assert found["deleteLogs"].removed_files == 4
     assert "went by a person's word" in found["deleteLogs"].unproven[0]
     assert not (first(store) / GONE).exists()
 
 
+def test_a_word_is_for_its_topic_and_for_what_no_lake_has_alone(store: ManagedStore, tmp_path: Path) -> None:
+    (first(store) / GONE / f"{2:020d}.log").write_bytes(b"what was written last")
+    assert run(store, "other", words={"a": "a trial", "go": "a trial"})["deleteLogs"].removed_files == 0
+    with pytest.raises(BadInputError, match="expected a reason"):
+        run(store, "empty", words={"gone": " "})
+    missing = LakeConfig.local(tmp_path / "elsewhere")
+    found = run(replace(store, second_lake=missing), "unreachable", words=TRIAL)
+    assert found["deleteLogs"].removed_files == 0
+    assert "a lake could not be asked" in found["deleteLogs"].kept[0]
+    path = first(store) / GONE / f"{0:020d}.log"
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    found = run(store, "contradicted", words=TRIAL)
+    assert found["deleteLogs"].removed_files == 0
+    assert "isn't what a lake has of it" in found["deleteLogs"].kept[0]
+    assert (first(store) / GONE / f"{2:020d}.log").exists()
+
+
+def test_where_nothing_is_archived_a_persons_word_alone_lets_anything_go(store: ManagedStore) -> None:
+    store = replace(store, policy=replace(store.policy, archive=ArchiveMode.OFF))
+    found = run(store)
+    assert [one.removed_files for one in found.values()] == [0] * 5
+    assert "as nothing is archived" in found["cleanupLogs"].kept[0]
+    assert "--deleted-topic gone=REASON" in found["deleteLogs"].kept[0]
+    found = run(store, "second", words={"a": "a trial", **TRIAL})
+    assert [one.removed_files for one in found.values()] == [0, 0, 0, 0, 4]
+    assert set(DELETED) <= set(files_of(first(store) / "a-0"))
+
+
 def test_a_word_for_deleted_topics_lets_no_segment_of_another_topic_go(store: ManagedStore) -> None:
     path = first(store) / "a-0" / DELETED[1]
     path.write_bytes(path.read_bytes() + b"x")
-    assert run(store, word="the topic was a trial")["cleanupLogs"].removed_files == 0
+    assert run(store, words=TRIAL)["cleanupLogs"].removed_files == 0
 
 
 @pytest.mark.parametrize(
@@ -105,7 +138,7 @@ def test_a_directory_stays_where_anything_of_it_is_unknown(
     store: ManagedStore, change: object, why: str
 ) -> None:
     change(first(store) / GONE)  # type: ignore[operator]
-    found = run(store, word="the topic was a trial")
+    found = run(store, words=TRIAL)
     assert found["deleteLogs"].removed_files == 0
     assert why in found["deleteLogs"].kept[0]
     assert (first(store) / GONE / f"{0:020d}.log").exists()
@@ -126,7 +159,7 @@ def test_nothing_goes_beside_what_the_cleaner_left(store: ManagedStore) -> None:
 
 def test_nothing_goes_after_a_crash_and_the_tasks_say_so(store: ManagedStore) -> None:
     (first(store) / ".kafka_cleanshutdown").unlink()
-    found = run(store, word="the topic was a trial")
+    found = run(store, words=TRIAL)
     assert "did not stop cleanly" in found["cleanupLogs"].kept[0]
     assert "did not stop cleanly" in found["deleteLogs"].kept[0]
     assert found["cleanupLogs"].removed_files == found["deleteLogs"].removed_files == 0

@@ -1,34 +1,41 @@
 """Look after the background tasks of a store's broker: beside a running one they are watched, of a stopped
 one's store that is ended which they left unfinished.
 
-What a broker was about to remove goes here only where a lake has the same bytes, or a person's word stands
-for that. Intent, the deed, directory flushed, result: killed at any instant and run again, it goes on.
+What a broker was about to remove goes here only where a lake has the same bytes, or where no lake has it and
+a person's word stands for that, also where nothing is archived. Intent, the deed, directory flushed, result:
+killed at any instant and run again, it goes on.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from storage_engine import durable
 from storage_engine.clock import clock_ms
-from storage_engine.exceptions import ReceiptError
-from storage_engine.journal.journal import Event, Phase, Run, Step
+from storage_engine.exceptions import BadInputError, ReceiptError
+from storage_engine.journal.journal import Phase, Run, Step
 from storage_engine.journal.leases import Lease
 from storage_engine.lake.pace import pace_at
 from storage_engine.model.broker_tasks import BrokerTask, LeftFile, LeftOver, TaskLimits
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.policy import ArchiveMode
+from storage_engine.model.store import SegmentId
 from storage_engine.retention.broker_answers import ask, package_errors
 from storage_engine.retention.deletion_checks import check_inside
 from storage_engine.retention.known_heads import KnownHeads, known_heads
 from storage_engine.retention.proofs import Proofs, read_proofs
 from storage_engine.retention.steps.archiving import begin_background_run
 from storage_engine.retention.steps.context import WHOLE, AnyStore, Context, open_context
+from storage_engine.retention.steps.open_removals import (
+    UNKNOWN,
+    Notes,
+    open_removals,
+    settle_alone,
+    settle_removals,
+)
 from storage_engine.retention.steps.stamping import witness_release
 from storage_engine.retention.unseen_writes import Reading, digest
 from storage_engine.same_bytes.settling import settle
@@ -42,8 +49,11 @@ class TaskResult:
     :param found: clauses of what was found.
     :param alarms: sentences of what a person should know at once.
     :param removed_files: that the broker had left, without directories.
+    :param gone_files: that a killed run meant to remove, and that are gone; by whom is unknown.
+    :param gone_bytes: theirs.
     :param unproven: what went by a person's word alone.
     :param kept: clauses of what stays and why.
+    :param notices: clauses of what a person should look at: removals that stay open, a disk without stamp.
     """
 
     name: str
@@ -51,47 +61,69 @@ class TaskResult:
     alarms: tuple[str, ...] = ()
     removed_files: int = 0
     freed_bytes: int = 0
+    gone_files: int = 0
+    gone_bytes: int = 0
     unproven: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
         """The result in one line."""
         done = f"removed {count_text(self.removed_files, 'file')}, {bytes_text(self.freed_bytes)} freed"
-        said = (*self.found, *((done,) if self.removed_files else ()), *self.unproven, *self.kept)
+        gone = f"{count_text(self.gone_files, 'file')}, {bytes_text(self.gone_bytes)}: {UNKNOWN}"
+        counts = (*((done,) if self.removed_files else ()), *((gone,) if self.gone_files else ()))
+        said = (*self.found, *counts, *self.unproven, *self.kept, *self.notices)
         return f"{self.name}: {'; '.join((*said, *self.alarms))}"
 
 
 def run_broker_tasks(
-    store: AnyStore, run_key: str, only: str | None = None, *, word: str = "", now_ms: int | None = None
+    store: AnyStore,
+    run_key: str,
+    only: str | None = None,
+    *,
+    words: Mapping[str, str] | None = None,
+    now_ms: int | None = None,
 ) -> tuple[TaskResult, ...]:
     """Look after a broker's background tasks, once a run.
 
     :param only: one of them by name; None: all.
-    :param word: a person says why that may go unproven of which the store's broker knows a purpose; "":
-        nobody does.
+    :param words: by deleted topic, why what no lake has of it may go, in a person's words; None: nothing may.
+    :raises BadInputError: such a reason is empty.
     :raises StoreBusyError: a broker or another run has the store.
-    :raises LakeUnavailableError: a lake can't be asked.
     :raises ChangedUnderUsError: a file changes under our eyes; others may be gone.
     :raises BrokerError: the running broker can't be asked.
     """
+    words = words or {}
+    for topic, reason in words.items():
+        if not reason.strip():
+            raise BadInputError(
+                f"topic {topic}: expected a reason why it may go unproven, found none. Nothing was removed."
+            )
     context = open_context(store)
     run = begin_background_run(context, run_key)
     now_ms = clock_ms() if now_ms is None else now_ms
     done = _done(context, run)
     with context.errors(run, Step.BROKER_TASK):
-        _settle(context)
         tasks = [one for one in _look(context, now_ms) if only in (None, one.name)]
-        if any(task.left for task in tasks if task.name not in done):
+        todo = {task.name for task in tasks} - set(done)
+        notes: Notes = {}
+        if any(task.left for task in tasks if task.name in todo):
             with context.changing(now_ms) as held:
+                notes = settle_removals(context, run, todo, held.lease)
                 looked = {task.name: task for task in _look(context, now_ms)}
                 tasks = [looked[task.name] for task in tasks]
                 for task in tasks:
                     if task.name not in done:
-                        done[task.name] = _end(context, run, task, held.lease, word)
+                        done[task.name] = _end(
+                            context, run, task, held.lease, words, notes.get(task.name, ())
+                        )
+        elif open_removals(context, todo):
+            notes = settle_alone(context, run, todo, now_ms)
         for task in tasks:
             if task.name not in done:
-                done[task.name] = _save(context, run, _result(context, run, task), time.monotonic_ns())
+                result = _result(context, run, task, notices=notes.get(task.name, ()))
+                done[task.name] = _save(context, run, result, time.monotonic_ns())
     return tuple(done[task.name] for task in tasks)
 
 
@@ -108,16 +140,25 @@ def _done(context: Context, run: Run) -> dict[str, TaskResult]:
     return {one.name: one for one in (from_jsonable(TaskResult, result) for result in results)}
 
 
-def _result(context: Context, run: Run, task: BrokerTask, kept: Sequence[str] = ()) -> TaskResult:
-    meant = _removed(context, run, task.name)
+def _result(
+    context: Context,
+    run: Run,
+    task: BrokerTask,
+    kept: Sequence[str] = (),
+    notices: Sequence[str] = (),
+) -> TaskResult:
+    meant, gone = _removed(context, run, task.name)
     return TaskResult(
         task.name,
         task.found,
         task.overdue,
         removed_files=sum(len(one["files"]) for one in meant),
         freed_bytes=sum(one["size_bytes"] for one in meant),
-        unproven=tuple(one["unproven"] for one in meant if one["unproven"]),
+        gone_files=sum(len(one["files"]) for one in gone),
+        gone_bytes=sum(one["size_bytes"] for one in gone),
+        unproven=tuple(one["unproven"] for one in (*meant, *gone) if one["unproven"]),
         kept=(*task.kept, *kept),
+        notices=tuple(notices),
     )
 
 
@@ -128,7 +169,14 @@ def _save(context: Context, run: Run, result: TaskResult, started_ns: int) -> Ta
     return result
 
 
-def _end(context: Context, run: Run, task: BrokerTask, lease: Lease, word: str) -> TaskResult:
+def _end(
+    context: Context,
+    run: Run,
+    task: BrokerTask,
+    lease: Lease,
+    words: Mapping[str, str],
+    notices: Sequence[str],
+) -> TaskResult:
     """Remove what a task has left, as far as it is proven."""
     started_ns = time.monotonic_ns()
     paths = [one.facts.path for left in task.left for one in left.files]
@@ -138,21 +186,25 @@ def _end(context: Context, run: Run, task: BrokerTask, lease: Lease, word: str) 
     reading = Reading(pace_at(context.bytes_per_second()).spend, lambda: context.journal.renew(lease))
     going, kept = [], []
     for left in task.left:
-        doubt = _doubt(context, left, proofs, reading)
-        if doubt and not (left.purpose and word):
-            kept.append(f"{left.what} stays: {doubt}{_wanted(left)}")
+        word = words.get(left.topic, "") if left.topic else ""
+        unproven = _unproven(context, left, proofs)
+        no_word = f"{unproven}{_wanted(left)}" if unproven and not word else ""
+        if why := _silence(left, proofs) or no_word or _contradiction(left, proofs, reading):
+            kept.append(f"{left.what} stays: {why}")
         else:
-            said = f"{left.what} went by a person's word: {left.purpose}, {word} ({doubt})" if doubt else ""
-            going.append((left, said))
+            said = f"{left.what} went by a person's word: {left.purpose}, {word} ({unproven})"
+            going.append((left, said if unproven else ""))
     if going:
-        witness_release(context, run, proofs, known)
+        notices = (*notices, *witness_release(context, run, proofs, known))
     for left, unproven in going:
         _remove(context, run, task.name, left, unproven, lease)
-    return _save(context, run, _result(context, run, task, kept), started_ns)
+    return _save(context, run, _result(context, run, task, kept, notices), started_ns)
 
 
 def _wanted(left: LeftOver) -> str:
-    return f"; {left.purpose}: a person's word, --deleted-topics REASON, lets it go" if left.purpose else ""
+    if not left.topic:
+        return ""
+    return f"; {left.purpose}: a person's word, --deleted-topic {left.topic}=REASON, lets it go"
 
 
 def _proofs(context: Context, lefts: Sequence[LeftOver], known: KnownHeads, lease: Lease) -> Proofs:
@@ -170,17 +222,44 @@ def _proofs(context: Context, lefts: Sequence[LeftOver], known: KnownHeads, leas
     )
 
 
-def _doubt(context: Context, left: LeftOver, proofs: Proofs, reading: Reading) -> str:
-    """Return why some lake may not have all that would go; "" where one has the same bytes of each file."""
-    if context.store.policy.archive is ArchiveMode.OFF:
+def _counting(left: LeftOver) -> Iterator[tuple[LeftFile, SegmentId]]:
+    """Yield the files that have what has to be elsewhere, with their segments."""
+    yield from ((one, one.segment) for one in left.files if one.segment is not None)
+
+
+def _unproven(context: Context, left: LeftOver, proofs: Proofs) -> str:
+    """Return what no lake has of all that would go; "" where one has each file, were it other bytes."""
+    lacking = [Path(one.facts.path).name for one, _ in _counting(left) if not any(_proven(one, proofs))]
+    if not lacking:
         return ""
-    for one in left.files:
-        if one.segment is None:
+    off = context.store.policy.archive is ArchiveMode.OFF
+    return f"no lake has {', '.join(lacking)}{', as nothing is archived' if off else ''}"
+
+
+def _silence(left: LeftOver, proofs: Proofs) -> str:
+    """Return why a lake may have what none proves: it doesn't answer, or its receipt isn't sound.
+
+    No word of a person is for that.
+    """
+    for one, segment in _counting(left):
+        if any(_proven(one, proofs)):
             continue
+        unsound = [
+            f"a receipt in {asked.lake.location} isn't sound: {asked.faults[row.identity]}"
+            for asked in proofs.asked
+            for row in asked.of(segment)
+            if row.identity in asked.faults
+        ]
+        if unsound or proofs.notices:
+            return f"no lake proves {Path(one.facts.path).name}; {'; '.join((*unsound, *proofs.notices))}"
+    return ""
+
+
+def _contradiction(left: LeftOver, proofs: Proofs, reading: Reading) -> str:
+    """Return which file has other bytes than the lakes' under its name; no word of a person is for that."""
+    for one, _ in _counting(left):
         proven = set(_proven(one, proofs))
-        if not proven:
-            return "; ".join((f"no lake has {Path(one.facts.path).name}", *proofs.notices))
-        if settle(one.facts.path) != one.facts or digest(one.facts.path, reading) not in proven:
+        if proven and (settle(one.facts.path) != one.facts or digest(one.facts.path, reading) not in proven):
             return f"{Path(one.facts.path).name} isn't what a lake has of it"
     return ""
 
@@ -216,32 +295,19 @@ def _remove(context: Context, run: Run, task: str, left: LeftOver, unproven: str
     )
 
 
-def _settle(context: Context) -> None:
-    """Account for what a killed run meant to remove, and has."""
-    events = context.journal.store_events(context.record.store_id, Step.BROKER_TASK)
-    ended = {(event.run_key, event.subject) for event in events if event.phase is Phase.RESULT}
-    for event in events:
-        gone = not any(os.path.lexists(path) for path in (*event.payload.get("files", ()), _directory(event)))
-        if event.phase is not Phase.INTENT or (event.run_key, event.subject) in ended or not gone:
-            continue
-        durable.fsync_path(Path(_directory(event) or event.subject).parent)
-        said = {"size_bytes": event.payload["size_bytes"]}
-        context.journal.record(
-            context.run(event.run_key), Step.BROKER_TASK, Phase.RESULT, [(event.subject, said)]
-        )
+def _removed(
+    context: Context, run: Run, task: str
+) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
+    """Return what a task's removals of this run took, each as it was meant, from before a kill, too.
 
-
-def _directory(event: Event) -> str:
-    return str(event.payload.get("directory", ""))
-
-
-def _removed(context: Context, run: Run, task: str) -> list[Mapping[str, Any]]:
-    """Return what a task's removals of this run took, each as it was meant, from before a kill, too."""
+    :return: what this run removed; what is gone, by whom is unknown.
+    """
     events = context.journal.events(run, Step.BROKER_TASK)
-    ended = {event.subject for event in events if event.phase is Phase.RESULT}
+    ended = {event.subject: event.payload for event in events if event.phase is Phase.RESULT}
     meant: dict[str, Mapping[str, Any]] = {}
     for event in events:
         if event.phase is Phase.INTENT and event.payload["task"] == task and event.subject in ended:
             # A run that was killed in the middle says less the second time.
             meant.setdefault(event.subject, event.payload)
-    return list(meant.values())
+    ours = [one for subject, one in meant.items() if "said" not in ended[subject]]
+    return ours, [one for subject, one in meant.items() if "said" in ended[subject]]
