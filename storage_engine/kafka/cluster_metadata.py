@@ -1,13 +1,11 @@
 """What a node's copy of the cluster's metadata says of topics: ids, settings of their own, and replicas.
 
-The log ``__cluster_metadata-0`` and the newest snapshot beside it are batches like any others. Of their
-records only those of topics, settings and, for who asks, partitions are read; of which version of Kafka they
-are matters for no other.
+Of its records only those of topics, settings and, for who asks, partitions are read; of which version of
+Kafka they are matters for no other.
 """
 
 from __future__ import annotations
 
-import re
 import struct
 import uuid
 from collections.abc import Iterator, Mapping, Set
@@ -16,12 +14,11 @@ from functools import lru_cache
 from pathlib import Path
 
 from storage_engine.exceptions import UnsupportedLayoutError
-from storage_engine.kafka.file_names import METADATA_TOPIC, FileKind, FileState, log_file
-from storage_engine.kafka.stored_files import corrupt, read_stored
+from storage_engine.kafka.file_names import METADATA_TOPIC
+from storage_engine.kafka.metadata_log import REMEDY, metadata_values
+from storage_engine.kafka.stored_files import corrupt
 
 LOG = f"{METADATA_TOPIC}-0"
-_SNAPSHOT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint\Z", re.ASCII)
-_MAX_BYTES = 1 << 30
 _TOPIC, _PARTITION, _CONFIG, _REMOVE_TOPIC, _FEATURE_LEVEL = 2, 3, 4, 9, 12
 _PARTITION_CHANGE = 5
 _NEWEST_PARTITION = 2
@@ -31,7 +28,6 @@ _VERSION_FEATURE, _NEWEST_VERSION = "metadata.version", 33
 _ALWAYS = frozenset({_TOPIC, _CONFIG, _REMOVE_TOPIC, _FEATURE_LEVEL})
 _OF_PARTITIONS = frozenset({_PARTITION, _PARTITION_CHANGE})
 _OF_BROKER, _OF_TOPIC = 4, 2
-_REMEDY = "Compare the file with another node's."
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,54 +75,15 @@ def read_cluster_metadata(directory: Path, *, partition_states: bool = False) ->
 
     :param directory: of the log.
     :param partition_states: read them, too: there are many, and few ask.
-    :raises CorruptFileError: bytes that are no record of it.
+    :raises CorruptFileError: bytes that are no record of it, or records are missing (:mod:`.metadata_log`).
     :raises UnsupportedLayoutError: records of a version that isn't known.
     :raises OSError: it can't be read.
     """
     found = ClusterMetadata()
     kinds = _ALWAYS | _OF_PARTITIONS if partition_states else _ALWAYS
-    names = sorted(path.name for path in directory.iterdir())
-    snapshots = [name for name in names if _SNAPSHOT.match(name)]
-    begin = 0
-    if snapshots:
-        path = directory / snapshots[-1]
-        begin = int(path.name[:20])
-        for _, value in _records(path):
-            _apply(found, kinds, value, path)
-    for name in names:
-        file = log_file(name)
-        if file is not None and (file.kind, file.state) == (FileKind.LOG, FileState.IN_USE):
-            path = directory / name
-            for offset, value in _records(path):
-                if offset >= begin:
-                    _apply(found, kinds, value, path)
+    for path, value in metadata_values(directory):
+        _apply(found, kinds, value, path)
     return found
-
-
-def is_whole(directory: Path) -> bool:
-    """Return whether a node's copy begins with the cluster, or with a snapshot of all before it.
-
-    :param directory: of the log.
-    :raises OSError: it can't be read.
-    """
-    names = [path.name for path in directory.iterdir()]
-    snapshots = [int(name[:20]) for name in names if _SNAPSHOT.match(name)]
-    files = filter(None, map(log_file, names))
-    bases = [one.offset for one in files if (one.kind, one.state) == (FileKind.LOG, FileState.IN_USE)]
-    return bool(bases) and min(bases) <= max(snapshots, default=0)
-
-
-def _records(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the records that aren't markers, with their offsets."""
-    # Arrow takes longer to load than many a store takes to be looked at.
-    from storage_engine.kafka.codec import CODEC
-
-    # A copy that is written to meanwhile may end in a part of a batch, which isn't read.
-    for rows, _ in CODEC.decode(memoryview(read_stored(path, _MAX_BYTES)), 0):
-        columns = (rows[name].to_pylist() for name in ("kind", "offset", "value"))
-        for kind, offset, value in zip(*columns, strict=True):
-            if kind == "message" and value:
-                yield offset, value
 
 
 @lru_cache(maxsize=256)
@@ -146,7 +103,7 @@ class _Reader:
     def take(self, size: int) -> bytes:
         part = self._data[self._at : self._at + size]
         if size < 0 or len(part) < size:
-            raise corrupt(self._path, self._at, f"{size} more bytes of a record", f"{len(part)}", _REMEDY)
+            raise corrupt(self._path, self._at, f"{size} more bytes of a record", f"{len(part)}", REMEDY)
         self._at += size
         return part
 
@@ -162,7 +119,7 @@ class _Reader:
             if byte < 0x80:
                 return value
             shift += 7
-        raise corrupt(self._path, self._at, "a number of at most 5 bytes", "a longer one", _REMEDY)
+        raise corrupt(self._path, self._at, "a number of at most 5 bytes", "a longer one", REMEDY)
 
     def number(self) -> int:
         return int.from_bytes(self.take(4), "big", signed=True)

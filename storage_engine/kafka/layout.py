@@ -95,7 +95,7 @@ class LogDirectory:
     @property
     def left_uncleanly(self) -> bool:
         """Return whether it lacks the marker; of the cluster's metadata alone a broker makes none."""
-        marked = any(log.name.topic != METADATA_TOPIC for log in self.logs)
+        marked = any(log.name.topic != METADATA_TOPIC for log in (*self.logs, *self.aside))
         return marked and not self.stopped_cleanly
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from storage_engine.exceptions import ChangedUnderUsError, StorageEngineError
 from storage_engine.kafka.checkpoints import LEADER_EPOCHS
-from storage_engine.kafka.cluster_metadata import LOG, ClusterMetadata, is_whole
+from storage_engine.kafka.cluster_metadata import ClusterMetadata
 from storage_engine.kafka.file_names import DirectoryState, FileKind, FileState, log_file
 from storage_engine.kafka.layout import Node, PartitionLog
 from storage_engine.kafka.partition_metadata import NAME as PARTITION_METADATA
@@ -87,18 +87,19 @@ def _left_file(log: PartitionLog, facts: FileFacts) -> LeftFile:
     return LeftFile(facts, segment, name.removesuffix(f".{FileState.DELETED.value}"))
 
 
-def deleted_logs(node: Node, metadata: ClusterMetadata | str, delay_ms: int, now_ms: int) -> Found:
+def deleted_logs(node: Node, metadata: ClusterMetadata | str, delay_ms: int | None, now_ms: int) -> Found:
     """Find the ``-delete`` directories of topics that are gone, whose time is over.
 
     :param metadata: the cluster's; text: why it isn't known.
+    :param delay_ms: after which they go; None: it isn't known.
     """
     may, kept = list[LeftOver](), list[str]()
     for log in deleted_directories(node):
         files, why = _all_files(log.path)
         if not why and files:
-            why = _still_known(node, log, metadata)
-        if not why and log.path.stat().st_ctime_ns // 1_000_000 + delay_ms >= now_ms:
-            why = "its delay isn't over"
+            why = _still_known(log, metadata)
+        if not why:
+            why = _delay_left(log, delay_ms, now_ms)
         if why:
             kept.append(f"{log.path}: {why}")
             continue
@@ -106,6 +107,13 @@ def deleted_logs(node: Node, metadata: ClusterMetadata | str, delay_ms: int, now
         proven = tuple(_left_file(log, one) for one in ordered)
         may.append(LeftOver(str(log.path), proven, str(log.path), TOPIC_IS_GONE, log.name.topic))
     return may, kept
+
+
+def _delay_left(log: PartitionLog, delay_ms: int | None, now_ms: int) -> str:
+    if delay_ms is None:
+        return "log.segment.delete.delay.ms of the node can't be read"
+    over = log.path.stat().st_ctime_ns // 1_000_000 + delay_ms < now_ms
+    return "" if over else "its delay isn't over"
 
 
 def deleted_directories(node: Node) -> Iterator[PartitionLog]:
@@ -127,13 +135,10 @@ def _all_files(path: Path) -> tuple[list[FileFacts], str]:
     return found, ""
 
 
-def _still_known(node: Node, log: PartitionLog, metadata: ClusterMetadata | str) -> str:
+def _still_known(log: PartitionLog, metadata: ClusterMetadata | str) -> str:
     """Return why a log's topic may be there still; "" where it is gone for certain."""
     if isinstance(metadata, str):
         return metadata
-    properties = node.properties
-    if properties is None or not is_whole(properties.metadata_dir / LOG):
-        return "the cluster's metadata on this node aren't whole, so its topic may be there"
     try:
         topic_id = read_topic_id(log.path / PARTITION_METADATA)
     except (StorageEngineError, OSError) as error:

@@ -40,7 +40,7 @@ def stopped_tasks(node: Node, topics: TopicSettings, now_ms: int) -> tuple[Broke
         return None if topics.unknown else delays(own, topics.values(topic))
 
     segments = deleted_segments(node, delay_ms, now_ms)
-    logs = deleted_logs(node, metadata, delays(own, {}) or 0, now_ms)
+    logs = deleted_logs(node, metadata, delays(own, {}), now_ms)
     ends = {log.name.log: end_offset(log) for _, log in managed_logs(node)}
     return (
         _removing(CLEANUP_LOGS, segments, ".deleted segment", why),

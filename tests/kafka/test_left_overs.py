@@ -130,7 +130,7 @@ def test_a_word_for_deleted_topics_lets_no_segment_of_another_topic_go(store: Ma
             lambda gone: (gone.parent.parent / "meta/__cluster_metadata-0" / f"{0:020d}.log").rename(
                 gone.parent.parent / "meta/__cluster_metadata-0" / f"{7:020d}.log"
             ),
-            "metadata on this node aren't whole",
+            "expected segments from offset 0",
         ),
     ],
 )
