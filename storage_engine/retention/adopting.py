@@ -21,7 +21,7 @@ from storage_engine.lake.receipts import list_stores
 from storage_engine.model.broker_store import BrokerStore
 from storage_engine.model.by_log import by_log
 from storage_engine.model.heads import LakeHead
-from storage_engine.model.jsonable import to_jsonable
+from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.lineages import Lineages
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import ArchiveMode
@@ -42,7 +42,14 @@ from storage_engine.retention.identity import (
 from storage_engine.retention.known_heads import RESET, head_of, known_heads
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.replica_divergence import compare_logs, has_replicas
-from storage_engine.retention.stamp import Stamp, read_stamp, replace_stamp, stamp_path, update_stamp
+from storage_engine.retention.stamp import (
+    Stamp,
+    read_stamp,
+    replace_stamp,
+    stamp_path,
+    stamped_ids,
+    update_stamp,
+)
 from storage_engine.retention.store_moves import carry_out, is_there
 
 STAMP_RUN = "stamp"
@@ -215,6 +222,8 @@ def stamp(
     """
     _check_decision("stamp", person, reason, "holds the store against what was known of its lakes")
     journal = Journal(store.journal_url)
+    if not new:
+        _finish_killed(store, journal)
     wanted = str(uuid.uuid4()) if new else _wanted(store, journal, store_id)
     if new:
         _check_unknown(store, journal)
@@ -231,11 +240,36 @@ def stamp(
     run = journal.find_run(record.store_id, STAMP_RUN) or journal.begin_run(
         record.store_id, STAMP_RUN, PlanRequest()
     )
+    meant = {"before": _ids_before(store.real_root), "stamp": to_jsonable(written)}
+    journal.record(run, Step.STAMP, Phase.INTENT, [("", meant)])
     said = {**to_jsonable(written), "person": person.strip(), "reason": reason.strip(), RESET: True}
     # First the stamp: from the record on, it alone knows what is kept.
     replace_stamp(store.real_root, written)
     journal.record(run, Step.STAMP, Phase.RESULT, [("", said)])
     return written
+
+
+def _finish_killed(store: ManagedStore, journal: Journal) -> None:
+    """Write everywhere the stamp that a killed run has written to some of the store's directories.
+
+    Only where each directory has that run's stamp, or one of the store that lay here before.
+    """
+    here = journal.find_store(store.real_root, store.host)
+    run = journal.find_run(here.store_id, STAMP_RUN) if here else None
+    events = journal.events(run, Step.STAMP) if run else ()
+    if not events or events[-1].phase is not Phase.INTENT:
+        return
+    meant = events[-1].payload
+    written = from_jsonable(Stamp, meant["stamp"])
+    if stamped_ids(store.real_root) <= {*meant["before"], written.store_id}:
+        replace_stamp(store.real_root, written)
+
+
+def _ids_before(root: str) -> list[str]:
+    """Return of which stores there are stamps; a new store takes the place of what can't be read, too."""
+    with suppress(StoreIdentityError):
+        return sorted(stamped_ids(root))
+    return []
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,14 @@ def read_stamp(root: str) -> Stamp | None:
     return _merged(_read_all(root), root)
 
 
+def stamped_ids(root: str) -> frozenset[str]:
+    """Return of which stores there are stamps; more than one where a new stamp is in some directories only.
+
+    :raises StoreIdentityError: one can't be read.
+    """
+    return frozenset(stamp.store_id for stamp in _read_all(root).values())
+
+
 def missing_stamps(root: str) -> tuple[Path, ...]:
     """Return the directories of a store that lack its stamp, while others have it.
 
@@ -109,7 +117,7 @@ def _merged(found: Mapping[Path, Stamp], root: str) -> Stamp | None:
             raise StoreIdentityError(
                 f"{other}: expected the stamp of store {first.store_id}, as in {path.parent}, found that of "
                 f"{stamp.store_id}: this directory is of another store. Nothing was changed. Put each "
-                "directory back where it belongs."
+                "directory back where it belongs; where storage-engine stamp was killed, run it again."
             )
         lineages = whole.lineages.merged(stamp.lineages)
         whole = replace(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,9 +19,10 @@ from storage_engine.retention.adopting import stamp
 from storage_engine.retention.diagnosis.left_behind import look_at_remains
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import build_report
-from storage_engine.retention.stamp import missing_stamps, read_stamp, update_stamp
+from storage_engine.retention.stamp import missing_stamps, read_stamp, stamped_ids, update_stamp
 from storage_engine.retention.stamp_files import PLAIN_NAME, stamp_paths
 from tests.kafka.stopped_nodes import clean, make_node, managed
+from tests.retention.kill_runner import in_child
 
 
 @pytest.fixture
@@ -112,3 +115,42 @@ def test_a_node_without_a_stamp_gets_one_by_the_command_as_any_store(store: Mana
     assert found is not None
     assert found.store_id == record.store_id
     assert missing_stamps(store.real_root) == ()
+
+
+def test_a_stamp_that_was_killed_between_two_directories_is_finished(
+    store: ManagedStore, tmp_path: Path
+) -> None:
+    root = tmp_path / "copy"
+    shutil.copytree(Path(store.root).parent, root)
+    properties = root / "server.properties"
+    properties.write_text(properties.read_text().replace(str(Path(store.root).parent), str(root)))
+    copy = replace(managed(tmp_path / "managed", root), name="copy")
+    assert os.waitstatus_to_exitcode(in_child(lambda: stamp_and_die(copy))[0]) == 9
+    with pytest.raises(StoreIdentityError, match="storage-engine stamp was killed, run it again"):
+        read_stamp(copy.real_root)
+    # A directory of a third store isn't what that run has left.
+    path = directories(copy)[1] / PLAIN_NAME
+    before = path.read_text()
+    path.write_text(json.dumps({**json.loads(before), "store_id": "another"}))
+    with pytest.raises(StoreIdentityError, match="this directory is of another store"):
+        stamp(copy, "anna", "it was killed")
+    path.write_text(before)
+    written = stamp(copy, "anna", "it was killed")
+    assert written.store_id != json.loads(before)["store_id"]
+    assert stamped_ids(copy.real_root) == {written.store_id}
+    assert missing_stamps(copy.real_root) == ()
+
+
+def stamp_and_die(store: ManagedStore) -> None:
+    """Stamp a copy as a store of its own; the process is killed before the second directory's stamp."""
+    replace_file = os.replace
+    done: list[Path] = []
+
+    def replace_or_die(source: Path, target: Path, **at: int) -> None:
+        if target.name == PLAIN_NAME and done:
+            os._exit(9)
+        done.append(target)
+        replace_file(source, target, **at)
+
+    os.replace = replace_or_die  # type: ignore[assignment]
+    stamp(store, "anna", "it was copied", new=True)
