@@ -15,9 +15,8 @@ from storage_engine.model.live import RunningBroker
 from storage_engine.model.store import StoreSnapshot
 from storage_engine.retention.broker_answers import take_snapshot
 from storage_engine.retention.brokers import open_to_look, running_broker
-from storage_engine.retention.hold_text import broker_text, drift_text, hold_text
+from storage_engine.retention.hold_text import broker_text, drift_text, due_alarms, hold_text
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.steps.holding_due import due_alarms
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Final
+
 from storage_engine.model.hold import Drift, DueRange, HoldStatus
 from storage_engine.model.live import RunningBroker
-from storage_engine.wording import bytes_text, time_text
+from storage_engine.wording import bytes_text, count_text, time_text
+
+_MOST_ALARMS: Final = 20
 
 
 def broker_text(broker: RunningBroker) -> str:
@@ -57,3 +62,16 @@ def drift_text(drift: Drift) -> str:
     if drift.start_offset >= 0:
         place = f" {drift.log} [{drift.start_offset}, {drift.end_offset})"
     return f"{drift.kind.value}{place}: {drift.detail}"
+
+
+def due_alarms(status: HoldStatus, now_ms: int) -> Iterator[str]:
+    """Yield what goes though no lake has it, log by log, and what else has to be seen to.
+
+    What goes first comes first.
+    """
+    ordered = sorted(status.due, key=lambda one: one.at_ms)
+    yield from (due_text(one, now_ms) for one in ordered[:_MOST_ALARMS])
+    if more := ordered[_MOST_ALARMS:]:
+        size = bytes_text(sum(one.size_bytes for one in more))
+        yield f"the same of {count_text(len(more), 'more log')}, {size}: storage-engine hold lists them"
+    yield from status.alarms

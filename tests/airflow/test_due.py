@@ -96,7 +96,8 @@ def test_where_nothing_is_due_a_store_takes_three_task_instances_and_no_report(
 ) -> None:
     store = store_connection(STORE, deleteWhen=window)
     age(store.root, 0)
-    dags = [dag_of(path.name) for path in sorted(DAGS.glob("*.py"))]
+    files = sorted(path.name for path in DAGS.glob("*.py") if path.name != "storage_kafka_log_manager.py")
+    dags = [dag_of(name) for name in files]
     by_clock = [dag for dag in dags if dag.schedule in (EACH_TEN_MINUTES, EACH_HOUR)]
     by_others = [dag.schedule for dag in dags if dag not in by_clock]
     assert by_others == [[archive_due(STORE)], None, "@daily", [cleanup_due(STORE)]]

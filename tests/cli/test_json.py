@@ -54,10 +54,12 @@ def _calls(store: Path, lake: Path, tmp_path: Path) -> dict[str, list[object]]:
         "runs": ["--lake", lake],
         "hold": at,
         "unmanage": at,
+        "kafka make-room": at,
+        "kafka run-tasks": at,
     }
 
 
-REFUSED = NEEDS_A_BROKER | {"accept-loss"}
+REFUSED = NEEDS_A_BROKER | {"accept-loss", "kafka make-room"}
 
 
 @pytest.mark.slow

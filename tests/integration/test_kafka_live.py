@@ -33,7 +33,7 @@ from storage_engine.model.broker_store import StoreSettings
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.plan import PlanRequest, Reason
 from storage_engine.project.kafka import Kafka
-from storage_engine.retention.steps.holding_due import due_alarms
+from storage_engine.retention.hold_text import due_alarms
 from tests.integration.kafka_broker import (
     SECONDS,
     VERSIONS,

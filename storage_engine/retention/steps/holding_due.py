@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -14,13 +14,10 @@ from storage_engine.model.store import FileFacts, SegmentId
 from storage_engine.model.validation import Where
 from storage_engine.retention.broker_answers import ask
 from storage_engine.retention.drift import GONE, gone_ranges
-from storage_engine.retention.hold_text import due_text
 from storage_engine.retention.steps.context import Context
 from storage_engine.retention.steps.sealed import MeasuredLag, measure_lag
-from storage_engine.wording import bytes_text, count_text
 
 HOUR_MS: Final = 3_600_000
-_MOST_ALARMS: Final = 20
 
 
 def hold_what_is_due(context: Context, measured: MeasuredLag | None, now_ms: int) -> HoldStatus:
@@ -69,16 +66,3 @@ def _unarchived(context: Context, found: Sequence[Drift]) -> tuple[Drift, ...]:
             if row.log == one.log and row.start_offset < one.end_offset and one.start_offset < row.end_offset
         )
     )
-
-
-def due_alarms(status: HoldStatus, now_ms: int) -> Iterator[str]:
-    """Yield what goes though no lake has it, log by log, and what else has to be seen to.
-
-    What goes first comes first.
-    """
-    ordered = sorted(status.due, key=lambda one: one.at_ms)
-    yield from (due_text(one, now_ms) for one in ordered[:_MOST_ALARMS])
-    if more := ordered[_MOST_ALARMS:]:
-        size = bytes_text(sum(one.size_bytes for one in more))
-        yield f"the same of {count_text(len(more), 'more log')}, {size}: storage-engine hold lists them"
-    yield from status.alarms

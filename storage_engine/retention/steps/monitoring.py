@@ -17,10 +17,9 @@ from storage_engine.model.lag import GroupLag
 from storage_engine.model.policy import ArchiveMode, ShieldMode
 from storage_engine.retention.diagnosis.doctor import findings_of
 from storage_engine.retention.group_lag import measure_groups
-from storage_engine.retention.hold_text import drift_text
+from storage_engine.retention.hold_text import drift_text, due_alarms
 from storage_engine.retention.steps.context import AnyStore, Context, managed_of, open_context
 from storage_engine.retention.steps.holding import hold
-from storage_engine.retention.steps.holding_due import due_alarms
 from storage_engine.retention.steps.recording_drift import alarms_of
 from storage_engine.retention.steps.recording_for_pages import found_for_pages
 from storage_engine.retention.steps.sealed import MeasuredLag, measure_lag
