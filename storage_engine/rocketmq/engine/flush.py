@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 
 from storage_engine.clock import clock_ms
 from storage_engine.rocketmq.engine.engine_settings import EngineSettings, FlushMode
+from storage_engine.rocketmq.engine.flush_guard import FlushGuard
 from storage_engine.rocketmq.engine.mapped_file_queue import FileQueue
 from storage_engine.rocketmq.engine.queue_table import QueueTable
 from storage_engine.rocketmq.engine.store_checkpoint import StoreCheckpoint
@@ -182,9 +183,7 @@ class QueueFlusher:
         """:param dispatched_ms: store time of the newest message that has an entry."""
         self._queues, self._settings = queues, settings
         self._checkpoint, self._dispatched_ms = checkpoint, dispatched_ms
-        self._on_failure = on_failure
-        self._turn = threading.Lock()
-        self._refused: OSError | None = None
+        self._guard = FlushGuard(on_failure)
         self._last_ms = 0
         seconds = settings.flush_queue_interval_ms / 1000
         self._service = Service("flush-queues", self._flush_by_time, seconds, on_failure)
@@ -200,7 +199,7 @@ class QueueFlusher:
 
         :raises OSError: the disk refuses, or has refused before.
         """
-        with self._flushing():
+        with self._guard.flushing():
             dispatched_ms = self._dispatched_ms()
             self._queues.flush(0)
             if dispatched_ms > 0:
@@ -213,18 +212,5 @@ class QueueFlusher:
             self._last_ms = now_ms
             self.flush()
         else:
-            with self._flushing():
+            with self._guard.flushing():
                 self._queues.flush(self._settings.flush_queue_least_pages)
-
-    @contextmanager
-    def _flushing(self) -> Iterator[None]:
-        """Let one thread flush at a time, and none after a failure: a later success says nothing of it."""
-        with self._turn:
-            if self._refused is not None:
-                raise self._refused
-            try:
-                yield
-            except OSError as error:
-                self._refused = error
-                self._on_failure(error)
-                raise

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from storage_engine import durable
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import StoreLayoutError
+from storage_engine.rocketmq.engine.flush_guard import FlushGuard
 from storage_engine.rocketmq.engine.mapped_file import WritableFile
 from storage_engine.rocketmq.engine.preallocation import Preallocation
 from storage_engine.rocketmq.engine.transient_pool import TransientPool
@@ -40,8 +40,7 @@ class FileQueue:
         self._paths, self._read_only = tuple(paths), frozenset(read_only_paths)
         self._pool = pool
         self._guard = threading.Lock()
-        self._flushes = threading.Lock()
-        self._refused: OSError | None = None
+        self._flushes = FlushGuard()
         self._preallocation = Preallocation(self._make, file_bytes)
 
     @property
@@ -128,7 +127,7 @@ class FileQueue:
 
         :raises OSError: the disk refuses, or has refused before.
         """
-        with self._flushing():
+        with self._flushes.flushing():
             file = self.find(self.committed_where, or_first=self.committed_where == 0)
             if file is None:
                 return True
@@ -142,7 +141,7 @@ class FileQueue:
 
         :raises OSError: the disk refuses, or has refused before; nothing counts as flushed from then on.
         """
-        with self._flushing():
+        with self._flushes.flushing():
             file = self.find(self.flushed_where, or_first=self.flushed_where == 0)
             if file is None:
                 return True
@@ -153,22 +152,6 @@ class FileQueue:
             if least_pages == 0:
                 self.store_timestamp_ms = timestamp_ms
             return done
-
-    @contextmanager
-    def _flushing(self) -> Iterator[None]:
-        """Let one thread flush at a time, and none after the disk has refused once.
-
-        What was to be written is unknown then, and the system says so once: a later flush that succeeds has
-        not written it.
-        """
-        with self._flushes:
-            if self._refused is not None:
-                raise self._refused
-            try:
-                yield
-            except OSError as error:
-                self._refused = error
-                raise
 
     def map_ahead(self) -> None:
         """Map the pages that are written next."""
