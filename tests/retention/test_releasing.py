@@ -296,14 +296,14 @@ def test_hashing_longer_than_a_lease_lasts_does_not_lose_the_store(
     store = archived(max_segments=3)
     for base_offset in (0, 1 << 20, 2 << 20):
         segment(store, base_offset).chmod(0o600)
-    now_ms, digest = [clock_ms()], unseen_writes._digest
+    now_ms, digest = [clock_ms()], unseen_writes.digest
 
     def slowly(*args: Any) -> Any:
         now_ms[0] += leases.LEASE_MS * 2 // 3
         return digest(*args)
 
     monkeypatch.setattr(leases, "_clock_ms", lambda: now_ms[0])
-    monkeypatch.setattr(unseen_writes, "_digest", slowly)
+    monkeypatch.setattr(unseen_writes, "digest", slowly)
     assert len(steps.release(store, "r").deleted) == 3
 
 

@@ -233,7 +233,7 @@ def test_a_lease_is_renewed_while_a_file_is_read_slowly(
     monkeypatch.setattr(reading, "_BLOCK_BYTES", 1 << 14)
     path = first(planned)
     renewed: list[bool] = []
-    unseen_writes._digest(str(path), unseen_writes.Reading(lambda count: None, lambda: renewed.append(True)))
+    unseen_writes.digest(str(path), unseen_writes.Reading(lambda count: None, lambda: renewed.append(True)))
     assert len(renewed) > path.stat().st_size >> 14
 
 
