@@ -26,9 +26,10 @@ from storage_engine.model.store import SegmentId
 from storage_engine.retention.broker_answers import ask, package_errors
 from storage_engine.retention.deletion_checks import check_inside
 from storage_engine.retention.known_heads import KnownHeads, known_heads
-from storage_engine.retention.proofs import Proofs, read_proofs
+from storage_engine.retention.proofs import Proofs
 from storage_engine.retention.steps.archiving import begin_background_run
 from storage_engine.retention.steps.context import WHOLE, AnyStore, Context, open_context
+from storage_engine.retention.steps.judging import read_proofs_to_delete
 from storage_engine.retention.steps.open_removals import (
     UNKNOWN,
     Notes,
@@ -211,15 +212,7 @@ def _proofs(context: Context, lefts: Sequence[LeftOver], known: KnownHeads, leas
     wanted = {one.segment for left in lefts for one in left.files if one.segment is not None}
     if context.store.policy.archive is ArchiveMode.OFF or not wanted:
         return Proofs(())
-    return read_proofs(
-        context.store.lakes,
-        context.record,
-        wanted,
-        known=known,
-        to_delete=True,
-        read_files=True,
-        looked=lambda: context.journal.renew(lease),
-    )
+    return read_proofs_to_delete(context, wanted, known, lease)
 
 
 def _counting(left: LeftOver) -> Iterator[tuple[LeftFile, SegmentId]]:

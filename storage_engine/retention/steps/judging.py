@@ -105,16 +105,14 @@ def _missing(context: Context, segment: Segment) -> Refusal:
     return refusal(segment.log, error, nothing)
 
 
-def read_plan_proofs(context: Context, plan: Plan, known: KnownHeads, lease: Lease) -> Proofs:
-    """Read what the store's lakes prove of the plan's segments, whose data files are read once more.
+def read_proofs_to_delete(
+    context: Context, wanted: Collection[SegmentId], known: KnownHeads, lease: Lease
+) -> Proofs:
+    """Read what lakes prove of segments that are about to go; their data files are read once more.
 
     :param lease: renewed as often as a data file was read, which may take longer than a lease lasts.
-    :raises LakeUnavailableError: none of them can be asked, and nobody waived the plan.
     """
-    if context.store.policy.archive is ArchiveMode.OFF:
-        return Proofs((), acts=read_own_acts(context.record.real_path))
-    wanted = {segment.id for segment in plan.to_delete}
-    proofs = read_proofs(
+    return read_proofs(
         context.store.lakes,
         context.record,
         wanted,
@@ -123,6 +121,17 @@ def read_plan_proofs(context: Context, plan: Plan, known: KnownHeads, lease: Lea
         read_files=True,
         looked=lambda: context.journal.renew(lease),
     )
+
+
+def read_plan_proofs(context: Context, plan: Plan, known: KnownHeads, lease: Lease) -> Proofs:
+    """Read what the store's lakes prove of the plan's segments.
+
+    :param lease: renewed meanwhile.
+    :raises LakeUnavailableError: none of them can be asked, and nobody waived the plan.
+    """
+    if context.store.policy.archive is ArchiveMode.OFF:
+        return Proofs((), acts=read_own_acts(context.record.real_path))
+    proofs = read_proofs_to_delete(context, {segment.id for segment in plan.to_delete}, known, lease)
     if not proofs.asked and context.journal.find_waiver(plan.digest) is None:
         raise none_reachable([reason for _, reason in proofs.unreachable])
     return proofs
