@@ -95,7 +95,7 @@ def _full(figures: Figures) -> str:
 
 
 def _one_a_device(figures: Figures) -> tuple[DiskUsage, ...]:
-    disks = (*figures.snapshot.log_disks, figures.snapshot.dependents_disk)
+    disks = figures.snapshot.disks
     found: dict[object, DiskUsage] = {}
     for disk in disks:
         found.setdefault(disk.path if disk.device is None else disk.device, disk)
@@ -245,7 +245,7 @@ def _figures_json(figures: Figures, found: Diagnosis) -> dict[str, Any]:
         ],
         "oldest_message_ms": figures.oldest_message_ms,
         "newest_message_ms": found.said.newest_message_ms,
-        "disks": to_jsonable((*figures.snapshot.log_disks, figures.snapshot.dependents_disk)),
+        "disks": to_jsonable(figures.snapshot.disks),
         "growth": to_jsonable(figures.growth),
         "forces_in_ms": figures.forces_in_ms,
         "full_in_ms": figures.full_in_ms,

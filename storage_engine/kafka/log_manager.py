@@ -7,6 +7,7 @@ verify that it did. The other two remove files, and what they left a cleanup may
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from storage_engine.kafka.checkpoints import LOG_START, RECOVERY_POINT, read_offsets
 from storage_engine.kafka.file_names import METADATA_TOPIC
@@ -34,13 +35,8 @@ def stopped_tasks(node: Node, topics: TopicSettings, now_ms: int) -> tuple[Broke
     stopped = stopped_node(node)
     why = "" if isinstance(stopped, StoppedNode) else stopped[1]
     metadata = stopped.metadata if isinstance(stopped, StoppedNode) else why
-    own = topics.node
-
-    def delay_ms(topic: str) -> int | None:
-        return None if topics.unknown else delays(own, topics.values(topic))
-
-    segments = deleted_segments(node, delay_ms, now_ms)
-    logs = deleted_logs(node, metadata, delays(own, {}), now_ms)
+    segments = deleted_segments(node, partial(delay_of, topics), now_ms)
+    logs = deleted_logs(node, metadata, delays(topics.node, {}), now_ms)
     ends = {log.name.log: end_offset(log) for _, log in managed_logs(node)}
     return (
         _removing(CLEANUP_LOGS, segments, ".deleted segment", why),
@@ -54,6 +50,13 @@ def stopped_tasks(node: Node, topics: TopicSettings, now_ms: int) -> tuple[Broke
 def managed_logs(node: Node) -> list[tuple[LogDirectory, PartitionLog]]:
     """Return the logs that these tasks are for: the cluster's metadata have tasks of their own."""
     return [(directory, log) for directory, log in node.logs if log.name.topic != METADATA_TOPIC]
+
+
+def delay_of(topics: TopicSettings, topic: str) -> int | None:
+    """Return after how many milliseconds a topic's deleted files go; None: it isn't known."""
+    if topics.unknown and topic not in topics.live:
+        return None
+    return delays(topics.node, topics.values(topic))
 
 
 def _removing(name: str, found: Found, what: str, why: str) -> BrokerTask:

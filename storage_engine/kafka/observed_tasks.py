@@ -19,12 +19,14 @@ from storage_engine.kafka.log_manager import (
     CLEANUP_LOGS,
     DELETE_LOGS,
     FLUSH_DIRTY_LOGS,
+    delay_of,
     managed_logs,
     offsets_in,
     stopped_tasks,
 )
 from storage_engine.kafka.topic_settings import TopicSettings, read_topic_settings
 from storage_engine.model.broker_tasks import BrokerTask, TaskLimits
+from storage_engine.model.diagnosis import named_in_short
 from storage_engine.wording import bytes_text, count_text, duration_text
 
 OVERDUE_MS = 3_600_000
@@ -64,12 +66,16 @@ def _cleanup(node: Node, topics: TopicSettings, now_ms: int) -> BrokerTask:
     files = [
         (log, facts) for _, log in node.logs for state, facts in log.left_over if state is FileState.DELETED
     ]
+    delays_ms = {topic: delay_of(topics, topic) for topic in {log.name.topic for log, _ in files}}
     late = [
         facts
         for log, facts in files
-        if renamed_ms(facts) + _delay_ms(topics, log.name.topic) + OVERDUE_MS < now_ms
+        if (delay_ms := delays_ms[log.name.topic]) is not None
+        and renamed_ms(facts) + delay_ms + OVERDUE_MS < now_ms
     ]
     found = f"{count_text(len(files), '.deleted file')}, {bytes_text(sum(f.size_bytes for _, f in files))}"
+    unknown = sorted(topic for topic, delay_ms in delays_ms.items() if delay_ms is None)
+    said = f"file.delete.delay.ms isn't known of {named_in_short(unknown)}" if unknown else ""
     overdue: tuple[str, ...] = ()
     if late:
         since = duration_text(now_ms - min(map(renamed_ms, late)))
@@ -77,12 +83,7 @@ def _cleanup(node: Node, topics: TopicSettings, now_ms: int) -> BrokerTask:
             f"{late[0].path}: expected it gone after file.delete.delay.ms, found it and "
             f"{len(late) - 1} more after {since}. {_LOOK} they can't be removed",
         )
-    return BrokerTask(CLEANUP_LOGS, (found,), overdue)
-
-
-def _delay_ms(topics: TopicSettings, topic: str) -> int:
-    """Return a topic's delay; where it isn't known, none: an hour more is waited anyway."""
-    return delays(topics.node, topics.values(topic)) or 0
+    return BrokerTask(CLEANUP_LOGS, (found, said) if said else (found,), overdue)
 
 
 def _flush(node: Node, topics: TopicSettings, limits: TaskLimits) -> BrokerTask:
@@ -166,14 +167,17 @@ def _starts(node: Node, now_ms: int, limits: TaskLimits) -> BrokerTask:
 
 
 def _deleted_logs(node: Node, topics: TopicSettings, now_ms: int) -> BrokerTask:
-    found = list(deleted_directories(node))
-    delay_ms = delays(topics.node, {}) or 0
+    logs = list(deleted_directories(node))
+    found = (f"{len(logs)} -delete directories",)
+    delay_ms = delays(topics.node, {})
+    if delay_ms is None:
+        return BrokerTask(DELETE_LOGS, (*found, "log.segment.delete.delay.ms of the node can't be read"))
     overdue = []
-    for log in found:
+    for log in logs:
         since_ms = now_ms - log.path.stat().st_ctime_ns // 1_000_000
         if since_ms > delay_ms + OVERDUE_MS:
             overdue.append(
                 f"{log.path}: expected it gone {duration_text(delay_ms)} after its log was deleted, found it "
                 f"after {duration_text(since_ms)}. {_LOOK} it can't be removed"
             )
-    return BrokerTask(DELETE_LOGS, (f"{len(found)} -delete directories",), tuple(overdue[:1]))
+    return BrokerTask(DELETE_LOGS, found, tuple(overdue[:1]))

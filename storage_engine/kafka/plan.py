@@ -266,5 +266,5 @@ def as_asked(plans: Sequence[LogPlan], snapshot: StoreSnapshot, request: PlanReq
     :raises BadInputError: nobody can ask for that.
     """
     # The last directory's stands for that of dependents, which a node has none of.
-    disks = (*snapshot.log_disks, snapshot.dependents_disk)
+    disks = snapshot.disks
     return limited(plans, request, disks, "log directory's disk")

@@ -191,7 +191,7 @@ class BrokerStore(HeldStore, TaskedStore, ABC):
         """The causes that hold now by clock and disks alone, for who waits for one; reads no segment."""
         snapshot = self.snapshot(now_ms)
         causes, notices = self.triggers(snapshot, now_ms, PlanRequest())
-        levels = (*snapshot.log_disks, snapshot.dependents_disk)
+        levels = snapshot.disks
         known = [disk.used_percent for disk in levels if disk.used_percent is not None]
         return Watch(now_ms, causes, notices, levels, max(known, default=None), None, None)
 

@@ -68,7 +68,7 @@ def plain_inspection(snapshot: StoreSnapshot) -> Inspection:
     columns = ("log~", "segment~", "base offset#", "bytes#", "state")
     sections = (
         Paragraph(f"Store {snapshot.root}"),
-        Disks((*snapshot.log_disks, snapshot.dependents_disk)),
+        Disks(snapshot.disks),
         Table("Segments", columns, rows),
     )
     return Inspection(to_jsonable(snapshot), sections, (Path(snapshot.root),))

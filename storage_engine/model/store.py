@@ -260,6 +260,11 @@ class StoreSnapshot:
     crashed: bool
     used_bytes: int | None = None
 
+    @property
+    def disks(self) -> tuple[DiskUsage, ...]:
+        """Return the disks of all its directories, each directory's once."""
+        return tuple({disk.path: disk for disk in (*self.log_disks, self.dependents_disk)}.values())
+
 
 @dataclass(frozen=True, slots=True)
 class Archivable:

@@ -40,7 +40,7 @@ class Decided:
 
     @property
     def disks(self) -> tuple[DiskUsage, ...]:
-        return (*self.snapshot.log_disks, self.snapshot.dependents_disk)
+        return self.snapshot.disks
 
 
 def decide(

@@ -18,7 +18,7 @@ def with_disk_levels(snapshot: StoreSnapshot, used_percents: Mapping[str, int]) 
     :raises BadInputError: a path that isn't one of the store's, or a level outside 0 to 100.
     """
     levels = {os.path.normpath(path): percent for path, percent in used_percents.items()}
-    disks = (*snapshot.log_disks, snapshot.dependents_disk)
+    disks = snapshot.disks
     known = dict.fromkeys(os.path.normpath(disk.path) for disk in disks)
     for path, percent in levels.items():
         if path not in known:

@@ -267,8 +267,7 @@ def _share_finding(
 
 def _disk_notices(snapshot: StoreSnapshot, config: BrokerConfig) -> list[str]:
     notices = []
-    disks = {disk.path: disk for disk in (*snapshot.log_disks, snapshot.dependents_disk)}
-    for disk in disks.values():
+    for disk in snapshot.disks:
         if disk.used_percent is None:
             notices.append(
                 f"disk level unknown, so it triggers nothing: {disk.error or disk.path}. "

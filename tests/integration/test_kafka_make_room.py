@@ -344,8 +344,11 @@ def test_where_no_broker_with_a_replica_runs_what_has_expired_goes(cluster: Clus
         for topic in assignments:
             assert there(topic) == before[-1:], topic
         assert start_of(cluster.nodes[2], "other") == before[-1]
+        for topic in assignments:
+            keep_all(cluster, topic)
         cluster.nodes[1].start()
         node.start()
         cluster.wait_for_isr("apart", (4, 1))
+        cluster.wait_for_isr("alone", (4,))
         for topic in assignments:
-            assert lost(cluster, topic, lake, count) == []
+            assert lost(cluster, topic, lake, count) == [], (topic, start_of(cluster.nodes[2], topic))

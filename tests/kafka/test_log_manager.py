@@ -82,6 +82,18 @@ def test_of_a_running_broker_what_is_overdue_is_told(made: MadeNode) -> None:
         assert "expected it written within 10 min" in found[name].overdue[0]
 
 
+def test_a_delay_that_cannot_be_read_is_no_delay_of_0(made: MadeNode) -> None:
+    delete_first_segment(made.directories[0] / "a-0")
+    (made.directories[0] / GONE).mkdir()
+    made.settings["a"]["file.delete.delay.ms"] = "soon"
+    made.node_settings["log.segment.delete.delay.ms"] = "later"
+    made.write()
+    found = observed(made, now_ms() + OVERDUE_MS + 120_000)
+    assert [found[name].overdue for name in ("cleanupLogs", "deleteLogs")] == [(), ()]
+    assert "file.delete.delay.ms isn't known of a" in found["cleanupLogs"].found
+    assert "log.segment.delete.delay.ms of the node can't be read" in found["deleteLogs"].found
+
+
 def test_what_lies_behind_a_recovery_point_is_counted_by_whole_segments(made: MadeNode) -> None:
     size = (made.directories[0] / "a-0" / f"{4:020d}.log").stat().st_size
     made.checkpoint("recovery-point-offset-checkpoint", {"a-0": 3})

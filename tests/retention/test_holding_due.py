@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from storage_engine.exceptions import BadInputError, BrokerUnavailableError
+from storage_engine.clock import clock_ms
+from storage_engine.exceptions import BadInputError, BrokerUnavailableError, GateRefusedError
 from storage_engine.journal.drift import drift_since_renewal
 from storage_engine.kafka.live.live_store import LiveKafkaStore
 from storage_engine.lake.making import make_lake
 from storage_engine.model.hold import Drift, DriftKind, DueRange, HoldStatus
 from storage_engine.model.live import LiveBroker
+from storage_engine.model.store_settings import WE_DELETE
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps import holding_due, monitoring
+from storage_engine.retention.steps.archiving import begin_background_run
 from storage_engine.retention.steps.context import opened
-from storage_engine.retention.steps.holding import hold
+from storage_engine.retention.steps.holding import hold, keep_held
 from tests.kafka.made_node import MadeNode, batch_of
 
 GONE = Drift(DriftKind.SEGMENT_GONE, "log orders-0: records went.", "orders-0", 0, 2)
@@ -82,3 +86,17 @@ def test_where_nothing_else_can_be_told_what_goes_soon_is(
     said = "\n".join(error.value.__notes__)
     assert "records of offsets [2, 4)" in said
     assert "topic orders stays held" in said
+
+
+def test_a_run_whose_hold_was_reverted_says_who_did_what(
+    managed: ManagedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reverted = Drift(DriftKind.SETTING_CHANGED, "topic orders: expected retention.ms 9, found 5.")
+    status = HoldStatus(held=False, disturbances=(reverted,), notices=("the hold counts from 12:00 on",))
+    monkeypatch.setattr(LiveKafkaStore, "hold_status", lambda *_: status)
+    monkeypatch.setattr(LiveKafkaStore, "renew_hold", lambda *_: status)
+    live = replace(managed.live or LiveBroker(), deletes=WE_DELETE)
+    with opened(replace(managed, live=live)) as context:
+        run = begin_background_run(context, "run")
+        with pytest.raises(GateRefusedError, match=r"counts from 12:00 on; .*retention\.ms 9, found 5"):
+            keep_held(context, run, clock_ms())

@@ -27,7 +27,7 @@ class Levels:
 
 def levels_of(broker: BrokerStore, snapshot: StoreSnapshot, now_ms: int) -> Levels:
     """Ask a broker's rules at each level of all its disks."""
-    paths = [disk.path for disk in (*snapshot.log_disks, snapshot.dependents_disk)]
+    paths = [disk.path for disk in snapshot.disks]
     found: dict[str, int] = {}
     for percent in range(101):
         assumed = with_disk_levels(snapshot, dict.fromkeys(paths, percent))

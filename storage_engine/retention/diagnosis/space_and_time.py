@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from storage_engine.model.diagnosis import Finding, Severity
-from storage_engine.model.store import DiskUsage
 from storage_engine.retention.diagnosis.figures import Figures
 from storage_engine.retention.diagnosis.growth import DAY_MS, Growth, GrowthFrom, room_bytes
 from storage_engine.wording import bytes_text, count_text, duration_text, time_text
@@ -28,7 +27,7 @@ def growth_text(growth: Growth | None) -> str:
 def space_findings(found: Figures) -> Iterator[Finding]:
     """Yield what disks that are full, or fill, will make of a store."""
     disks, levels, full = found.snapshot.log_disks, found.levels, found.full_percent
-    for disk in _each_once((*disks, found.snapshot.dependents_disk)):
+    for disk in found.snapshot.disks:
         if disk.used_percent is None:
             yield Finding(
                 Severity.WARNING,
@@ -176,10 +175,6 @@ def _room(found: Figures) -> str:
 
 def _used(found: Figures) -> int:
     return max((disk.used_percent or 0 for disk in found.snapshot.log_disks), default=0)
-
-
-def _each_once(disks: Sequence[DiskUsage]) -> tuple[DiskUsage, ...]:
-    return tuple({disk.path: disk for disk in disks}.values())
 
 
 def _urgent(kind: str, what: str, advice: str) -> Finding:

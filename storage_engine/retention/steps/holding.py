@@ -97,7 +97,7 @@ def keep_held(context: Context, run: Run, now_ms: int) -> tuple[str, ...]:
         return ()
     status, _ = _renewed(context, run, now_ms)
     if not status.held:
-        raise GateRefusedError("; ".join(status.notices))
+        raise GateRefusedError("; ".join((*status.notices, *alarms_of(context, status))))
     return (*status.notices, *alarms_of(context, status))
 
 

@@ -54,7 +54,7 @@ def sense(store: AnyStore, now_ms: int | None = None, request: PlanRequest | Non
             raise
         raise BadInputError(f"{error} Its hold: {'; '.join(hold.notices)}") from error
     triggers, notices = take_triggers(context.broker, snapshot, now_ms, request or PlanRequest())
-    levels = (*snapshot.log_disks, snapshot.dependents_disk)
+    levels = snapshot.disks
     progress = take_progress(context.broker, now_ms, context.store.broker)
     context.sample(snapshot, now_ms, progress=progress)
     return SenseResult(
