@@ -86,13 +86,14 @@ def _dry_run(managed: ManagedStore, request: PlanRequest, as_json: bool) -> None
     """Show what a run would do now and what consumers would lose by it; nothing is changed."""
     seen = preview(managed, request)
     going = tuple(segment.id for segment in seen.plan.to_delete)
-    groups = groups_at_risk(in_process_lag(managed, going))
+    lag = in_process_lag(managed, going)
+    groups = groups_at_risk(lag)
     if as_json:
         print_json("clean", {"dry_run": True, "plan": plan_json(managed, seen), "groups": groups})
         return
     say("Dry run: this is what a run would do now.")
     print_plan(managed, seen, by_hand(managed, request, seen))
-    print_groups(groups)
+    print_groups(groups, lag.source)
     say("\nDry run: nothing was archived, deleted or changed.")
 
 

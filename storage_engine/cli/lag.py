@@ -60,16 +60,18 @@ def groups_at_risk(tables: Iterable[pa.Table]) -> tuple[GroupAtRisk, ...]:
     return tuple(sorted(behind, key=lambda one: (-one.losing_queues, one.group)))
 
 
-def print_groups(groups: Sequence[GroupAtRisk]) -> None:
-    """Print what a deletion would mean for each group that is behind."""
-    if not groups:
-        say("\nConsumers: no group is behind.")
-        return
-    print_table(
-        "Consumers that are behind",
-        ("group~", "behind#", "unknown queues#?", "queues that lose messages#"),
-        ((one.group, one.lag_messages, one.unknown_queues, one.losing_queues) for one in groups),
-    )
+def print_groups(groups: Sequence[GroupAtRisk], source: LagSource) -> None:
+    """Print what a deletion would mean for each group that is behind, and what isn't known of groups."""
+    if groups:
+        print_table(
+            "Consumers that are behind",
+            ("group~", "behind#", "unknown queues#?", "queues that lose messages#"),
+            ((one.group, one.lag_messages, one.unknown_queues, one.losing_queues) for one in groups),
+        )
+    else:
+        say(f"\nConsumers: no group is {'known to be ' if source.notices else ''}behind.")
+    for notice in source.notices:
+        say(f"WARNING {notice}")
 
 
 def print_lag(

@@ -114,13 +114,14 @@ def make_room(
             seen = _decided(managed, store, request)
         going = tuple(segment.id for segment in seen.plan.to_delete)
         if dry_run:
-            groups = groups_at_risk(in_process_lag(_asked(managed), going))
+            lag = in_process_lag(_asked(managed), going)
+            groups = groups_at_risk(lag)
             if as_json:
                 shown = {"dry_run": True, "plan": plan_json(managed, seen), "groups": groups}
                 print_json("kafka make-room", shown)
                 return 0
             print_plan(managed, seen, None)
-            print_groups(groups)
+            print_groups(groups, lag.source)
             say("\nDry run: nothing was archived, deleted or changed.")
             return 0
         if not as_json:

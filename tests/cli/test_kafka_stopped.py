@@ -54,3 +54,11 @@ def test_a_node_that_was_not_stopped_cleanly_is_not_cleaned_by_rocketmqs_sign(
     found = cli("doctor", node, "--lake", lake, "--json").json["next"]
     assert found["command"] is None
     assert "start the broker and stop it cleanly" in found["why"]
+
+
+def test_a_dry_run_does_not_take_unknown_consumers_for_none(cli: Any, made: MadeNode, tmp_path: Path) -> None:
+    node, lake = made.root / "server.properties", tmp_path / "lake"
+    cli("init-lake", "--lake", lake, "--broker-type", "kafka")
+    said = cli("clean", node, "--lake", lake, "--dry-run").out
+    assert "Consumers: no group is known to be behind." in said
+    assert "WARNING no partition of __consumer_offsets is on this node" in said
