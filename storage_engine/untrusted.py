@@ -29,7 +29,7 @@ MAX_FILE_BYTES: Final = 512 << 20
 
 
 def read_file(
-    path: Path, max_bytes: int = MAX_FILE_BYTES, *, follow_links: bool = True, dir_fd: int | None = None
+    path: str | Path, max_bytes: int = MAX_FILE_BYTES, *, follow_links: bool = True, dir_fd: int | None = None
 ) -> bytes:
     """Read a whole file, which must be an ordinary one: a pipe or a device could have no end.
 
@@ -41,7 +41,7 @@ def read_file(
     # Without O_NONBLOCK opening a pipe waits for a writer.
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow_links else os.O_NOFOLLOW)
     try:
-        descriptor = os.open(path if dir_fd is None else path.name, flags, dir_fd=dir_fd)
+        descriptor = os.open(path if dir_fd is None else Path(path).name, flags, dir_fd=dir_fd)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO):
             raise CorruptFileError(

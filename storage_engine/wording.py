@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import traceback
 from collections.abc import Collection, Sequence
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, date, datetime, timedelta, tzinfo
+from functools import lru_cache
 from pathlib import PurePath
 
 from rich.filesize import pick_unit_and_suffix
 
 _BINARY_UNITS = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB"]
+_FIRST_DAY = date(1970, 1, 1)
 _DURATIONS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
@@ -51,6 +53,7 @@ def shortened(name: str, width: int) -> str:
     return f"{name[: width - 1 - tail]}…{name[-tail:]}"
 
 
+@lru_cache(maxsize=1024)
 def bytes_text(size_bytes: int | None) -> str:
     """A size in binary units, as brokers configure theirs; empty for None."""
     if size_bytes is None:
@@ -73,11 +76,26 @@ def time_text(timestamp_ms: int | None, zone: tzinfo = UTC) -> str:
     if timestamp_ms is None:
         return ""
     try:
+        if zone is UTC:
+            # A plan of many logs names tens of thousands of moments, and those of few days.
+            minutes, second = divmod(timestamp_ms // 1000, 60)
+            hours, minute = divmod(minutes, 60)
+            days, hour = divmod(hours, 24)
+            return f"{_day_text(days)} {hour:02}:{minute:02}:{second:02}Z"
         moment = datetime.fromtimestamp(timestamp_ms // 1000, zone)
     except (ValueError, OverflowError, OSError):  # an mtime can be any number
         return f"{timestamp_ms} ms after 1970"
     text = moment.isoformat(sep=" ", timespec="seconds")
     return f"{text.removesuffix('+00:00')}Z" if text.endswith("+00:00") else text
+
+
+@lru_cache(maxsize=1024)
+def _day_text(days: int) -> str:
+    """Return a date by its days since 1970.
+
+    :raises OverflowError: no calendar goes so far.
+    """
+    return (_FIRST_DAY + timedelta(days=days)).isoformat()
 
 
 def duration_text(duration_ms: int | None) -> str:

@@ -6,6 +6,7 @@ and each of its transactions has ended. What isn't known keeps a log out.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
@@ -137,8 +138,8 @@ def _fault(directory: LogDirectory, log: PartitionLog, settings: TopicSettings, 
 
 
 def _unnamed(log: PartitionLog) -> str:
-    path = log.path / PARTITION_METADATA
-    return "" if path.exists() else f"{path}: expected the topic's id, found no file"
+    path = f"{log.directory}/{PARTITION_METADATA}"
+    return "" if os.path.exists(path) else f"{path}: expected the topic's id, found no file"  # noqa: PTH110  takes a third
 
 
 def _oldest_open(log: PartitionLog, end: int, log_end: int) -> OpenTransaction | None:
@@ -146,7 +147,7 @@ def _oldest_open(log: PartitionLog, end: int, log_end: int) -> OpenTransaction |
 
     Mostly the snapshot at that offset says that none was open there, and nothing else is read.
     """
-    there = [one for one in log.snapshots if Path(one.path).stem == f"{end:020d}"]
+    there = any(one.path.endswith(f"/{end:020d}.snapshot") for one in log.snapshots)
     if there and not open_transactions(log, end):
         return None
     return next((one for one in open_transactions(log, log_end) if one.first_offset < end), None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from storage_engine.kafka.stored_files import corrupt, read_stored
@@ -23,6 +24,8 @@ VERSION = 0
 _NUMBER = re.compile(r"[+-]?[0-9]{1,19}\Z", re.ASCII)
 _MAX_INT = (1 << 31) - 1
 _MAX_LONG = (1 << 63) - 1
+_PLAIN_HEAD = re.compile(rb"0\n([0-9]{1,9})\n")
+_PLAIN_LINE = re.compile(rb"([A-Za-z0-9._-]+) ([0-9]{1,9}) ([0-9]{1,18})\n")
 _REMEDY = (
     "Compare it with the logs, and put it right while the broker is stopped: a broker takes its whole log "
     "directory offline for it."
@@ -56,6 +59,8 @@ def parse_offsets(data: bytes, path: str) -> Mapping[str, int]:
     :raises CorruptFileError: the version, the count or a line is wrong.
     """
     found: dict[str, int] = {}
+    if (plain := _plain_offsets(data)) is not None:
+        return plain
     for at, line in _lines(data, path, _REMEDY):
         words = line.split(" ")
         numbers = [_number(word, most) for word, most in zip(words[1:], (_MAX_INT, _MAX_LONG), strict=False)]
@@ -66,7 +71,22 @@ def parse_offsets(data: bytes, path: str) -> Mapping[str, int]:
     return found
 
 
-def read_leader_epochs(path: Path) -> tuple[LeaderEpoch, ...]:
+def _plain_offsets(data: bytes) -> dict[str, int] | None:
+    """Return the offset of each log by a file that is, byte for byte, what a broker writes; None: it isn't.
+
+    A log directory may have tens of thousands of logs.
+    """
+    head = _PLAIN_HEAD.match(data)
+    if head is None:
+        return None
+    lines = _PLAIN_LINE.findall(data, head.end())
+    used_bytes = sum(map(len, chain.from_iterable(lines))) + 3 * len(lines)
+    if len(lines) != int(head[1]) or head.end() + used_bytes != len(data):
+        return None
+    return {f"{topic.decode('ascii')}-{int(number)}": int(offset) for topic, number, offset in lines}
+
+
+def read_leader_epochs(path: str | Path) -> tuple[LeaderEpoch, ...]:
     """Read a log's epochs, oldest first.
 
     :raises CorruptFileError: the version, the count or a line is wrong, or epochs don't grow.

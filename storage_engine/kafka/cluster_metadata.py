@@ -128,6 +128,10 @@ class _Reader:
         count = self.varint() - 1
         return () if count <= 0 else struct.unpack(f">{count}i", self.take(4 * count))
 
+    def rest(self) -> tuple[bytes, Path]:
+        """Return the bytes that aren't read yet, and of which file they are."""
+        return self._data[self._at :], self._path
+
     def id(self) -> uuid.UUID:
         return _uuid_of(self.take(16))
 
@@ -160,7 +164,7 @@ def _apply(found: ClusterMetadata, kinds: Set[int], value: bytes, path: Path) ->
             "Nothing was changed. Use a newer storage-engine."
         )
     if kind == _PARTITION:
-        found.partition_states[topic_id, number] = _made(reader)
+        found.partition_states[topic_id, number] = _made(*reader.rest())
     elif kind == _PARTITION_CHANGE:
         before = found.partition_states.get((topic_id, number), PartitionState((), 0))
         found.partition_states[topic_id, number] = _changed(reader, before)
@@ -192,8 +196,10 @@ def _apply(found: ClusterMetadata, kinds: Set[int], value: bytes, path: Path) ->
                 own[setting] = text
 
 
-def _made(reader: _Reader) -> PartitionState:
-    """Read what is behind the partition's id in a PartitionRecord."""
+@lru_cache(maxsize=4096)
+def _made(data: bytes, path: Path) -> PartitionState:
+    """Read what is behind the partition's id in a PartitionRecord: the same for many partitions."""
+    reader = _Reader(data, path)
     replicas, _, removing, adding = (reader.numbers() for _ in ("replicas", "isr", "removing", "adding"))
     reader.number()
     return PartitionState(replicas, reader.number(), removing, adding)

@@ -89,6 +89,7 @@ class LogFile(NamedTuple):
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}\Z", re.ASCII)
 _ASIDE = re.compile(r"(?P<log>.+)\.(?P<unique>[0-9a-f]{32})-(?P<state>delete|future|stray)\Z", re.ASCII)
+_ASIDE_ENDINGS = ("-delete", "-future", "-stray")
 _OFFSET_DIGITS = 20
 _SUFFIXES = {
     f".{kind.value}{f'.{state.value}' if state.value else ''}": (kind, state)
@@ -101,7 +102,7 @@ _MAX_OFFSET = (1 << 63) - 1
 
 def partition_directory(name: str) -> PartitionDirectory | None:
     """Return what a directory's name says (LocalLog#parseTopicPartitionName); None: it is no log's."""
-    aside = _ASIDE.match(name)
+    aside = _ASIDE.match(name) if name.endswith(_ASIDE_ENDINGS) else None
     log = aside["log"] if aside else name
     topic, _, number = log.rpartition("-")
     if not _TOPIC.match(topic) or topic in (".", "..") or not (number.isascii() and number.isdecimal()):
@@ -115,9 +116,17 @@ def partition_directory(name: str) -> PartitionDirectory | None:
 
 def log_file(name: str) -> LogFile | None:
     """Return what a file's name says (LogFileUtils); None: it is none of a segment's."""
-    # A node has hundreds of thousands of them.
-    found, digits = _SUFFIXES.get(name[_OFFSET_DIGITS:]), name[:_OFFSET_DIGITS]
-    if found is None or not (digits.isascii() and digits.isdecimal()):
+    found = log_file_parts(name)
+    return None if found is None else LogFile(*found)
+
+
+def log_file_parts(name: str) -> tuple[int, FileKind, FileState] | None:
+    """Return the parts of a :class:`LogFile`, for who asks of hundreds of thousands of names."""
+    found = _SUFFIXES.get(name[_OFFSET_DIGITS:])
+    if found is None:
+        return None
+    digits = name[:_OFFSET_DIGITS]
+    if not (digits.isascii() and digits.isdecimal()):
         return None
     offset = int(digits)
-    return LogFile(offset, found[0], found[1]) if offset <= _MAX_OFFSET else None
+    return (offset, *found) if offset <= _MAX_OFFSET else None

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 from storage_engine.exceptions import (
     CorruptFileError,
@@ -20,7 +22,7 @@ from storage_engine.kafka.file_names import (
     FileKind,
     FileState,
     PartitionDirectory,
-    log_file,
+    log_file_parts,
     partition_directory,
 )
 from storage_engine.kafka.live_facts import LiveFacts
@@ -33,8 +35,7 @@ from storage_engine.kafka.server_properties import (
 from storage_engine.model.store import FileFacts
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentFiles:
+class SegmentFiles(NamedTuple):
     """The files of a segment.
 
     :param time_index: its path; None: there is none.
@@ -53,15 +54,20 @@ class SegmentFiles:
 class PartitionLog:
     """The directory of a log.
 
+    :param directory: its path.
     :param snapshots: of its producers, oldest first; the newest may lie at its end, where no segment begins.
     :param left_over: files that the broker removes or renames by itself, by what becomes of them.
     """
 
-    path: Path
+    directory: str
     name: PartitionDirectory
     segments: tuple[SegmentFiles, ...]
     snapshots: tuple[FileFacts, ...]
     left_over: tuple[tuple[FileState, FileFacts], ...]
+
+    @property
+    def path(self) -> Path:
+        return Path(self.directory)
 
     @property
     def size_bytes(self) -> int:
@@ -99,7 +105,7 @@ class LogDirectory:
         return marked and not self.stopped_cleanly
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Node:
     """A node's directories, or one of them alone.
 
@@ -115,7 +121,7 @@ class Node:
     live: LiveFacts | None = None
     failed: Mapping[str, str] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def logs(self) -> tuple[tuple[LogDirectory, PartitionLog], ...]:
         """Return all logs with their directories, by name."""
         found = [(directory, log) for directory in self.directories for log in directory.logs]
@@ -226,13 +232,13 @@ def _checked(node: Node) -> Node:
             f"{root}: expected log directories of one cluster, found those of {found}. Nothing was changed. "
             "Put each directory back where it belongs: no broker starts on these."
         )
-    seen: dict[str, Path] = {}
+    seen: dict[str, PartitionLog] = {}
     for log in (log for directory in node.directories for log in directory.logs):
-        other = seen.setdefault(log.name.log, log.path)
-        if other is not log.path:
+        other = seen.setdefault(log.name.log, log)
+        if other is not log:
             raise StoreLayoutError(
-                f"{root}: log {log.name.log}: expected one directory, found {other} and {log.path}. Nothing "
-                "was changed. Find out which one the broker used last: it doesn't start on both."
+                f"{root}: log {log.name.log}: expected one directory, found {other.path} and {log.path}. "
+                "Nothing was changed. Find out which one the broker used last: it doesn't start on both."
             )
     return node
 
@@ -252,7 +258,7 @@ def _read_directory(path: Path) -> LogDirectory:
         if not entry.is_dir(follow_symlinks=False):
             _refuse_link(entry)
             continue
-        (logs if name.state is DirectoryState.LOG else aside).append(_read_log(path / entry.name, name))
+        (logs if name.state is DirectoryState.LOG else aside).append(_read_log(entry.path, name))
     meta = path / meta_properties.NAME
     marker = path / meta_properties.CLEAN_SHUTDOWN
     stopped_cleanly, broker_epoch = _clean_stop(marker)
@@ -288,51 +294,51 @@ def _offsets(path: Path) -> Mapping[str, int]:
     return checkpoints.read_offsets(path) if path.exists() else {}
 
 
-def _read_log(path: Path, name: PartitionDirectory) -> PartitionLog:
+_IN_USE = FileState.IN_USE
+_WITH_FACTS = (FileKind.LOG, FileKind.SNAPSHOT, FileKind.TRANSACTION_INDEX)
+_INDEXES = (FileKind.TIME_INDEX, FileKind.OFFSET_INDEX)
+
+
+def _read_log(path: str, name: PartitionDirectory) -> PartitionLog:
     """List a log's files. One that goes away meanwhile isn't there."""
     logs: dict[int, FileFacts] = {}
+    snapshots: dict[int, FileFacts] = {}
+    transaction_indexes: dict[int, FileFacts] = {}
     time_indexes: dict[int, str] = {}
     offset_indexes: dict[int, str] = {}
-    transaction_indexes: dict[int, FileFacts] = {}
-    snapshots: dict[int, FileFacts] = {}
+    with_facts = dict(zip(_WITH_FACTS, (logs, snapshots, transaction_indexes), strict=True))
+    indexes = dict(zip(_INDEXES, (time_indexes, offset_indexes), strict=True))
     left_over: list[tuple[FileState, FileFacts]] = []
     for entry in _files(path):
-        if (found := log_file(entry.name)) is None:
+        if (found := log_file_parts(entry.name)) is None:
             continue
         if not entry.is_file(follow_symlinks=False):
             _refuse_link(entry)
             continue
         offset, kind, state = found
-        if state is FileState.IN_USE and kind is FileKind.TIME_INDEX:
-            # Nothing is asked of indexes but where they are, and a node may have 100,000.
-            time_indexes[offset] = entry.path
-            continue
-        if state is FileState.IN_USE and kind is FileKind.OFFSET_INDEX:
-            offset_indexes[offset] = entry.path
+        # Nothing is asked of indexes but where they are, and a node may have 100,000.
+        if kind in indexes and state is _IN_USE:
+            indexes[kind][offset] = entry.path
             continue
         try:
             facts = FileFacts.of_stat(entry.path, entry.stat(follow_symlinks=False))
         except FileNotFoundError:
             continue
-        if state is not FileState.IN_USE:
-            left_over.append((state, facts))
-        elif kind is FileKind.LOG:
-            logs[offset] = facts
-        elif kind is FileKind.SNAPSHOT:
-            snapshots[offset] = facts
+        if state is _IN_USE:
+            with_facts[kind][offset] = facts
         else:
-            transaction_indexes[offset] = facts
+            left_over.append((state, facts))
     segments = [
         SegmentFiles(
             offset,
-            logs[offset],
+            log,
             time_indexes.get(offset),
             offset_indexes.get(offset),
-            tuple(of[offset] for of in (transaction_indexes, snapshots) if offset in of),
+            tuple([of[offset] for of in (transaction_indexes, snapshots) if offset in of]),
         )
-        for offset in sorted(logs)
+        for offset, log in sorted(logs.items())
     ]
-    ordered = tuple(snapshots[offset] for offset in sorted(snapshots))
+    ordered = tuple([facts for _, facts in sorted(snapshots.items())])
     return PartitionLog(path, name, tuple(segments), ordered, tuple(left_over))
 
 
@@ -348,7 +354,7 @@ def _refuse_link(entry: os.DirEntry[str]) -> None:
         )
 
 
-def _files(path: Path) -> list[os.DirEntry[str]]:
+def _files(path: str) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(path) as entries:
             return list(entries)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from storage_engine.kafka.batch_walk import BLOCK_BYTES, BatchHead, batch_heads, open_file, opened
 from storage_engine.kafka.layout import PartitionLog, SegmentFiles
@@ -16,8 +16,7 @@ _TIME_ENTRY = struct.Struct(">qi")
 _MILLION = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class LogEnd:
+class LogEnd(NamedTuple):
     """The end of a log.
 
     :param offset: behind the last whole batch; 0 of a log without segments.
@@ -151,10 +150,14 @@ def _last_used(descriptor: int, entry: struct.Struct) -> tuple[int, int] | None:
         return int(first), int(second)
 
     block = os.pread(descriptor, BLOCK_BYTES, 0)
-    begin = [*entry.iter_unpack(block[: len(block) // entry.size * entry.size])]
-    if len(block) < BLOCK_BYTES or not any(begin[-1]):
-        return next(filter(any, reversed(begin)), None)
-    low, high = len(begin) - 1, os.fstat(descriptor).st_size // entry.size - 1
+    low = len(block) // entry.size - 1
+    if len(block) < BLOCK_BYTES or not any(entry.unpack_from(block, low * entry.size)):
+        for place in range(low, -1, -1):
+            first, second = entry.unpack_from(block, place * entry.size)
+            if first or second:
+                return first, second
+        return None
+    high = os.fstat(descriptor).st_size // entry.size - 1
     if any(found := read(high)):
         return found
     # Of an active segment 10 MiB are preallocated, and mostly zero.

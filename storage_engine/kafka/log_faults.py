@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from pathlib import Path
 
 from storage_engine.exceptions import CorruptFileError
 from storage_engine.kafka.batch_header import LEADER_EPOCH_AT, MAGIC, MAGIC_AT
@@ -23,11 +22,11 @@ def topic_fault(log: PartitionLog, topics: TopicSettings) -> str:
     known = topics.metadata.topic_ids.get(log.name.topic)
     if known is None:
         return ""
-    path = f"{log.path}/{NAME}"
+    path = f"{log.directory}/{NAME}"
     try:
         if has_topic_id(path, known):
             return ""
-        found = read_topic_id(Path(path))
+        found = read_topic_id(path)
     except FileNotFoundError:
         return f"{path}: expected the topic's id, found no file; a broker would set the log aside"
     except CorruptFileError as error:
@@ -58,7 +57,7 @@ def epochs_fault(directory: LogDirectory, log: PartitionLog, end: int) -> str:
 
     :raises OSError: a file can't be read.
     """
-    path = log.path / LEADER_EPOCHS
+    path = f"{log.directory}/{LEADER_EPOCHS}"
     try:
         epochs = read_leader_epochs(path)
     except FileNotFoundError:

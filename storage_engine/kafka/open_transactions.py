@@ -11,7 +11,6 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from storage_engine.kafka.layout import PartitionLog, SegmentFiles
 from storage_engine.kafka.producer_snapshot import Producer, parse_producer_snapshot
@@ -51,7 +50,7 @@ def open_transactions(log: PartitionLog, end: int) -> tuple[OpenTransaction, ...
     if snapshots:
         newest = snapshots[-1].path
         begin = _offset_of(newest)
-        producers = parse_producer_snapshot(read_stored(Path(newest)), newest)
+        producers = parse_producer_snapshot(read_stored(newest), newest)
     between = list(_between(log, begin, end))
     if not between:
         firsts = ((one, one.transaction_first_offset) for one in producers)
@@ -93,7 +92,7 @@ def _snapshots(log: PartitionLog, end: int) -> list[FileFacts]:
 
 
 def _offset_of(path: str) -> int:
-    return int(Path(path).name.partition(".")[0])
+    return int(path.rpartition("/")[2].partition(".")[0])
 
 
 def _between(log: PartitionLog, begin: int, end: int) -> Iterator[SegmentFiles]:

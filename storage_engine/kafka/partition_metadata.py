@@ -23,7 +23,7 @@ _REMEDY = (
 )
 
 
-def read_topic_id(path: Path) -> uuid.UUID:
+def read_topic_id(path: str | Path) -> uuid.UUID:
     """Read the id of a log's topic.
 
     :raises CorruptFileError: it is no such file.

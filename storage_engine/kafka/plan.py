@@ -188,7 +188,7 @@ def _decided(
     active: str,
     remote: str,
 ) -> Iterator[Decision]:
-    rules = {one.base_offset: one.rule for one in found.deletions}
+    rules = {one.base_offset: one.rule for one in found.deletions} if found.deletions else {}
     known = {one.base_offset: one for one in facts.segments}
     stopped = False
     for segment in seen.segments:

@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
+from typing import NamedTuple
 
 UNLIMITED = -1
 LIKE_RETENTION = -2
 """Of ``local.retention.ms`` and ``local.retention.bytes``: the same as without remote storage."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RetentionSettings:
     """A topic's settings that decide what is deleted (LogConfig).
 
@@ -38,21 +40,20 @@ class RetentionSettings:
     segment_ms: int = 7 * 24 * 3_600_000
     segment_bytes: int = 1 << 30
 
-    @property
+    @cached_property
     def kept_ms(self) -> int:
         """Return how long segments stay on the node's disk (UnifiedLog#localRetentionMs)."""
         own = self.local_retention_ms if self.remote else LIKE_RETENTION
         return self.retention_ms if own == LIKE_RETENTION else own
 
-    @property
+    @cached_property
     def kept_bytes(self) -> int:
         """Return how many bytes stay on the node's disk at least (UnifiedLog#localRetentionSize)."""
         own = self.local_retention_bytes if self.remote else LIKE_RETENTION
         return self.retention_bytes if own == LIKE_RETENTION else own
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentFacts:
+class SegmentFacts(NamedTuple):
     """What the rules ask of a segment.
 
     :param size_bytes: of its ``.log`` alone.
@@ -65,8 +66,7 @@ class SegmentFacts:
     largest_timestamp_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class LogFacts:
+class LogFacts(NamedTuple):
     """What the rules ask of a log.
 
     :param segments: oldest first; the last one is active.
@@ -86,6 +86,9 @@ class Rule(StrEnum):
     LOG_START = "log-start"
     SIZE = "retention.bytes"
     TIME = "retention.ms"
+
+
+_RULES = tuple(Rule)
 
 
 class Stop(StrEnum):
@@ -108,16 +111,14 @@ class Stop(StrEnum):
     """Nothing is left."""
 
 
-@dataclass(frozen=True, slots=True)
-class Deletion:
+class Deletion(NamedTuple):
     """A segment that a pass deletes, and by which rule."""
 
     base_offset: int
     rule: Rule
 
 
-@dataclass(frozen=True, slots=True)
-class Halt:
+class Halt(NamedTuple):
     """Where a rule stops.
 
     :param base_offset: of the segment that it stops at; None: it looks at none.
@@ -128,8 +129,7 @@ class Halt:
     base_offset: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RetentionPass:
+class RetentionPass(NamedTuple):
     """What one pass does to a log.
 
     :param deletions: oldest first. The active segment is among them only where all are.
@@ -143,7 +143,7 @@ class RetentionPass:
 def retention_pass(log: LogFacts, settings: RetentionSettings, now_ms: int) -> RetentionPass:
     """Return what a pass deletes (LogManager#cleanupLogs, UnifiedLog#deleteOldSegments)."""
     if settings.compact:
-        return RetentionPass((), tuple(Halt(rule, Stop.COMPACTED) for rule in Rule))
+        return RetentionPass((), tuple(Halt(rule, Stop.COMPACTED) for rule in _RULES))
     return delete_old_segments(log, settings, now_ms)
 
 
@@ -152,7 +152,7 @@ def delete_old_segments(log: LogFacts, settings: RetentionSettings, now_ms: int)
     deletions: list[Deletion] = []
     halts: list[Halt] = []
     left = log.segments
-    for rule in Rule:
+    for rule in _RULES:
         if rule is not Rule.LOG_START and not settings.delete:
             halts.append(Halt(rule, Stop.POLICY))
             continue
@@ -165,7 +165,7 @@ def delete_old_segments(log: LogFacts, settings: RetentionSettings, now_ms: int)
         left = left[count:]
         if not left:
             # The broker has rolled: what follows is empty.
-            halts += [Halt(later, Stop.END) for later in list(Rule)[len(halts) :]]
+            halts += [Halt(later, Stop.END) for later in _RULES[len(halts) :]]
             break
     return RetentionPass(tuple(deletions), tuple(halts))
 

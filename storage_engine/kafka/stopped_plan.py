@@ -102,7 +102,7 @@ def topic_or_fault(log: PartitionLog, stopped: StoppedNode) -> uuid.UUID | Fault
     if log.name.log in stopped.copied:
         return Reason.UNKNOWN, "its broker copies it to another log directory"
     try:
-        topic_id = read_topic_id(log.path / PARTITION_METADATA)
+        topic_id = read_topic_id(f"{log.directory}/{PARTITION_METADATA}")
     except (StorageEngineError, OSError) as error:
         return Reason.UNKNOWN, f"its topic isn't certain: {reason_of(error)}"
     if stopped.metadata.topic_ids.get(log.name.topic) != topic_id:

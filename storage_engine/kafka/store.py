@@ -100,7 +100,7 @@ class KafkaStore(BrokerStore):
             log_disks=tuple(others) or (last,),
             dependents_disk=last,
             crashed=not runs(node) and node.left_uncleanly,
-            used_bytes=sum(segment.disk_bytes for log in seen.logs for segment in log.segments),
+            used_bytes=sum([segment.disk_bytes for log in seen.logs for segment in log.segments]),
         )
 
     def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:

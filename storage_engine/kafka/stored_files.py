@@ -11,7 +11,7 @@ MAX_TEXT_BYTES = 64 << 20
 """Longest checkpoint or properties file that is read: of a million partitions and more."""
 
 
-def read_stored(path: Path, max_bytes: int = MAX_TEXT_BYTES) -> bytes:
+def read_stored(path: str | Path, max_bytes: int = MAX_TEXT_BYTES) -> bytes:
     """Read a whole file, which must be an ordinary one and no symbolic link.
 
     :raises CorruptFileError: it is of another kind, or too long.

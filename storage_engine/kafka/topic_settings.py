@@ -25,9 +25,16 @@ class TopicSettings:
     metadata: ClusterMetadata
     unknown: str
     live: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    _known: dict[str, RetentionSettings | str] = field(default_factory=dict, compare=False, repr=False)
 
     def of(self, topic: str) -> RetentionSettings | str:
         """Return how long a topic's segments stay; text: why that isn't known."""
+        # Asked of each log, and a topic may have thousands.
+        if (known := self._known.get(topic)) is None:
+            known = self._known[topic] = self._of(topic)
+        return known
+
+    def _of(self, topic: str) -> RetentionSettings | str:
         if topic in self.live:
             return _read({}, self.live[topic])
         if self.unknown:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from itertools import pairwise
+from operator import lt
 from typing import Protocol, TypeVar
 
 from storage_engine.model.store import DiskUsage, FileFacts, Segment
@@ -165,15 +165,16 @@ class LogPlan:
         """
         :raises ValueError: a decision is on another log's segment, or two are on one.
         """
-        if any(decision.segment.log != self.log for decision in self.decisions):
+        segments = [decision.segment for decision in self.decisions]
+        if not {segment.log for segment in segments} <= {self.log}:
             raise ValueError(f"log {self.log}: expected decisions on its own segments, found another log's")
-        offsets = [decision.segment.base_offset for decision in self.decisions]
-        if any(left >= right for left, right in pairwise(offsets)):
+        offsets = [segment.base_offset for segment in segments]
+        if not all(map(lt, offsets, offsets[1:])):
             raise ValueError(f"log {self.log}: expected decisions by growing base offset, found {offsets}")
 
     @property
     def to_delete(self) -> tuple[Segment, ...]:
-        return tuple(decision.segment for decision in self.decisions if decision.deletes)
+        return tuple([decision.segment for decision in self.decisions if decision.reason in DELETING])
 
     @property
     def new_min_offset(self) -> int:

@@ -39,14 +39,8 @@ class FileFacts:
     @classmethod
     def of_stat(cls, path: str | os.PathLike[str], stat: os.stat_result) -> FileFacts:
         """Take the facts of ``path`` from what stat has said of it."""
-        return cls(
-            path=str(path),
-            device=stat.st_dev,
-            inode=stat.st_ino,
-            size_bytes=stat.st_size,
-            mtime_ns=stat.st_mtime_ns,
-            ctime_ns=stat.st_ctime_ns,
-        )
+        times = (stat.st_mtime_ns, stat.st_ctime_ns)
+        return cls(str(path), stat.st_dev, stat.st_ino, stat.st_size, *times)
 
 
 class SegmentId(NamedTuple):
@@ -109,7 +103,7 @@ class Segment:
     @property
     def disk_bytes(self) -> int:
         """Return what all its files take."""
-        return sum(file.size_bytes for file in self.files)
+        return self.facts.size_bytes + sum([file.size_bytes for file in self.companions])
 
     @property
     def name(self) -> str:

@@ -98,7 +98,7 @@ def test_damage_that_may_hide_a_marker_is_an_error(node: Path, tmp_path: Path) -
     for place, cut in ((0, 5), (len(log.segments) - 1, 5)):
         torn = Path(shutil.copy(log.segments[place].log.path, tmp_path))
         torn.write_bytes(torn.read_bytes()[:-cut])
-        files = replace(log.segments[place], log=replace(log.segments[place].log, path=str(torn)))
+        files = log.segments[place]._replace(log=replace(log.segments[place].log, path=str(torn)))
         segments = (*log.segments[:place], files, *log.segments[place + 1 :])
         damaged = replace(log, segments=segments, snapshots=())
         if place:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 
@@ -39,13 +38,13 @@ def test_a_high_watermark_that_is_not_known_as_reached_frees_nothing(
     runs: list[RetentionRun], low: int
 ) -> None:
     for run in runs:
-        log = replace(run.log, high_watermark=low)
+        log = run.log._replace(high_watermark=low)
         assert not delete_old_segments(log, run.settings, run.now_ms).deletions
 
 
 def test_a_log_with_a_lower_high_watermark_loses_no_more(runs: list[RetentionRun]) -> None:
     for run in runs:
-        log = replace(run.log, high_watermark=run.log.segments[len(run.log.segments) // 2].base_offset)
+        log = run.log._replace(high_watermark=run.log.segments[len(run.log.segments) // 2].base_offset)
         found = [one.base_offset for one in delete_old_segments(log, run.settings, run.now_ms).deletions]
         if log.high_watermark <= run.log.high_watermark:
             assert tuple(found) == run.expected[: len(found)], run.line

@@ -42,7 +42,7 @@ def halt_of(rule: Rule, log: LogFacts, settings: RetentionSettings) -> Halt:
 def test_segments_below_the_logs_start_go_but_never_the_last(start: int, expected: list[int] | None) -> None:
     whole = expected if expected is not None else [0, 100, 200, 300]
     for policy in (True, False):
-        assert list(deleted(replace(LOG, start_offset=start), replace(KEEP, delete=policy))) == whole
+        assert list(deleted(LOG._replace(start_offset=start), replace(KEEP, delete=policy))) == whole
 
 
 @pytest.mark.parametrize(
@@ -62,28 +62,28 @@ def test_what_is_older_than_the_bound_goes(kept_ms: int, count: int) -> None:
 
 
 def test_a_future_timestamp_blocks_all_behind_it() -> None:
-    future = (replace(SEGMENTS[0], largest_timestamp_ms=NOW_MS + 1), *SEGMENTS[1:])
-    log, settings = replace(LOG, segments=future), replace(KEEP, retention_ms=0)
+    future = (SEGMENTS[0]._replace(largest_timestamp_ms=NOW_MS + 1), *SEGMENTS[1:])
+    log, settings = LOG._replace(segments=future), replace(KEEP, retention_ms=0)
     assert deleted(log, settings) == {}
     assert halt_of(Rule.TIME, log, settings) == Halt(Rule.TIME, Stop.FUTURE, 0)
 
 
 def test_nothing_goes_above_the_high_watermark() -> None:
-    log, settings = replace(LOG, high_watermark=250), replace(KEEP, retention_ms=0)
+    log, settings = LOG._replace(high_watermark=250), replace(KEEP, retention_ms=0)
     assert deleted(log, settings) == {0: Rule.TIME, 100: Rule.TIME}
     assert halt_of(Rule.TIME, log, settings) == Halt(Rule.TIME, Stop.HIGH_WATERMARK, 200)
-    assert 400 not in deleted(replace(LOG, high_watermark=499), settings)
+    assert 400 not in deleted(LOG._replace(high_watermark=499), settings)
 
 
 def test_an_empty_last_segment_stays() -> None:
     empty = SegmentFacts(500, 0, 0)
-    log, settings = replace(LOG, segments=(*SEGMENTS, empty)), replace(KEEP, retention_ms=0)
+    log, settings = LOG._replace(segments=(*SEGMENTS, empty)), replace(KEEP, retention_ms=0)
     assert list(deleted(log, settings)) == [0, 100, 200, 300, 400]
     assert halt_of(Rule.TIME, log, settings) == Halt(Rule.TIME, Stop.EMPTY, 500)
 
 
 def test_rules_go_on_from_what_the_one_before_left() -> None:
-    log = replace(LOG, start_offset=100)
+    log = LOG._replace(start_offset=100)
     settings = replace(KEEP, retention_bytes=3000, retention_ms=25_000)
     assert retention_pass(log, settings, NOW_MS).deletions == (
         Deletion(0, Rule.LOG_START),
@@ -93,7 +93,7 @@ def test_rules_go_on_from_what_the_one_before_left() -> None:
 
 
 def test_policies_say_which_rules_there_are() -> None:
-    log, settings = replace(LOG, start_offset=100), replace(KEEP, retention_ms=0)
+    log, settings = LOG._replace(start_offset=100), replace(KEEP, retention_ms=0)
     assert deleted(log, replace(settings, delete=False)) == {0: Rule.LOG_START}
     assert halt_of(Rule.TIME, log, replace(settings, delete=False)).stop is Stop.POLICY
     assert deleted(log, replace(settings, compact=True)) == {}
@@ -140,6 +140,6 @@ def test_a_prefix_goes_and_each_bound_holds(
     if by_rule[Rule.SIZE]:
         after_time = len(by_rule[Rule.LOG_START]) + len(by_rule[Rule.SIZE])
         assert sum(segment.size_bytes for segment in log.segments[after_time:]) >= kept_bytes
-    again = replace(log, segments=log.segments[len(gone) :])
+    again = log._replace(segments=log.segments[len(gone) :])
     if again.segments:
         assert retention_pass(again, settings, NOW_MS).deletions == ()

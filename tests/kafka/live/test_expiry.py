@@ -70,7 +70,7 @@ def test_growth_is_what_was_written_since_the_last_look() -> None:
     since = written(before, None, NOW_MS)
     assert since == Written(NOW_MS, 100, 200)
     known = KnownLog("id", 1, 1, (1,), 0, 0, written=since)
-    grown = (replace(before[1], size_bytes=260), SegmentFacts(160, 40, NOW_MS))
+    grown = (before[1]._replace(size_bytes=260), SegmentFacts(160, 40, NOW_MS))
     assert growth((before[0], *grown), known, NOW_MS + 50) == 2.0
     assert growth((before[0], before[1]), known, NOW_MS + 50) == 0.0
     # The segment of then is gone: how much was written to it, nobody knows.
