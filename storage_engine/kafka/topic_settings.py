@@ -25,7 +25,9 @@ class TopicSettings:
     metadata: ClusterMetadata
     unknown: str
     live: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    _known: dict[str, RetentionSettings | str] = field(default_factory=dict, compare=False, repr=False)
+    _known: dict[str, RetentionSettings | str] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
 
     def of(self, topic: str) -> RetentionSettings | str:
         """Return how long a topic's segments stay; text: why that isn't known."""
