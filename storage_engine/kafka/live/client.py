@@ -174,8 +174,21 @@ class Cluster:
     def described(self) -> DescribeClusterResult:
         """Return what the cluster says of itself.
 
+        Brokers name any one of them as the controller, which answers this. One that hangs is no longer named
+        once the others have noticed it; a client that has the name asks on.
+
         :raises BrokerUnavailableError: no broker answers, or none takes our credentials.
         """
+        try:
+            return self._described()
+        except BrokerUnavailableError:
+            # Who can't be reached, or doesn't let us in, is no broker that hangs.
+            if self._trouble or self._is_shut_out:
+                raise
+        self.admin = self._connected(self._settings)
+        return self._described()
+
+    def _described(self) -> DescribeClusterResult:
         return self.answer("what it is", self.admin.describe_cluster(request_timeout=TIMEOUT_SECONDS))
 
     def _connected(self, settings: Mapping[str, str]) -> AdminClient:

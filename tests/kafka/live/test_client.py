@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from storage_engine.exceptions import BadInputError, BrokerUnavailableError, MissingExtraError
 from storage_engine.extras import KAFKA
@@ -97,6 +99,47 @@ def test_a_cluster_that_does_not_answer_is_one_error_that_says_why(monkeypatch: 
     cluster = Cluster(LiveBroker("127.0.0.1:1"))
     with pytest.raises(BrokerUnavailableError, match=r"^127\.0\.0\.1:1: asked for what it is, .*refused"):
         cluster.described()
+
+
+class HangingAt:
+    """Makes clients; the requests of the first ones are never answered."""
+
+    def __init__(self, hanging: int) -> None:
+        self.left, self.made = hanging, 0
+
+    def connected(self, _: object) -> HangingAt:
+        self.made += 1
+        return self
+
+    def describe_cluster(self, **_: object) -> Future[str]:
+        future: Future[str] = Future()
+        self.left -= 1
+        if self.left < 0:
+            future.set_result("a cluster")
+        else:
+            future.set_exception(KafkaException(KafkaError(KafkaError._TIMED_OUT)))
+        return future
+
+    def poll(self, _: float) -> int:
+        return 0
+
+
+@pytest.mark.parametrize("hanging", [0, 1])
+def test_a_broker_that_hangs_does_not_speak_for_its_cluster(
+    monkeypatch: pytest.MonkeyPatch, hanging: int
+) -> None:
+    clients = HangingAt(hanging)
+    monkeypatch.setattr(Cluster, "_connected", lambda _, settings: clients.connected(settings))
+    assert Cluster(LiveBroker("k:9")).described() == "a cluster"
+    assert clients.made == 1 + hanging
+
+
+def test_a_cluster_that_hangs_is_asked_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    clients = HangingAt(9)
+    monkeypatch.setattr(Cluster, "_connected", lambda _, settings: clients.connected(settings))
+    with pytest.raises(BrokerUnavailableError, match="asked for what it is"):
+        Cluster(LiveBroker("k:9")).described()
+    assert clients.made == 2
 
 
 def test_without_the_client_a_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
