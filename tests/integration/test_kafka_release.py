@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
 from storage_engine.clock import clock_ms
@@ -71,10 +71,25 @@ def in_lake(lake: Path, topic: str) -> dict[int, bytes]:
     return {row["offset"]: row["value"] for row in rows if row["topic"] == topic and row["kind"] == "message"}
 
 
+_LEADER_MOVES = {
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+}
+
+
 def start_of(kafka: Kafka, topic: str) -> int:
-    admin = admin_of(kafka.address)
-    (found,) = admin.list_offsets({TopicPartition(topic, 0): OffsetSpec.earliest()}).values()
-    return int(found.result(SECONDS).offset)
+    """Return where a topic begins by its leader; one that has just been elected is asked again."""
+    admin, deadline = admin_of(kafka.address), time.monotonic() + SECONDS
+    while True:
+        (found,) = admin.list_offsets({TopicPartition(topic, 0): OffsetSpec.earliest()}).values()
+        try:
+            return int(found.result(SECONDS).offset)
+        except KafkaException as error:
+            if error.args[0].code() not in _LEADER_MOVES or time.monotonic() > deadline:
+                raise
+        time.sleep(0.2)
 
 
 def command(kafka: Kafka, lake: Path, *words: object) -> Outcome:
