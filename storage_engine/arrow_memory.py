@@ -130,7 +130,11 @@ def valid_flags(column: pa.Array[Any]) -> npt.NDArray[np.uint8]:
         return np.ones(len(column), np.uint8)
     if column.null_count == len(column):
         return np.zeros(len(column), np.uint8)
-    return boolean_flags(column.is_valid())
+    bits: Any = column.buffers()[0]
+    if bits is None:
+        return boolean_flags(column.is_valid())
+    end = column.offset + len(column)
+    return np.unpackbits(np.frombuffer(bits, np.uint8), count=end, bitorder="little")[column.offset :]
 
 
 def boolean_flags(column: pa.Array[Any]) -> npt.NDArray[np.uint8]:

@@ -81,6 +81,7 @@ class _Filling:
             self._expanded = self._arena.buffer(ARENA_EXPANDED, _EXPANDED_CHUNK_BYTES + MAX_EXPANDED_BYTES)
         data, out = self._data.data, memoryview(self._expanded).cast("B")
         used = written = rows = 0
+        decompress = decompressor.decompress
         for i, codec, begin, end, count in zip(
             compressed.tolist(), batches.codecs.tolist(), begins, ends, counts, strict=True
         ):
@@ -91,7 +92,7 @@ class _Filling:
                 self._write(i, others + max(rows, room))
                 written = used
             try:
-                size = decompressor.decompress(codec, data[begin:end], out[used : used + MAX_EXPANDED_BYTES])
+                size = decompress(codec, data[begin:end], out[used : used + MAX_EXPANDED_BYTES])
                 if count > size // header.MIN_RECORD_BYTES:
                     raise ExpansionError(f"records that fit into {size} bytes", f"a count of {count}")
             except ExpansionError as error:

@@ -130,8 +130,11 @@ def _control(memory: RowColumns, rows: int) -> pa.Array[Any]:
 
 
 def _nulls(name: str, rows: int) -> pa.Array[Any]:
+    return without_values(FILE_SCHEMA.field(name).type, rows)
+
+
+def without_values(kind: pa.DataType, rows: int) -> pa.Array[Any]:
     """Return a column without a value, in memory that is all zero and shared by all of them."""
-    kind = FILE_SCHEMA.field(name).type
     zeros = columns.zeros(columns.VIEW_BYTES * (rows + 1))
     return pa.Array.from_buffers(kind, rows, [zeros] * kind.num_buffers, null_count=rows)
 

@@ -80,10 +80,13 @@ class SegmentColumns:
         import pyarrow as pa
 
         from storage_engine.kafka.record_schema import SCHEMA
+        from storage_engine.kafka.row_table import without_values
 
         types = {name: SCHEMA.field(name).type for name in _COLUMNS}
-        columns: dict[str, Any] = {name: pa.nulls(rows.num_rows, kind) for name, kind in types.items()}
-        if self._said is not None:
+        columns: dict[str, Any] = {}
+        if self._said is None:
+            columns = {name: without_values(kind, rows.num_rows) for name, kind in types.items()}
+        else:
             for name in ("topic", "partition"):
                 columns[name] = pa.repeat(pa.scalar(self._said[name], types[name]), rows.num_rows)
             columns["state"] = self._transactions.state_column(rows)
