@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from storage_engine import cycle
+from storage_engine.brokers import find_broker
 from storage_engine.cli.command import command
 from storage_engine.cli.lag import groups_at_risk, in_process_lag, print_groups
 from storage_engine.cli.next_cleanup import say_cleanup
@@ -210,11 +211,13 @@ def _release_lines(cleanup: cycle.Cleanup, released: ReleaseResult) -> Iterator[
     yield f"release: {deleted} deleted, {bytes_text(released.freed_bytes)} freed"
     if released.refused:
         yield f"release: {count_text(len(released.refused), 'log')} refused, as the report says"
-    window_hours = managed_of(cleanup.store).policy.undo_window_hours
+    managed = managed_of(cleanup.store)
+    window_hours = managed.policy.undo_window_hours
     if window_hours is not None and released.deleted:
+        until = ", before its broker starts" if find_broker(managed.broker).undo_outside else ""
         yield (
             f"quarantine: what went frees nothing for {window_hours} h, or until space is the cause of a "
-            f"run; storage-engine undo {cleanup.run_key} brings it back"
+            f"run; storage-engine undo {cleanup.run_key} brings it back{until}"
         )
 
 

@@ -23,7 +23,7 @@ from storage_engine.retention.managed_store import ManagedStore
 
 
 @command()
-@takes_store(lake=None, second_lake=True, connection=True)
+@takes_store(lake=None, second_lake=True, connection=True, policy=("undo_directories",))
 @json_option
 def doctor(managed: ManagedStore, as_json: bool) -> int:
     """Say what STORE is, what is wrong with it or risky, and what to do, the most urgent first.

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from storage_engine.cli.command import GroupedOption
-from storage_engine.cli.values import speed
+from storage_engine.cli.values import NamedPath, absolute_paths, speed
 from storage_engine.model.policy import Policy
 from storage_engine.model.settings import Setting, settings_of
 
@@ -20,11 +20,12 @@ CLEAN = (
     "pending_policy",
     "minimum_retention_hours",
     "undo_window_hours",
+    "undo_directories",
     "archive_bytes_per_second",
 )
 """What a whole cleanup at the shell is told."""
 
-_FLAGS = {"archive": "--archive-policy"}
+_FLAGS = {"archive": "--archive-policy", "undo_directories": "--undo-directory"}
 _UNITS = {"hours": "HOURS", "percent": "PERCENT"}
 
 
@@ -40,6 +41,16 @@ def policy_option(name: str) -> click.Option:
             default=one.default_text,
             show_default=True,
             help=one.help,
+        )
+    if one.kind is tuple:
+        return GroupedOption(
+            [flag, name],
+            group="Policy",
+            metavar="DIRECTORY",
+            type=NamedPath(file_okay=False),
+            multiple=True,
+            callback=absolute_paths,
+            help=f"{one.help} Repeatable.",
         )
     if name.endswith("_bytes_per_second"):
         return GroupedOption([flag, name], group="Policy", metavar="SIZE", callback=speed, help=one.help)

@@ -31,7 +31,7 @@ from storage_engine.retention.shielding import shield_summary
 
 
 @command()
-@takes_store(lake=None, second_lake=True)
+@takes_store(lake=None, second_lake=True, policy=("undo_directories",))
 @click.option("--messages", is_flag=True, help="Read every segment: messages, last timestamps, damage.")
 @click.option("--queues", is_flag=True, help="List every consume queue with its bounds.")
 @json_option

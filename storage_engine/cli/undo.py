@@ -11,8 +11,8 @@ from storage_engine.cli.store_argument import takes_store
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.retention.finishing import finish
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.quarantine.undo import UndoResult, undone_before
 from storage_engine.retention.quarantine.undo import undo as bring_back
-from storage_engine.retention.quarantine.undo import undone_before
 from storage_engine.wording import bytes_text, count_text
 
 
@@ -24,8 +24,8 @@ def undo(run: str, managed: ManagedStore, as_json: bool) -> int:
     """Bring back what RUN deleted from STORE: segments, consume queue and index files, as they were.
 
     It takes a run that had --undo-window-hours, or undo_window_hours in its connection, whose window isn't
-    over, and a stopped broker. Of several runs the newest goes first. It may be killed at any instant and run
-    again.
+    over, and a stopped broker. A broker of Kafka must not have run since. Of several runs the newest goes
+    first. It may be killed at any instant and run again.
     """
     if not managed.is_live:
         check_store(managed)
@@ -39,14 +39,11 @@ def undo(run: str, managed: ManagedStore, as_json: bool) -> int:
     if before is not None:
         say(
             f"Run {run} is undone already, and nothing was done now: {files} that point into them came back "
-            f"then, {bytes_text(done.size_bytes)}, and the log began at {done.min_offset}."
+            f"then, {bytes_text(done.size_bytes)}."
         )
         say(f"Report   {finished.report_json}")
         return 0
-    say(
-        f"{files} that point into them are back, {bytes_text(done.size_bytes)}; the log begins at "
-        f"{done.min_offset}."
-    )
+    say(f"{files} that point into them are back, {bytes_text(done.size_bytes)}; {_begins(done)}.")
     for notice in done.notices:
         say(f"Note: {notice}")
     say(
@@ -55,3 +52,9 @@ def undo(run: str, managed: ManagedStore, as_json: bool) -> int:
     )
     say(f"Report   {finished.report_json}")
     return 0
+
+
+def _begins(done: UndoResult) -> str:
+    if len(done.min_offsets) > 1:
+        return f"{count_text(len(done.min_offsets), 'log')} begin as before"
+    return f"the log begins at {next(iter(done.min_offsets.values()), done.min_offset)}"

@@ -60,6 +60,13 @@ class LakePath(NamedPath):
         return "Name the lake's directory. Where there is none yet: storage-engine init-lake --lake DIRECTORY"
 
 
+def absolute_paths(
+    _context: click.Context, _parameter: click.Parameter, values: tuple[Path, ...]
+) -> tuple[str, ...]:
+    """Return paths from / on; a click callback."""
+    return tuple(str(path.absolute()) for path in values)
+
+
 def key_value_pairs(
     _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
 ) -> dict[str, str]:

@@ -29,7 +29,7 @@ class Kafka(Broker):
     title = "Apache Kafka"
     archives_at_seal = True
     crash_sign = "log directories have no marker of a clean stop, or markers of different stops"
-    has_undo = False
+    undo_outside = True
     task_modules = (
         "storage_engine.kafka.codec",
         "storage_engine.kafka.decode",

@@ -14,7 +14,8 @@ from typing import Any
 
 from storage_engine.exceptions import StorageEngineError, StoreLayoutError
 from storage_engine.kafka.checkpoints import HIGH_WATERMARK, LEADER_EPOCHS, LeaderEpoch, read_leader_epochs
-from storage_engine.kafka.layout import LogDirectory, PartitionLog
+from storage_engine.kafka.layout import LogDirectory, Node, PartitionLog, read_node
+from storage_engine.kafka.lock_holder import lock_holder
 from storage_engine.kafka.log_faults import emptied, epochs_fault, holes, start_fault, topic_fault
 from storage_engine.kafka.open_transactions import (
     OpenTransaction,
@@ -307,3 +308,22 @@ def _aborted_later(log: PartitionLog, end: int) -> Iterator[tuple[int, int, int]
         if first_open is None or first_open >= end:
             break
     yield from (one for one in found.aborted if one[1] < end)
+
+
+def archivable_of_node(node: Node, topics: TopicSettings, seen: Iterable[LogSnapshot]) -> Archivable:
+    """Tell of logs of a node which of their segments may be archived by now, and why others may not."""
+    logs = {log.name.log: (directory, log) for directory, log in _as_its_broker_knows(node)}
+    return archivable_of_logs(seen, logs, topics)
+
+
+def _as_its_broker_knows(node: Node) -> Iterator[tuple[LogDirectory, PartitionLog]]:
+    """Yield logs with their directories: a stopped broker's own checkpoint bounds what is replicated.
+
+    What its cluster took since may differ from the end of this copy, as its next start cuts that off.
+    """
+    own: dict[Path, LogDirectory] = {}
+    if node.live is not None:
+        stopped = [one.path for one in node.directories if lock_holder(one.path) is None]
+        own = {one.path: one for one in read_node(node.root).directories if one.path in stopped}
+    for directory, log in node.logs:
+        yield own.get(directory.path, directory), log

@@ -8,12 +8,13 @@ before, the broker would delete what we refuse a moment later.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from storage_engine import durable
 from storage_engine.exceptions import ChangedUnderUsError
+from storage_engine.kafka import checkpoints, meta_properties, partition_metadata
 from storage_engine.kafka.file_names import FileKind, FileState, log_file
 from storage_engine.kafka.layout import Node
 from storage_engine.model.broker_store import Remove
@@ -24,6 +25,15 @@ from storage_engine.same_bytes.removal import remove_unchanged
 if TYPE_CHECKING:
     from storage_engine.kafka.store_lock import LockedDirectories
 
+_NODE_SIGNS = (
+    meta_properties.CLEAN_SHUTDOWN,
+    meta_properties.NAME,
+    checkpoints.RECOVERY_POINT,
+    checkpoints.LOG_START,
+    checkpoints.HIGH_WATERMARK,
+    checkpoints.CLEANER,
+)
+_LOG_SIGNS = (partition_metadata.NAME, checkpoints.LEADER_EPOCHS)
 _INDEXES = {FileKind.OFFSET_INDEX: "offset index", FileKind.TIME_INDEX: "time index"}
 
 
@@ -104,6 +114,24 @@ def delete_indexes(
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def signs_of_a_run(log_directories: Sequence[Path], logs: Iterable[Path]) -> Iterator[Path]:
+    """Yield the files by which it shows that a node's broker has run, or that a log was replaced.
+
+    A broker removes the marker of a clean stop first thing when it starts. It writes checkpoints again within
+    a minute, and as it stops. What a log begins with decides what its leaders' epochs keep.
+
+    :param logs: directories of those that lose segments.
+    :raises OSError: one can't be read.
+    """
+    yield from (path / name for path in log_directories for name in _NODE_SIGNS)
+    for log in logs:
+        yield from (log / name for name in _LOG_SIGNS)
+        # The broker writes to this one.
+        newest = max((one for one in _files_in_use(log) if one[1] is FileKind.LOG), default=None)
+        if newest is not None:
+            yield Path(newest[2])
 
 
 def _files_in_use(directory: Path) -> Iterator[tuple[int, FileKind, str]]:

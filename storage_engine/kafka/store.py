@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from storage_engine import durable
 from storage_engine.exceptions import BadInputError, StoreBusyError
 from storage_engine.kafka import meta_properties
-from storage_engine.kafka.archiving import archivable_of_logs, contexts_of, contradiction_of, log_id_of
+from storage_engine.kafka.archiving import archivable_of_node, contexts_of, contradiction_of, log_id_of
 from storage_engine.kafka.layout import LogDirectory, Node, PartitionLog, data_paths, read_node
 from storage_engine.kafka.left_overs import remove as remove_left_over
 from storage_engine.kafka.lock_holder import lock_holder, runs
@@ -32,7 +32,7 @@ from storage_engine.kafka.plan import (
 from storage_engine.kafka.range_digest import sha256_of_range
 from storage_engine.kafka.rules import RetentionSettings
 from storage_engine.kafka.stopped_plan import cut_to_stopped
-from storage_engine.kafka.stopped_release import delete_indexes, delete_oldest, indexes_below
+from storage_engine.kafka.stopped_release import delete_indexes, delete_oldest, indexes_below, signs_of_a_run
 from storage_engine.kafka.topic_settings import TopicSettings, read_topic_settings
 from storage_engine.model.broker_store import BrokerStore, LockedStore, Remove, StoreSettings
 from storage_engine.model.broker_tasks import BrokerTask, LeftOver, TaskLimits
@@ -192,7 +192,7 @@ class KafkaStore(BrokerStore):
     def archivable(self, snapshot: StoreSnapshot) -> Archivable:
         """Leave out what is compacted, has remote storage, isn't replicated yet or in an open transaction."""
         node = self._node_of(snapshot, snapshot.taken_at_ms)
-        return _archivable(node, read_topic_settings(node), snapshot.logs)
+        return archivable_of_node(node, read_topic_settings(node), snapshot.logs)
 
     def cut_to_archivable(
         self, snapshot: StoreSnapshot, plans: Sequence[LogPlan], topics: TopicSettings | None = None
@@ -206,7 +206,7 @@ class KafkaStore(BrokerStore):
             return tuple(plans)
         node = self._node_of(snapshot, snapshot.taken_at_ms)
         logs = (log for log in snapshot.logs if log.name in going)
-        archivable = _archivable(node, topics or read_topic_settings(node), logs)
+        archivable = archivable_of_node(node, topics or read_topic_settings(node), logs)
         may = {segment.id for segment in archivable.segments}
         return tuple(cut_to_archivable(plan, archivable, may) for plan in plans)
 
@@ -278,6 +278,12 @@ class KafkaStore(BrokerStore):
             )
         return self.held
 
+    def check_lock(self) -> None:
+        self.locked.check()
+
+    def signs_of_a_run(self, directories: Collection[Path]) -> tuple[Path, ...]:
+        return tuple(signs_of_a_run(self.data_paths, directories))
+
     @property
     def max_delete_batch(self) -> int | None:
         return 1
@@ -299,24 +305,6 @@ class KafkaStore(BrokerStore):
     ) -> None:
         if files:
             delete_indexes(self.locked, files, meanwhile, remove)
-
-
-def _archivable(node: Node, topics: TopicSettings, seen: Iterable[LogSnapshot]) -> Archivable:
-    logs = {log.name.log: (directory, log) for directory, log in _as_its_broker_knows(node)}
-    return archivable_of_logs(seen, logs, topics)
-
-
-def _as_its_broker_knows(node: Node) -> Iterator[tuple[LogDirectory, PartitionLog]]:
-    """Yield logs with their directories: a stopped broker's own checkpoint bounds what is replicated.
-
-    What its cluster took since may differ from the end of this copy, as its next start cuts that off.
-    """
-    own: dict[Path, LogDirectory] = {}
-    if node.live is not None:
-        stopped = [one.path for one in node.directories if lock_holder(one.path) is None]
-        own = {one.path: one for one in read_node(node.root).directories if one.path in stopped}
-    for directory, log in node.logs:
-        yield own.get(directory.path, directory), log
 
 
 def open_store(settings: StoreSettings) -> KafkaStore:

@@ -54,8 +54,9 @@ class LockedDirectories:
             if not _has_name(path, descriptor):
                 raise ChangedUnderUsError(
                     f"{path}: expected the lock that this process took, found that somebody removed the "
-                    "file, so that a broker may start. Nothing more was deleted, older segments of the plan "
-                    "may be. Find out who removes lock files, and run again while the broker is stopped.",
+                    "file, so that a broker may start. Nothing more was deleted or brought back, other "
+                    "segments may be. Find out who removes lock files, and run again while the broker is "
+                    "stopped.",
                     path=str(path),
                 )
 

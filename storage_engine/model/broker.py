@@ -45,6 +45,7 @@ class Broker(ABC):
     :cvar has_engine: this package has an engine that writes its stores.
     :cvar crash_sign: how its stores tell that their broker didn't stop cleanly.
     :cvar has_undo: what is deleted of its stores can be set aside for a while, and brought back.
+    :cvar undo_outside: it is set aside in directories that a person names, as none within a store will do.
     :cvar rows_table: name of the lakes' table that has its segments' rows; never changes.
     :cvar client_connection: type of the Airflow connections whose extra is the settings of this broker's
         client; "": a connection has its access key and its secret key.
@@ -59,6 +60,7 @@ class Broker(ABC):
     has_engine: ClassVar[bool] = False
     crash_sign: ClassVar[str] = "its files say so"
     has_undo: ClassVar[bool] = True
+    undo_outside: ClassVar[bool] = False
     rows_table: ClassVar[str] = "messages"
     client_connection: ClassVar[str] = ""
     without_suites: ClassVar[frozenset[str]] = frozenset()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -276,6 +276,22 @@ class BrokerStore(HeldStore, TaskedStore, ABC):
         :raises StoreBusyError: somebody has it.
         """
         ...
+
+    def check_lock(self) -> None:
+        """Make sure that what :meth:`lock` took keeps the broker away still. By default it does.
+
+        :raises ChangedUnderUsError: it doesn't.
+        """
+
+    def signs_of_a_run(self, directories: Collection[Path]) -> tuple[Path, ...]:
+        """Return the files by which it shows that the broker has run, for an undo that fits only before that.
+
+        They change, come or go as soon as it starts. (), as by default: an undo fits afterwards, too.
+
+        :param directories: those that files are deleted from.
+        :raises OSError: a directory can't be read.
+        """
+        return ()
 
     @abstractmethod
     def delete_segments(

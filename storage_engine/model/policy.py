@@ -137,6 +137,11 @@ class Policy:
         "Default: no undo.",
         maximum=LONGEST_UNDO_HOURS,
     )
+    undo_directories: tuple[str, ...] = setting(
+        (),
+        "Of stores of Kafka, with undo_window_hours: where quarantines lie. One directory on the file "
+        "system of each log directory, outside of all of them.",
+    )
     shield: ShieldMode = setting(
         ShieldMode.AUTO,
         "A second name for segments that no lake proves yet. auto: beside a running broker while a watch is "

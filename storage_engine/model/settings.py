@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from storage_engine.exceptions import BadInputError
 
@@ -19,7 +19,7 @@ Refuse = Callable[[str, str, object], BadInputError]
 class Setting:
     """One setting.
 
-    :param kind: ``int``, or the enum whose values may be chosen.
+    :param kind: ``int``, ``tuple`` of several paths, or the enum whose values may be chosen.
     :param default: None: there is none, and ``help`` says what that means.
     :param minimum: of a number.
     :param maximum: of a number; None: no bound.
@@ -36,12 +36,14 @@ class Setting:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The values that may be chosen; empty: it is a number."""
+        """The values that may be chosen; empty: it has others."""
         return tuple(member.value for member in self.kind) if issubclass(self.kind, Enum) else ()
 
     @property
     def expected(self) -> str:
         """Return what a value has to be, in words."""
+        if self.kind is tuple:
+            return "one absolute path, or a list of them"
         if self.choices:
             return f"one of {', '.join(self.choices)}"
         if self.maximum is not None:
@@ -51,7 +53,7 @@ class Setting:
     @property
     def default_text(self) -> str:
         """The default for a person; empty: there is none."""
-        if self.default is None:
+        if self.default is None or self.kind is tuple:
             return ""
         return str(self.default.value if isinstance(self.default, Enum) else self.default)
 
@@ -63,6 +65,8 @@ class Setting:
         value = value.strip() if isinstance(value, str) else value
         if value is None or value == "":
             return self.default
+        if self.kind is tuple:
+            return self._paths(value, refuse)
         if self.choices:
             if value not in self.choices:
                 raise refuse(self.name, self.expected, value)
@@ -74,6 +78,13 @@ class Setting:
         if number < self.minimum or (self.maximum is not None and number > self.maximum):
             raise refuse(self.name, self.expected, value)
         return number
+
+    def _paths(self, value: object, refuse: Refuse) -> tuple[str, ...]:
+        """Return absolute paths: tasks are not started where a person is."""
+        paths = tuple(value) if isinstance(value, list | tuple) else (value,)
+        if not all(isinstance(path, str) and path.startswith("/") for path in paths):
+            raise refuse(self.name, self.expected, value)
+        return paths
 
 
 def setting(default: Any, help: str, *, minimum: int = 1, maximum: int | None = None, label: str = "") -> Any:
@@ -93,6 +104,8 @@ def settings_of(cls: type) -> tuple[Setting, ...]:
 
 def _kind(hint: Any) -> type:
     """Return the type of a field that may be None."""
+    if get_origin(hint) is tuple:
+        return tuple
     kinds = [kind for kind in (get_args(hint) or (hint,)) if kind is not type(None)]
     (kind,) = kinds
     return kind  # type: ignore[no-any-return]

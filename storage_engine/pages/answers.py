@@ -156,7 +156,7 @@ def _where(report: Mapping[str, Any]) -> Answer | None:
             "the policy is archive: off" if report["archive_mode"] == "off" else "no lake is known to have it"
         )
         lines.append(Line(f"{amount(bare)} went without a copy: {why}"))
-    if is_set_aside(report):
+    if is_set_aside(report) and report["quarantine"]["state"] != "undo-ended":
         until = time_text(report["quarantine"]["until_ms"])
         text = f"The files lie in quarantine until {until}. To undo the run:"
         lake = ("--lake", report["lake_directory"])

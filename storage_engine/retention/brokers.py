@@ -71,20 +71,42 @@ def refuse_cleanup(store: ManagedStore) -> None:
 
     :raises BadInputError: such a store is archived alone.
     """
-    broker = find_broker(store.broker)
     if not store.cleans_up_on_request:
+        title = find_broker(store.broker).title
         raise BadInputError(
-            f"{store.root}: expected a store that can be cleaned up, found one of {broker.title} that is "
+            f"{store.root}: expected a store that can be cleaned up, found one of {title} that is "
             "left to its running broker. Nothing was changed. Let it delete by its own rules, which "
             "storage-engine plan shows; or say that we delete, with --deletes-us or the setting deletes; or "
             "stop the broker, and leave its address out."
         )
-    window_hours = store.policy.undo_window_hours
-    if window_hours is not None and not broker.has_undo:
+    check_undo_settings(store)
+
+
+def check_undo_settings(store: ManagedStore) -> None:
+    """Make sure that what a policy says of an undo can be done.
+
+    :raises BadInputError: it can't.
+    """
+    broker = find_broker(store.broker)
+    hours, directories = store.policy.undo_window_hours, store.policy.undo_directories
+    if hours is not None and not broker.has_undo:
         raise BadInputError(
-            f"store {store.name}: expected no undo_window_hours with {broker.title}, found {window_hours}: "
-            "what is deleted can't be set aside there. Nothing was changed. Leave it empty; restore brings "
-            "segments back from the lake."
+            f"store {store.name}: expected no undo_window_hours with {broker.title}, found {hours}: what is "
+            "deleted can't be set aside there. Nothing was changed. Leave it empty; restore brings segments "
+            "back from the lake."
+        )
+    if directories and not broker.undo_outside:
+        raise BadInputError(
+            f"store {store.name}: expected no undo_directories with {broker.title}, found "
+            f"{', '.join(directories)}: its quarantine lies in the store. Nothing was changed. Leave them "
+            "empty."
+        )
+    if broker.undo_outside and (hours is None) == bool(directories):
+        found = "undo_directories alone" if directories else f"undo_window_hours {hours} alone"
+        raise BadInputError(
+            f"store {store.name}: expected undo_window_hours together with undo_directories, as "
+            f"{broker.title} bears no quarantine among its files, found {found}. Nothing was changed. Give "
+            "both, --undo-window-hours and --undo-directory at a shell, or neither."
         )
 
 

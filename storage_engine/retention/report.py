@@ -201,7 +201,8 @@ def report_of(context: Context, run: Run, in_lakes: InLakes | None = None) -> Re
     planned = plan.notices if plan else ()
     quarantine = quarantine_of(context.journal, run)
     undone = quarantine is not None and quarantine.state is QuarantineState.UNDONE
-    freed = () if (quarantine is not None and quarantine.there) or undone else gone.values()
+    kept = quarantine is not None and (quarantine.there or quarantine.came_back)
+    freed = () if kept else gone.values()
     freed_bytes = sum(release.segment.disk_bytes for release in freed)
     if quarantine is None and released is not None:
         # A running broker may remove files later.
@@ -261,7 +262,8 @@ def report_of(context: Context, run: Run, in_lakes: InLakes | None = None) -> Re
         lake=store.lake.location,
         second_lake=store.second_lake.location if store.second_lake else None,
         journal=context.journal.name,
-        quarantine=quarantine,
+        # What it is compared with is for an undo alone, and long.
+        quarantine=None if quarantine is None else replace(quarantine, signs={}),
         unread=unread,
         unread_lines=unread_lines(store, unread, done=bool(gone), waived=waiver is not None),
         refused=refused,

@@ -6,11 +6,13 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
+from storage_engine.brokers import find_broker
 from storage_engine.model.lag import PositionsFrom, QueueLag
 from storage_engine.model.plan import Reason
 from storage_engine.retention.hold_text import drift_text, hold_text
 from storage_engine.retention.pending_policy import pending_text
 from storage_engine.retention.progress_alarms import positions_text, progress_text
+from storage_engine.retention.quarantine.records import QuarantineState
 from storage_engine.retention.refusing import LOGS_SHOWN, log_text
 from storage_engine.retention.report import Outcome, Report
 from storage_engine.retention.report_segments import Fate, SegmentReport
@@ -186,6 +188,11 @@ def _quarantine(report: Report) -> Iterator[str]:
     if not found.there:
         yield f"{found.state.value} at {time_text(found.state_at_ms)}: {found.detail}"
         return
+    if found.state is QuarantineState.UNDO_ENDED:
+        yield f"its undo ended at {time_text(found.state_at_ms)} in the middle: {found.detail}"
+        yield f"what is left frees nothing until {time_text(found.until_ms)}"
+        yield from (str(place.directory) for place in found.places)
+        return
     deleted = [row.size_bytes for row in report.segments if row.fate is Fate.DELETED]
     sizes = [*deleted, *(file.facts.size_bytes for file in report.dependents)]
     yield (
@@ -193,7 +200,8 @@ def _quarantine(report: Report) -> Iterator[str]:
         f"{time_text(found.until_ms)}, or until space is the cause of a run"
     )
     yield from (str(place.directory) for place in found.places)
-    yield f"storage-engine undo {report.run_key} brings all of it back"
+    until = ", before its broker starts" if find_broker(report.broker).undo_outside else ""
+    yield f"storage-engine undo {report.run_key} brings all of it back{until}"
 
 
 def _lag(report: Report) -> Iterator[str]:

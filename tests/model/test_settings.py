@@ -37,6 +37,8 @@ def test_the_page_says_what_the_table_does() -> None:
         ("lag_policy", "", LagPolicy.WARN),
         ("shield", None, ShieldMode.AUTO),
         ("archive_bytes_per_second", 0, 0),
+        ("undo_directories", "/undo", ("/undo",)),
+        ("undo_directories", ["/a", "/b"], ("/a", "/b")),
     ],
 )
 def test_numbers_may_be_text_and_empty_is_the_default(name: str, value: object, read: object) -> None:
@@ -52,6 +54,7 @@ def test_numbers_may_be_text_and_empty_is_the_default(name: str, value: object, 
         ("archive_bytes_per_second", -1, "expected a whole number of at least 0, found -1"),
         ("archive", "Off", "expected one of required, off, found 'Off'"),
         ("archive", [], "expected one of required, off, found []"),
+        ("undo_directories", ["undo"], "expected one absolute path, or a list of them, found ['undo']"),
     ],
 )
 def test_what_is_no_value_is_named(name: str, value: object, said: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from storage_engine import durable
-from storage_engine.brokers import store_around
+from storage_engine.brokers import find_broker, store_around
 from storage_engine.exceptions import BadInputError
 from storage_engine.own_directory import DIRECTORY
 from storage_engine.retention.managed_store import ManagedStore
@@ -22,10 +22,12 @@ _LONGEST_NAME = 100
 
 def bases(store: ManagedStore, data_paths: Sequence[Path]) -> tuple[Path, ...]:
     """Return the directories that may hold quarantines of a store: its root, then those above what it keeps
-    elsewhere.
+    elsewhere; of a broker that bears nothing strange there, the directories that a person named.
 
     :param data_paths: where its broker writes.
     """
+    if find_broker(store.broker).undo_outside:
+        return tuple(dict.fromkeys(_real(Path(path)) for path in store.policy.undo_directories))
     root = Path(store.real_root)
     own = [path for path in map(_real, data_paths) if path != root]
     above = dict.fromkeys(path.parent for path in own if not path.is_relative_to(root))
@@ -40,28 +42,80 @@ def bases(store: ManagedStore, data_paths: Sequence[Path]) -> tuple[Path, ...]:
 
 
 def choose_places(
-    store: ManagedStore, data_paths: Sequence[Path], store_id: str, run_key: str, paths: Iterable[Path]
+    store: ManagedStore,
+    data_paths: Sequence[Path],
+    store_id: str,
+    run_key: str,
+    paths: Iterable[Path],
+    known: Sequence[Place] = (),
 ) -> Mapping[Path, Place]:
     """Choose where files are to lie meanwhile, by the directory that each is in. Changes nothing.
 
     :param data_paths: where the store's broker writes.
     :param paths: the files.
-    :raises BadInputError: for some directory there is no place on its file system.
+    :param known: places that the run has already, whatever directories a person names by now.
+    :raises BadInputError: for some directory there is no place on its file system, or a directory that a
+        person named can't be one.
     """
-    candidates = bases(store, data_paths)
+    outside = find_broker(store.broker).undo_outside
+    if outside:
+        check_undo_directories(store, data_paths)
+    candidates = dict.fromkeys((*(Path(place.base) for place in known), *bases(store, data_paths)))
     found: dict[Path, Place] = {}
     for directory in dict.fromkeys(path.parent for path in paths):
         real = _real(directory)
-        base = next((base for base in candidates if real.is_relative_to(base) and _renames(real, base)), None)
+        base = next(
+            (base for base in candidates if (outside or real.is_relative_to(base)) and renames(real, base)),
+            None,
+        )
         if base is None:
+            remedy = "Mount the directory above it instead"
+            if outside:
+                remedy = "Name one there, outside every log directory, with --undo-directory"
             raise BadInputError(
-                f"{directory}: expected a place for a quarantine on its own file system, below "
-                f"{' or '.join(map(str, candidates))}, found none: files can't be moved there without a "
-                "copy. Nothing was changed. Mount the directory above it instead, or leave "
-                "undo_window_hours empty."
+                f"{directory}: expected a place for a quarantine on its own file system, "
+                f"{'in' if outside else 'below'} {' or '.join(map(str, candidates)) or 'no directory'}, "
+                "found none: files can't be moved there without a copy. Nothing was changed. "
+                f"{remedy}, or leave undo_window_hours empty."
             )
-        found[directory] = Place(str(base), parts_of(store, base, store_id, run_key))
+        below = "/" if outside else ""
+        found[directory] = Place(str(base), parts_of(store, base, store_id, run_key), below)
     return found
+
+
+def check_undo_directories(store: ManagedStore, data_paths: Sequence[Path]) -> None:
+    """Make sure that files can be set aside in the directories that a person named. Changes nothing.
+
+    :raises BadInputError: one is missing, a link, among a broker's files, on another file system or can't be
+        written to.
+    """
+    own = [path for path in map(_real, data_paths) if path.is_dir()]
+    for path in map(Path, store.policy.undo_directories):
+        if fault := _undo_directory_fault(path, own):
+            raise BadInputError(
+                f"{path}: expected a directory for an undo, outside every log directory and on the file "
+                f"system of one, found {fault}. Nothing was changed. Name another one: --undo-directory, or "
+                "undo_directories in the policy."
+            )
+
+
+def _undo_directory_fault(path: Path, data_paths: Sequence[Path]) -> str:
+    """Return why files can't be set aside in a directory; "" where they can."""
+    if path.is_symlink():
+        return f"a symbolic link to {path.readlink()}"
+    if not path.is_dir():
+        return "none; is its disk mounted?"
+    real = _real(path)
+    inside = next((one for one in data_paths if real.is_relative_to(one)), None)
+    if inside is None:
+        inside = store_around(real / DIRECTORY)
+    if inside is not None:
+        return f"it inside {inside}, whose broker knows all that lies there"
+    if not any(renames(one, real) for one in data_paths):
+        return "it on another file system than all of them"
+    # Of the user that runs this, as a rename will be.
+    may_write = os.access(real, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids)
+    return "" if may_write else "it not writable"
 
 
 def parts_of(store: ManagedStore, base: Path, store_id: str, run_key: str) -> tuple[str, ...]:
@@ -74,15 +128,15 @@ def parts_of(store: ManagedStore, base: Path, store_id: str, run_key: str) -> tu
     return (DIRECTORY, QUARANTINE, store_id, name)
 
 
-def _renames(directory: Path, base: Path) -> bool:
+def renames(directory: Path, base: Path) -> bool:
     """Tell whether a file can be renamed from one directory into another.
 
     The rename that is tried is of a name that nothing has: between two mounts, were they of one file system,
     the kernel refuses it before it looks for the name. Nothing strange ever lies among a broker's files.
     """
     above = (base, base / DIRECTORY, base / DIRECTORY / QUARANTINE)
-    target = next(path for path in reversed(above) if path.is_dir())
-    if directory.stat().st_dev != target.stat().st_dev:
+    target = next((path for path in reversed(above) if path.is_dir()), None)
+    if target is None or directory.stat().st_dev != target.stat().st_dev:
         return False
     name = durable.temporary_name(QUARANTINE)
     try:

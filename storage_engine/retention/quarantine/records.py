@@ -17,6 +17,8 @@ WHOLE = ""
 """Subject of what is said of a quarantine as a whole."""
 _STAYS = "stays"
 """Subject of why it was not emptied."""
+_ENDED = "ended"
+"""Subject of why an undo that was begun can't go on."""
 _HOUR_MS = 3_600_000
 STAYS_MS = 24 * _HOUR_MS
 """How long it starts no run by itself once it had to stay; where space is short, an hour."""
@@ -28,6 +30,8 @@ class QuarantineState(StrEnum):
     EMPTIED = "emptied"
     UNDOING = "undoing"
     UNDONE = "undone"
+    UNDO_ENDED = "undo-ended"
+    """An undo was begun, and what is left can't come back, as the broker has run since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,8 @@ class Quarantine:
     :param detail: why it was emptied, or who undid the run.
     :param stayed_at_ms: when it was last to be emptied and had to stay; None: that never was.
     :param stayed_because: why, as words of a sentence.
+    :param came_back: an undo was begun, so that some of it may be back whatever became of the rest.
+    :param signs: files by which it shows that the broker has run since, as they were; {}: it may.
     """
 
     run_key: str
@@ -55,6 +61,8 @@ class Quarantine:
     log_lineages: Mapping[str, int] = field(default_factory=dict)
     stayed_at_ms: int | None = None
     stayed_because: str = ""
+    signs: Mapping[str, str] = field(default_factory=dict)
+    came_back: bool = False
 
     def stayed_lately(self, now_ms: int, *, space_is_short: bool) -> bool:
         """Return whether it had to stay so lately that it starts no run by itself.
@@ -93,7 +101,15 @@ def quarantine_of(journal: Journal, run: Run) -> Quarantine | None:
 
 
 def record_place(
-    journal: Journal, run: Run, place: Place, *, lineages: Lineages, now_ms: int, until_ms: int, lease: Lease
+    journal: Journal,
+    run: Run,
+    place: Place,
+    *,
+    lineages: Lineages,
+    signs: Mapping[str, str],
+    now_ms: int,
+    until_ms: int,
+    lease: Lease,
 ) -> None:
     """Record a place before anything is moved there."""
     said = {
@@ -102,8 +118,15 @@ def record_place(
         "log_lineages": dict(lineages.of_logs),
         "set_aside_at_ms": now_ms,
         "until_ms": until_ms,
+        **({"signs": dict(signs)} if signs else {}),
     }
     journal.record(run, Step.QUARANTINE, Phase.INTENT, [(str(place.directory), said)], lease=lease)
+
+
+def record_undo_ended(journal: Journal, run: Run, why: str, lease: Lease) -> None:
+    """Record that an undo which was begun can't go on: what is left goes when its window is over."""
+    said = {"type": QuarantineError.__name__, "message": why}
+    journal.record(run, Step.UNDO, Phase.ERROR, [(_ENDED, said)], lease=lease)
 
 
 def record_stays(journal: Journal, run: Run, one: Quarantine, why: str, now_ms: int, lease: Lease) -> None:
@@ -132,8 +155,14 @@ def _quarantine(run_key: str, events: Iterable[Event]) -> Quarantine | None:
                 )
             if place not in found.places:
                 found = replace(found, places=(*found.places, place))
+            # A run that goes on after its broker has run brings nothing of it back.
+            found = replace(found, signs={**said.get("signs", {}), **found.signs})
         elif found is not None and (event.subject, event.phase) == (_STAYS, Phase.ERROR):
             found = replace(found, stayed_at_ms=int(said["at_ms"]), stayed_because=str(said["message"]))
+        elif found is not None and (event.subject, event.phase) == (_ENDED, Phase.ERROR):
+            detail = str(said["message"])
+            ended = QuarantineState.UNDO_ENDED
+            found = replace(found, state=ended, state_at_ms=event.at_ms, detail=detail)
         elif found is not None and event.subject == WHOLE and event.phase is not Phase.ERROR:
             over = event.phase is Phase.RESULT
             if event.step == Step.UNDO:
@@ -141,5 +170,6 @@ def _quarantine(run_key: str, events: Iterable[Event]) -> Quarantine | None:
             else:
                 state = QuarantineState.EMPTIED if over else QuarantineState.EMPTYING
             detail = str(said.get("detail", found.detail))
-            found = replace(found, state=state, state_at_ms=event.at_ms, detail=detail)
+            came_back = found.came_back or event.step == Step.UNDO
+            found = replace(found, state=state, state_at_ms=event.at_ms, detail=detail, came_back=came_back)
     return found

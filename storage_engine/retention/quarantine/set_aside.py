@@ -15,6 +15,8 @@ from storage_engine.journal.journal import Run
 from storage_engine.journal.leases import Lease
 from storage_engine.model.broker_store import Remove
 from storage_engine.model.store import FileFacts
+from storage_engine.retention.broker_answers import ask
+from storage_engine.retention.brokers import check_undo_settings
 from storage_engine.retention.deciding import Decided
 from storage_engine.retention.deletion_checks import check_inside
 from storage_engine.retention.managed_store import ManagedStore
@@ -25,10 +27,12 @@ from storage_engine.retention.quarantine.records import (
     quarantine_of,
     record_place,
 )
+from storage_engine.retention.quarantine.signs import signs_of
 from storage_engine.retention.quarantine.tree import make_place, move_in
 from storage_engine.retention.steps.context import Context
 
 _HOUR_MS = 3_600_000
+_TELL_SIGNS = "tell by which files it shows that its broker has run"
 
 
 def check_quarantine(store: ManagedStore, data_paths: tuple[Path, ...], decided: Decided) -> None:
@@ -40,6 +44,7 @@ def check_quarantine(store: ManagedStore, data_paths: tuple[Path, ...], decided:
     """
     if store.policy.undo_window_hours is None:
         return
+    check_undo_settings(store)
     segments = (file for segment in decided.plan.to_delete for file in segment.files)
     going = (*segments, *(file.facts for file in decided.dependents))
     choose_places(store, data_paths, "", "", (Path(facts.path) for facts in going))
@@ -50,7 +55,8 @@ def refuse_undone(context: Context, run: Run) -> None:
     :raises RunStateError: the run was undone, or its undo has begun: it deletes nothing more.
     """
     found = quarantine_of(context.journal, run)
-    if found is not None and found.state in (QuarantineState.UNDOING, QuarantineState.UNDONE):
+    undone = (QuarantineState.UNDOING, QuarantineState.UNDONE, QuarantineState.UNDO_ENDED)
+    if found is not None and found.state in undone:
         raise RunStateError(
             f"run {run.run_key!r}: expected one that goes on, found one that was undone. Nothing was "
             "changed. Begin another run."
@@ -80,20 +86,31 @@ def remover(
     until_ms = known.until_ms if known is not None else now_ms + (hours or 0) * _HOUR_MS
     data_paths = context.data_paths
     paths = (Path(facts.path) for facts in files)
-    chosen = choose_places(context.store, data_paths, context.record.store_id, run.run_key, paths)
+    places = () if known is None else known.places
+    chosen = choose_places(context.store, data_paths, context.record.store_id, run.run_key, paths, places)
+    new = [place for place in dict.fromkeys(chosen.values()) if place not in places]
+    signs = _signs(context, list(chosen)) if new else {}
     for place in dict.fromkeys(chosen.values()):
-        if known is None or place not in known.places:
+        if place in new:
             record_place(
                 context.journal,
                 run,
                 place,
                 lineages=context.record.lineages,
+                signs=signs,
                 now_ms=now_ms,
                 until_ms=until_ms,
                 lease=lease,
             )
+            # A node may have 10,000 logs: once is enough.
+            signs = {}
         make_place(place, _manifest(context, run, now_ms, until_ms))
     return lambda path, directory: move_in(chosen[path.parent], path, directory)
+
+
+def _signs(context: Context, directories: list[Path]) -> dict[str, str]:
+    broker = context.broker
+    return signs_of(ask(context.store.broker, _TELL_SIGNS, lambda: broker.signs_of_a_run(directories)))
 
 
 def frees_nothing(found: Quarantine | None) -> bool:

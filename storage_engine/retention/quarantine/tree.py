@@ -29,27 +29,29 @@ _NO_LINK = os.O_NOFOLLOW
 class Place:
     """Where a run's files of one file system lie.
 
-    :param base: real path of a directory of that file system; each file was below it, and lies below
-        ``parts`` by the same names.
+    :param base: real path of a directory of that file system.
     :param parts: names of the directories from the base to that of the run.
+    :param below: real path of the directory that each file was below, and whose names it has below ``parts``;
+        "": the base.
     """
 
     base: str
     parts: tuple[str, ...]
+    below: str = ""
 
     @property
     def directory(self) -> Path:
         return Path(self.base, *self.parts)
 
     def names(self, path: Path) -> tuple[str, ...]:
-        """Return the names from the base to a file.
+        """Return the names from the run's directory to a file.
 
-        :raises ValueError: it isn't below the base.
+        :raises ValueError: it was never below.
         """
-        return (Path(os.path.realpath(path.parent)) / path.name).relative_to(self.base).parts
+        return (Path(os.path.realpath(path.parent)) / path.name).relative_to(self.below or self.base).parts
 
     def covers(self, path: Path) -> bool:
-        return Path(os.path.realpath(path.parent)).is_relative_to(self.base)
+        return Path(os.path.realpath(path.parent)).is_relative_to(self.below or self.base)
 
 
 def make_place(place: Place, manifest: bytes) -> None:

@@ -10,25 +10,30 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import BadInputError, QuarantineError, RunStateError
 from storage_engine.journal.journal import Phase, Run, Step
+from storage_engine.journal.leases import Lease
 from storage_engine.model.jsonable import from_jsonable
 from storage_engine.model.plan import DependentFile
 from storage_engine.model.store import FileFacts, LogSnapshot
+from storage_engine.retention.broker_answers import ask
 from storage_engine.retention.history import SegmentRelease, releases
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.quarantine.places import renames
 from storage_engine.retention.quarantine.records import (
     WHOLE,
     Quarantine,
     QuarantineState,
     quarantine_of,
     quarantines,
+    record_undo_ended,
 )
+from storage_engine.retention.quarantine.signs import refuse_after_a_run
 from storage_engine.retention.quarantine.tree import Place, move_back, remove_empty_below, stat_in
 from storage_engine.retention.steps.context import AnyStore, Context, open_context
 from storage_engine.wording import time_text
@@ -39,7 +44,8 @@ _ELSEWHERE = "What is archived comes back into another directory by storage-engi
 @dataclass(frozen=True, slots=True)
 class UndoResult:
     """:param segments: number that came back, dependents likewise.
-    :param min_offset: where the log begins now.
+    :param min_offset: where the log begins now; of several logs the lowest.
+    :param min_offsets: where each log begins now that got segments back.
     :param notices: what could not be checked while the store was taken.
     """
 
@@ -50,6 +56,7 @@ class UndoResult:
     min_offset: int
     person: str
     notices: tuple[str, ...]
+    min_offsets: Mapping[str, int] = field(default_factory=dict)
 
 
 def undo(store: ManagedStore, run_key: str, person: str, now_ms: int | None = None) -> UndoResult:
@@ -74,35 +81,44 @@ def undo(store: ManagedStore, run_key: str, person: str, now_ms: int | None = No
     done = context.result(run, Step.UNDO, UndoResult)
     if done is not None:
         return done
-    _kept(context, run)
+    quarantine = _kept(context, run)
+    if quarantine.state is QuarantineState.KEPT:
+        # A node that crashed since has no use for a recovery: nothing comes back after it.
+        refuse_after_a_run(run, quarantine)
     started_ns = time.monotonic_ns()
     with context.changing(clock_ms() if now_ms is None else now_ms) as held:
         quarantine = _kept(context, run)
         gone, dependents = _gone(context, run)
         facts = [*(file for one in gone for file in one.segment.files), *(one.facts for one in dependents)]
         companions = {file.path for one in gone for file in one.companions}
+        if not all(_is_back(one) for one in facts):
+            _check_unchanged(context, run, quarantine, held.lease)
         aside = _still_aside(run, quarantine, facts, companions)
         segments = [one for one in gone if one.facts.path in aside]
         _check_log(context, run, segments, held.snapshot.logs)
         files = [Path(one.facts.path) for one in dependents if one.facts.path in aside]
         _check_directories(run, segments, files)
+        _check_moves(aside)
         if quarantine.state is not QuarantineState.UNDOING:
             said = [(WHOLE, {"detail": person})]
             context.journal.record(run, Step.UNDO, Phase.INTENT, said, lease=held.lease)
         back = (Path(file.path) for one in reversed(gone) for file in reversed(one.segment.files))
         for path in (*sorted(files, reverse=True), *(path for path in back if str(path) in aside)):
+            ask(context.store.broker, "look at its lock", context.broker.check_lock)
             move_back(aside[str(path)], path)
             context.journal.renew(held.lease)
         for place in quarantine.places:
             remove_empty_below(place)
+        logs = {log.name: log.min_offset for log in context.snapshot(clock_ms()).logs}
         result = UndoResult(
             run_key=run_key,
             segments=len(gone),
             dependents=len(dependents),
             size_bytes=sum(one.size_bytes for one in facts),
-            min_offset=min(log.min_offset for log in context.snapshot(clock_ms()).logs),
+            min_offset=min(logs.values()),
             person=person,
             notices=held.notices,
+            min_offsets={one.log: logs[one.log] for one in gone if one.log in logs},
         )
         context.save(run, Step.UNDO, result, started_ns)
     return result
@@ -131,7 +147,35 @@ def _kept(context: Context, run: Run) -> Quarantine:
             f"run {run.run_key!r}: expected its quarantine, found it emptied at "
             f"{time_text(found.state_at_ms)} ({found.detail}). Nothing was changed. {_ELSEWHERE}"
         )
+    if found.state is QuarantineState.UNDO_ENDED:
+        raise QuarantineError(found.detail)
     return found
+
+
+def _check_unchanged(context: Context, run: Run, quarantine: Quarantine, lease: Lease) -> None:
+    """Make sure that the broker hasn't run since; of an undo that was begun before it has, record the end.
+
+    :raises QuarantineError: it has.
+    """
+    try:
+        refuse_after_a_run(run, quarantine)
+    except QuarantineError as error:
+        if quarantine.state is QuarantineState.UNDOING:
+            record_undo_ended(context.journal, run, str(error), lease)
+        raise
+
+
+def _check_moves(aside: Mapping[str, Place]) -> None:
+    """Make sure that files can be renamed from where they lie to where they were.
+
+    :raises QuarantineError: they can't, as where a directory was mounted elsewhere since.
+    """
+    for place, directory in {(place, Path(path).parent) for path, place in aside.items()}:
+        if not renames(directory, Path(place.base)):
+            raise QuarantineError(
+                f"{directory}: expected it on one mounted file system with {place.directory}, found another "
+                "one: files can't be moved back without a copy. Nothing was changed. Mount them as they were."
+            )
 
 
 def _gone(context: Context, run: Run) -> tuple[list[SegmentRelease], list[DependentFile]]:
@@ -160,8 +204,7 @@ def _still_aside(
     found = {}
     for facts in files:
         path = Path(facts.path)
-        place = next((place for place in quarantine.places if place.covers(path)), None)
-        there = None if place is None else stat_in(place, path)
+        place, there = _found_in(quarantine.places, path)
         here = _lstat(path)
         if there is None or place is None:
             may_be_here = quarantine.state is QuarantineState.UNDOING or facts.path in companions
@@ -170,7 +213,7 @@ def _still_aside(
             raise QuarantineError(
                 f"run {run.run_key!r}: expected {path} in its quarantine, found "
                 f"{'nothing there' if here is None else 'another file at its old place'}. Nothing was "
-                f"changed. Somebody emptied it, or brought files back by hand. {_ELSEWHERE}"
+                f"changed. Somebody emptied or moved it, or brought files back by hand. {_ELSEWHERE}"
             )
         if here is not None:
             raise QuarantineError(
@@ -188,6 +231,14 @@ def _still_aside(
     return found
 
 
+def _found_in(places: Sequence[Place], path: Path) -> tuple[Place | None, os.stat_result | None]:
+    """Return the place that a file lies in, by the path that it had, and its status there."""
+    for place in places:
+        if place.covers(path) and (there := stat_in(place, path)) is not None:
+            return place, there
+    return None, None
+
+
 def _check_log(
     context: Context, run: Run, aside: Sequence[SegmentRelease], logs: Sequence[LogSnapshot]
 ) -> None:
@@ -195,6 +246,11 @@ def _check_log(
 
     :raises QuarantineError: it doesn't.
     """
+    if gone := sorted({one.log for one in aside} - {log.name for log in logs}):
+        raise QuarantineError(
+            f"{context.store.real_root}: expected log {gone[0]}, from which run {run.run_key!r} deleted, "
+            f"found none. Nothing was changed. {_ELSEWHERE}"
+        )
     for log in logs:
         mine = [one for one in aside if one.log == log.name]
         ends = [one.end_offset for one in mine]
@@ -210,7 +266,7 @@ def _check_log(
             else f"the store has gone on since. Nothing was changed. {_ELSEWHERE.rstrip('.')}"
         )
         raise QuarantineError(
-            f"{context.store.real_root}: expected the {log.name} to begin at {end}, where run "
+            f"{context.store.real_root}: expected log {log.name} to begin at {end}, where run "
             f"{run.run_key!r} left it, found {begin}: {why}."
         )
 
@@ -239,12 +295,17 @@ def _later_runs(context: Context, run: Run, log: str, end_offset: int) -> list[s
 def _check_directories(run: Run, segments: Sequence[SegmentRelease], dependents: Sequence[Path]) -> None:
     """Make sure that each directory is there still, and that dependents belong before what is in it.
 
+    Where segments went from a directory, too, it is their offsets that tell.
+
+    :param segments: those that lie aside.
     :raises QuarantineError: one isn't, or a queue or the index was begun again.
     """
     names: dict[Path, list[str]] = defaultdict(list)
+    of_segments = {Path(one.facts.path).parent for one in segments}
     for path in dependents:
-        names[path.parent].append(path.name)
-    for directory in {*names, *(Path(one.facts.path).parent for one in segments)}:
+        if path.parent not in of_segments:
+            names[path.parent].append(path.name)
+    for directory in {*names, *of_segments}:
         last = max(names.get(directory, ()), default=None)
         if not directory.is_dir():
             expected, found = "the directory that files went from", "none"
@@ -259,6 +320,11 @@ def _check_directories(run: Run, segments: Sequence[SegmentRelease], dependents:
             f"{directory}: expected {expected}, as run {run.run_key!r} left it, found {found}: it was "
             f"removed or begun again since. Nothing was changed. {_ELSEWHERE}"
         )
+
+
+def _is_back(facts: FileFacts) -> bool:
+    here = _lstat(Path(facts.path))
+    return here is not None and _same(facts, here)
 
 
 def _lstat(path: Path) -> os.stat_result | None:

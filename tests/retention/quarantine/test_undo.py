@@ -107,7 +107,7 @@ def test_several_runs_are_undone_newest_first(undoable: Stores) -> None:
     clean(store, "second", 2)
     seen = files_of(store.root)
     with pytest.raises(
-        QuarantineError, match=r"expected the commitlog to begin at 2097152, .*run second delet"
+        QuarantineError, match=r"expected log commitlog to begin at 2097152, .*run second delet"
     ):
         undo(store, "first", "ann")
     assert files_of(store.root) == seen
