@@ -214,13 +214,14 @@ def _run(
         finished = cycle.report(cleanup)
         report = build_report(context, run_key)
         room = _room(before, _disks(store.data_paths), request)
+        is_there = _is_there(room, request, deleted=bool(report.freed_bytes))
         if as_json:
             print_json("kafka make-room", {**report_shown(cleanup, report, finished), "room": room})
         else:
             print_report(report, finished)
             finished.raise_refused()
-            _say_room(room, deleted=bool(report.freed_bytes))
-        return 0 if finished.ok and all(one.is_enough for one in room) else 1
+            _say_room(room, is_there=is_there, deleted=bool(report.freed_bytes))
+        return 0 if finished.ok and is_there else 1
 
 
 def _lag(managed: ManagedStore, cleanup: cycle.Cleanup, asked: LagQuestion) -> ConsumerLagResult:
@@ -259,13 +260,19 @@ def _room(
     )
 
 
-def _say_room(room: Sequence[DiskRoom], *, deleted: bool) -> None:
+def _is_there(room: Sequence[DiskRoom], request: PlanRequest, *, deleted: bool) -> bool:
+    """Return whether there is the space that was asked for; where nobody said how much, whether any came."""
+    is_bounded = request.free_bytes is not None or request.target_used_percent is not None
+    return all(one.is_enough for one in room) and (is_bounded or deleted)
+
+
+def _say_room(room: Sequence[DiskRoom], *, is_there: bool, deleted: bool) -> None:
     say()
     for one in room:
         wanted = f", {bytes_text(one.wanted_bytes)} were asked for" if one.wanted_bytes else ""
         free = "unknown" if one.free_bytes is None else bytes_text(one.free_bytes)
         say(f"Disk {one.path}: {free} free, {bytes_text(one.free_bytes_before)} before{wanted}")
-    if deleted and all(one.is_enough for one in room):
+    if is_there:
         say_next("", "start the node's broker. It follows its leaders from where its logs begin now")
         return
     what = "the space that was asked for isn't there" if deleted else "nothing went"
