@@ -77,6 +77,7 @@ class Appender:
         self._topic_arrays: dict[str, tuple[npt.NDArray[np.uint8], int]] = {}
         self._batch_memory = _BatchMemory()
         self._crc_bytes = frame.PROPERTY_CRC_BYTES if settings.append_property_crc else 0
+        self._max_message_bytes = settings.max_message_bytes
         self._max_frame_bytes = settings.max_message_bytes + _SPARE_BYTES
 
     def close(self) -> None:
@@ -102,7 +103,8 @@ class Appender:
             reconsume_times,
             prepared_offset,
         ) = message
-        if len(body) > self._settings.max_message_bytes or queue_id < 0:
+        body_bytes = len(body)
+        if body_bytes > self._max_message_bytes or queue_id < 0:
             return PutResult(PutStatus.MESSAGE_ILLEGAL)
         magic, topic_part = self._topics.get(topic) or self._topic_part(topic)
         if not topic_part:
@@ -121,7 +123,7 @@ class Appender:
         queue = (topic, queue_id)
         offsets = self._queues.next_offsets
         body_crc = crc32(body) & frame.CRC_MASK
-        body_at, body_bytes = header.size, len(body)
+        others_bytes = header.size + body_bytes + len(topic_part) + _SHORT.size
         # A with statement takes twice the time.
         self._guard.acquire()
         try:
@@ -134,8 +136,7 @@ class Appender:
                 properties = self._with_room_for_crc(properties)
             if len(properties) > _MAX_SHORT:
                 return PutResult(PutStatus.PROPERTIES_SIZE_EXCEEDED)
-            tail = topic_part + _SHORT.pack(len(properties)) + properties
-            size = body_at + body_bytes + len(tail)
+            size = others_bytes + len(properties)
             if size > self._max_frame_bytes:
                 return PutResult(PutStatus.MESSAGE_ILLEGAL)
             store_ms = self._clock()
@@ -150,10 +151,7 @@ class Appender:
                     return PutResult(PutStatus.MESSAGE_ILLEGAL)
             at = file.wrote
             physical = file.base_offset + at
-            target = file.target
-            header.pack_into(
-                target,
-                at,
+            head = header.pack(
                 size,
                 magic,
                 body_crc,
@@ -170,12 +168,11 @@ class Appender:
                 prepared_offset,
                 body_bytes,
             )
-            begin = at + body_at
-            target[begin : begin + body_bytes] = body
-            target[begin + body_bytes : at + size] = tail
+            parts = (head, body, topic_part, _SHORT.pack(len(properties)), properties)
+            file.target[at : at + size] = b"".join(parts)
             if self._crc_bytes:
                 end = at + size - self._crc_bytes
-                target[end : at + size] = _crc_property(crc32(target[at:end]))
+                file.target[end : at + size] = _crc_property(crc32(file.target[at:end]))
             file.wrote = at + size
             file.store_timestamp_ms = store_ms
             if counted:
@@ -194,7 +191,7 @@ class Appender:
             not topic_part
             or batch.queue_id < 0
             or batch.sys_flag & frame.TRANSACTION_MASK
-            or len(batch.messages) > self._settings.max_message_bytes
+            or len(batch.messages) > self._max_message_bytes
         ):
             return PutResult(PutStatus.MESSAGE_ILLEGAL)
         hosts = _HOST_FLAGS[len(batch.born_host), len(batch.store_host)]

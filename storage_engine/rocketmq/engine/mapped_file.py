@@ -63,7 +63,11 @@ class WritableFile:
         """
         self.path, self.base_offset, self.size_bytes = path, base_offset, size_bytes
         self._fd = _open(path, size_bytes)
-        self._mapping: mmap.mmap | None = mmap.mmap(self._fd, size_bytes)
+        try:
+            self._mapping: mmap.mmap | None = mmap.mmap(self._fd, size_bytes)
+        except OSError:
+            os.close(self._fd)
+            raise
         self.array: npt.NDArray[np.uint8] = np.frombuffer(self._mapping, np.uint8)
         self.address = address_of(self.array)
         self._pool = pool

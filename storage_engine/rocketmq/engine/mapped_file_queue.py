@@ -11,6 +11,7 @@ from storage_engine.clock import clock_ms
 from storage_engine.exceptions import StoreLayoutError
 from storage_engine.rocketmq.engine.flush_guard import FlushGuard
 from storage_engine.rocketmq.engine.mapped_file import WritableFile
+from storage_engine.rocketmq.engine.open_files import allow_open_files
 from storage_engine.rocketmq.engine.preallocation import Preallocation
 from storage_engine.rocketmq.engine.transient_pool import TransientPool
 from storage_engine.rocketmq.mapped_files import file_name, is_offset, list_raw_files
@@ -77,9 +78,11 @@ class FileQueue:
         """Map the files that are there; all count as full until a recovery tells.
 
         :raises StoreLayoutError: one has another size than the settings say, or no offset as its name.
+        :raises BadInputError: this process may not have so many files open.
         """
         directories = (*self._paths, *(path for path in self._read_only if path not in self._paths))
         found = list_raw_files(directories)
+        allow_open_files(directories[0], len(found))
         self._delete_empty_last(directories, found)
         files = []
         for path, size in found:

@@ -18,6 +18,7 @@ from storage_engine.rocketmq.engine import dispatch_kernels as dispatch
 from storage_engine.rocketmq.engine.engine_settings import EngineSettings, settings_for
 from storage_engine.rocketmq.engine.index_writer import IndexWriter
 from storage_engine.rocketmq.engine.message_store import MessageStore
+from storage_engine.rocketmq.engine.open_files import allow_open_files
 from storage_engine.rocketmq.engine.recovery import (
     LogEnd,
     LogPart,
@@ -187,6 +188,7 @@ def preview_recovery(layout: StoreLayout, settings: EngineSettings) -> StoreReco
 
 def _parts(layout: StoreLayout, settings: EngineSettings) -> list[LogPart]:
     found = list_raw_files(layout.log_paths)
+    allow_open_files(layout.commitlog_paths[0], len(found))
     files = readable_files(found)
     wrong = [path for path, size in found if size != settings.commitlog_file_bytes]
     if wrong or len(files) != len(found):
