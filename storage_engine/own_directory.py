@@ -18,6 +18,8 @@ from typing import Final
 from storage_engine import durable
 
 DIRECTORY = ".storage-engine"
+PLAIN_STAMP = ".storage-engine-stamp.json"
+"""A store's stamp, where its broker takes every directory among its own for one of its own kind."""
 
 WAIT_SECONDS: Final = 60.0
 """Whoever has one of our locks flushes some files at most."""

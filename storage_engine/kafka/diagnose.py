@@ -35,6 +35,7 @@ from storage_engine.model.diagnosis import (
     named_in_short,
     reason_of,
 )
+from storage_engine.own_directory import PLAIN_STAMP
 from storage_engine.wording import count_text, time_text
 
 
@@ -147,11 +148,12 @@ def _states(node: Node, *, running: bool) -> Iterator[Finding]:
             f"{named_in_short(unformatted)} has no meta.properties, so nothing says whose it is",
             "bring the file back from a backup: a broker doesn't start without it",
         )
-    yield Finding(
-        Severity.NOTE,
-        "no-stamp",
-        "log directories have no stamp of a store: a copy of this node looks the same",
-    )
+    if not any((one.path / PLAIN_STAMP).is_file() for one in node.directories):
+        yield Finding(
+            Severity.NOTE,
+            "no-stamp",
+            "log directories have no stamp of a store: a copy of this node looks the same",
+        )
 
 
 def _settings(node: Node, topics: TopicSettings) -> Iterator[Finding]:

@@ -62,9 +62,9 @@ def delay_of(topics: TopicSettings, topic: str) -> int | None:
 def _removing(name: str, found: Found, what: str, why: str) -> BrokerTask:
     may, kept = found
     size_bytes = sum(one.size_bytes for one in may)
-    said = (
-        f"{count_text(len(may), what)} left, {bytes_text(size_bytes)}" if may else f"no {what} is left over"
-    )
+    said = f"no {what} goes now" if kept else f"no {what} is left over"
+    if may:
+        said = f"{count_text(len(may), what)} left, {bytes_text(size_bytes)}"
     if why and may:
         return BrokerTask(name, (said,), kept=(*kept, f"nothing goes: {why}"))
     return BrokerTask(name, (said,), left=tuple(may), kept=tuple(kept))

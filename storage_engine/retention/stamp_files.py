@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage_engine.brokers import broker_of, find_broker
-from storage_engine.own_directory import DIRECTORY, WAIT_SECONDS, lock, locked, own_directory
+from storage_engine.own_directory import DIRECTORY, PLAIN_STAMP, WAIT_SECONDS, lock, locked, own_directory
 
 NAME = "stamp.json"
-PLAIN_NAME = ".storage-engine-stamp.json"
 _LOCK = "stamp.lock"
 _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
@@ -39,7 +38,7 @@ def stamp_paths(root: str) -> tuple[Path, ...]:
     :raises BadInputError: the store's own file can't be read.
     """
     directories = _plain_directories(root)
-    return tuple(path / PLAIN_NAME for path in directories) or (Path(root) / DIRECTORY / NAME,)
+    return tuple(path / PLAIN_STAMP for path in directories) or (Path(root) / DIRECTORY / NAME,)
 
 
 @contextmanager

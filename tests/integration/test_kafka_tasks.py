@@ -12,8 +12,8 @@ from storage_engine.cli.store_argument import managed_store
 from storage_engine.clock import clock_ms
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.making import make_lake
+from storage_engine.own_directory import PLAIN_STAMP
 from storage_engine.retention import steps
-from storage_engine.retention.stamp_files import PLAIN_NAME
 from tests.integration.kafka_broker import SECONDS, admin_of, make_topics, running_kafka
 from tests.integration.kafka_transactions import (
     LEVELS,
@@ -73,7 +73,7 @@ def test_what_a_broker_left_is_ended_and_it_starts_on_a_stamped_node(version: st
             "archive", properties, "--lake", lake, "--broker", address, "--allow-same-disk"
         )
         assert archived.exit_code == 0, (archived.out, archived.err)
-        stamps = [root / name / PLAIN_NAME for name in ("first", "second")]
+        stamps = [root / name / PLAIN_STAMP for name in ("first", "second")]
         assert [path.exists() for path in stamps] == [True, True]
         said = stamps[0].read_bytes()
 

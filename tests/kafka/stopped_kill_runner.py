@@ -25,9 +25,9 @@ from storage_engine.lake.chain import check_chain
 from storage_engine.lake.receipts import receipt_history, receipts
 from storage_engine.lake.restore import restore
 from storage_engine.lake.soundness_reader import broken_receipts
+from storage_engine.own_directory import PLAIN_STAMP
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import build_report
-from storage_engine.retention.stamp_files import PLAIN_NAME
 from tests.kafka.stopped_nodes import GOING, LOGS, cleanup_steps, make_node, managed
 from tests.retention.kill_runner import (
     Moment,
@@ -72,7 +72,7 @@ def fingerprint(node: Path) -> dict[str, str]:
             path.read_bytes().replace(bytes(node), b"NODE")
         ).hexdigest()
         for path in sorted(node.rglob("*"))
-        if path.is_file() and path.name not in (".lock", PLAIN_NAME)
+        if path.is_file() and path.name not in (".lock", PLAIN_STAMP)
     }
 
 

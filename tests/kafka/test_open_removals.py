@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 
 from storage_engine.journal.journal import Event, Journal, Phase, Step
+from storage_engine.own_directory import PLAIN_STAMP
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.stamp_files import PLAIN_NAME
 from tests.kafka.left_over_node import GONE, make_left_over, run
 from tests.retention.kill_runner import in_child
 
@@ -76,7 +76,7 @@ def test_a_log_whose_directory_is_gone_ends_no_task(tmp_path: Path) -> None:
     node = Path(store.root).parent
     killed_before(store, DELETED)
     shutil.rmtree(node / "first" / "a-0")
-    (node / "second" / PLAIN_NAME).unlink()
+    (node / "second" / PLAIN_STAMP).unlink()
     found = run(store)
     assert open_ones(store) == []
     assert (found["cleanupLogs"].removed_files, found["cleanupLogs"].gone_files) == (0, 4)
@@ -84,5 +84,5 @@ def test_a_log_whose_directory_is_gone_ends_no_task(tmp_path: Path) -> None:
     assert "gone, by whom is unknown" in found["cleanupLogs"].text
     # What the deletion's witness has to say is in the result, too.
     (said,) = found["deleteLogs"].notices
-    assert "was its disk replaced? It gets one" in said
+    assert "was its disk replaced? See whether its logs are there" in said
     assert found["deleteLogs"].removed_files == 4

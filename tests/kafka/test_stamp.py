@@ -14,13 +14,14 @@ from storage_engine.cycle import archive_here
 from storage_engine.exceptions import LakeUnavailableError, StoreIdentityError
 from storage_engine.journal.journal import Journal
 from storage_engine.lake.making import make_lake
+from storage_engine.own_directory import PLAIN_STAMP
 from storage_engine.retention import steps
 from storage_engine.retention.adopting import stamp
 from storage_engine.retention.diagnosis.left_behind import look_at_remains
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import build_report
 from storage_engine.retention.stamp import missing_stamps, read_stamp, stamped_ids, update_stamp
-from storage_engine.retention.stamp_files import PLAIN_NAME, stamp_paths
+from storage_engine.retention.stamp_files import stamp_paths
 from tests.kafka.stopped_nodes import clean, make_node, managed
 from tests.retention.kill_runner import in_child
 
@@ -41,11 +42,11 @@ def directories(store: ManagedStore) -> list[Path]:
 
 def test_each_log_directory_has_one_and_the_metadata_have_none(store: ManagedStore) -> None:
     paths = list(stamp_paths(store.real_root))
-    assert paths == [path / PLAIN_NAME for path in directories(store)]
+    assert paths == [path / PLAIN_STAMP for path in directories(store)]
     said = [json.loads(path.read_text()) for path in paths]
     assert said[0] == said[1]
     assert said[0]["root"] == store.real_root
-    assert not (Path(store.root).parent / "meta" / PLAIN_NAME).exists()
+    assert not (Path(store.root).parent / "meta" / PLAIN_STAMP).exists()
     found = read_stamp(store.real_root)
     assert found is not None
     assert found.lakes[0].sequence == 3
@@ -56,8 +57,17 @@ def test_no_report_names_a_missing_witness(store: ManagedStore) -> None:
     assert not [notice for notice in build_report(store, "run").notices if "stamp" in notice]
 
 
+def test_a_run_that_deletes_nothing_names_one_that_is_missing(store: ManagedStore) -> None:
+    clean(store, "run")
+    (directories(store)[1] / PLAIN_STAMP).unlink()
+    clean(store, "later")
+    report = build_report(store, "later")
+    assert report.freed_bytes == 0
+    assert [notice for notice in report.notices if "was its disk replaced?" in notice]
+
+
 def test_one_that_is_missing_is_named_and_written_again(store: ManagedStore) -> None:
-    (directories(store)[1] / PLAIN_NAME).unlink()
+    (directories(store)[1] / PLAIN_STAMP).unlink()
     assert missing_stamps(store.real_root) == (directories(store)[1],)
     findings, stamped = look_at_remains(store, (), 0, running=False)
     assert stamped is not None
@@ -68,19 +78,19 @@ def test_one_that_is_missing_is_named_and_written_again(store: ManagedStore) -> 
 
 
 def test_an_older_one_beside_a_newer_one_is_what_a_kill_leaves(store: ManagedStore) -> None:
-    older = (directories(store)[1] / PLAIN_NAME).read_text()
+    older = (directories(store)[1] / PLAIN_STAMP).read_text()
     said = json.loads(older)
     said["lakes"][0]["sequence"] = 0
-    (directories(store)[1] / PLAIN_NAME).write_text(json.dumps(said))
+    (directories(store)[1] / PLAIN_STAMP).write_text(json.dumps(said))
     found = read_stamp(store.real_root)
     assert found is not None
     assert found.lakes[0].sequence == 3
     update_stamp(store.real_root, found.store_id, found.lineages, ())
-    assert json.loads((directories(store)[1] / PLAIN_NAME).read_text()) == json.loads(older)
+    assert json.loads((directories(store)[1] / PLAIN_STAMP).read_text()) == json.loads(older)
 
 
 def test_a_directory_of_another_node_is_refused(store: ManagedStore) -> None:
-    path = directories(store)[1] / PLAIN_NAME
+    path = directories(store)[1] / PLAIN_STAMP
     path.write_text(json.dumps({**json.loads(path.read_text()), "store_id": "another"}))
     with pytest.raises(StoreIdentityError, match="this directory is of another store"):
         steps.archive_sealed(store, "again", archive_here)
@@ -129,7 +139,7 @@ def test_a_stamp_that_was_killed_between_two_directories_is_finished(
     with pytest.raises(StoreIdentityError, match="storage-engine stamp was killed, run it again"):
         read_stamp(copy.real_root)
     # A directory of a third store isn't what that run has left.
-    path = directories(copy)[1] / PLAIN_NAME
+    path = directories(copy)[1] / PLAIN_STAMP
     before = path.read_text()
     path.write_text(json.dumps({**json.loads(before), "store_id": "another"}))
     with pytest.raises(StoreIdentityError, match="this directory is of another store"):
@@ -147,7 +157,7 @@ def stamp_and_die(store: ManagedStore) -> None:
     done: list[Path] = []
 
     def replace_or_die(source: Path, target: Path, **at: int) -> None:
-        if target.name == PLAIN_NAME and done:
+        if target.name == PLAIN_STAMP and done:
             os._exit(9)
         done.append(target)
         replace_file(source, target, **at)

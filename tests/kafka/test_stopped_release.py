@@ -17,9 +17,9 @@ from storage_engine.kafka import store_lock
 from storage_engine.kafka.store import KafkaStore
 from storage_engine.model.plan import PlanRequest, Reason
 from storage_engine.model.validation import Status
+from storage_engine.own_directory import PLAIN_STAMP
 from storage_engine.retention import steps
 from storage_engine.retention.report import Outcome, build_report
-from storage_engine.retention.stamp_files import PLAIN_NAME
 from storage_engine.retention.steps.releasing import ReleaseResult
 from tests.kafka.made_node import MadeNode, batch_of
 from tests.kafka.stopped_nodes import clean, cleanup_steps, files_of, make_node, managed
@@ -39,7 +39,7 @@ def small_files(root: Path) -> dict[str, str]:
     return {
         str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in root.rglob("*")
-        if path.is_file() and not path.name[:20].isdigit() and path.name not in (".lock", PLAIN_NAME)
+        if path.is_file() and not path.name[:20].isdigit() and path.name not in (".lock", PLAIN_STAMP)
     }
 
 

@@ -84,7 +84,7 @@ def replaced_findings(missing: Sequence[Path]) -> Iterator[Finding]:
             Severity.WARNING,
             "directory-without-stamp",
             f"{path} has no stamp of the store, which its other directories have",
-            "see whether its disk was replaced, and whether its logs are there; the next run stamps it",
+            "see whether its disk was replaced, and whether its logs are there",
         )
 
 

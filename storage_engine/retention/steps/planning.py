@@ -20,6 +20,7 @@ from storage_engine.retention.shielding import shield_notices
 from storage_engine.retention.steps.consumer_lag import UNREAD, planned_unread
 from storage_engine.retention.steps.context import AnyStore, Context, approved_plan, managed_of, open_context
 from storage_engine.retention.steps.holding import keep_held
+from storage_engine.retention.steps.stamping import replaced_notices
 from storage_engine.retention.store_moves import move_notice
 from storage_engine.retention.unread import loss_count, unread_lines
 
@@ -94,9 +95,10 @@ def make_plan(
             }
             check_quarantine(context.store, context.broker.data_paths, decided)
             shielded = shield_notices(context.store.real_root, decided.plan.to_delete)
+            replaced = replaced_notices(context.store.real_root)
             plan = replace(
                 decided.plan,
-                notices=(*moved, *held, *emptied, *decided.plan.notices, *shielded),
+                notices=(*moved, *held, *emptied, *decided.plan.notices, *shielded, *replaced),
                 store_id=run.store_id,
                 lineage=context.record.lineage,
                 log_lineages={

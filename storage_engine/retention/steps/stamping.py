@@ -40,7 +40,7 @@ def replaced_notices(root: str) -> tuple[str, ...]:
     """
     return tuple(
         f"{path}: expected the store's stamp, as in its other directories, found none: was its disk "
-        "replaced? It gets one"
+        "replaced? See whether its logs are there"
         for path in missing_stamps(root)
     )
 
