@@ -67,7 +67,8 @@ def _is_packed(column: pa.ChunkedArray[Any]) -> bool:
         return False
     taken: list[bytes] = []
     size_bytes = 0
-    for place in np.flatnonzero(column.is_valid())[:_SAMPLE_VALUES].tolist():
+    places = np.flatnonzero(column.is_valid())
+    for place in places[:: max(1, len(places) // _SAMPLE_VALUES)].tolist():
         taken.append(column[place].as_py())
         size_bytes += len(taken[-1])
         if size_bytes >= _MOST_BYTES:
