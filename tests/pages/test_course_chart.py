@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from itertools import pairwise
 from xml.etree import ElementTree
 from zoneinfo import ZoneInfo
@@ -12,7 +13,6 @@ import pytest
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.extras import CHARTS
 from storage_engine.model.course import Course, CourseDeletion, CourseSummary, RuleLevels
-from storage_engine.pages import raster
 from storage_engine.pages.course_chart import ChartCourse, course_svg
 from storage_engine.pages.raster import png_of
 
@@ -132,6 +132,10 @@ def test_a_png_is_the_picture_with_its_words_on_light_ground() -> None:
 def test_a_machine_without_a_font_is_told_so_instead_of_a_picture_without_words(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(raster, "_FAMILIES", ("No Such Font",))
-    with pytest.raises(StorageEngineError, match="expected one of the fonts No Such Font"):
+    import resvg_py
+
+    # A machine that has fonts shows an unknown family in another one.
+    without_fonts = partial(resvg_py.svg_to_bytes, skip_system_fonts=True)
+    monkeypatch.setattr(resvg_py, "svg_to_bytes", without_fonts)
+    with pytest.raises(StorageEngineError, match="expected one of the fonts DejaVu Sans"):
         png_of(course_svg("title", chart("today"), None, ZONE))
