@@ -22,12 +22,12 @@ from storage_engine.journal.journal import Journal
 from storage_engine.kafka.layout import read_node
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import ArchiveMode, Policy
+from storage_engine.own_directory import PLAIN_STAMP
 from storage_engine.retention import steps
 from storage_engine.retention.maintaining import maintain_store
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.quarantine.records import quarantines
 from storage_engine.retention.quarantine.undo import undo
-from storage_engine.retention.stamp_files import PLAIN_NAME
 from tests.kafka.stopped_nodes import GOING, LOGS, make_node, managed
 from tests.retention import kill_runner
 from tests.retention.kill_runner import Moment, count_durable_operations, do_steps, in_child, kill_each
@@ -77,7 +77,7 @@ def run_cycle(directory: Path, end: str, kill_before: Moment | None) -> list[str
 
 def seen(root: Path) -> Seen:
     """Every file but the locks, our stamps, and the node's own file, which names its directories in full."""
-    left_out = (".lock", PLAIN_NAME, "server.properties")
+    left_out = (".lock", PLAIN_STAMP, "server.properties")
     return {name: facts for name, facts in seen_below(root).items() if Path(name).name not in left_out}
 
 

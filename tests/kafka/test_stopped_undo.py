@@ -18,6 +18,7 @@ from storage_engine.journal.journal import Journal
 from storage_engine.kafka import store_lock
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import ArchiveMode, Policy
+from storage_engine.own_directory import PLAIN_STAMP
 from storage_engine.retention import steps
 from storage_engine.retention.finishing import finish
 from storage_engine.retention.maintaining import maintain_store
@@ -30,7 +31,6 @@ from storage_engine.retention.quarantine.tree import Place, move_back
 from storage_engine.retention.quarantine.undo import undo
 from storage_engine.retention.report import build_report
 from storage_engine.retention.report_text import report_text
-from storage_engine.retention.stamp_files import PLAIN_NAME
 from tests.kafka.made_node import MadeNode, batch_of
 from tests.kafka.stopped_nodes import LOGS, clean, make_node, managed
 from tests.retention.quarantine.conftest import Files, files_of
@@ -71,7 +71,7 @@ def files(node: MadeNode) -> Files:
 
 def in_use(root: Path) -> Files:
     return {
-        name: facts for name, facts in files_of(root).items() if Path(name).name not in (".lock", PLAIN_NAME)
+        name: facts for name, facts in files_of(root).items() if Path(name).name not in (".lock", PLAIN_STAMP)
     }
 
 
