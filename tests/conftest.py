@@ -7,6 +7,7 @@ import gzip
 import json
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,8 @@ LONGEST_FIRST = (
 settings.register_profile("all", deadline=None)
 settings.register_profile("few", max_examples=30, deadline=None)
 settings.load_profile("all" if ALL else "few")
+
+SHARED_MEMORY = Path("/dev/shm")
 
 StoreCopy = Callable[[str], Path]
 GroundTruth = Callable[[str, str], Any]
@@ -114,6 +117,15 @@ def store_copy(tmp_path: Path) -> StoreCopy:
         return unpack(name, tmp_path / "stores" / f"{name}-{len(list(tmp_path.glob('stores/*')))}")
 
     return copy
+
+
+@pytest.fixture
+def other_disk(tmp_path: Path) -> Iterator[Path]:
+    """A directory of another file system than that of temporary files."""
+    if not SHARED_MEMORY.is_dir() or SHARED_MEMORY.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("no second file system: /dev/shm isn't there, or temporary files lie on it")
+    with tempfile.TemporaryDirectory(dir=SHARED_MEMORY) as directory:
+        yield Path(directory)
 
 
 @pytest.fixture(scope="session")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
@@ -37,7 +35,6 @@ from tests.retention.quarantine.conftest import Files, files_of
 from tests.rounds import later
 
 DAY_MS = 24 * 3_600_000
-SHARED_MEMORY = Path("/dev/shm")
 
 
 @pytest.fixture
@@ -344,15 +341,6 @@ def test_an_emptied_quarantine_frees_its_bytes(node: MadeNode, store: ManagedSto
     assert build_report(store, "run").freed_bytes > 0
     with pytest.raises(QuarantineError, match="found it emptied at"):
         undo(store, "run", "ann")
-
-
-@pytest.fixture
-def other_disk(tmp_path: Path) -> Iterator[Path]:
-    """A directory of another file system than that of the node."""
-    if not SHARED_MEMORY.is_dir() or SHARED_MEMORY.stat().st_dev == tmp_path.stat().st_dev:
-        pytest.skip("no second file system: /dev/shm isn't there, or temporary files lie on it")
-    with tempfile.TemporaryDirectory(dir=SHARED_MEMORY) as directory:
-        yield Path(directory)
 
 
 @pytest.mark.again

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,16 +21,6 @@ from tests.retention.quarantine.conftest import clean, files_of, quarantine_of_r
 pytestmark = pytest.mark.slow
 
 Stores = Callable[..., ManagedStore]
-SHARED_MEMORY = Path("/dev/shm")
-
-
-@pytest.fixture
-def other_disk(tmp_path: Path) -> Iterator[Path]:
-    """A directory of another file system than that of the stores."""
-    if not SHARED_MEMORY.is_dir() or SHARED_MEMORY.stat().st_dev == tmp_path.stat().st_dev:
-        pytest.skip("no second file system: /dev/shm isn't there, or temporary files lie on it")
-    with tempfile.TemporaryDirectory(dir=SHARED_MEMORY) as directory:
-        yield Path(directory)
 
 
 @pytest.fixture
