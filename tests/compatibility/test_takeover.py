@@ -51,6 +51,7 @@ def check_writing_is_refused(state: State, lake: Path, store: Path, reason: str)
     assert state.files().items() >= before.items()
 
 
+@pytest.mark.again
 @pytest.mark.timeout(600 if KILLS < 100 else 3600)
 def test_a_takeover_that_was_killed_is_finished_by_whoever_writes_next(
     released: Released, state: State, tmp_path: Path

@@ -13,7 +13,7 @@ from tests.rounds import rounds
 
 pytestmark = pytest.mark.slow
 
-SECONDS = rounds("STORAGE_ENGINE_HISTORY_SECONDS", 6, 3600)
+SECONDS = rounds("STORAGE_ENGINE_HISTORY_SECONDS", 3, 3600)
 
 
 def histories(*words: object) -> str:

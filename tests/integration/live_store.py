@@ -182,7 +182,8 @@ class LiveLog:
         for base in self.names():
             path = self.path(base)
             seconds = time.time() - path.stat().st_mtime
-            if base < active and base not in self.sha256 and seconds > FLUSH_SECONDS:
+            # A watch fences a segment by an mtime in the future, also before it was aged.
+            if base < active and base not in self.sha256 and abs(seconds) > FLUSH_SECONDS:
                 mtime_ns = time.time_ns() - EXPIRED_HOURS * 3600 * 10**9
                 os.utime(path, ns=(mtime_ns, mtime_ns))
                 self.sha256[base] = hashlib.sha256(path.read_bytes()).hexdigest()

@@ -10,7 +10,7 @@ import pytest
 from tests.rounds import rounds
 from tests.services.runners import told_by
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.again]
 
 KILLS = rounds("STORAGE_ENGINE_BESIDE_KILLS", 1, 20)
 SEED = int(os.environ.get("STORAGE_ENGINE_SEED", "1"))

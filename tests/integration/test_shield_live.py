@@ -329,6 +329,7 @@ def test_what_is_deleted_by_force_is_archived_from_the_shield_and_force_is_set_b
     assert_nothing_is_lost(store)
 
 
+@pytest.mark.again
 def test_force_that_is_switched_on_while_a_release_waits_for_the_broker_is_set_back(
     log: LiveLog, store: ManagedStore, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -365,6 +366,7 @@ def test_what_people_remove_and_touch_is_archived_from_the_shield(
     assert log.names()[0] > names[1]
 
 
+@pytest.mark.again
 def test_a_run_that_has_the_store_keeps_no_watch_from_mending_it(
     log: LiveLog, store: ManagedStore, said: Said
 ) -> None:
@@ -378,6 +380,7 @@ def test_a_run_that_has_the_store_keeps_no_watch_from_mending_it(
     until(lambda: is_all_kept(store, log), said)
 
 
+@pytest.mark.again
 def test_above_the_warning_level_it_is_asked_who_let_the_broker_delete(
     log: LiveLog, disk: Disk, store: ManagedStore, said: Said
 ) -> None:
@@ -390,6 +393,7 @@ def test_above_the_warning_level_it_is_asked_who_let_the_broker_delete(
     until(lambda: is_all_kept(store, log), said)
 
 
+@pytest.mark.again
 def test_under_load_every_message_that_was_taken_is_served_or_in_the_lake(
     log: LiveLog, disk: Disk, store: ManagedStore, said: Said, name_server_port: int, tmp_path: Path
 ) -> None:
@@ -420,6 +424,7 @@ def test_under_load_every_message_that_was_taken_is_served_or_in_the_lake(
     assert_nothing_is_lost(store)
 
 
+@pytest.mark.again
 def test_what_a_killed_watch_left_goes_with_the_next_visit(
     live_log: LiveLog, disk: Disk, store: ManagedStore, begun: list[Watch], tmp_path: Path
 ) -> None:

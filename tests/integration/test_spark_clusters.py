@@ -281,6 +281,7 @@ class TestLocalCluster:
         _killed_amid_a_task(victim, spark, made_locally, lake, segments, tmp_path / "restored")
 
 
+@pytest.mark.again
 class TestStandalone:
     """A master with two workers, one of which doesn't see a certain store and lake."""
 

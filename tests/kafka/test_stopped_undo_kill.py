@@ -9,11 +9,11 @@ import pytest
 from tests.rounds import ALL
 from tests.services.runners import told_by
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.again]
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("end", ["undo", pytest.param("maintain", marks=pytest.mark.again)])
+@pytest.mark.parametrize("end", ["undo", "maintain"])
 def test_a_killed_quarantine_of_a_node_ends_as_an_undisturbed_one(tmp_path: Path, end: str) -> None:
     seen, said = told_by(
         "-m",

@@ -19,6 +19,7 @@ OTHER_CUTS = rounds("STORAGE_ENGINE_POWER_CUTS", 0, 40)
 """Beside those with each loss after each deletion, or only after the last where there are no others."""
 
 
+@pytest.mark.again
 @pytest.mark.integration
 @pytest.mark.timeout(900 if OTHER_CUTS < 10 else 7200)
 def test_after_a_power_loss_every_segment_is_where_it_was_or_in_the_lake(

@@ -10,7 +10,7 @@ import pytest
 from tests.rounds import rounds
 from tests.services.runners import told_by
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.again]
 
 ROOT = Path(__file__).resolve().parents[2]
 KILLS = rounds("STORAGE_ENGINE_SHIELD_KILLS", 0, 1_000)

@@ -19,7 +19,7 @@ KILLS = rounds("STORAGE_ENGINE_UNDO_KILLS", 0, 2_000)
 
 
 @pytest.mark.timeout(900 if KILLS < 100 else 7200)
-@pytest.mark.parametrize("end", ["undo", "maintain"])
+@pytest.mark.parametrize("end", ["undo", pytest.param("maintain", marks=pytest.mark.again)])
 def test_a_killed_quarantine_ends_as_an_undisturbed_one(
     store_copy: Callable[[str], Path], tmp_path: Path, end: str
 ) -> None:
