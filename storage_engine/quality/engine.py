@@ -26,6 +26,7 @@ from storage_engine.quality.gx import (
     gx,
 )
 from storage_engine.quality.gx_expectations import load_suite
+from storage_engine.quality.page_errors import files_written
 from storage_engine.quality.suite import EXPECTATIONS, SUITES
 from storage_engine.retention.report_files import DATA_DOCS_SITE
 
@@ -63,10 +64,21 @@ def run_suites(
         be of an earlier run.
     :param run_name: names the run in Data Docs.
     :return: one row an expectation, in the order of :data:`SUITES`.
+    :raises OSError: the directory can't be written, as on a full disk.
     """
     if directory.exists():
         shutil.rmtree(directory)
     make_dirs(directory / _PROJECT)
+    with files_written(directory):
+        checks = _run(tables, suites, directory, run_name)
+    tidy_site(directory / DATA_DOCS_SITE)
+    settle_modes(directory)
+    return checks
+
+
+def _run(
+    tables: Mapping[str, pd.DataFrame], suites: Path, directory: Path, run_name: str
+) -> tuple[CheckResult, ...]:
     filled = [name for name in SUITES if not tables[name].empty]
     # JSON is YAML. Written as a whole: through its interface every asset costs a rewrite of the file.
     config = json.dumps(_project_config(filled), indent=2)
@@ -80,8 +92,6 @@ def run_suites(
         else:
             checks += [_unchecked(name, item) for item in suite.expectations]
     context.build_data_docs(site_names=[SITE])
-    tidy_site(directory / DATA_DOCS_SITE)
-    settle_modes(directory)
     return tuple(checks)
 
 
