@@ -24,7 +24,7 @@ from storage_engine.kafka.open_transactions import (
     open_transactions,
 )
 from storage_engine.kafka.partition_metadata import NAME as PARTITION_METADATA
-from storage_engine.kafka.partition_metadata import read_topic_id, text_of
+from storage_engine.kafka.partition_metadata import log_id_text, read_topic_id
 from storage_engine.kafka.restored_log import START_EVIDENCE
 from storage_engine.kafka.segment_context import SegmentTransactions
 from storage_engine.kafka.stored_files import read_stored
@@ -233,8 +233,7 @@ def log_id_of(directory: LogDirectory, log: PartitionLog) -> str:
     :raises OSError: it can't be read.
     """
     cluster_id = directory.meta.cluster_id if directory.meta is not None else ""
-    topic_id = text_of(read_topic_id(log.path / PARTITION_METADATA))
-    return f"{cluster_id}/{topic_id}/{log.name.partition}"
+    return log_id_text(cluster_id, read_topic_id(log.path / PARTITION_METADATA), log.name.partition)
 
 
 def _epochs(log: PartitionLog) -> tuple[LeaderEpoch, ...]:

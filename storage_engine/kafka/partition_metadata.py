@@ -87,3 +87,8 @@ def uuid_of(text: str, path: str, at: int) -> uuid.UUID:
 def text_of(topic_id: uuid.UUID) -> str:
     """Return an id as Kafka writes it."""
     return base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
+
+
+def log_id_text(cluster_id: str | None, topic_id: uuid.UUID, partition: int) -> str:
+    """Return what a log is to its cluster, as receipts have it (``Receipt.log_id``)."""
+    return f"{cluster_id}/{text_of(topic_id)}/{partition}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -9,6 +10,7 @@ from storage_engine.kafka.checkpoints import LeaderEpoch
 from storage_engine.kafka.live.hold_state import HoldState, KnownLog, TopicSetting
 from storage_engine.kafka.live.shared_holds import let_go_by_others, set_by_another
 from storage_engine.kafka.live_facts import LivePartition
+from storage_engine.kafka.partition_metadata import log_id_text, text_of
 from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.wording import time_text
 
@@ -27,6 +29,7 @@ class FoundLogs:
         known.
     :param failed: what is wrong with log directories of the node that have failed, as clauses, by path.
     :param node_id: None: it isn't known.
+    :param cluster_id: "": it isn't known.
     """
 
     told: Mapping[str, LivePartition]
@@ -35,6 +38,7 @@ class FoundLogs:
     epochs: Mapping[str, tuple[LeaderEpoch, ...] | str] = field(default_factory=dict)
     failed: Mapping[str, str] = field(default_factory=dict)
     node_id: int | None = None
+    cluster_id: str = ""
 
     @property
     def topic_ids(self) -> Mapping[str, str]:
@@ -67,6 +71,9 @@ def all_drift(
         found = settings.get(held.topic, {}).get(held.key)
         if found is None or held.is_ours(found) or set_by_another(others, held, found):
             continue
+        # The settings of a topic that was made again are its maker's: nobody changed what is held.
+        if logs.topic_ids.get(held.topic, held.topic_id) != held.topic_id:
+            continue
         if held.is_left and found == held.original:
             continue
         whose = "the topic's own" if found.is_own else "the brokers', as the topic has none of its own"
@@ -90,15 +97,14 @@ def all_drift(
         if name in logs.here:
             if live is not None:
                 let_go = max(known.let_go, let_go_by_others(others, name, known.topic_id))
-                yield from _of_log(name, replace(known, let_go=let_go), live, when)
+                yield from _of_log(name, replace(known, let_go=let_go), live, logs.cluster_id, when)
                 yield from _by_epochs(name, known, live, logs.epochs.get(name, ()), when)
         elif not known.is_away and not logs.may_be_in_failed(name, known):
-            yield _not_here(name, known, logs.elsewhere.get(name), logs.node_id, when)
+            yield _not_here(name, known, logs.elsewhere.get(name), logs, when)
 
 
-def _not_here(
-    name: str, known: KnownLog, live: LivePartition | None, node_id: int | None, when: str
-) -> Drift:
+def _not_here(name: str, known: KnownLog, live: LivePartition | None, logs: FoundLogs, when: str) -> Drift:
+    node_id = logs.node_id
     same = live is not None and live.topic_id is not None and str(live.topic_id) == known.topic_id
     if same and live is not None and node_id in live.replicas:
         return Drift(
@@ -117,29 +123,47 @@ def _not_here(
             log=name,
         )
     if live is not None and live.topic_id is not None:
-        return _made_again(name, known, live, when)
+        return _made_again(name, known, live, logs.cluster_id, when)
     said = f", and the cluster says: {live.refused[0]}" if live is not None and live.refused else ""
-    return Drift(
-        DriftKind.TOPIC_REPLACED,
+    return _no_more(
+        name,
+        known,
+        logs.cluster_id,
         f"log {name}: expected its directory on this node, found none{said}: its topic was deleted, or its "
         f"replica moved to another node, {when}. What the lake has of it stays there. Find out who did it.",
-        log=name,
     )
 
 
-def _made_again(name: str, known: KnownLog, live: LivePartition, when: str) -> Drift:
+def _made_again(name: str, known: KnownLog, live: LivePartition, cluster_id: str, when: str) -> Drift:
+    assert live.topic_id is not None
+    return _no_more(
+        name,
+        known,
+        cluster_id,
+        f"log {name}: expected the topic with id {text_of(uuid.UUID(known.topic_id))}, found "
+        f"{text_of(live.topic_id)}: it was deleted and made again {when}. What the lake has of it stays "
+        "there, and nothing is deleted by it. Find out who did it.",
+    )
+
+
+def _no_more(name: str, known: KnownLog, cluster_id: str, said: str) -> Drift:
+    """Return drift of a log of a topic that is gone, with the records that it had when it was looked at."""
+    topic_id, partition = uuid.UUID(known.topic_id), int(name.rpartition("-")[2])
+    first, end = max(known.log_start, known.let_go), known.high_watermark
+    had = f"had records of offsets [{first}, {end})" if first < end else "had no records"
     return Drift(
         DriftKind.TOPIC_REPLACED,
-        f"log {name}: expected the topic with id {known.topic_id}, found {live.topic_id}: it was deleted "
-        f"and made again {when}. What the lake has of it stays there, and nothing is deleted by it. Find "
-        "out who did it.",
+        f"{said} At the look before, it {had}; what came after that is unknown.",
         log=name,
+        start_offset=first if first < end else -1,
+        end_offset=end if first < end else -1,
+        log_id=log_id_text(cluster_id, topic_id, partition) if cluster_id and first < end else "",
     )
 
 
-def _of_log(name: str, known: KnownLog, live: LivePartition, when: str) -> Iterator[Drift]:
+def _of_log(name: str, known: KnownLog, live: LivePartition, cluster_id: str, when: str) -> Iterator[Drift]:
     if live.topic_id is not None and str(live.topic_id) != known.topic_id:
-        yield _made_again(name, known, live, when)
+        yield _made_again(name, known, live, cluster_id, when)
         return
     if live.replicas and set(live.replicas) != set(known.replicas):
         yield Drift(

@@ -153,7 +153,8 @@ def found_logs(
             epochs[name] = read_leader_epochs(here[name].path / LEADER_EPOCHS)
         except (StorageEngineError, OSError) as error:
             epochs[name] = reason_of(error)
-    return FoundLogs(told, frozenset(here), elsewhere, epochs, _failed(node), node_id_of(node))
+    cluster_id = "" if node.live is None else node.live.cluster_id
+    return FoundLogs(told, frozenset(here), elsewhere, epochs, _failed(node), node_id_of(node), cluster_id)
 
 
 def _failed(node: Node) -> Mapping[str, str]:

@@ -17,7 +17,7 @@ from storage_engine.model.jsonable import from_jsonable
 from storage_engine.retention.steps.archiving import begin_background_run
 from storage_engine.retention.steps.context import AnyStore, Context, open_context
 from storage_engine.retention.steps.holding_due import hold_what_is_due
-from storage_engine.retention.steps.recording_drift import alarms_of, record_hold_drift
+from storage_engine.retention.steps.recording_drift import alarms_of, record_hold_drift, with_lakes_word
 from storage_engine.retention.steps.sealed import MeasuredLag
 from storage_engine.retention.steps.shield_removal import make_removable, remove_all
 from storage_engine.retention.steps.unproven import may_go_unproven
@@ -84,6 +84,7 @@ def unmanage(store: AnyStore, now_ms: int | None = None) -> HoldResult:
     left = remove_all(context)
     if was_held:
         left += tuple(may_go_unproven(context, now_ms))
+    status = with_lakes_word(context, status)
     return _result(context, replace(status, notices=(*status.notices, *left)), True)
 
 
@@ -126,7 +127,14 @@ def _renewed(
 def _renew(
     context: Context, run: Run | None, now_ms: int, measured: MeasuredLag | None
 ) -> tuple[HoldStatus, bool]:
-    """The hold's state, and whether it was renewed for it."""
+    """Return the hold's state, and whether it was renewed for it."""
+    status, renewed = _try_to_renew(context, run, now_ms, measured)
+    return with_lakes_word(context, status), renewed
+
+
+def _try_to_renew(
+    context: Context, run: Run | None, now_ms: int, measured: MeasuredLag | None
+) -> tuple[HoldStatus, bool]:
     if not context.broker.is_live:
         return context.broker.renew_hold(now_ms), False
     # First, under this run: what only the renewal finds is recorded by that.

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from storage_engine.journal.drift import WATCH_RUN, record_drift
 from storage_engine.journal.journal import Run
 from storage_engine.model.hold import HoldStatus
 from storage_engine.retention.drift import drift_alarms, gone_ranges
+from storage_engine.retention.replaced_logs import with_unproven
 from storage_engine.retention.steps.archiving import begin_background_run
 from storage_engine.retention.steps.context import Context
 
@@ -17,7 +20,12 @@ def record_hold_drift(context: Context, status: HoldStatus, run: Run | None = No
         record_drift(context.journal, context.record, run, status.disturbances)
 
 
+def with_lakes_word(context: Context, status: HoldStatus) -> HoldStatus:
+    """Return a look at a hold that says what no lake has of logs that are no more."""
+    return replace(status, disturbances=with_unproven(context.record, context.store, status.disturbances))
+
+
 def alarms_of(context: Context, status: HoldStatus) -> tuple[str, ...]:
     """Return each drift as a sentence; a range that is gone with whether it is ARCHIVED or LOST."""
-    found = status.disturbances
+    found = with_lakes_word(context, status).disturbances
     return drift_alarms(found, gone_ranges(context.journal, context.record, context.store, found))

@@ -13,7 +13,7 @@ from storage_engine.model.store import DiskUsage
 from storage_engine.retention.broker_answers import ask, take_progress, take_triggers
 from storage_engine.retention.progress_alarms import progress_alarms
 from storage_engine.retention.steps.context import AnyStore, Context, open_context
-from storage_engine.retention.steps.recording_drift import alarms_of, record_hold_drift
+from storage_engine.retention.steps.recording_drift import alarms_of, record_hold_drift, with_lakes_word
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,4 +77,4 @@ def look_at_hold(context: Context, now_ms: int) -> HoldStatus | None:
     doing = "tell what is held"
     status = ask(context.store.broker, doing, lambda: context.broker.hold_status(now_ms))
     record_hold_drift(context, status)
-    return status
+    return with_lakes_word(context, status)

@@ -89,6 +89,31 @@ def test_what_became_of_a_log_is_named(change: dict[str, object], kind: DriftKin
     assert said in one.detail
 
 
+def test_the_settings_of_a_topic_that_was_made_again_are_nobodys_change() -> None:
+    replaced = replace(LIVE, topic_id=uuid.UUID(int=8))
+    (one,) = drift(replaced, TopicSetting(5, is_own=True))
+    assert one.kind is DriftKind.TOPIC_REPLACED
+    # Of a topic whose id the cluster doesn't tell, its settings still tell.
+    assert [it.kind for it in drift(replace(LIVE, topic_id=None), TopicSetting(5, True))] == [
+        DriftKind.SETTING_CHANGED
+    ]
+
+
+@pytest.mark.parametrize("live", [replace(LIVE, topic_id=uuid.UUID(int=8)), LivePartition()])
+def test_what_a_topic_that_is_no_more_had_is_said_with_its_identity(live: LivePartition) -> None:
+    released = replace(KNOWN, let_go=150)
+    for here in {LOG} if live.topic_id else set(), set():
+        logs = FoundLogs({LOG: live}, here, {} if here else {LOG: live}, cluster_id="cluster")
+        (one,) = all_drift(replace(STATE, logs={LOG: released}), logs, {}, 2_000_000)
+        assert one.kind is DriftKind.TOPIC_REPLACED
+        assert (one.start_offset, one.end_offset) == (150, 500)
+        assert one.log_id == "cluster/AAAAAAAAAAAAAAAAAAAABw/0"
+        assert "it had records of offsets [150, 500); what came after that is unknown" in one.detail
+    (one,) = all_drift(replace(STATE, logs={LOG: replace(KNOWN, let_go=500)}), logs, {}, 2_000_000)
+    assert (one.start_offset, one.end_offset, one.log_id) == (-1, -1, "")
+    assert "it had no records" in one.detail
+
+
 def test_what_we_let_go_is_our_doing_and_no_more() -> None:
     state = replace(STATE, logs={LOG: replace(KNOWN, let_go=150)})
     assert drift(replace(LIVE, log_start=150), state=state) == []

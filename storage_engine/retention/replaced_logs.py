@@ -1,0 +1,75 @@
+"""What no lake has of logs that are no more: another one has their name, so no range by name tells it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from storage_engine.exceptions import StorageEngineError
+from storage_engine.journal.records import StoreRecord
+from storage_engine.lake.catalog import Lake, open_lake
+from storage_engine.lake.receipts import receipts
+from storage_engine.lake.replica_coverage import spans_of_replicas
+from storage_engine.lake.soundness import losses
+from storage_engine.lake.soundness_reader import find_faults
+from storage_engine.model.hold import Drift
+from storage_engine.model.policy import ArchiveMode
+from storage_engine.retention.managed_store import ManagedStore
+
+Spans = list[tuple[int, int]]
+"""Of offsets, each [first, end)."""
+
+
+def with_unproven(record: StoreRecord, store: ManagedStore, found: Iterable[Drift]) -> tuple[Drift, ...]:
+    """Return drift whose detail says what of a log that is no more no lake has, or that it is unknown."""
+    return tuple(
+        replace(one, detail=f"{one.detail} {_unproven_text(record, store, one)}", log_id="")
+        if one.log_id
+        else one
+        for one in found
+    )
+
+
+def _unproven_text(record: StoreRecord, store: ManagedStore, one: Drift) -> str:
+    if store.policy.archive is ArchiveMode.OFF:
+        return "No lake has any of it, as nothing is archived (archive: off)."
+    spans: Spans = []
+    unasked = []
+    for config in store.lakes:
+        try:
+            spans += _proven(open_lake(config), record, one)
+        except (StorageEngineError, OSError) as error:
+            unasked.append(f"the lake at {config.location} can't be asked: {str(error).removesuffix('.')}")
+    missing = [f"[{first}, {end})" for first, end in _gaps(one.start_offset, one.end_offset, spans)]
+    if not missing:
+        return "A lake has all of these."
+    if unasked:
+        return f"Whether a lake has offsets {', '.join(missing)} is unknown, as {'; '.join(unasked)}."
+    return f"No lake has offsets {', '.join(missing)} of it."
+
+
+def _proven(lake: Lake, record: StoreRecord, one: Drift) -> Spans:
+    """Return what this store and others with a replica of the log have archived of it, soundly.
+
+    Of several lineages of the log the last one counts: an earlier one had other bytes.
+    """
+    rows = [row for row in receipts(lake, record.store_id, log=one.log) if row.log_id == one.log_id]
+    newest = max((row.lineage for row in rows), default=0)
+    rows = [row for row in rows if row.lineage == newest]
+    unsound = losses(find_faults(lake, rows))
+    wanted = [(one.log, one.start_offset, one.end_offset)]
+    others = spans_of_replicas(lake, record.store_id, {one.log: one.log_id}, wanted)
+    own = [(row.base_offset, row.end) for row in rows if row.identity not in unsound]
+    return [*own, *((span.start_offset, span.end_offset) for span in others)]
+
+
+def _gaps(first: int, end: int, spans: Spans) -> Iterator[tuple[int, int]]:
+    """Yield what of a range no span covers."""
+    for start, until in sorted(spans):
+        if start >= end:
+            break
+        if start > first:
+            yield first, start
+        first = max(first, until)
+    if first < end:
+        yield first, end
