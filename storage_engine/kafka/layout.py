@@ -57,6 +57,8 @@ class PartitionLog:
     :param directory: its path.
     :param snapshots: of its producers, oldest first; the newest may lie at its end, where no segment begins.
     :param left_over: files that the broker removes or renames by itself, by what becomes of them.
+    :param links: symbolic links that nothing reads through: the directory of a log aside, or files in it;
+        of a log in use files that its broker was about to remove.
     """
 
     directory: str
@@ -64,10 +66,16 @@ class PartitionLog:
     segments: tuple[SegmentFiles, ...]
     snapshots: tuple[FileFacts, ...]
     left_over: tuple[tuple[FileState, FileFacts], ...]
+    links: tuple[str, ...] = ()
 
     @property
     def path(self) -> Path:
         return Path(self.directory)
+
+    @property
+    def is_link(self) -> bool:
+        """Return whether its directory is a symbolic link."""
+        return self.directory in self.links
 
     @property
     def size_bytes(self) -> int:
@@ -255,10 +263,12 @@ def _read_directory(path: Path) -> LogDirectory:
         name = partition_directory(entry.name)
         if name is None:
             continue
-        if not entry.is_dir(follow_symlinks=False):
+        if entry.is_dir(follow_symlinks=False):
+            (logs if name.state is DirectoryState.LOG else aside).append(_read_log(entry.path, name))
+        elif name.state is DirectoryState.LOG:
             _refuse_link(entry)
-            continue
-        (logs if name.state is DirectoryState.LOG else aside).append(_read_log(entry.path, name))
+        elif entry.is_symlink():
+            aside.append(PartitionLog(entry.path, name, (), (), (), (entry.path,)))
     meta = path / meta_properties.NAME
     marker = path / meta_properties.CLEAN_SHUTDOWN
     stopped_cleanly, broker_epoch = _clean_stop(marker)
@@ -309,13 +319,17 @@ def _read_log(path: str, name: PartitionDirectory) -> PartitionLog:
     with_facts = dict(zip(_WITH_FACTS, (logs, snapshots, transaction_indexes), strict=True))
     indexes = dict(zip(_INDEXES, (time_indexes, offset_indexes), strict=True))
     left_over: list[tuple[FileState, FileFacts]] = []
+    links: list[str] = []
     for entry in _files(path):
         if (found := log_file_parts(entry.name)) is None:
             continue
-        if not entry.is_file(follow_symlinks=False):
-            _refuse_link(entry)
-            continue
         offset, kind, state = found
+        if not entry.is_file(follow_symlinks=False):
+            if name.state is DirectoryState.LOG and state is not FileState.DELETED:
+                _refuse_link(entry)
+            elif entry.is_symlink():
+                links.append(entry.path)
+            continue
         # Nothing is asked of indexes but where they are, and a node may have 100,000.
         if kind in indexes and state is _IN_USE:
             indexes[kind][offset] = entry.path
@@ -339,7 +353,7 @@ def _read_log(path: str, name: PartitionDirectory) -> PartitionLog:
         for offset, log in sorted(logs.items())
     ]
     ordered = tuple([facts for _, facts in sorted(snapshots.items())])
-    return PartitionLog(path, name, tuple(segments), ordered, tuple(left_over))
+    return PartitionLog(path, name, tuple(segments), ordered, tuple(left_over), tuple(links))
 
 
 def _refuse_link(entry: os.DirEntry[str]) -> None:

@@ -37,8 +37,9 @@ def left_behind(node: Node, at_ms: int, *, running: bool) -> Iterator[Finding]:
     """
     for directory in node.directories:
         for state in _WORDS:
-            logs = [log for log in directory.aside if log.name.state is state]
+            logs = [log for log in directory.aside if log.name.state is state and not log.is_link]
             yield from _directories(directory, state, logs, at_ms, running=running)
+        yield from _links(directory)
         yield from _files(directory)
 
 
@@ -65,6 +66,18 @@ def _directories(
             f"{directory.path}: {count_text(len(rest), 'smaller one')} like these, {bytes_text(size_bytes)}",
             _ADVICE[state],
         )
+
+
+def _links(directory: LogDirectory) -> Iterator[Finding]:
+    for path in (path for log in (*directory.aside, *directory.logs) for path in log.links):
+        with suppress(FileNotFoundError):
+            yield Finding(
+                Severity.WARNING,
+                "symbolic-link",
+                f"{path} is a symbolic link to {Path(path).readlink()}: what it stands for was not looked "
+                "at, and is left alone",
+                "find out who made it, and take it away while the broker is stopped: a broker follows it",
+            )
 
 
 def _since_ms(log: PartitionLog, state: DirectoryState) -> int:

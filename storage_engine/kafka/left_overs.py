@@ -42,6 +42,7 @@ def deleted_segments(node: Node, delays_ms: Callable[[str], int | None], now_ms:
     may, kept = list[LeftOver](), list[str]()
     for _, log in node.logs:
         files = [facts for state, facts in log.left_over if state is FileState.DELETED]
+        kept += map(_link_text, log.links)
         if not files:
             continue
         delay_ms = delays_ms(log.name.topic)
@@ -57,16 +58,20 @@ def deleted_segments(node: Node, delays_ms: Callable[[str], int | None], now_ms:
 
 
 def _by_segment(log: PartitionLog, files: list[FileFacts]) -> Iterator[LeftOver]:
-    """Yield a log's deleted segments, oldest first. A snapshot of a segment that stays isn't among them."""
+    """Yield a log's deleted segments, oldest first, without those of which a file is a symbolic link. A
+    snapshot of a segment that stays isn't among them.
+    """
     in_use = {segment.base_offset for segment in log.segments}
+    linked = {found.offset for path in log.links if (found := log_file(Path(path).name)) is not None}
     of_segment: dict[int, list[FileFacts]] = {}
     for facts in files:
         found = log_file(Path(facts.path).name)
         if found is not None and not (found.kind is FileKind.SNAPSHOT and found.offset in in_use):
             of_segment.setdefault(found.offset, []).append(facts)
     for offset, mine in sorted(of_segment.items()):
-        ordered = sorted(mine, key=_order)
-        yield LeftOver(f"{log.path}/{offset:020d}", tuple(_left_file(log, one) for one in ordered))
+        if offset not in linked:
+            ordered = sorted(mine, key=_order)
+            yield LeftOver(f"{log.path}/{offset:020d}", tuple(_left_file(log, one) for one in ordered))
 
 
 def _order(facts: FileFacts) -> tuple[int, str]:
@@ -95,6 +100,9 @@ def deleted_logs(node: Node, metadata: ClusterMetadata | str, delay_ms: int | No
     """
     may, kept = list[LeftOver](), list[str]()
     for log in deleted_directories(node):
+        if log.links:
+            kept += map(_link_text, log.links)
+            continue
         files, why = _all_files(log.path)
         if not why and files:
             why = _still_known(log, metadata)
@@ -198,6 +206,10 @@ def delays(topics: Mapping[str, str], topic: Mapping[str, str]) -> int | None:
     """
     text = topic.get("file.delete.delay.ms", topics.get("log.segment.delete.delay.ms", str(DELETE_DELAY_MS)))
     return int(text) if text.strip().isdecimal() else None
+
+
+def _link_text(path: str) -> str:
+    return f"{path}: it is a symbolic link to {Path(path).readlink()}, which is left alone"
 
 
 def _files_text(files: list[FileFacts]) -> str:

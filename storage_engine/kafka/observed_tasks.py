@@ -174,7 +174,7 @@ def _deleted_logs(node: Node, topics: TopicSettings, now_ms: int) -> BrokerTask:
         return BrokerTask(DELETE_LOGS, (*found, "log.segment.delete.delay.ms of the node can't be read"))
     overdue = []
     for log in logs:
-        since_ms = now_ms - log.path.stat().st_ctime_ns // 1_000_000
+        since_ms = now_ms - log.path.lstat().st_ctime_ns // 1_000_000
         if since_ms > delay_ms + OVERDUE_MS:
             overdue.append(
                 f"{log.path}: expected it gone {duration_text(delay_ms)} after its log was deleted, found it "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,11 +11,15 @@ import pytest
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import BadInputError
 from storage_engine.journal.journal import Journal, Phase, Step
+from storage_engine.kafka import BROKER
+from storage_engine.kafka.layout import read_node
+from storage_engine.kafka.stopped_plan import StoppedNode, read_stopped
 from storage_engine.lake.config import LakeConfig
+from storage_engine.model.broker_store import StoreSettings
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.retention import steps
 from storage_engine.retention.managed_store import ManagedStore
-from tests.kafka.left_over_node import GONE, make_left_over, run
+from tests.kafka.left_over_node import GONE, delete_first_segment, make_left_over, run
 from tests.kafka.stopped_nodes import files_of
 
 TRIAL = {"gone": "the topic was a trial"}
@@ -164,3 +169,45 @@ def test_nothing_goes_after_a_crash_and_the_tasks_say_so(store: ManagedStore) ->
     assert "did not stop cleanly" in found["deleteLogs"].kept[0]
     assert found["cleanupLogs"].removed_files == found["deleteLogs"].removed_files == 0
     assert "the last stop wasn't clean" in found["flushDirtyLogs"].text
+
+
+def test_a_link_is_named_and_left_alone_while_the_rest_is_done(store: ManagedStore, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    shutil.copytree(first(store) / GONE, elsewhere)
+    behind = {path.name: path.read_bytes() for path in elsewhere.iterdir()}
+    links = [first(store) / GONE.replace("gone-0", name) for name in ("gone-1", "gone-2")]
+    for link, target in zip(links, (elsewhere, tmp_path / "nowhere"), strict=True):
+        link.symlink_to(target)
+    found = run(store, words=TRIAL)
+    assert (found["cleanupLogs"].removed_files, found["deleteLogs"].removed_files) == (len(DELETED), 4)
+    assert not (first(store) / GONE).exists()
+    assert [one.is_symlink() for one in links] == [True, True]
+    assert {path.name: path.read_bytes() for path in elsewhere.iterdir()} == behind
+    for link, said in zip(links, found["deleteLogs"].kept, strict=True):
+        assert said.startswith(f"{link}: it is a symbolic link to {tmp_path}/")
+    named = [one.what for one in BROKER.diagnose(StoreSettings(store.root), None, clock_ms()).findings]
+    assert [link for link in links if not any(f"{link} is a symbolic link" in what for what in named)] == []
+
+
+def test_what_has_a_link_in_it_stays_and_the_rest_is_done(store: ManagedStore, tmp_path: Path) -> None:
+    gone, (index, *_) = first(store) / GONE, DELETED
+    for path in (gone / f"{0:020d}.log", first(store) / "a-0" / index):
+        path.rename(tmp_path / path.name)
+        path.symlink_to(tmp_path / path.name)
+    second = first(store).parent / "second" / "b-0"
+    delete_first_segment(second)
+    found = run(store, words=TRIAL)
+    assert found["cleanupLogs"].removed_files == len(DELETED)
+    assert set(DELETED) <= set(files_of(first(store) / "a-0"))
+    assert not set(DELETED) & set(files_of(second))
+    assert found["deleteLogs"].removed_files == 0
+    assert found["cleanupLogs"].kept[0].startswith(f"{first(store)}/a-0/{index}: it is a symbolic link to")
+    assert found["deleteLogs"].kept[0].startswith(f"{gone}/{0:020d}.log: it is a symbolic link to")
+
+
+def test_a_log_whose_copy_is_a_link_is_copied_still(store: ManagedStore) -> None:
+    copy = "b-0.0123456789abcdef0123456789abcdef-future"
+    (first(store) / copy).symlink_to(first(store).parent / "second")
+    found = read_stopped(read_node(Path(store.root)))
+    assert isinstance(found, StoppedNode)
+    assert found.copied == {"b-0"}
