@@ -20,6 +20,7 @@ from storage_engine.exceptions import (
     CorruptFileError,
 )
 from storage_engine.extras import KAFKA
+from storage_engine.kafka.live.listening import nobody_listens
 from storage_engine.kafka.meta_properties import parse_properties
 from storage_engine.kafka.stored_files import read_stored
 from storage_engine.model.live import LiveBroker
@@ -36,6 +37,8 @@ TIMEOUT_SECONDS = 15.0
 _POLL_SECONDS = 0.2
 _SHUT_OUT_SECONDS = 2.0
 """How long another broker may still let us in."""
+_REFUSED_SECONDS = 1.0
+"""How long somebody may still begin to listen."""
 _MOST_AT_ONCE = 500
 _BOOTSTRAP = "bootstrap.servers"
 _OURS = {"client.id": "storage-engine", "log_level": "0", "socket.timeout.ms": "10000"}
@@ -115,6 +118,7 @@ class Cluster:
         self._secrets = property_secrets(settings) | {settings[name] for name in _HIDDEN if name in settings}
         self._trouble = ""
         self._is_shut_out = False
+        self._has_answered = False
         self._settings = settings
         self.admin = self._connected(settings)
 
@@ -129,13 +133,25 @@ class Cluster:
         with self._errors(what):
             while True:
                 try:
-                    return future.result(_POLL_SECONDS)
+                    found = future.result(_POLL_SECONDS)
+                    self._has_answered = True
+                    return found
                 except TimeoutError:
                     self.admin.poll(0)
                     waited = time.monotonic() - begun
+                    if waited > _REFUSED_SECONDS and self._is_refused:
+                        raise TimeoutError("nobody listens there") from None
                     # Who isn't let in once isn't let in later: the client would go on trying.
                     if waited > TIMEOUT_SECONDS + 5 or (self._is_shut_out and waited > _SHUT_OUT_SECONDS):
                         raise
+
+    @property
+    def _is_refused(self) -> bool:
+        """Return whether nobody has answered yet, nor listens where the cluster should be.
+
+        A cluster that has answered may be without a broker for a moment.
+        """
+        return bool(self._trouble) and not self._has_answered and nobody_listens(self.address)
 
     def answers(
         self,
@@ -234,7 +250,7 @@ class Cluster:
                     code=found.code(),
                     remark=self.shown(found.str()),
                 ) from error
-            said = "no answer in time" if found is None else self.shown(found.str())
+            said = (str(error) or "no answer in time") if found is None else self.shown(found.str())
             self.admin.poll(0)
             more = f" ({self._trouble})" if self._trouble else ""
             raise BrokerUnavailableError(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+import time
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -94,11 +97,33 @@ def test_a_setting_that_the_library_does_not_take_is_named(setting: str, value: 
     assert HUSH not in str(error.value)
 
 
-def test_a_cluster_that_does_not_answer_is_one_error_that_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storage_engine.kafka.live.client.TIMEOUT_SECONDS", 1.0)
+def test_a_refused_connection_is_one_error_that_says_why_at_once() -> None:
+    begun = time.monotonic()
+    said = r"^127\.0\.0\.1:1: asked for what it is, .*found: nobody listens there \(.*refused"
+    with pytest.raises(BrokerUnavailableError, match=said):
+        Cluster(LiveBroker("127.0.0.1:1")).described()
+    assert time.monotonic() - begun < 5
+
+
+def test_who_listens_and_is_slow_gets_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("storage_engine.kafka.live.client.TIMEOUT_SECONDS", 2.5)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        place = f"127.0.0.1:1,127.0.0.1:{silent.getsockname()[1]}"
+        begun = time.monotonic()
+        with pytest.raises(BrokerUnavailableError, match="asked for what it is") as error:
+            Cluster(LiveBroker(place)).described()
+        assert time.monotonic() - begun > 2.5
+    assert "nobody listens" not in str(error.value)
+
+
+def test_a_cluster_that_has_answered_may_be_away_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Cluster, "_connected", lambda _, settings: HangingAt(0))
     cluster = Cluster(LiveBroker("127.0.0.1:1"))
-    with pytest.raises(BrokerUnavailableError, match=r"^127\.0\.0\.1:1: asked for what it is, .*refused"):
-        cluster.described()
+    assert cluster.described() == "a cluster"
+    cluster._trouble = "refused"
+    late: Future[str] = Future()
+    threading.Timer(2, late.set_result, ("back",)).start()
+    assert cluster.answer("anything", late) == "back"
 
 
 class HangingAt:
