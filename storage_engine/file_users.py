@@ -58,6 +58,11 @@ def process_name(pid: int) -> str:
         return "unknown"
 
 
+def process_text(pid: int | None) -> str:
+    """Return how a process is told of; None, 0 or less: one that can't be seen from here."""
+    return "another process" if pid is None or pid <= 0 else f"process {pid} ({process_name(pid)})"
+
+
 def _first_file_below(directories: tuple[str, ...], pid: int) -> str | Literal[False] | None:
     """A file below the directories that the process has open or mapped; False: none; None: unknown."""
     try:

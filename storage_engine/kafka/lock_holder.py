@@ -37,6 +37,16 @@ def lock_holder(directory: Path) -> int | None:
     return None if kind == fcntl.F_UNLCK else max(process, 0)
 
 
+def holder_text(directory: Path) -> str:
+    """Return the directory's lock and the other process that has it, as a clause; "": none has."""
+    if (holder := lock_holder(directory)) is None:
+        return ""
+    # psutil, which looking at a node needs for nothing.
+    from storage_engine.file_users import process_text
+
+    return f"{directory / LOCK} is locked by {process_text(holder)}"
+
+
 def whole_file(descriptor: int, operation: int, kind: int) -> tuple[int, int]:
     """Ask for or take a lock on a whole file, as the broker does.
 

@@ -16,7 +16,7 @@ from storage_engine.kafka import meta_properties
 from storage_engine.kafka.archiving import archivable_of_node, contexts_of, contradiction_of, log_id_of
 from storage_engine.kafka.layout import LogDirectory, Node, PartitionLog, data_paths, read_node
 from storage_engine.kafka.left_overs import remove as remove_left_over
-from storage_engine.kafka.lock_holder import lock_holder, runs
+from storage_engine.kafka.lock_holder import holder_text, runs
 from storage_engine.kafka.log_end import LogEnd, first_batch_ms, log_end
 from storage_engine.kafka.next_deletions import deletes_at_ms
 from storage_engine.kafka.observed_tasks import tasks_of
@@ -144,8 +144,8 @@ class KafkaStore(BrokerStore):
         return min((at_ms for at_ms in found if at_ms is not None), default=None)
 
     @property
-    def is_in_use(self) -> bool:
-        return any(lock_holder(path) is not None for path in self.data_paths)
+    def used_by(self) -> str:
+        return next(filter(None, map(holder_text, self.data_paths)), "")
 
     @property
     def asked(self) -> Cluster | None:

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from storage_engine import durable
 from storage_engine.exceptions import ChangedUnderUsError, StoreBusyError, StoreNotFoundError
-from storage_engine.file_users import file_users, process_name
+from storage_engine.file_users import file_users, process_text
 from storage_engine.kafka import meta_properties
 from storage_engine.kafka.lock_holder import LOCK, held_here, whole_file
 
@@ -165,9 +165,7 @@ def _has_name(path: Path, descriptor: int) -> bool:
 
 def _holder_text(descriptor: int) -> str:
     kind, pid = whole_file(descriptor, fcntl.F_GETLK, fcntl.F_WRLCK)
-    if kind == fcntl.F_UNLCK or pid <= 0:
-        return "another process"
-    return f"process {pid} ({process_name(pid)})"
+    return process_text(None if kind == fcntl.F_UNLCK else pid)
 
 
 def _check_nobody_else(directories: Sequence[Path]) -> tuple[str, ...]:

@@ -122,12 +122,12 @@ class BrokerStore(HeldStore, TaskedStore, ABC):
         return self.snapshot(now_ms)
 
     @property
-    def is_in_use(self) -> bool:
-        """Return whether a broker's process has the store's lock now, as far as its files tell.
+    def used_by(self) -> str:
+        """Return the store's lock and which other process has it now, as a clause; "": none, by its files.
 
         :raises OSError: a file can't be read.
         """
-        return False
+        return ""
 
     def sealed_files(self) -> tuple[Segment, ...]:
         """Return the sealed segments that are there, whatever is missing between them. Never to delete by.

@@ -77,7 +77,7 @@ def shared_disk_notice(store: ManagedStore, broker: BrokerStore, data_paths: Seq
     """
     if store.is_live or not (shared := shared_disks(store, data_paths)):
         return ""
-    if not ask(store.broker, "tell whether a broker uses its store", lambda: broker.is_in_use):
+    if not ask(store.broker, "tell whether a broker uses its store", lambda: broker.used_by):
         return ""
     what = ", ".join(f"{name} ({path})" for name, path in shared)
     return (

@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import closing
 
 from storage_engine.brokers import find_broker
-from storage_engine.exceptions import BadInputError
+from storage_engine.exceptions import BadInputError, StoreBusyError
 from storage_engine.model.broker_store import BrokerStore, StoreSettings
 from storage_engine.model.hold import HoldMemory
-from storage_engine.model.live import RunningBroker
+from storage_engine.model.live import LiveBroker, RunningBroker
 from storage_engine.retention.broker_answers import ask
 from storage_engine.retention.managed_store import ManagedStore
 
@@ -63,7 +63,7 @@ def may_clean_now(store: ManagedStore) -> bool:
     if store.cleans_up or not store.cleans_up_on_request:
         return store.cleans_up
     with closing(open_to_look(store)) as opened:
-        return not opened.is_in_use
+        return not opened.used_by
 
 
 def refuse_cleanup(store: ManagedStore) -> None:
@@ -80,6 +80,26 @@ def refuse_cleanup(store: ManagedStore) -> None:
             "stop the broker, and leave its address out."
         )
     check_undo_settings(store)
+
+
+def refuse_in_use(store: ManagedStore, broker: BrokerStore) -> None:
+    """Make sure that nobody uses a store that is managed as a stopped broker's.
+
+    Who deletes locks it as well; a run that has nothing to delete would never see who has it.
+
+    :raises StoreBusyError: another process has its lock.
+    """
+    if broker.is_live or not (who := ask(store.broker, "tell who uses its store", lambda: broker.used_by)):
+        return
+    kind = find_broker(store.broker)
+    deletes = "" if kind.cleans_up(LiveBroker()) else " with --deletes-us"
+    engine = " Of a store that storage-engine serve writes, say so: --engine." if kind.has_engine else ""
+    raise StoreBusyError(
+        f"{store.root}: expected a store whose broker is stopped, found that {who}: its broker runs, or "
+        "another run works on it. Nothing was changed. Stop it or wait for it; or, to clean up beside the "
+        f"running broker, name it: --broker ADDRESS{deletes} at a shell, its address in the connection."
+        f"{engine}"
+    )
 
 
 def check_undo_settings(store: ManagedStore) -> None:

@@ -24,7 +24,7 @@ from typing import TypeVar
 
 from storage_engine import durable
 from storage_engine.exceptions import StoreBusyError
-from storage_engine.file_users import DELETED, FileUser, file_users, mapped_paths, process_name
+from storage_engine.file_users import DELETED, FileUser, file_users, mapped_paths, process_name, process_text
 from storage_engine.own_directory import DIRECTORY
 from storage_engine.rocketmq.layout import StoreLayout
 from storage_engine.wording import count_text
@@ -86,6 +86,20 @@ def lock_holder(layout: StoreLayout) -> FileUser | None:
     return None if pid is None else FileUser(pid, process_name(pid), str(layout.lock))
 
 
+def holder_text(layout: StoreLayout) -> str:
+    """Return the broker's lock and the other process that has it, as a clause; "": none, or nobody can tell.
+
+    Never opens the file while this process holds the store.
+    """
+    try:
+        if not is_locked(layout):
+            return ""
+    except OSError:
+        return ""
+    holder = lock_holder(layout)
+    return f"{layout.lock} is locked by {process_text(None if holder is None else holder.pid)}"
+
+
 def is_locked(layout: StoreLayout) -> bool | None:
     """Return whether another process has the broker's lock, in whatever container; None: this system can't
     tell.
@@ -138,10 +152,9 @@ def _take(fd: int, layout: StoreLayout) -> None:
         if error.errno not in (errno.EACCES, errno.EAGAIN):
             raise StoreBusyError(f"{path}: can't be locked: {error.strerror}.") from error
         pid = _locking_pid(fd)
-        who = "another process" if pid is None else f"process {pid} ({process_name(pid)})"
         raise StoreBusyError(
-            f"{path}: expected byte 0 to be unlocked, found it locked by {who}: a broker runs on this store, "
-            "or another run works on it. Stop it or wait for it; nothing was changed."
+            f"{path}: expected byte 0 to be unlocked, found it locked by {process_text(pid)}: a broker runs "
+            "on this store, or another run works on it. Stop it or wait for it; nothing was changed."
             + _engine_text(layout)
             + ("" if pid is None else _deleted_segments_text(layout, pid))
         ) from error

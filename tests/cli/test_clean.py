@@ -15,6 +15,7 @@ import pytest
 from storage_engine.quality.plain_engine import NOTE
 from tests.rounds import later
 from tests.services import toy
+from tests.services.lock_holder import lock_held
 from tests.services.toy_faults import files_of, make_store
 
 MIB = 1 << 20
@@ -43,6 +44,18 @@ def test_dry_run_shows_what_consumers_would_lose(cli, store_copy, expire, lake) 
     shown = cli(*words).out
     assert re.search(r"^  cg_orders +\d+ +0 +8$", shown, re.M)
     assert "WARNING 37 unread messages of cg_orders in orders will be only in the lake" in shown
+
+
+def test_a_store_in_use_is_refused_also_where_nothing_has_expired(cli, store_copy, lake) -> None:
+    store = store_copy("clean-stop")
+    words = ("clean", store, "--lake", lake, "--set", "fileReservedTime=1000000")
+    with lock_held(store / "lock") as holder:
+        refused = cli(*words)
+        assert refused.exit_code == 1
+        assert f"{store}/lock is locked by process {holder} (" in refused.err
+        assert "name it: --broker ADDRESS at a shell" in refused.err
+        assert cli(*words, "--dry-run").exit_code == 0
+    assert cli(*words).exit_code == 0
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import pytest
 
 from tests.kafka.made_node import MadeNode
 from tests.kafka.stopped_nodes import LOGS, make_node
+from tests.services.lock_holder import lock_held
 
 
 @pytest.fixture
@@ -62,3 +63,22 @@ def test_a_dry_run_does_not_take_unknown_consumers_for_none(cli: Any, made: Made
     said = cli("clean", node, "--lake", lake, "--dry-run").out
     assert "Consumers: no group is known to be behind." in said
     assert "WARNING no partition of __consumer_offsets is on this node" in said
+
+
+def test_beside_a_running_broker_a_cleanup_is_refused_also_where_nothing_has_expired(
+    cli: Any, made: MadeNode, tmp_path: Path
+) -> None:
+    node, lake = made.root / "server.properties", tmp_path / "lake"
+    made.node_settings["log.retention.ms"] = "-1"
+    made.write()
+    cli("init-lake", "--lake", lake, "--broker-type", "kafka")
+    lock = made.directories[1] / ".lock"
+    with lock_held(lock) as holder:
+        refused = cli("clean", node, "--lake", lake)
+        assert refused.exit_code == 1
+        assert f"{lock} is locked by process {holder} (" in refused.err
+        assert "--broker ADDRESS with --deletes-us" in refused.err
+        assert cli("clean", node, "--lake", lake, "--dry-run").exit_code == 0
+        assert cli("plan", node).exit_code == 0
+        assert cli("kafka", "run-tasks", node, "--lake", lake).exit_code == 0
+    assert cli("clean", node, "--lake", lake).exit_code == 0

@@ -65,7 +65,7 @@ def settle_removals(context: Context, run: Run, tasks: Collection[str], lease: L
 def settle_alone(context: Context, run: Run, tasks: Collection[str], now_ms: int) -> Notes:
     """Settle where nothing else is to be removed: what keeps from it is told, and ends nothing."""
     broker = context.broker
-    if broker.is_live or ask(context.store.broker, "tell whether it runs", lambda: broker.is_in_use):
+    if broker.is_live or ask(context.store.broker, "tell whether it runs", lambda: broker.used_by):
         why = "its broker runs"
     else:
         try:

@@ -12,7 +12,7 @@ from storage_engine.lake.place import check_any_catalog_file
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import Plan, PlanRequest, of_only_log
 from storage_engine.model.policy import ArchiveMode
-from storage_engine.retention.brokers import refuse_cleanup
+from storage_engine.retention.brokers import refuse_cleanup, refuse_in_use
 from storage_engine.retention.deciding import decide
 from storage_engine.retention.quarantine.emptying import tend_quarantines
 from storage_engine.retention.quarantine.set_aside import check_quarantine
@@ -62,6 +62,7 @@ def make_plan(
     :raises RunStateError: the run was begun with another request.
     :raises BadInputError: a store that is archived alone, can't be planned, couldn't be cleaned up behind its
         segments, or whose files can't be set aside though the policy wants it.
+    :raises StoreBusyError: a broker that wasn't named, or another run, has the store.
     :raises GateRefusedError: beside a running broker the store can't be held; says why, and the remedy.
     :raises LakeMissingError: no lake of the store is there: nothing that is planned could be archived.
     """
@@ -76,6 +77,8 @@ def make_plan(
         now_ms = clock_ms() if now_ms is None else now_ms
         started_ns = time.monotonic_ns()
         with context.errors(run, Step.PLAN):
+            if not request.dry_run:
+                refuse_in_use(context.store, context.broker)
             moved = move_notice(context.journal, context.record)
             held = keep_held(context, run, now_ms)
             emptied = tend_quarantines(context, request, now_ms)

@@ -24,7 +24,7 @@ from storage_engine.rocketmq.engine.recovering import check_nothing_cut
 from storage_engine.rocketmq.engine.serving import positions_of
 from storage_engine.rocketmq.live.status import checkpoint_behind_ms
 from storage_engine.rocketmq.rereading import ATTEMPTS, reread
-from storage_engine.rocketmq.store_lock import LockedStore
+from storage_engine.rocketmq.store_lock import LockedStore, holder_text
 from storage_engine.rocketmq.store_times import newest_message_ms
 
 
@@ -36,6 +36,11 @@ class ServedStore(RocketMQBrokerStore):
     """
 
     session: EngineSession | None = None
+
+    @property
+    def used_by(self) -> str:
+        """Who serves the store is asked for each change."""
+        return "" if self.session is not None else holder_text(self.files.layout)
 
     def renewed(self, memory: HoldMemory) -> ServedStore:
         return open_served(self.opened_by)
