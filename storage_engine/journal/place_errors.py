@@ -23,6 +23,30 @@ def moved(place: str, store_id: str, known_at: str, name: str) -> StoreIdentityE
     )
 
 
+def named_anew(place: str, store_id: str, known_at: str, name: str) -> StoreIdentityError:
+    """Return the error for a store whose very directories another file names.
+
+    The parameters are as of :func:`moved`.
+    """
+    return StoreIdentityError(
+        f"{place}: expected the store where {known_at}, found that this file names the very directories of "
+        f"store {store_id}. Nothing was changed. If the file takes the other one's place, run "
+        f"{move_command(name)} on it; otherwise name the store by the other file. {_OF_AIRFLOW}"
+    )
+
+
+def no_copy(place: str, store_id: str, stamped_at: str, name: str) -> StoreIdentityError:
+    """Return the error for a store's very directories that were to become another store.
+
+    :param name: by which it is to be known here.
+    """
+    return StoreIdentityError(
+        f"{place}: expected a copy of a store, found the very directories of store {store_id}, which was "
+        f"stamped at {stamped_at}: they would be two stores. Nothing was changed. Run {move_command(name)} "
+        f"on it. {_OF_AIRFLOW}"
+    )
+
+
 def renamed(place: str, known: str | None, name: str) -> StoreIdentityError:
     """Return the error for a known store under another name than it is known by."""
     return StoreIdentityError(

@@ -12,7 +12,7 @@ from storage_engine.clock import clock_ms
 from storage_engine.exceptions import BadInputError, StoreIdentityError
 from storage_engine.host import check_host, is_this_host
 from storage_engine.journal.journal import Journal, Phase, Step, StoreRecord
-from storage_engine.journal.place_errors import name_taken
+from storage_engine.journal.place_errors import name_taken, no_copy
 from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.chain import check_links
 from storage_engine.lake.config import LakeConfig
@@ -46,6 +46,7 @@ from storage_engine.retention.stamp import (
     Stamp,
     read_stamp,
     replace_stamp,
+    stamp_of_original,
     stamp_path,
     stamped_ids,
     update_stamp,
@@ -318,7 +319,7 @@ def _heads_before(store: ManagedStore, journal: Journal, record: StoreRecord) ->
 
 def _check_unknown(store: ManagedStore, journal: Journal) -> None:
     """
-    :raises StoreIdentityError: the journal has a store at this place.
+    :raises StoreIdentityError: the journal has a store at this place, or the directories are those of one.
     """
     here = journal.find_store(store.real_root, store.host)
     if here is not None:
@@ -326,6 +327,10 @@ def _check_unknown(store: ManagedStore, journal: Journal) -> None:
             f"{store.real_root}: expected a place that the journal doesn't know, found store "
             f"{here.store_id}. Nothing was changed. Without --new the directory is stamped as that store."
         )
+    if (found := stamp_of_original(store.real_root)) is not None:
+        known = journal.store_with_id(found.store_id)
+        name = known.name if known and known.name else store.name
+        raise no_copy(store.real_root, found.store_id, found.root, name)
 
 
 def _wanted(store: ManagedStore, journal: Journal, store_id: str | None) -> str:

@@ -9,13 +9,14 @@ from pathlib import Path
 from storage_engine.exceptions import BadInputError, StoreIdentityError, StoreNotFoundError
 from storage_engine.host import ANY_HOST, check_host, this_host
 from storage_engine.journal.journal import Journal, Step, StoreRecord
-from storage_engine.journal.place_errors import moved, name_taken, name_taken_in_lake, renamed
+from storage_engine.journal.place_errors import moved, name_taken, name_taken_in_lake, named_anew, renamed
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.receipts import StoreSummary, list_stores
 from storage_engine.model.lineages import Lineages
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.stamp import Stamp, read_stamp, stamp_path
+from storage_engine.retention.stamp import Stamp, is_original, read_stamp, stamp_path
+from storage_engine.retention.stamp_files import share_directories
 from storage_engine.retention.store_moves import carry_out, has_come
 
 
@@ -99,7 +100,10 @@ def _check_place(store: ManagedStore, journal: Journal, stamp: Stamp) -> None:
     check_no_original(root, stamp.root, stamp.store_id)
     known = journal.store_with_id(stamp.store_id)
     known_at = f"it was stamped, at {stamp.root} on machine {stamp.machine}"
-    raise moved(root, stamp.store_id, known_at, _name_here(store, known))
+    name = _name_here(store, known)
+    if is_original(stamp, root):
+        raise named_anew(root, stamp.store_id, known_at, name)
+    raise moved(root, stamp.store_id, known_at, name)
 
 
 def _stamped(store: ManagedStore, journal: Journal, stamp: Stamp) -> StoreRecord | None:
@@ -111,7 +115,10 @@ def _stamped(store: ManagedStore, journal: Journal, stamp: Stamp) -> StoreRecord
     if known is None or has_come(store, journal, known):
         return known
     known_at = f"the journal knows it, at {known.real_path} on machine {known.host}"
-    raise moved(store.real_root, stamp.store_id, known_at, _name_here(store, known))
+    name = _name_here(store, known)
+    if share_directories(store.real_root, known.real_path):
+        raise named_anew(store.real_root, stamp.store_id, known_at, name)
+    raise moved(store.real_root, stamp.store_id, known_at, name)
 
 
 def _name_here(store: ManagedStore, known: StoreRecord | None) -> str:
@@ -170,7 +177,7 @@ def check_no_original(root: str, place: str, store_id: str, *, stamped_there: bo
     """
     original = None
     with suppress(StoreIdentityError, OSError):
-        if not Path(place).samefile(root):
+        if not share_directories(root, place):
             original = read_stamp(place)
     if stamped_there and original is not None and original.root != place:
         return

@@ -9,16 +9,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from storage_engine import durable
 from storage_engine.exceptions import BadInputError, StoreIdentityError
-from storage_engine.host import this_host
+from storage_engine.host import is_this_host, this_host
 from storage_engine.model.heads import LakeHead
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.lineages import Lineages
-from storage_engine.retention.stamp_files import StampPlace, locked_places, opened_places, stamp_paths
+from storage_engine.retention.stamp_files import (
+    StampPlace,
+    locked_places,
+    opened_places,
+    real_directories,
+    share_directories,
+    stamp_paths,
+)
 from storage_engine.untrusted import MALFORMED, read_file
 
 _MAX_BYTES = 1 << 20
@@ -31,6 +39,7 @@ class Stamp:
     :param root: real path of the store's root on that machine.
     :param shield: the store may have a shield; releases that know none refuse the store then.
     :param log_lineages: by name, of logs that have a lineage of their own; likewise.
+    :param directories: real paths of those that each have a stamp; (): the root has one for all.
     """
 
     store_id: str
@@ -40,6 +49,7 @@ class Stamp:
     lakes: tuple[LakeHead, ...] = ()
     shield: bool = False
     log_lineages: Mapping[str, int] = field(default_factory=dict)
+    directories: tuple[str, ...] = ()
 
     @property
     def lineages(self) -> Lineages:
@@ -64,6 +74,24 @@ def stamped_ids(root: str) -> frozenset[str]:
     :raises StoreIdentityError: one can't be read.
     """
     return frozenset(stamp.store_id for stamp in _read_all(root).values())
+
+
+def is_original(stamp: Stamp, root: str) -> bool:
+    """Return whether a store's directories are the very ones that a stamp was written in, and no copy.
+
+    Of what was written on another machine nobody here can tell.
+    """
+    if not is_this_host(stamp.machine):
+        return False
+    named = not set(stamp.directories).isdisjoint(real_directories(root))
+    return named or share_directories(root, stamp.root)
+
+
+def stamp_of_original(root: str) -> Stamp | None:
+    """Return a stamp of which these are the very directories; None: of none, or nobody can tell."""
+    with suppress(StoreIdentityError):
+        return next((one for one in _read_all(root).values() if is_original(one, root)), None)
+    return None
 
 
 def missing_stamps(root: str) -> tuple[Path, ...]:
@@ -174,7 +202,7 @@ def update_stamp(root: str, store_id: str, lineages: Lineages, heads: Iterable[L
         lakes = _heads(found.lakes if found else (), heads, stamp_path(root))
         newest = lineages.merged(found.lineages) if found else lineages
         shield = found is not None and found.shield
-        stamp = Stamp(store_id, newest.whole, this_host(), root, lakes, shield, newest.of_logs)
+        stamp = _here(Stamp(store_id, newest.whole, "", "", lakes, shield, newest.of_logs), root)
         if any(one != stamp for one in _in(places, root)):
             _write(places, stamp)
         return stamp
@@ -192,7 +220,7 @@ def replace_stamp(root: str, stamp: Stamp) -> None:
     :raises OSError: the directory can't be written; the stamp before is as it was.
     """
     with locked_places(root) as places:
-        _write(places, replace(stamp, machine=this_host(), root=root))
+        _write(places, _here(stamp, root))
 
 
 def rewrite_place(root: str) -> None:
@@ -203,7 +231,11 @@ def rewrite_place(root: str) -> None:
     with locked_places(root) as places:
         stamp = read_stamp(root)
         if stamp is not None:
-            _write(places, replace(stamp, machine=this_host(), root=root))
+            _write(places, _here(stamp, root))
+
+
+def _here(stamp: Stamp, root: str) -> Stamp:
+    return replace(stamp, machine=this_host(), root=root, directories=real_directories(root))
 
 
 def mark_shield(root: str, store_id: str, lineages: Lineages, shield: bool) -> None:
@@ -232,7 +264,7 @@ def stamp_path(root: str) -> Path:
 def _write(places: Iterable[StampPlace], stamp: Stamp) -> None:
     said = to_jsonable(stamp)
     # What an older release doesn't know it refuses, so it is there only where it counts.
-    for name in ("shield", "log_lineages"):
+    for name in ("shield", "log_lineages", "directories"):
         if not said[name]:
             del said[name]
     content = json.dumps(said, indent=1).encode()

@@ -8,12 +8,13 @@ one directory is a witness for all: one that is missing tells of a disk that was
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from storage_engine.brokers import broker_of, find_broker
+from storage_engine.exceptions import BadInputError
 from storage_engine.own_directory import DIRECTORY, PLAIN_STAMP, WAIT_SECONDS, lock, locked, own_directory
 
 NAME = "stamp.json"
@@ -76,6 +77,35 @@ def locked_places(root: str) -> Iterator[tuple[StampPlace, ...]]:
         for place in sorted(places, key=lambda one: os.path.realpath(one.path)):
             lock(place.directory, place.path.parent, WAIT_SECONDS)
         yield tuple(places)
+
+
+def real_directories(root: str) -> tuple[str, ...]:
+    """Return the real paths of the directories that each have a store's stamp; (): it has one for all.
+
+    :raises BadInputError: the store's own file can't be read.
+    """
+    return tuple(sorted({os.path.realpath(path) for path in _plain_directories(root)}))
+
+
+def share_directories(root: str, place: str) -> bool:
+    """Return whether stores at two places have a stamp in one and the same directory, such as a node that is
+    named by two files; what can't be read is no.
+    """
+    with suppress(OSError, BadInputError):
+        if Path(root).samefile(place):
+            return True
+        here, there = (_identities(_plain_directories(path)) for path in (root, place))
+        return not here.isdisjoint(there)
+    return False
+
+
+def _identities(directories: Iterable[Path]) -> set[tuple[int, int]]:
+    found = set()
+    for path in directories:
+        with suppress(FileNotFoundError):
+            seen = path.stat()
+            found.add((seen.st_dev, seen.st_ino))
+    return found
 
 
 def _plain_directories(root: str) -> tuple[Path, ...]:

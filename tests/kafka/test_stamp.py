@@ -16,7 +16,7 @@ from storage_engine.journal.journal import Journal
 from storage_engine.lake.making import make_lake
 from storage_engine.own_directory import PLAIN_STAMP
 from storage_engine.retention import steps
-from storage_engine.retention.adopting import stamp
+from storage_engine.retention.adopting import move, stamp
 from storage_engine.retention.diagnosis.left_behind import look_at_remains
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import build_report
@@ -164,3 +164,49 @@ def stamp_and_die(store: ManagedStore) -> None:
 
     os.replace = replace_or_die  # type: ignore[assignment]
     stamp(store, "anna", "it was copied", new=True)
+
+
+@pytest.mark.parametrize("renamed", [False, True])
+def test_another_file_of_the_same_directories_is_no_copy_and_takes_the_place_by_a_move(
+    store: ManagedStore, tmp_path: Path, renamed: bool
+) -> None:
+    other = Path(store.root).with_name("other.properties")
+    other.write_bytes(Path(store.root).read_bytes())
+    if renamed:
+        Path(store.root).unlink()
+    named = replace(store, root=str(other))
+    before = [path.read_bytes() for path in stamp_paths(named.real_root)]
+    with pytest.raises(StoreIdentityError, match=r"very directories of store .* storage-engine move k"):
+        steps.archive_sealed(named, "again", archive_here)
+    with pytest.raises(StoreIdentityError, match=r"they would be two stores.* storage-engine move k on it"):
+        stamp(named, "anna", "it looks like a copy", new=True)
+    assert [path.read_bytes() for path in stamp_paths(named.real_root)] == before
+    moved = move(named, "k", "anna", "the file has another name")
+    clean(named, "moved")
+    found = read_stamp(named.real_root)
+    assert found is not None
+    assert (found.store_id, found.root) == (moved.store_id, str(other))
+    assert len(Journal(store.journal_url).all_stores()) == 1
+    assert build_report(named, "moved").freed_bytes > 0
+
+
+def test_a_file_that_names_one_of_the_directories_is_no_copy_either(store: ManagedStore) -> None:
+    other = Path(store.root).with_name("other.properties")
+    first, second = directories(store)
+    other.write_text(Path(store.root).read_text().replace(f"{first},{second}", str(second)))
+    Path(store.root).unlink()
+    with pytest.raises(StoreIdentityError, match="they would be two stores"):
+        stamp(replace(store, root=str(other)), "anna", "it looks like a copy", new=True)
+
+
+def test_a_copy_whose_original_is_gone_may_become_a_store_of_its_own(
+    store: ManagedStore, tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(Path(store.root).parent, copy)
+    properties = copy / "server.properties"
+    properties.write_text(properties.read_text().replace(str(Path(store.root).parent), str(copy)))
+    shutil.rmtree(Path(store.root).parent)
+    known = Journal(store.journal_url).all_stores()
+    named = replace(managed(tmp_path / "managed", copy), name="copy")
+    assert stamp(named, "anna", "it was copied", new=True).store_id not in {one.store_id for one in known}

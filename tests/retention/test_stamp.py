@@ -18,6 +18,7 @@ from storage_engine.exceptions import (
     LakeUnavailableError,
     StoreIdentityError,
 )
+from storage_engine.host import this_host
 from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.chain import row_hash
@@ -404,3 +405,18 @@ def test_a_new_lake_in_another_namespace_of_the_warehouse_is_another_place(manag
     other = replace(store, lake=replace(store.lake, namespace="other"))
     make_lake(other.lake)
     assert clean(other, "two").deleted[0].base_offset == MIB
+
+
+def test_what_a_stamp_of_this_machine_names_is_no_store_of_its_own(
+    managed: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = managed()
+    clean(store, "one")
+    written = stamp_path(store.root).read_bytes()
+    Path(store.journal_url.removeprefix("sqlite:///")).unlink()
+    with pytest.raises(StoreIdentityError, match="they would be two stores"):
+        stamp(store, "ann", "the journal is lost", new=True)
+    assert stamp_path(store.root).read_bytes() == written
+    # A disk of another machine may be a copy of that machine's.
+    stamp_path(store.root).write_bytes(written.replace(this_host().encode(), b"another machine"))
+    assert stamp(replace(store, name="copy"), "ann", "a copy of a machine", new=True).store_id
