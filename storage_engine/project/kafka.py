@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import os
 import shutil
+import signal
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -39,6 +40,7 @@ _START_SECONDS = 120.0
 _STOP_SECONDS = 60.0
 _PORT_ATTEMPTS = 5
 _PORT_TAKEN, _STARTED, _START_LINES = "Address already in use", "Kafka Server started", 60
+_DUMP_SECONDS, _DUMPED = 10.0, "JNI global refs"
 _FORMATTED = "meta.properties"
 
 _JVM_OPTIONS = (
@@ -47,8 +49,11 @@ _JVM_OPTIONS = (
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-    # Says when it serves.
-    "-Dorg.slf4j.simpleLogger.log.kafka.server.KafkaRaftServer=info",
+    # These say what a start waits for, and when it serves.
+    *(
+        f"-Dorg.slf4j.simpleLogger.log.kafka.server.{name}=info"
+        for name in ("KafkaRaftServer", "ControllerServer", "BrokerServer", "BrokerLifecycleManager")
+    ),
 )
 _ALONE: Mapping[str, object] = {
     "process.roles": "broker,controller",
@@ -181,13 +186,16 @@ class Kafka:
     def wait_until_serving(self) -> None:
         """Wait until it serves.
 
-        :raises StorageEngineError: it ended, or doesn't serve in time.
+        :raises StorageEngineError: it ended, or doesn't serve in time; its log then has what its threads do.
         """
         deadline = time.monotonic() + _START_SECONDS
         while _STARTED not in tail(self.log, _START_LINES):
             self.check_alive()
             if time.monotonic() > deadline:
-                raise self._failed(f"to serve within {_START_SECONDS:.0f} s")
+                load = os.getloadavg()[0]
+                late = self._failed(f"to serve within {_START_SECONDS:.0f} s, at load {load:.1f}")
+                self._dump_threads()
+                raise late
             time.sleep(0.05)
 
     def stop(self) -> None:
@@ -249,6 +257,14 @@ class Kafka:
             # Even where we are killed it doesn't live on.
             launch = [setpriv, "--pdeathsig", "KILL", *launch]
         self._tree.start(name, [*launch, *command], dict(os.environ), log)
+
+    def _dump_threads(self) -> None:
+        """Have a JVM that may hang append to its log what each of its threads does."""
+        for process in self._tree.living():
+            process.send_signal(signal.SIGQUIT)
+        deadline = time.monotonic() + _DUMP_SECONDS
+        while _DUMPED not in tail(self.log, _START_LINES) and time.monotonic() < deadline:
+            time.sleep(0.05)
 
     def _failed(self, expected: str) -> StorageEngineError:
         return StorageEngineError(

@@ -9,7 +9,17 @@ import pytest
 
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.kafka.layout import read_node
-from tests.integration.kafka_broker import VERSIONS, admin_of, make_topics, produce, running_kafka
+from storage_engine.project.jvm import HOST, free_ports
+from storage_engine.project.kafka import Kafka
+from tests.integration.kafka_broker import (
+    VERSIONS,
+    admin_of,
+    kafka_jars,
+    make_topics,
+    produce,
+    running_kafka,
+)
+from tests.integration.kafka_cluster import wait_until
 from tests.rounds import again_but
 
 
@@ -38,3 +48,23 @@ def test_a_node_that_does_not_start_says_why(tmp_path: Path) -> None:
         running_kafka(tmp_path, settings={"authorizer.class.name": "no.such.Authorizer"}),
     ):
         pass
+
+
+@pytest.mark.again
+@pytest.mark.integration
+def test_a_node_that_does_not_serve_says_what_it_waits_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Of the two controllers that make a quorum the other one never comes.
+    ports = free_ports(3)
+    voters = f"1@{HOST}:{ports + 1},2@{HOST}:{ports + 2}"
+    kafka = Kafka(tmp_path, kafka_jars(VERSIONS[-1]), {"controller.quorum.voters": voters}, first_port=ports)
+    try:
+        kafka.launch()
+        wait_until(lambda: "Waiting for" in kafka.log.read_text(), "the node to wait")
+        monkeypatch.setattr("storage_engine.project.kafka._START_SECONDS", 0.0)
+        with pytest.raises(StorageEngineError, match=r"(?s)to serve within 0 s, at load.*Waiting for"):
+            kafka.wait_until_serving()
+    finally:
+        kafka.kill()
+    assert "JNI global refs" in kafka.log.read_text()
