@@ -28,6 +28,9 @@ _VERSION_FEATURE, _NEWEST_VERSION = "metadata.version", 33
 _ALWAYS = frozenset({_TOPIC, _CONFIG, _REMOVE_TOPIC, _FEATURE_LEVEL})
 _OF_PARTITIONS = frozenset({_PARTITION, _PARTITION_CHANGE})
 _OF_BROKER, _OF_TOPIC = 4, 2
+_BEGIN = struct.Struct(">BBBi16s")
+"""Of a PartitionRecord: frame version, kind and version of one byte each, number, topic's id."""
+_SEVERAL_BYTES = 0x80
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,12 @@ def read_cluster_metadata(directory: Path, *, partition_states: bool = False) ->
     found = ClusterMetadata()
     kinds = _ALWAYS | _OF_PARTITIONS if partition_states else _ALWAYS
     for path, value in metadata_values(directory):
-        _apply(found, kinds, value, path)
+        if len(value) < _BEGIN.size or value[1] != _PARTITION or max(value[:3]) >= _SEVERAL_BYTES:
+            _apply(found, kinds, value, path)
+            continue
+        # Nearly all are of a partition, and begin alike.
+        _, _, version, number, topic_id = _BEGIN.unpack_from(value)
+        _put(found, kinds, version, number, _uuid_of(topic_id), value[_BEGIN.size :], path)
     return found
 
 
@@ -153,19 +161,12 @@ def _apply(found: ClusterMetadata, kinds: Set[int], value: bytes, path: Path) ->
     if kind in _OF_PARTITIONS:
         # Whatever their version, they begin with these.
         number, topic_id = reader.number(), reader.id()
-        if kind == _PARTITION:
-            found.partitions.setdefault(topic_id, set()).add(number)
-    if kind not in kinds:
-        return
-    newest = _NEWEST_PARTITION if kind in _OF_PARTITIONS else 0
-    if version > newest:
-        raise UnsupportedLayoutError(
-            f"{path}: expected metadata records of version {newest}, found kind {kind} of version {version}. "
-            "Nothing was changed. Use a newer storage-engine."
-        )
     if kind == _PARTITION:
-        found.partition_states[topic_id, number] = _made(*reader.rest())
-    elif kind == _PARTITION_CHANGE:
+        _put(found, kinds, version, number, topic_id, *reader.rest())
+    if kind == _PARTITION or kind not in kinds:
+        return
+    _check_version(kind, version, path)
+    if kind == _PARTITION_CHANGE:
         before = found.partition_states.get((topic_id, number), PartitionState((), 0))
         found.partition_states[topic_id, number] = _changed(reader, before)
     elif kind == _FEATURE_LEVEL:
@@ -194,6 +195,34 @@ def _apply(found: ClusterMetadata, kinds: Set[int], value: bytes, path: Path) ->
                 own.pop(setting, None)
             else:
                 own[setting] = text
+
+
+def _put(
+    found: ClusterMetadata,
+    kinds: Set[int],
+    version: int,
+    number: int,
+    topic_id: uuid.UUID,
+    rest: bytes,
+    path: Path,
+) -> None:
+    """Take what a PartitionRecord says.
+
+    :param rest: what is behind the topic's id.
+    """
+    found.partitions.setdefault(topic_id, set()).add(number)
+    if _PARTITION in kinds:
+        _check_version(_PARTITION, version, path)
+        found.partition_states[topic_id, number] = _made(rest, path)
+
+
+def _check_version(kind: int, version: int, path: Path) -> None:
+    newest = _NEWEST_PARTITION if kind in _OF_PARTITIONS else 0
+    if version > newest:
+        raise UnsupportedLayoutError(
+            f"{path}: expected metadata records of version {newest}, found kind {kind} of version {version}. "
+            "Nothing was changed. Use a newer storage-engine."
+        )
 
 
 @lru_cache(maxsize=4096)

@@ -32,7 +32,7 @@ def stopped_tasks(node: Node, topics: TopicSettings, now_ms: int) -> tuple[Broke
 
     :raises OSError: a file can't be read.
     """
-    stopped = stopped_node(node)
+    stopped = stopped_node(node, topics)
     why = "" if isinstance(stopped, StoppedNode) else stopped[1]
     metadata = stopped.metadata if isinstance(stopped, StoppedNode) else why
     segments = deleted_segments(node, partial(delay_of, topics), now_ms)

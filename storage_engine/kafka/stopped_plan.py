@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from storage_engine.exceptions import StorageEngineError
-from storage_engine.kafka.cluster_metadata import LOG, ClusterMetadata, read_cluster_metadata
+from storage_engine.kafka.cluster_metadata import LOG, ClusterMetadata
 from storage_engine.kafka.file_names import DirectoryState, FileState
 from storage_engine.kafka.layout import Node, PartitionLog
 from storage_engine.kafka.partition_metadata import NAME as PARTITION_METADATA
 from storage_engine.kafka.partition_metadata import read_topic_id
 from storage_engine.kafka.replica_state import replica_fault
+from storage_engine.kafka.topic_settings import TopicSettings, read_replicas
 from storage_engine.model.diagnosis import reason_of
 from storage_engine.model.plan import LogPlan, Reason
 
@@ -37,7 +38,9 @@ class StoppedNode:
     copied: frozenset[str]
 
 
-def cut_to_stopped(node: Node, plans: Sequence[LogPlan], replicas_stopped: str = "") -> tuple[LogPlan, ...]:
+def cut_to_stopped(
+    node: Node, plans: Sequence[LogPlan], topics: TopicSettings, replicas_stopped: str = ""
+) -> tuple[LogPlan, ...]:
     """Keep the segments of logs that can't be deleted from while the node's broker is stopped.
 
     :param plans: by the rules of retention.
@@ -45,7 +48,7 @@ def cut_to_stopped(node: Node, plans: Sequence[LogPlan], replicas_stopped: str =
     """
     if not any(plan.to_delete for plan in plans):
         return tuple(plans)
-    stopped = stopped_node(node)
+    stopped = stopped_node(node, topics)
     logs = {log.name.log: log for _, log in node.logs}
 
     def fault_of(log: PartitionLog) -> Fault | None:
@@ -72,13 +75,16 @@ _CRASHED: Fault = (
 )
 
 
-def stopped_node(node: Node) -> StoppedNode | Fault:
+def stopped_node(node: Node, topics: TopicSettings | None = None) -> StoppedNode | Fault:
     """Return what a node's files say of itself after a clean stop, or why that keeps all of its logs."""
-    return _CRASHED if node.left_uncleanly else read_stopped(node)
+    return _CRASHED if node.left_uncleanly else read_stopped(node, topics)
 
 
-def read_stopped(node: Node) -> StoppedNode | Fault:
-    """Return what a node's files say of itself, or why that keeps all of its logs."""
+def read_stopped(node: Node, topics: TopicSettings | None = None) -> StoppedNode | Fault:
+    """Return what a node's files say of itself, or why that keeps all of its logs.
+
+    :param topics: what was read of its topics; None, or beside a running cluster: the files are read here.
+    """
     if node.properties is None or node.zookeeper:
         return Reason.UNKNOWN, "nothing of a cluster with ZooKeeper is deleted, nor of a log directory alone"
     metas = [one.meta for one in node.directories]
@@ -87,10 +93,12 @@ def read_stopped(node: Node) -> StoppedNode | Fault:
     if others or first is None or first[1] is None or str(first[1]) != node.properties.node_id:
         why = "its log directories don't say, all alike, which node of which cluster they are of"
         return Reason.UNKNOWN, why
-    try:
-        metadata = read_cluster_metadata(node.properties.metadata_dir / LOG, partition_states=True)
-    except (StorageEngineError, OSError) as error:
-        return Reason.UNKNOWN, f"the cluster's metadata can't be read: {reason_of(error)}"
+    if topics is None or node.live is not None:
+        metadata, unknown = read_replicas(node.properties.metadata_dir / LOG)
+    else:
+        metadata, unknown = topics.metadata, topics.replicas_unknown
+    if unknown:
+        return Reason.UNKNOWN, unknown
     copied = frozenset(log.name.log for one in node.directories for log in one.aside if _is_copy(log))
     return StoppedNode(first[1], metadata, copied)
 

@@ -115,7 +115,7 @@ class KafkaStore(BrokerStore):
         )
         notices = plan_notices(seen.node, topics, forced=request.forced)
         if not runs(seen.node):
-            plans = cut_to_stopped(seen.node, plans, request.replicas_stopped)
+            plans = cut_to_stopped(seen.node, plans, topics, request.replicas_stopped)
             # A running broker decides by itself, and deletes what no lake has, too.
             plans = as_asked(self.cut_to_archivable(snapshot, plans, topics), snapshot, request)
             if request.replicas_stopped:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from storage_engine.exceptions import BrokerConfigError, StorageEngineError
 from storage_engine.kafka.cluster_metadata import LOG, ClusterMetadata, read_cluster_metadata
 from storage_engine.kafka.layout import Node
 from storage_engine.kafka.rules import RetentionSettings
 from storage_engine.kafka.server_properties import retention_settings
+from storage_engine.model.diagnosis import reason_of
+
+_UNREAD = "the cluster's metadata weren't read for them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +23,14 @@ class TopicSettings:
     :param node: what counts where a topic has none of its own.
     :param unknown: why topics' own settings aren't known; "" where they are.
     :param live: all settings of topics as their running cluster says them, by topic; they win.
+    :param replicas_unknown: why the metadata don't say which nodes have a partition; "" where they do.
     """
 
     node: Mapping[str, str]
     metadata: ClusterMetadata
     unknown: str
     live: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    replicas_unknown: str = _UNREAD
     _known: dict[str, RetentionSettings | str] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
@@ -60,15 +66,20 @@ def _read(node: Mapping[str, str], topic: Mapping[str, str]) -> RetentionSetting
 def read_topic_settings(node: Node) -> TopicSettings:
     """Read what a node's disk says of its topics' settings. What can't be read is unknown, not an error."""
     properties, metadata, unknown = node.properties, ClusterMetadata(), ""
+    replicas_unknown = _UNREAD
     if properties is None:
         unknown = "a log directory alone doesn't say: name the node's server.properties"
     elif node.zookeeper:
         unknown = "the cluster keeps them in ZooKeeper"
     else:
-        try:
-            metadata = read_cluster_metadata(properties.metadata_dir / LOG)
-        except (StorageEngineError, OSError) as error:
-            unknown = f"the cluster's metadata can't be read: {error}"
+        directory = properties.metadata_dir / LOG
+        if node.live is None:
+            metadata, replicas_unknown = read_replicas(directory)
+        if replicas_unknown:
+            try:
+                metadata = read_cluster_metadata(directory)
+            except (StorageEngineError, OSError) as error:
+                unknown = f"the cluster's metadata can't be read: {error}"
     own = {} if properties is None else properties.values
     while_running = metadata.settings_of_node(properties.node_id) if properties is not None else {}
     live = _live(node)
@@ -78,7 +89,19 @@ def read_topic_settings(node: Node) -> TopicSettings:
         metadata.topic_ids |= {topics[log]: one.topic_id for log, one in known if one.topic_id is not None}
     if live and all(log.name.topic in live or log.name.is_internal for _, log in node.logs):
         unknown = ""
-    return TopicSettings({**own, **while_running}, metadata, unknown, live)
+    return TopicSettings({**own, **while_running}, metadata, unknown, live, replicas_unknown)
+
+
+def read_replicas(directory: Path) -> tuple[ClusterMetadata, str]:
+    """Read a node's copy of the cluster's metadata with the replicas of each partition.
+
+    :param directory: of the log.
+    :return: what it says, and why it can't be read; "" where it can.
+    """
+    try:
+        return read_cluster_metadata(directory, partition_states=True), ""
+    except (StorageEngineError, OSError) as error:
+        return ClusterMetadata(), f"the cluster's metadata can't be read: {reason_of(error)}"
 
 
 def _live(node: Node) -> dict[str, Mapping[str, str]]:

@@ -17,7 +17,7 @@ from storage_engine.kafka.stopped_plan import stopped_node
 from storage_engine.kafka.topic_settings import read_topic_settings
 from storage_engine.model.plan import Reason
 from tests.kafka.batches import Record, batch
-from tests.kafka.made_node import CONTROL, WRITTEN_MS, MadeNode, batch_of, metadata_record, text
+from tests.kafka.made_node import CONTROL, WRITTEN_MS, MadeNode, batch_of, metadata_record, partition, text
 
 Change = Callable[[Path], object]
 FOOTER = batch([Record(WRITTEN_MS, struct.pack(">hh", 0, 4), b"\0\0\1")], base_offset=6, attributes=CONTROL)
@@ -113,12 +113,30 @@ def test_nothing_is_decided_by_a_damaged_copy(node: MadeNode, at: int | None) ->
     found = read_node(node.properties)
     settings = read_topic_settings(found)
     assert "the cluster's metadata can't be read" in str(settings.of("kept"))
-    stopped = stopped_node(found)
+    stopped = stopped_node(found, settings)
     assert isinstance(stopped, tuple)
     assert stopped[0] is Reason.UNKNOWN
     task = {one.name: one for one in stopped_tasks(found, settings, LATER_MS)}[DELETE_LOGS]
     assert task.left == ()
     assert "the cluster's metadata can't be read" in task.kept[0]
+
+
+@pytest.mark.parametrize("several_bytes", [False, True])
+def test_partitions_of_a_newer_version_keep_all_but_hide_no_topic(
+    node: MadeNode, several_bytes: bool
+) -> None:
+    newer = partition(node.topic_ids["kept"], 1, (1,))
+    assert newer[2] == 0
+    # Whoever writes a number may take more bytes than it needs.
+    node.more_records.append(newer[:2] + (b"\x83\0" if several_bytes else b"\3") + newer[3:])
+    node.write()
+    found = read_node(node.properties)
+    settings = read_topic_settings(found)
+    assert not isinstance(settings.of("kept"), str)
+    assert settings.metadata.partitions_of("kept") == {0, 1}
+    stopped = stopped_node(found, settings)
+    assert isinstance(stopped, tuple)
+    assert (stopped[0], "found kind 3 of version 3" in stopped[1]) == (Reason.UNKNOWN, True)
 
 
 def test_a_directory_stays_where_its_delay_cannot_be_read(node: MadeNode) -> None:

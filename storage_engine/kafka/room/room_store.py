@@ -94,7 +94,7 @@ class RoomStore(KafkaStore):
         plans = [
             plan_of_log(log, topics, settings, now_ms) for log, settings in logs_of(seen, snapshot, topics)
         ]
-        stopped = read_stopped(seen.node)
+        stopped = read_stopped(seen.node, topics)
         by = Asked(seen.node, stopped, self.word, self.archivable(snapshot), request)
         notices = plan_notices(seen.node, topics)
         if request.replicas_stopped:
