@@ -166,6 +166,7 @@ def live(tmp_path: Path) -> Iterator[Broker]:
         yield broker
 
 
+@pytest.mark.again
 def test_beside_a_running_broker_monitor_renews_the_hold_and_flush_checkpoint_measures(
     live: Broker, store_connection: Any, run: Run
 ) -> None:

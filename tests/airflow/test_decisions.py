@@ -89,6 +89,7 @@ def test_a_connection_that_is_not_there_is_named() -> None:
     assert (refused.exit_code, "connection nobody: expected a connection" in refused.err) == (2, True)
 
 
+@pytest.mark.again
 @pytest.mark.usefixtures("airflow_database")
 def test_a_connection_that_airflow_itself_keeps_is_found(
     store_connection: Any, monkeypatch: pytest.MonkeyPatch

@@ -180,6 +180,7 @@ def test_events_say_how_much_went_and_from_where_to_where(store_connection: Any,
     assert (states["plan"], states["archive"], events) == ("success", "skipped", [])
 
 
+@pytest.mark.again
 def test_a_dry_run_tells_nobody(store_connection: Any, run: Any) -> None:
     store = store_connection(STORE, deleteWhen=NEVER)
     age(store.root, 2)
@@ -188,6 +189,7 @@ def test_a_dry_run_tells_nobody(store_connection: Any, run: Any) -> None:
     assert (states["consumer_lag"], states["archive"], events) == ("success", "skipped", [])
 
 
+@pytest.mark.again
 def test_what_is_to_be_archived_ahead_is_told_once_a_run_until_it_is(store_connection: Any, run: Any) -> None:
     extra = {"archive_when": "seal", "archive_budget_bytes": 4 << 20}
     store = store_connection(STORE, extra=extra, deleteWhen=NEVER)
@@ -205,6 +207,7 @@ def test_what_is_to_be_archived_ahead_is_told_once_a_run_until_it_is(store_conne
     assert run(dag_of("storage_monitor.py")) == ({"monitor": "success", "sense": "skipped"}, [])
 
 
+@pytest.mark.again
 def test_a_run_that_is_there_already_is_told_nothing(
     store_connection: Any, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,6 +233,7 @@ def test_a_run_that_is_there_already_is_told_nothing(
     assert len(run(dag_of("storage_monitor.py"))[1]) == 1
 
 
+@pytest.mark.again
 def test_what_is_due_for_a_dag_that_is_paused_fails_and_says_so(
     store_connection: Any, run: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

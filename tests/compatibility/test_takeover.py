@@ -23,7 +23,7 @@ from tests.services.command_line import run_command
 from tests.services.released import Released
 from tests.services.released_state import State
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.again]
 
 StoreCopy = Callable[[str], Path]
 
@@ -51,7 +51,6 @@ def check_writing_is_refused(state: State, lake: Path, store: Path, reason: str)
     assert state.files().items() >= before.items()
 
 
-@pytest.mark.again
 @pytest.mark.timeout(600 if KILLS < 100 else 3600)
 def test_a_takeover_that_was_killed_is_finished_by_whoever_writes_next(
     released: Released, state: State, tmp_path: Path

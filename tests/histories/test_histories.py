@@ -11,7 +11,7 @@ import pytest
 
 from tests.rounds import rounds
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.again]
 
 SECONDS = rounds("STORAGE_ENGINE_HISTORY_SECONDS", 3, 3600)
 

@@ -159,6 +159,7 @@ def test_a_row_that_somebody_keeps_locked_is_an_error_and_nothing_is_in_doubt(
     _assert_each_once(lake)
 
 
+@pytest.mark.again
 def test_processes_that_archive_different_stores_have_each_segment_once(
     lake: Lake, store_copy: Callable[[str], Path]
 ) -> None:
@@ -192,6 +193,7 @@ def test_two_people_who_waive_one_plan_at_once_get_one_waiver(server: Postgres) 
     assert first == second == journals[0].find_waiver("digest")
 
 
+@pytest.mark.again
 def test_a_catalog_that_goes_down_between_the_tables_is_an_error_and_run_again_it_finishes(
     lake: Lake, server: Postgres, archive: Callable[[Lake], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,6 +215,7 @@ def test_a_catalog_that_goes_down_between_the_tables_is_an_error_and_run_again_i
     _assert_each_once(lake)
 
 
+@pytest.mark.again
 def test_a_password_that_changes_between_the_tables_is_an_error_and_run_again_it_finishes(
     lake: Lake, server: Postgres, archive: Callable[[Lake], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

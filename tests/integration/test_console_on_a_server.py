@@ -15,7 +15,7 @@ from tests.console.test_indexed import ANSWERS
 from tests.integration.postgres import Postgres, postgres
 from tests.services.console_journal import write_journal
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.again]
 
 OTHERWISE = {"store_id", "took_ms", "plan_digest", "problem"}
 """Fields that name a store of this journal, or say how long it took."""

@@ -122,6 +122,7 @@ def _archive_two(config: str, root: str) -> None:
     assert len(archive_all(lake, jobs)) == 2
 
 
+@pytest.mark.again
 def test_a_catalog_that_is_killed_is_one_clear_error_and_the_next_run_completes(
     lake: LakeConfig, server: CatalogServer, store_copy: Callable[[str], Path], tmp_path: Path
 ) -> None:

@@ -122,6 +122,7 @@ def fail_at_each_request(proxy: RemotingProxy, work: Callable[[Fault, int], bool
                 return
 
 
+@pytest.mark.again
 def test_a_hold_that_fails_midway_can_be_gone_on_with_and_taken_back(
     log: LiveLog, proxy: RemotingProxy, tmp_path: Path
 ) -> None:
@@ -148,6 +149,7 @@ def test_a_hold_that_fails_midway_can_be_gone_on_with_and_taken_back(
     assert State.of(log) == before
 
 
+@pytest.mark.again
 def test_a_plan_that_fails_midway_has_changed_nothing_but_the_hold(
     log: LiveLog, proxy: RemotingProxy, tmp_path: Path
 ) -> None:

@@ -113,6 +113,7 @@ def _make_old(object_store: ObjectStore, path: str, days: int) -> None:
     os.utime(file, ns=(0, found.st_mtime_ns - days * 86_400 * 10**9))
 
 
+@pytest.mark.again
 def test_the_collector_lists_what_may_go_and_removes_it_a_grace_later_unless_it_is_taken_off_the_list(
     lake: Lake, jobs: tuple[SegmentJob, ...], object_store: ObjectStore
 ) -> None:
@@ -313,7 +314,7 @@ def test_what_passes_is_survived_by_asking_again(
         pytest.param(FaultKind.SLOW_DOWN, rf"^(PUT|POST) .*{DATA}", marks=pytest.mark.again),
         pytest.param(FaultKind.CUT_REQUEST, rf"^PUT .*{METADATA}", marks=pytest.mark.again),
         (FaultKind.CUT_ANSWER, r"^POST .*/segments/metadata.*uploadId="),
-        (FaultKind.STALL, r"."),
+        pytest.param(FaultKind.STALL, r".", marks=pytest.mark.again),
     ],
     ids=lambda value: value.name if isinstance(value, FaultKind) else None,
 )
@@ -330,6 +331,7 @@ def test_what_lasts_ends_in_one_clear_error_and_the_next_run_completes(
     assert len(finish(planned, before, tmp_path / "restored")) == 2
 
 
+@pytest.mark.again
 def test_a_store_that_refuses_connections_is_one_clear_error_at_every_step(
     planned: ManagedStore, proxy: FaultProxy, object_store: ObjectStore, tmp_path: Path
 ) -> None:
@@ -346,6 +348,7 @@ def test_a_store_that_refuses_connections_is_one_clear_error_at_every_step(
     assert contents(Path(planned.root)) == before
 
 
+@pytest.mark.again
 def test_reading_back_fails_clearly_while_data_files_are_out_of_reach(
     planned: ManagedStore, proxy: FaultProxy, tmp_path: Path
 ) -> None:

@@ -23,7 +23,7 @@ from tests.integration.remoting import SUCCESS, RemotingClient
 from tests.integration.stores import open_store
 from tests.lakes import make_lakes
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.again]
 
 TOPIC, GROUP = "payments", "pg_payments"
 SEGMENT_BYTES = FIXTURE_SIZES["mappedFileSizeCommitLog"]

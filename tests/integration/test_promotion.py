@@ -21,7 +21,7 @@ from tests.integration.broker import CLEANS_AT_ONCE, Broker, running_broker, sta
 from tests.integration.live_store import SETTINGS, LiveLog, create_topic
 from tests.lakes import make_lakes
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("cleans_at_once")]
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("cleans_at_once"), pytest.mark.again]
 
 NAME = "broker-pair"
 SECONDS = 120

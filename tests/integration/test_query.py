@@ -31,7 +31,7 @@ from tests.integration.jars import JAVA_PROJECTS, class_path
 from tests.integration.stores import FIXTURES, open_store, unpack
 from tests.rounds import some
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.again]
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = ROOT / "docs" / "query.md"
@@ -295,7 +295,6 @@ def test_compressed_bodies(spark: Any, duck: Any, messages: Any, truth: list[dic
 
 
 # That Spark reads a lake, and that a relocated one has all of it, is claimed without it.
-@pytest.mark.again
 def test_spark_reads_a_relocated_lake(spark: Any, tmp_path: Path) -> None:
     made = make_lake(LakeConfig.local(tmp_path / "lake"))
     snapshot = open_store(unpack("clean-stop", tmp_path / "store")).snapshot(0)

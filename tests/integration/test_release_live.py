@@ -45,7 +45,7 @@ from tests.services.lag import measured
 
 pytestmark = pytest.mark.integration
 
-ROUNDS = rounds("STORAGE_ENGINE_LIVE_ROUNDS", 2, 20)
+ROUNDS = rounds("STORAGE_ENGINE_LIVE_ROUNDS", 1, 20)
 VALIDATIONS = rounds("STORAGE_ENGINE_VALIDATION_ROUNDS", 2, 20)
 LAGS = rounds("STORAGE_ENGINE_VALIDATION_ROUNDS", 2, 20)
 KEPT_SEGMENTS = 6

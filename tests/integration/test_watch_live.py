@@ -28,7 +28,7 @@ from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from tests.integration.broker import CLEANS_AT_ONCE, running_broker, start_again
 from tests.integration.live_store import SEGMENT_BYTES, SETTINGS, TOPIC, LiveLog, create_topic
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("cleans_at_once")]
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("cleans_at_once"), pytest.mark.again]
 
 BOUND_SECONDS = 60
 ALL_HOURS = ";".join(str(hour) for hour in range(24))
@@ -266,7 +266,6 @@ def causes_by_triggers(watched: Watched) -> list[str]:
     return causes
 
 
-@pytest.mark.again
 def test_triggers_fire_where_the_store_is_not_mounted(watched: Watched) -> None:
     watched.other.update_config({"deleteWhen": ALL_HOURS})
     assert causes_by_triggers(watched) == ["time-up", "space-full"]

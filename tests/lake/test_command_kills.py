@@ -10,7 +10,7 @@ import pytest
 from tests.rounds import rounds
 from tests.services.runners import told_by
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.again]
 
 RUNNER = Path(__file__).with_name("command_kill_runner.py")
 KILLS = rounds("STORAGE_ENGINE_COMMAND_KILLS", 1, 1_000)

@@ -85,6 +85,7 @@ def test_what_maven_said_is_told_when_it_fails(only_path: Path, tmp_path: Path) 
         find_jars(tmp_path)
 
 
+@pytest.mark.again
 @pytest.mark.integration
 def test_clients_of_a_broker_write_down_what_they_did_and_nothing_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -79,6 +79,7 @@ def run(python: Path) -> Iterator[Run]:
         asked.close()
 
 
+@pytest.mark.again
 def test_its_store_goes_through_the_whole_cycle(run: Run, tmp_path: Path) -> None:
     store, lake = tmp_path / "store", tmp_path / "lake"
     old = [path for paths in make_store(store).values() for path in paths]

@@ -9,6 +9,7 @@ import pytest
 from tests.services.runners import told_by
 
 
+@pytest.mark.again
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_killed_deletion_ends_as_an_undisturbed_one(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from tests.services.runners import told_by
 RUNNER = Path(__file__).with_name("refused_kill_runner.py")
 
 
+@pytest.mark.again
 @pytest.mark.slow
 @pytest.mark.timeout(600 if not ALL else 3600)
 def test_a_killed_release_ends_with_the_same_logs_refused(tmp_path: Path) -> None:

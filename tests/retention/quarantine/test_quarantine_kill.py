@@ -12,14 +12,14 @@ from storage_engine.journal.journal import clock_ms
 from tests.rounds import rounds
 from tests.services.runners import told_by
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.again]
 
 KILLS = rounds("STORAGE_ENGINE_UNDO_KILLS", 0, 2_000)
 """Of each; at most so many, more than there are operations means every one of them, 0 one of each kind."""
 
 
 @pytest.mark.timeout(900 if KILLS < 100 else 7200)
-@pytest.mark.parametrize("end", ["undo", pytest.param("maintain", marks=pytest.mark.again)])
+@pytest.mark.parametrize("end", ["undo", "maintain"])
 def test_a_killed_quarantine_ends_as_an_undisturbed_one(
     store_copy: Callable[[str], Path], tmp_path: Path, end: str
 ) -> None:
