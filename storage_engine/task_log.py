@@ -67,23 +67,29 @@ def plan_lines(plan: Plan, *, dry_run: bool) -> Iterator[str]:
         yield "The steps after this one are skipped."
 
 
-def lag_lines(lag: LagSummary, *, dry_run: bool) -> Iterator[str]:
-    """Yield how far consumers are behind."""
-    groups, queues = count_text(lag.groups, "group"), count_text(lag.queues, "queue")
+def lag_lines(lag: LagSummary, unit: str, *, dry_run: bool) -> Iterator[str]:
+    """Yield how far consumers are behind.
+
+    :param unit: what the messages of a topic are divided into.
+    """
+    groups, queues = count_text(lag.groups, "group"), count_text(lag.queues, unit)
     behind, unknown = count_text(lag.total_lag_messages, "message"), f"{lag.unknown} unknown"
     yield f"{groups}, {queues}: {behind} behind, at most {duration_text(lag.max_lag_ms)}; {unknown}"
     if dry_run:
         yield f"{DRY_RUN} The steps after this one are skipped."
 
 
-def at_risk_text(lag: LagSummary) -> str:
-    """Return whose next message goes; "" if nobody's does."""
+def at_risk_text(lag: LagSummary, unit: str) -> str:
+    """Return whose next message goes; "" if nobody's does.
+
+    :param unit: what the messages of a topic are divided into.
+    """
     if not lag.at_risk_groups:
         return ""
     names = [shortened(group, _NAME_WIDTH) for group in lag.at_risk_groups[:_SHOWN]]
     unnamed = len(lag.at_risk_groups) - len(names) + lag.more_at_risk_groups
     more = f" and {count_text(unnamed, 'more group')}" if unnamed else ""
-    queues = count_text(lag.at_risk_queues, "queue")
+    queues = count_text(lag.at_risk_queues, unit)
     return f"in {queues} these still have to read what goes: {', '.join(names)}{more}"
 
 

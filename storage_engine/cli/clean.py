@@ -72,7 +72,7 @@ def clean(
 ) -> int:
     """Archive, prove and delete what the rules let expire of STORE now, then clean up behind it.
 
-    The order is: plan, lag, archive with proof, delete, clean consume queues and index, flush, validate.
+    The order is: plan, lag, archive with proof, delete, delete what pointed into it, flush, validate.
     A run that was killed is finished by giving its --run-key again.
     """
     refuse_cleanup(managed)
@@ -94,7 +94,7 @@ def _dry_run(managed: ManagedStore, request: PlanRequest, as_json: bool) -> None
         return
     say("Dry run: this is what a run would do now.")
     print_plan(managed, seen, by_hand(managed, request, seen))
-    print_groups(groups, lag.source)
+    print_groups(groups, lag.source, find_broker(managed.broker).words.queue)
     say("\nDry run: nothing was archived, deleted or changed.")
 
 

@@ -7,6 +7,7 @@ from contextlib import closing
 import click
 
 from storage_engine.cli.command import command
+from storage_engine.cli.live_options import address_options
 from storage_engine.cli.live_output import print_broker, print_hold
 from storage_engine.cli.options import json_option
 from storage_engine.cli.output import print_json, say
@@ -70,8 +71,8 @@ def _running(managed: ManagedStore) -> RunningBroker:
     broker = running_broker(managed)
     if broker is None:
         raise click.UsageError(
-            "Expected the broker that runs on STORE as --broker, or as --name-servers and --broker-name, "
-            "found none. A stopped broker's store needs no hold."
+            f"Expected the broker that runs on STORE by {address_options(managed.broker)}, found none. A "
+            "stopped broker's store needs no hold."
         )
     return broker
 

@@ -60,12 +60,15 @@ def groups_at_risk(tables: Iterable[pa.Table]) -> tuple[GroupAtRisk, ...]:
     return tuple(sorted(behind, key=lambda one: (-one.losing_queues, one.group)))
 
 
-def print_groups(groups: Sequence[GroupAtRisk], source: LagSource) -> None:
-    """Print what a deletion would mean for each group that is behind, and what isn't known of groups."""
+def print_groups(groups: Sequence[GroupAtRisk], source: LagSource, unit: str) -> None:
+    """Print what a deletion would mean for each group that is behind, and what isn't known of groups.
+
+    :param unit: what the messages of a topic are divided into.
+    """
     if groups:
         print_table(
             "Consumers that are behind",
-            ("group~", "behind#", "unknown queues#?", "queues that lose messages#"),
+            ("group~", "behind#", f"unknown {unit}s#?", f"{unit}s that lose messages#"),
             ((one.group, one.lag_messages, one.unknown_queues, one.losing_queues) for one in groups),
         )
     else:
@@ -75,10 +78,11 @@ def print_groups(groups: Sequence[GroupAtRisk], source: LagSource) -> None:
 
 
 def print_lag(
-    rows: Sequence[Mapping[str, Any]], source: LagSource, *, by_hand: bool, by_broker: bool
+    rows: Sequence[Mapping[str, Any]], source: LagSource, unit: str, *, by_hand: bool, by_broker: bool
 ) -> None:
     """Print what consumer groups have read and what they may lose.
 
+    :param unit: what the messages of a topic are divided into.
     :param by_hand: the segments that are about to go go only if a person asks.
     :param by_broker: the store's broker alone deletes them.
     """
@@ -88,7 +92,7 @@ def print_lag(
     print_table(
         "Consumer lag",
         (
-            *("group~", "queue~", "committed#?", "behind#"),
+            *("group~", f"{unit}~", "committed#?", "behind#"),
             *(["bytes#?"] if sized else []),
             "by#?",
             *(["lost#"] if lost else []),
@@ -117,7 +121,7 @@ def print_lag(
         what = "the broker deletes now"
     say(
         f"{count_text(groups, 'group')}, {count_text(behind, 'message')} behind; in "
-        f"{count_text(risky, 'queue')} the next message is in a segment that {what}."
+        f"{count_text(risky, unit)} the next message is in a segment that {what}."
     )
     if source.positions is PositionsFrom.BROKER:
         say("Positions: as the running broker has them.")

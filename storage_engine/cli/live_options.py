@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from storage_engine.brokers import broker_names, find_broker
 from storage_engine.cli.command import GroupedOption
 from storage_engine.cli.options import argument_of, setting_option
 from storage_engine.model import live
@@ -54,10 +55,24 @@ def with_live_broker(command: Function) -> Function:
     return called  # type: ignore[return-value]
 
 
-def live_broker(values: Mapping[str, Any]) -> LiveBroker | None:
-    """The broker that runs on the store; None: it is stopped.
+def address_options(broker: str | None) -> str:
+    """Return the options that name a running broker, for a message.
+
+    :param broker: the name of its kind; None: it may be any.
+    """
+    kinds = broker_names() if broker is None else (broker,)
+    return " or ".join(
+        dict.fromkeys(name for kind in kinds for name in find_broker(kind).words.address_options)
+    )
+
+
+def live_broker(
+    values: Mapping[str, Any], kind: Callable[[], str | None] = lambda: None
+) -> LiveBroker | None:
+    """Return the broker that runs on the store; None: it is stopped.
 
     :param values: of the options by their names.
+    :param kind: tells the name of the store's kind of broker, for a message; None: it may be any.
     :raises click.UsageError: options that contradict each other or lack one.
     """
     said = {name: values[argument_of(name)] for name in _NAMES}
@@ -65,7 +80,7 @@ def live_broker(values: Mapping[str, Any]) -> LiveBroker | None:
         raise click.UsageError(f"--tls-unverified: expected {_shown('tls')} with it, found none.")
     if not (said["broker_address"] or said["name_servers"] or said["client_config"]):
         if given := [_shown(name) for name, value in said.items() if value and _is_typed(argument_of(name))]:
-            expected = f"{_shown('broker_address')} or {_shown('name_servers')}"
+            expected = address_options(kind())
             raise click.UsageError(f"{', '.join(given)}: expected {expected} with it, found none.")
         return None
     tls = TLS_UNVERIFIED if values[_UNVERIFIED] else TLS_ON if said["tls"] else None

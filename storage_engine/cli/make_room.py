@@ -121,7 +121,7 @@ def make_room(
                 print_json("kafka make-room", shown)
                 return 0
             print_plan(managed, seen, None)
-            print_groups(groups, lag.source)
+            print_groups(groups, lag.source, find_broker(managed.broker).words.queue)
             say("\nDry run: nothing was archived, deleted or changed.")
             return 0
         if not as_json:

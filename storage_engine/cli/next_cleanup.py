@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from storage_engine.brokers import find_broker
 from storage_engine.cli.next_line import say_next
 from storage_engine.cli.output import say
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention.brokers import assumes_defaults, may_clean_now
-from storage_engine.retention.diagnosis.next_step import LOOK_FIRST, OUTSIDE_HOURS
+from storage_engine.retention.diagnosis.next_step import LOOK_FIRST
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.preview import preview
 from storage_engine.retention.unread import unread_lines
@@ -39,7 +40,9 @@ def say_cleanup(managed: ManagedStore, asked: PlanRequest | None = None) -> None
                 # Its own settings may keep what the defaults delete.
                 say_next("clean", f"{told} by the broker's defaults, which were assumed", LOOK_FIRST)
             elif request.manual:
-                say_next(command, f"{told} if a person asks: they have expired. {OUTSIDE_HOURS}")
+                beyond = find_broker(managed.broker).words.by_hand
+                why = f"{told} if a person asks: they have expired"
+                say_next(command, f"{why}. {beyond}" if beyond else why)
             else:
                 say_next(command, f"{told} by its rules now, once proven")
             return

@@ -11,6 +11,7 @@ from storage_engine.cli.options import json_option
 from storage_engine.cli.output import print_json, say
 from storage_engine.cli.store_argument import takes_store
 from storage_engine.model.policy import ShieldMode
+from storage_engine.retention.brokers import refuse_shield
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.wording import count_text
 
@@ -31,6 +32,7 @@ def shield(
     this; while it is alive, this command only shows. Exit code 1 when something is gone from the log and not
     in the lake.
     """
+    refuse_shield(managed)
     # The lake's libraries, which --help needs for nothing.
     from storage_engine.retention.steps.context import opened
     from storage_engine.retention.steps.shield import tend_shield

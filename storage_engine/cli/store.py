@@ -173,7 +173,8 @@ def lag(
         # What a person may ask for goes now only if the broker's own rules say so, too.
         by_hand = not preview(managed, PlanRequest()).plan.to_delete
         by_broker = not managed.cleans_up
-        print_lag(rows, tables.source, by_hand=by_hand and not by_broker, by_broker=by_broker)
+        unit = find_broker(managed.broker).words.queue
+        print_lag(rows, tables.source, unit, by_hand=by_hand and not by_broker, by_broker=by_broker)
         if group is None:
             print_pending(seen.pending)
     return 0

@@ -60,7 +60,7 @@ STORE_OPTIONS = (
 )
 """Every command that takes a store has them."""
 
-_SHOWN = {"store": "STORE", "name": "--name", "live": "--broker or --name-servers"}
+_SHOWN = {"store": "STORE", "name": "--name", "live": "options of a running broker"}
 _SHOWN |= {
     str(option.name): option.opts[0] for option in (*STORE_OPTIONS, lake_of(required=False), SECOND_LAKE)
 }
@@ -93,7 +93,7 @@ def takes_store(
         @wraps(command)
         def called(*arguments: Any, **values: Any) -> Any:
             given = {name: values.pop(name) for name in taken}
-            live = live_broker({name: values.pop(name) for name in live_names})
+            live = live_broker({name: values.pop(name) for name in live_names}, lambda: _kind(given))
             chosen = policy_of({name: values.pop(name) for name in policy})
             conn_id = values.pop("conn_id", None)
             if not (required or connection):
@@ -132,6 +132,12 @@ def takes_store(
     taken = ["store", *(str(option.name) for option in (*own, *lakes))]
     live_names = [str(option.name) for option in LIVE_OPTIONS]
     return decorate
+
+
+def _kind(given: Mapping[str, Any]) -> str | None:
+    """Return the name of the kind of broker that the given store is of; None: no store is given."""
+    broker: str | None = given["broker_type"]
+    return broker_of(given["store"]) if broker is None and given["store"] is not None else broker
 
 
 def managed_store(

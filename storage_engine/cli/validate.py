@@ -6,12 +6,14 @@ from pathlib import Path
 
 import click
 
+from storage_engine.brokers import find_broker
 from storage_engine.cli.command import command
 from storage_engine.cli.options import json_option
 from storage_engine.cli.output import print_json, print_table, say
 from storage_engine.cli.progress import waiting
 from storage_engine.cli.store_argument import has_lake, takes_store
 from storage_engine.cli.values import NamedPath
+from storage_engine.model.broker_words import BrokerWords
 from storage_engine.model.validation import Status, ValidationResult
 from storage_engine.pages.advice import check_advice
 from storage_engine.quality.validate import validate_store, validation_directory
@@ -46,12 +48,12 @@ def validate(
     if as_json:
         print_json("validate", result.to_dict())
     else:
-        _print_result(result)
+        _print_result(result, find_broker(managed.broker).words)
         say(f"Page {output_dir / 'report.html'}")
     return 1 if result.overall is Status.FAILURE else 0
 
 
-def _print_result(result: ValidationResult) -> None:
+def _print_result(result: ValidationResult, words: BrokerWords) -> None:
     say(f"Validation of {result.store_root} ({result.scope}): {result.overall.value}")
     print_table(
         "Ranges",
@@ -74,6 +76,6 @@ def _print_result(result: ValidationResult) -> None:
         for example in check.examples:
             say(f"{check.status.value} {check.expectation}: {example}")
         if check.status is not Status.OK:
-            say(f"→ {check_advice(check.expectation)}")
+            say(f"→ {check_advice(check.expectation, words)}")
     for note in result.notes:
         say(f"Note: {note}")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from storage_engine.kafka.words import WORDS
 from storage_engine.model.broker import Broker
 from storage_engine.model.broker_store import BrokerStore, StoreSettings
 from storage_engine.model.store_settings import WE_DELETE
@@ -27,8 +28,10 @@ class Kafka(Broker):
 
     name = "kafka"
     title = "Apache Kafka"
+    words = WORDS
     archives_at_seal = True
     crash_sign = "log directories have no marker of a clean stop, or markers of different stops"
+    has_shield = False
     undo_outside = True
     task_modules = (
         "storage_engine.kafka.codec",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.broker_store import BrokerStore, StoreSettings
+from storage_engine.model.broker_words import BrokerWords
 from storage_engine.model.diagnosis import BrokerDiagnosis
 from storage_engine.model.fence_watch import FenceWatch
 
@@ -39,12 +40,14 @@ class Broker(ABC):
 
     :cvar name: in connections, receipts, lakes and journals; never changes.
     :cvar title: for people.
+    :cvar words: what people read of its stores where the engine writes it.
     :cvar is_default: stores and lakes that name no broker are of this kind, as all were once. Only this
         package's brokers may say so.
     :cvar archives_at_seal: its stores are archived once segments are sealed, whatever a policy says.
     :cvar has_engine: this package has an engine that writes its stores.
     :cvar crash_sign: how its stores tell that their broker didn't stop cleanly.
     :cvar has_undo: what is deleted of its stores can be set aside for a while, and brought back.
+    :cvar has_shield: segments can have a second name in its stores.
     :cvar undo_outside: it is set aside in directories that a person names, as none within a store will do.
     :cvar rows_table: name of the lakes' table that has its segments' rows; never changes.
     :cvar client_connection: type of the Airflow connections whose extra is the settings of this broker's
@@ -55,11 +58,13 @@ class Broker(ABC):
 
     name: ClassVar[str]
     title: ClassVar[str]
+    words: ClassVar[BrokerWords] = BrokerWords()
     is_default: ClassVar[bool] = False
     archives_at_seal: ClassVar[bool] = False
     has_engine: ClassVar[bool] = False
     crash_sign: ClassVar[str] = "its files say so"
     has_undo: ClassVar[bool] = True
+    has_shield: ClassVar[bool] = True
     undo_outside: ClassVar[bool] = False
     rows_table: ClassVar[str] = "messages"
     client_connection: ClassVar[str] = ""

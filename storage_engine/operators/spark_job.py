@@ -20,6 +20,7 @@ from airflow.providers.common.compat.sdk import (
 
 from storage_engine import cycle, task_log
 from storage_engine.assets import lake_messages, segments_archived
+from storage_engine.brokers import find_broker
 from storage_engine.exceptions import BadInputError, LakeUnavailableError
 from storage_engine.hooks.configured_stores import DEFAULT_LAKE
 from storage_engine.hooks.storage_engine import airflow_home
@@ -152,6 +153,7 @@ class StorageEngineConsumerLagOperator(StoreSparkOperator, SkipMixin):
 
     def do_step(self, context: Context) -> dict[str, Any]:
         from storage_engine.retention.steps import is_dry_run
+        from storage_engine.retention.steps.context import managed_of
 
         def measure(cleanup: cycle.Cleanup, asked: LagQuestion) -> ConsumerLagResult:
             return self._measure(cleanup, asked, context)
@@ -159,8 +161,9 @@ class StorageEngineConsumerLagOperator(StoreSparkOperator, SkipMixin):
         with self.cleanup(context, measure_lag=measure) as cleanup:
             lag = cycle.consumer_lag(cleanup)
             dry_run = is_dry_run(cleanup.store, cleanup.run_key)
-        self.say(task_log.lag_lines(lag, dry_run=dry_run))
-        self.warn(*lag.source.notices, task_log.at_risk_text(lag))
+            unit = find_broker(managed_of(cleanup.store).broker).words.queue
+        self.say(task_log.lag_lines(lag, unit, dry_run=dry_run))
+        self.warn(*lag.source.notices, task_log.at_risk_text(lag, unit))
         summary: dict[str, Any] = to_jsonable(lag)
         if dry_run:
             # Skipping ends the task here, before its result would be pushed.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from storage_engine.model.broker_words import BrokerWords
+
 OTHERWISE = "Read the error, mend what it names, then run again. What is done already is not done twice."
 """Advice about an error that no table foresees."""
 
@@ -14,14 +16,11 @@ ERRORS: Mapping[str, str] = {
     "MissingExtraError": "Install what the error names, where the step runs. Then run again.",
     "StoreNotFoundError": "Check the store's path, and that its disk is mounted, then run again.",
     "UnsupportedLayoutError": "This store can't be cleaned. Let its broker delete by its own rules.",
-    "BrokerConfigError": "Correct the key in broker.conf, or in the connection, then run again.",
+    "BrokerConfigError": "Correct the key in the broker's own file, or in the connection, then run again.",
     "StoreLayoutError": (
         "Compare the directory with a replica or a backup. Put back what is missing, then run again."
     ),
-    "CorruptFileError": (
-        "Compare the file with a replica. A stopped broker's whole directories consumequeue and index can be "
-        "moved away: it builds them again from the log when it starts."
-    ),
+    "CorruptFileError": "Compare the file with a replica or a backup before anything else is done.",
     "BrokerPackageError": (
         "Report this to whoever maintains the broker's package. Don't run again before it is mended."
     ),
@@ -98,8 +97,7 @@ ERRORS: Mapping[str, str] = {
 
 _REPLICA = "Compare the named files with a replica or a backup before anything else is deleted."
 _QUEUES = (
-    "The log itself is whole. Stop the broker and move its whole directories consumequeue and index away: "
-    "it builds them again from the log when it starts."
+    "The log itself is whole. Find out how its broker makes what finds messages again, and let it do so."
 )
 _LAKE = (
     "Restore the lake's files from a backup or the second lake, then check: "
@@ -110,13 +108,13 @@ CHECKS: Mapping[str, str] = {
     "ExpectSegmentNamesToBeOffsets": f"A file is not what its name says. {_REPLICA}",
     "ExpectSegmentsToBeBackToBack": f"The log has a hole or an overlap. {_REPLICA}",
     "ExpectSegmentsToHaveTheConfiguredSize": (
-        "Check mappedFileSizeCommitLog in broker.conf: it has to be what the store was written with."
+        "Check the setting of a segment's size: it has to be what the store was written with."
     ),
     "ExpectFramesToBeWhole": f"Bytes of the log are damaged. {_REPLICA}",
-    "ExpectOffsetsToBeContiguous": f"A consume queue has a hole. {_QUEUES}",
-    "ExpectFirstLiveEntryAtOrAboveMinOffset": f"A consume queue points at what is gone. {_QUEUES}",
-    "ExpectEntriesToPointIntoTheLog": f"A consume queue or index points behind the log's end. {_QUEUES}",
-    "ExpectFirstLiveEntryToNameItsMessage": f"A consume queue points at another message. {_QUEUES}",
+    "ExpectOffsetsToBeContiguous": f"A queue has a hole. {_QUEUES}",
+    "ExpectFirstLiveEntryAtOrAboveMinOffset": f"A queue points at what is gone. {_QUEUES}",
+    "ExpectEntriesToPointIntoTheLog": f"A queue or index points behind the log's end. {_QUEUES}",
+    "ExpectFirstLiveEntryToNameItsMessage": f"A queue points at another message. {_QUEUES}",
     "ExpectDependentsToFollowTheLog": (
         "Nothing is wrong with messages: the broker or the next run deletes these files."
     ),
@@ -166,8 +164,8 @@ REASONS: Mapping[str, tuple[str, str]] = {
     "batch-full": ("the next run's turn; a run deletes so many at most", ""),
     "target-reached": ("enough went to reach the level that was asked for", ""),
     "not-dispatched": (
-        "the broker has not built its consume queue yet",
-        "Wait for the broker to build its consume queues, then run again.",
+        "the broker has not made what finds its messages yet",
+        "Wait for the broker to make it, then run again.",
     ),
     "store-crashed": (
         "the broker did not stop cleanly",
@@ -205,27 +203,37 @@ REASONS: Mapping[str, tuple[str, str]] = {
 """By the reason of a decision: the reason in words, and what to do where something is to be done."""
 
 CAUSES: Mapping[str, str] = {
-    "time-up": "It was an hour that deleteWhen names",
+    "time-up": "Segments had expired",
     "space-full": "A disk was fuller than its level allows",
     "manual": "A person asked for it",
 }
 """By the cause of a run, the cause in words."""
 
 
-def error_advice(error: str) -> str:
+def error_advice(error: str, words: BrokerWords) -> str:
     """Return what to do about an error.
 
     :param error: the name of its class.
+    :param words: of the store's broker.
     """
-    return ERRORS.get(error, OTHERWISE)
+    return words.errors.get(error) or ERRORS.get(error, OTHERWISE)
 
 
-def check_advice(expectation: str) -> str:
+def check_advice(expectation: str, words: BrokerWords) -> str:
     """Return what to do about an expectation that rows break.
 
     :param expectation: the name of its class.
+    :param words: of the store's broker.
     """
-    return CHECKS.get(expectation, CHECK_OTHERWISE)
+    return words.checks.get(expectation) or CHECKS.get(expectation, CHECK_OTHERWISE)
+
+
+def cause_words(cause: str, words: BrokerWords) -> str:
+    """Return the cause of a run in words.
+
+    :param words: of the store's broker.
+    """
+    return words.causes.get(cause) or CAUSES.get(cause, cause)
 
 
 def reason_words(reason: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from storage_engine.pages.advice import CAUSES, reason_words
+from storage_engine.pages.advice import cause_words, reason_words
 from storage_engine.pages.figures import (
     STEPS,
     amount,
@@ -21,6 +21,7 @@ from storage_engine.pages.figures import (
     unread_count,
     worst_status,
 )
+from storage_engine.pages.words import sets_aside_until_start, words_of
 from storage_engine.wording import bytes_text, count_text, shortened, time_text
 
 NAME_WIDTH = 60
@@ -108,9 +109,10 @@ def _messages(report: Mapping[str, Any], deleted: Sequence[Mapping[str, Any]]) -
 def _why(report: Mapping[str, Any]) -> Answer | None:
     if report["plan_digest"] is None:
         return None
+    words = words_of(report["broker"])
     lines = [
         Line(
-            CAUSES.get(trigger["cause"], trigger["cause"])
+            cause_words(trigger["cause"], words)
             + (f": {trigger['detail']}" if trigger["cause"] != "manual" else "")
             + ("; age was ignored" if trigger["urgency"] == "forced" else "")
         )
@@ -158,7 +160,8 @@ def _where(report: Mapping[str, Any]) -> Answer | None:
         lines.append(Line(f"{amount(bare)} went without a copy: {why}"))
     if is_set_aside(report) and report["quarantine"]["state"] != "undo-ended":
         until = time_text(report["quarantine"]["until_ms"])
-        text = f"The files lie in quarantine until {until}. To undo the run:"
+        before = ", before its broker starts" if sets_aside_until_start(report["broker"]) else ""
+        text = f"The files lie in quarantine until {until}. To undo the run{before}:"
         lake = ("--lake", report["lake_directory"])
         words = ("storage-engine", "undo", report["run_key"], report["root"], *lake)
         lines.append(Line(text, shlex.join(map(str, words))))
@@ -200,7 +203,10 @@ def _who(report: Mapping[str, Any]) -> Answer | None:
         return Answer(question, (Line(f"Nobody: {nobody}"),), "nobody")
     commands = [line.rpartition(_COMMAND)[2] for line in report["unread_lines"] if _COMMAND in line]
     shown = rows[: max(len(commands), 10)]
-    lines = [Line(loss_text(row), commands[i] if i < len(commands) else "") for i, row in enumerate(shown)]
+    unit = words_of(report["broker"]).queue
+    lines = [
+        Line(_loss_text(row, unit), commands[i] if i < len(commands) else "") for i, row in enumerate(shown)
+    ]
     if more := len(rows) - len(shown) + unread["more"]:
         lines.append(Line(f"So it is for {more:,} more, which report.json names"))
     lines += shielded
@@ -209,10 +215,13 @@ def _who(report: Mapping[str, Any]) -> Answer | None:
     return Answer(question, tuple(lines), short, "warn")
 
 
-def loss_text(row: Mapping[str, Any]) -> str:
-    """Return what one group misses of one topic."""
+def _loss_text(row: Mapping[str, Any], unit: str) -> str:
+    """Return what one group misses of one topic.
+
+    :param unit: what its messages are divided into.
+    """
     group, topic = shortened(str(row["group"]), NAME_WIDTH), shortened(str(row["topic"]), NAME_WIDTH)
-    queues = count_text(row["queues"], "queue")
+    queues = count_text(row["queues"], unit)
     since = f", stored from {time_text(row['from_ms'])} on" if row["from_ms"] is not None else ""
     if row["messages"] is None:
         return f"{group}: position unknown in {queues} of {topic}{since}; it may need any message there"

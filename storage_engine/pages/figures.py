@@ -16,7 +16,7 @@ STEPS: Mapping[str, str] = {
     "hold": "hold the store",
     "stamp": "stamp the store",
     "release": "delete",
-    "dependents": "clean queues and index",
+    "dependents": "delete what pointed into it",
     "checkpoint": "flush to disk",
     "validate": "check store and lake",
     "report": "write the report",

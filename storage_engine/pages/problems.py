@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from storage_engine.model.broker_words import BrokerWords
 from storage_engine.pages.advice import check_advice, error_advice, reason_advice, reason_words
+from storage_engine.pages.words import words_of
 from storage_engine.wording import count_text
 
 SHOWN = 20
@@ -31,15 +33,18 @@ def problems(report: Mapping[str, Any]) -> tuple[Problem, ...]:
 
     :param report: with every field, as JSON.
     """
-    found = [*_refused(report), *_errors(report), *broken_checks(report["validation"]), *_open(report)]
+    words = words_of(report["broker"])
+    found = [*_refused(report, words), *_errors(report, words)]
+    found += [*broken_checks(report["validation"], words), *_open(report)]
     found += (Problem("Alarm", "warn", alarm, "") for alarm in report["alarms"])
     return tuple(sorted(found, key=lambda problem: problem.tone != "bad"))
 
 
-def broken_checks(validation: Mapping[str, Any] | None) -> Iterator[Problem]:
+def broken_checks(validation: Mapping[str, Any] | None, words: BrokerWords) -> Iterator[Problem]:
     """Return the checks that don't hold.
 
     :param validation: as JSON; None: there was none.
+    :param words: of the store's broker.
     """
     for check in validation["checks"] if validation else ():
         if check["status"] == "OK":
@@ -48,21 +53,23 @@ def broken_checks(validation: Mapping[str, Any] | None) -> Iterator[Problem]:
         example = f": {check['examples'][0]}" if check["examples"] else ""
         title = f"A rule is broken: {check['description'] or check['expectation']}"
         tone = "bad" if check["status"] == "FAILURE" else "warn"
-        yield Problem(title, tone, f"{broken}{example}", check_advice(check["expectation"]))
+        yield Problem(title, tone, f"{broken}{example}", check_advice(check["expectation"], words))
 
 
-def _refused(report: Mapping[str, Any]) -> Iterator[Problem]:
+def _refused(report: Mapping[str, Any], words: BrokerWords) -> Iterator[Problem]:
     for log in report["refused"]:
-        remedy = log["remedy"] if log["remedy"] != "Mend what it names." else error_advice(log["error"])
+        named = log["remedy"] != "Mend what it names."
+        remedy = log["remedy"] if named else error_advice(log["error"], words)
         yield Problem(f"Log {log['log']} was refused", "bad", log["why"], remedy)
 
 
-def _errors(report: Mapping[str, Any]) -> Iterator[Problem]:
+def _errors(report: Mapping[str, Any], words: BrokerWords) -> Iterator[Problem]:
     refused = {log["why"] for log in report["refused"]}
     for step in report["steps"]:
         error, _, message = step["error"].partition(": ")
         if error and message not in refused:
-            yield Problem(f"Step {step['step']} failed ({error})", "bad", message, error_advice(error))
+            remedy = error_advice(error, words)
+            yield Problem(f"Step {step['step']} failed ({error})", "bad", message, remedy)
 
 
 def _open(report: Mapping[str, Any]) -> Iterator[Problem]:

@@ -21,6 +21,7 @@ from storage_engine.pages.figures import STEPS, took_text, worst_status
 from storage_engine.pages.problems import SHOWN, broken_checks
 from storage_engine.pages.rows import BAR_WIDTH, LISTED, bars_by_log, segment_groups
 from storage_engine.pages.story import Story, of_any_release, tell
+from storage_engine.pages.words import sets_aside_until_start, words_of
 from storage_engine.wording import bytes_text, time_text
 
 READS_VERSION = 1
@@ -60,15 +61,21 @@ def report_html(
 
 
 def render_page(
-    report: Mapping[str, Any] | None, validation: ValidationResult | None, *, links: Mapping[str, str]
+    report: Mapping[str, Any] | None,
+    validation: ValidationResult | None,
+    *,
+    links: Mapping[str, str],
+    broker: str = "",
 ) -> str:
     """Return the page as text.
 
     :param report: the report's JSON form; None where no run asked for the validation.
     :param validation: None where the run has none (yet).
     :param links: title → relative address of what lies beside the page.
+    :param broker: of the store that was validated, where there is no report, which has it.
     """
     if report is not None:
+        broker = report["broker"]
         checked = to_jsonable(validation) if validation else None
         report = {**of_any_release(report), "validation": checked}
     return (
@@ -77,7 +84,7 @@ def render_page(
         .render(
             report=report,
             validation=validation,
-            story=tell(report) if report is not None else _of_validation(validation),
+            story=tell(report) if report is not None else _of_validation(validation, broker),
             groups=list(segment_groups(report["segments"])) if report is not None else [],
             bars=bars_by_log(validation.ranges if validation else ()),
             bar_width=BAR_WIDTH,
@@ -87,6 +94,8 @@ def render_page(
             ],
             checks=_by_suite(validation),
             steps=STEPS,
+            words=words_of(broker),
+            until_start=sets_aside_until_start(broker),
             listed=LISTED,
             problems_shown=SHOWN,
             links=links,
@@ -94,11 +103,11 @@ def render_page(
     )
 
 
-def _of_validation(validation: ValidationResult | None) -> Story:
+def _of_validation(validation: ValidationResult | None, broker: str) -> Story:
     """Tell what a validation found that no run asked for."""
     found = to_jsonable(validation) if validation else None
     word, tone, headline = _VERDICTS[worst_status(found)]
-    return Story(word, tone, headline, "", (), tuple(broken_checks(found)))
+    return Story(word, tone, headline, "", (), tuple(broken_checks(found, words_of(broker))))
 
 
 def _by_suite(validation: ValidationResult | None) -> dict[str, list[Any]]:

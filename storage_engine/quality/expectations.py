@@ -56,7 +56,7 @@ SEGMENTS_TO_BE_BACK_TO_BACK = Expectation(
 
 SEGMENTS_TO_HAVE_THE_CONFIGURED_SIZE = Expectation(
     "ExpectSegmentsToHaveTheConfiguredSize",
-    "Each segment is as long as the broker's mappedFileSizeCommitLog says.",
+    "Each segment is as long as its broker's settings say.",
     rules.equal,
     ("expected_size_bytes", "size_bytes"),
 )
@@ -98,7 +98,7 @@ FIRST_LIVE_ENTRY_TO_NAME_ITS_MESSAGE = Expectation(
 
 DEPENDENTS_TO_FOLLOW_THE_LOG = Expectation(
     "ExpectDependentsToFollowTheLog",
-    "No queue or index file is left that points only below the log's min offset.",
+    "No file is left that points only below the log's min offset.",
     rules.none,
     ("left_over_files", "log_min_offset"),
 )

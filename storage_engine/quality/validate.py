@@ -132,7 +132,8 @@ def write_page(
         validation = validation or built.validation
         _write_json(output_dir / REPORT_JSON, report)
     path = output_dir / PAGE
-    write_file(path, render_page(report, validation, links=page_links(output_dir)).encode())
+    links, broker = page_links(output_dir), managed_of(store).broker
+    write_file(path, render_page(report, validation, links=links, broker=broker).encode())
     return path
 
 

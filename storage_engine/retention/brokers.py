@@ -102,6 +102,20 @@ def refuse_in_use(store: ManagedStore, broker: BrokerStore) -> None:
     )
 
 
+def refuse_shield(store: ManagedStore) -> None:
+    """Make sure that a store's segments can have a second name.
+
+    :raises BadInputError: they can't with this kind of broker.
+    """
+    broker = find_broker(store.broker)
+    if not broker.has_shield:
+        raise BadInputError(
+            f"{store.root}: expected a store that can have a shield, found one of {broker.title}. Nothing "
+            "was changed. Archive it: storage-engine archive; or keep its running broker from deleting: "
+            "storage-engine hold."
+        )
+
+
 def check_undo_settings(store: ManagedStore) -> None:
     """Make sure that what a policy says of an undo can be done.
 

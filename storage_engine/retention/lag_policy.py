@@ -10,7 +10,11 @@ from storage_engine.model.policy import LagPolicy
 
 
 def apply_lag_policy(
-    plan: Plan, lags: Iterable[QueueLag], policy: LagPolicy, measured: Collection[str] | None = None
+    plan: Plan,
+    lags: Iterable[QueueLag],
+    policy: LagPolicy,
+    measured: Collection[str] | None = None,
+    unit: str = "queue",
 ) -> Plan:
     """Cut each log of a plan before the first segment that some group still has to read.
 
@@ -20,6 +24,7 @@ def apply_lag_policy(
 
     :param lags: computed for this plan (``at_risk`` refers to it), with the row of each log that decides.
     :param measured: the logs of which lag is known; None: all.
+    :param unit: what the messages of a topic are divided into.
     """
     if policy is not LagPolicy.BLOCK:
         return plan
@@ -32,7 +37,7 @@ def apply_lag_policy(
             first[log] = lag
     if measured is not None:
         plan = plan.each_log(lambda log: log.decisions if log.log in measured else _keep_all(log))
-    return plan.each_log(lambda log: _keep_needed(log, first)) if first else plan
+    return plan.each_log(lambda log: _keep_needed(log, first, unit)) if first else plan
 
 
 def _keep_all(log: LogPlan) -> Sequence[Decision]:
@@ -43,13 +48,13 @@ def _keep_all(log: LogPlan) -> Sequence[Decision]:
     ]
 
 
-def _keep_needed(log: LogPlan, first: Mapping[str | None, QueueLag]) -> Sequence[Decision]:
+def _keep_needed(log: LogPlan, first: Mapping[str | None, QueueLag], unit: str) -> Sequence[Decision]:
     """:param first: by log, the lag that keeps most of it; None: of any log."""
     found = [first[name] for name in (log.log, None) if name in first]
     if not found:
         return log.decisions
     lag = min(found, key=_needed_from)
-    kept_from, why = _needed_from(lag), _why(lag)
+    kept_from, why = _needed_from(lag), _why(lag, unit)
 
     def decide(decision: Decision) -> Decision:
         if decision.deletes and decision.segment.base_offset >= kept_from:
@@ -63,8 +68,8 @@ def _needed_from(lag: QueueLag) -> int:
     return 0 if lag.next_segment_base_offset is None else lag.next_segment_base_offset
 
 
-def _why(lag: QueueLag) -> str:
-    queue = f"queue {lag.queue_id} of topic {lag.topic}"
+def _why(lag: QueueLag, unit: str) -> str:
+    queue = f"{unit} {lag.queue_id} of topic {lag.topic}"
     if lag.committed_offset is None or lag.next_segment_base_offset is None:
         return f"group {lag.group} has no known position in {queue}, so it may need any of its messages"
     return (

@@ -253,7 +253,7 @@ def report_of(context: Context, run: Run, in_lakes: InLakes | None = None) -> Re
         notices=(
             *planned,
             *_while("segments were deleted", released, planned),
-            *_while("queues and index were cleaned", cleaned, planned),
+            *_while("what pointed into them was deleted", cleaned, planned),
             *(f"{subject} was deleted by another run meanwhile" for subject in others),
             *lake_notice,
             *(checkpoint.notices if checkpoint else ()),

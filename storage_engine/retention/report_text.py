@@ -50,7 +50,7 @@ def _lines(report: Report) -> Iterator[str]:
     yield from _section(pending, _segments(report, Fate.PENDING))
     yield from _section("Missing", _segments(report, Fate.MISSING))
     yield from _section("Kept", _segments(report, Fate.KEPT))
-    yield from _section("Consume queues and index", _dependents(report))
+    yield from _section(find_broker(report.broker).words.dependents, _dependents(report))
     yield from _section("Quarantine", _quarantine(report))
     yield from _section("Consumer lag", _lag(report))
     yield from _section("Messages still pending", _pending(report))
@@ -208,8 +208,9 @@ def _lag(report: Report) -> Iterator[str]:
     lag = report.lag
     if lag is None:
         return
+    unit = find_broker(report.broker).words.queue
     yield (
-        f"{count_text(lag.groups, 'group')}, {count_text(lag.queues, 'queue')}, "
+        f"{count_text(lag.groups, 'group')}, {count_text(lag.queues, unit)}, "
         f"{count_text(lag.total_lag_messages, 'message')} behind, at most {duration_text(lag.max_lag_ms)}; "
         f"{lag.unknown} unknown; policy: {report.lag_policy}"
     )
@@ -233,7 +234,7 @@ def _lag(report: Report) -> Iterator[str]:
         unnamed = len(lag.at_risk_groups) - len(names) + lag.more_at_risk_groups
         if unnamed:
             names.append(f"{unnamed} more groups")
-        queues = count_text(lag.at_risk_queues, "queue")
+        queues = count_text(lag.at_risk_queues, unit)
         yield f"in {queues} these still have to read what goes: {', '.join(names)}"
     told = {(row.group, row.topic, row.queue_id) for row in lag.worst}
     others = [row for row in report.lagging if (row.group, row.topic, row.queue_id) not in told]

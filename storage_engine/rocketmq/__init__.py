@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from storage_engine.model.broker import Broker
 from storage_engine.model.broker_store import BrokerStore, StoreSettings
 from storage_engine.model.fence_watch import FenceWatch
+from storage_engine.rocketmq.words import WORDS
 
 if TYPE_CHECKING:
     from storage_engine.model.codec import Bodies, RestoredConfig, SegmentCodec
@@ -32,6 +33,7 @@ class RocketMQ(Broker):
 
     name = "rocketmq"
     title = "Apache RocketMQ"
+    words = WORDS
     is_default = True
     has_engine = True
     crash_sign = "the file 'abort' is there"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -82,3 +83,47 @@ def test_beside_a_running_broker_a_cleanup_is_refused_also_where_nothing_has_exp
         assert cli("plan", node).exit_code == 0
         assert cli("kafka", "run-tasks", node, "--lake", lake).exit_code == 0
     assert cli("clean", node, "--lake", lake).exit_code == 0
+
+
+ROCKETMQS = re.compile(
+    r"commit ?log|consume ?queue|deleteWhen|name.?servers?\b|rocketmq|broker\.conf|fileReserved|mappedFile"
+    r"|\bqueues?\b",
+    re.IGNORECASE,
+)
+
+
+@pytest.mark.usefixtures("plainly")
+def test_nothing_that_is_said_of_a_node_is_in_rocketmqs_words(
+    cli: Any, made: MadeNode, tmp_path: Path
+) -> None:
+    node, lake = made.root / "server.properties", tmp_path / "lake"
+    cli("init-lake", "--lake", lake, "--broker-type", "kafka")
+    said = [cli(command, node) for command in ("plan", "doctor", "inspect", "lag")]
+    said += [cli(command, node, "--lake", lake) for command in ("hold", "unmanage", "shield")]
+    said += [cli("plan", node, "--deletes-us"), cli("clean", node, "--lake", lake, "--dry-run")]
+    said += [cli(command, node, "--lake", lake) for command in ("archive", "clean", "doctor")]
+    said += [cli("validate", node, "--lake", lake, "--full"), cli("kafka", "run-tasks", node, "--lake", lake)]
+    (page,) = (lake / "reports").glob("*/clean-*/report.html")
+    texts = [one.out + one.err for one in said]
+    texts += [re.sub(r"<style>.*?</style>|<[^>]*>", " ", page.read_text(), flags=re.DOTALL)]
+    texts += [(page.parent / name).read_text() for name in ("report.txt", "summary.txt", "summary.html")]
+    assert [match[0] for text in texts for match in ROCKETMQS.finditer(text)] == []
+    assert "Indexes" in texts[-4]
+    assert "Indexes" in texts[-3]
+
+
+def test_a_node_that_is_stopped_needs_no_hold_and_has_no_shield(
+    cli: Any, made: MadeNode, tmp_path: Path
+) -> None:
+    node, lake = made.root / "server.properties", tmp_path / "lake"
+    cli("init-lake", "--lake", lake, "--broker-type", "kafka")
+    for command in ("hold", "unmanage"):
+        refused = cli(command, node, "--lake", lake)
+        assert refused.exit_code == 2
+        assert "the broker that runs on STORE by --broker or --client-config, found none" in refused.err
+    refused = cli("plan", node, "--deletes-us")
+    assert "--deletes-us: expected --broker or --client-config with it, found none" in refused.err
+    for more in ((), ("--remove",)):
+        refused = cli("shield", node, "--lake", lake, *more)
+        assert refused.exit_code == 2
+        assert "expected a store that can have a shield, found one of Apache Kafka" in refused.err

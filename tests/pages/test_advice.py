@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import re
 
 import pytest
 
 from storage_engine import exceptions
+from storage_engine.brokers import broker_names, find_broker
+from storage_engine.model.broker_words import BrokerWords
 from storage_engine.model.plan import DELETING, Cause, Reason
 from storage_engine.pages.advice import (
     CAUSES,
@@ -15,6 +18,7 @@ from storage_engine.pages.advice import (
     ERRORS,
     OTHERWISE,
     REASONS,
+    cause_words,
     check_advice,
     error_advice,
     reason_advice,
@@ -52,9 +56,32 @@ def test_advice_is_a_sentence_that_says_what_to_do(text: str) -> None:
     assert len(text) < 300
 
 
+@pytest.mark.parametrize("name", broker_names())
+def test_a_broker_has_words_for_what_can_happen_and_for_nothing_else(name: str) -> None:
+    words = find_broker(name).words
+    assert words.errors.keys() <= ERROR_CLASSES
+    assert words.checks.keys() <= EXPECTATIONS
+    assert words.causes.keys() <= CAUSES.keys()
+    for text in (*words.errors.values(), *words.checks.values()):
+        test_advice_is_a_sentence_that_says_what_to_do(text)
+
+
+def test_words_of_a_broker_come_before_those_for_any() -> None:
+    words = BrokerWords(causes={"time-up": "noon"}, errors={"BrokerError": "e"}, checks={"ExpectX": "c"})
+    assert (cause_words("time-up", words), cause_words("manual", words)) == ("noon", CAUSES["manual"])
+    assert (error_advice("BrokerError", words), check_advice("ExpectX", words)) == ("e", "c")
+
+
+def test_what_fits_any_broker_has_the_words_of_none() -> None:
+    ours = r"deleteWhen|broker\.conf|consume ?queue|mappedFileSize|commitlog|server\.properties|log\.dirs"
+    texts = [*ERRORS.values(), *CHECKS.values(), *CAUSES.values(), *(str(text) for text in REASONS.values())]
+    assert [text for text in texts if re.search(ours, text, re.I)] == []
+
+
 def test_what_nobody_foresaw_has_advice_too() -> None:
-    assert error_advice("ZeroDivisionError") == OTHERWISE
-    assert check_advice("ExpectColumnMaxToBeBetween") == CHECK_OTHERWISE
+    assert error_advice("ZeroDivisionError", BrokerWords()) == OTHERWISE
+    assert check_advice("ExpectColumnMaxToBeBetween", BrokerWords()) == CHECK_OTHERWISE
+    assert cause_words("full-moon", BrokerWords()) == "full-moon"
     assert (reason_words("because-of-the-moon"), reason_advice("because-of-the-moon")) == (
         "because-of-the-moon",
         "",

@@ -212,7 +212,7 @@ export const words = {
   first_unread: "First unread offset",
   all_read: "has read all",
   losing_now: "loses messages now",
-  unknown_queues: "+ {count} queues unknown",
+  unknown_queues: "+ {count} positions unknown",
   measured: "Measured {when}.",
   topics_title: "Bytes per topic",
   topics_empty: "No topic has been counted yet.",

@@ -212,7 +212,7 @@ export const words = {
   first_unread: "首条未读偏移",
   all_read: "已全部读取",
   losing_now: "正在丢失消息",
-  unknown_queues: "另有 {count} 个队列未知",
+  unknown_queues: "另有 {count} 个消费位置未知",
   measured: "{when}测量。",
   topics_title: "各主题的字节数",
   topics_empty: "尚未统计任何主题。",

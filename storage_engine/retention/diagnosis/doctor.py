@@ -169,6 +169,7 @@ def diagnose(
         retention_dag=retention_dag,
         dag_known=_is_known(pipeline, retention_dag),
         next_deletion_ms=None if figures is None else figures.next_deletion_ms,
+        by_hand=find_broker(store.broker).words.by_hand,
     )
     return Diagnosis(
         store=store,
@@ -305,7 +306,8 @@ def _look(
     found += [*space_findings(figures), *retention_findings(figures, said.age_setting)]
     found += minimum_findings(figures, store.policy.minimum_retention_hours)
     if store.cleans_up or store.is_live:
-        found += [*consumer_findings(figures), *hold_findings(figures.hold)]
+        unit = find_broker(store.broker).words.queue
+        found += [*consumer_findings(figures, unit), *hold_findings(figures.hold)]
     found += pending_findings(figures)
     return _Looked(figures, stamp, data_paths, due)
 

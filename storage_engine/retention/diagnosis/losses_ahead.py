@@ -16,8 +16,11 @@ from storage_engine.wording import bytes_text, count_text, shortened, time_text
 _NAME_WIDTH = 30
 
 
-def consumer_findings(found: Figures) -> Iterator[Finding]:
-    """Yield the groups that are about to lose messages."""
+def consumer_findings(found: Figures, unit: str = "queue") -> Iterator[Finding]:
+    """Yield the groups that are about to lose messages.
+
+    :param unit: what the messages of a topic are divided into.
+    """
     severity = Severity.URGENT if found.leaves_in_ms <= DAY_MS else Severity.WARNING
     unread = found.unread
     if unread.error:
@@ -46,7 +49,7 @@ def consumer_findings(found: Figures) -> Iterator[Finding]:
         yield Finding(
             Severity.WARNING,
             "consumers-unknown",
-            f"in some queues {count_text(len(unknown), 'group')} never committed an offset, and may need "
+            f"in some {unit}s {count_text(len(unknown), 'group')} never committed an offset, and may need "
             f"what goes {_when(found)}: {named_in_short([shortened(one, _NAME_WIDTH) for one in unknown])}",
             "find out whether they are in use: storage-engine lag",
         )

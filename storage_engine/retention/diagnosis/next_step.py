@@ -14,8 +14,6 @@ _IN_DAG = re.compile(r"storage-engine (?:archive|clean --manual|clean)(?![\w-])"
 """What the DAG does in Airflow."""
 LOOK_FIRST = "--broker-conf FILE --dry-run"
 """Options of a cleanup that shows what goes by the broker's own settings."""
-OUTSIDE_HOURS = "It deletes outside deleteWhen, too"
-"""Of a cleanup that a person asks for."""
 
 
 class UnknownProof(StrEnum):
@@ -68,6 +66,7 @@ class State:
     :param crashed: its broker didn't stop cleanly.
     :param retention_dag: in Airflow, that does all of it; "": the store isn't Airflow's.
     :param dag_known: Airflow has parsed that DAG, so that it can be triggered.
+    :param by_hand: as of its broker's words.
     """
 
     refused: bool = False
@@ -90,6 +89,7 @@ class State:
     retention_dag: str = ""
     dag_known: bool = True
     next_deletion_ms: int | None = None
+    by_hand: str = ""
 
 
 def next_step(state: State) -> NextStep:
@@ -190,9 +190,8 @@ def _clean(state: State) -> NextStep:
     if state.due_by_rules:
         going = count_text(state.due_by_rules, "proven segment")
         return NextStep("storage-engine clean", f"deletes {going}, and checks what is left")
-    return NextStep(
-        "storage-engine clean --manual", f"deletes {told}, and checks what is left. {OUTSIDE_HOURS}"
-    )
+    why = f"deletes {told}, and checks what is left"
+    return NextStep("storage-engine clean --manual", f"{why}. {state.by_hand}" if state.by_hand else why)
 
 
 def _later(state: State) -> NextStep:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from storage_engine.brokers import find_broker
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.journal.journal import Phase, Run, Step
@@ -192,7 +193,8 @@ def without_held_back(context: Context, run: Run, fresh: Plan) -> Plan:
             f"run {run.run_key!r} of {fresh.store_root}: expected the consumers' lag to be known, as "
             f"lag_policy is block, found {doubt}. Nothing was deleted. Run this run's lag job first."
         )
-    return apply_lag_policy(fresh, lag.at_risk, policy, lag.measured)
+    unit = find_broker(context.store.broker).words.queue
+    return apply_lag_policy(fresh, lag.at_risk, policy, lag.measured, unit)
 
 
 def lag_notices(context: Context, run: Run) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ from storage_engine.model.policy import ArchiveMode, ShieldMode
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.shield import ShieldNeed
 from storage_engine.model.store import Segment
+from storage_engine.retention.brokers import refuse_shield
 from storage_engine.retention.history import release_by_any_run
 from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.proofs import Proofs, read_proofs
@@ -136,9 +137,11 @@ def tend_shield(store: AnyStore, *, tends: bool = False) -> ShieldResult:
     Beside a running broker whose watch is alive only that watch does it.
 
     :param tends: this process is the watch.
+    :raises BadInputError: this kind of broker has no shields.
     :raises StorageEngineError: its broker can't be asked, or its shield not be read.
     """
     context = open_context(store)
+    refuse_shield(context.store)
     need = context.broker.shield_need()
     shield = look_at_shield(context.store.real_root)
     unarchived = context.store.policy.archive is ArchiveMode.OFF and not shield.links

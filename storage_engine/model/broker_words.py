@@ -1,0 +1,29 @@
+"""What people read of one kind of broker where the engine writes it, in that broker's own words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerWords:
+    """The defaults fit any kind.
+
+    :param address_options: options of a command, by any of which its running broker is named.
+    :param by_hand: what a cleanup that a person asks for does beyond its rules, as a sentence without its
+        full stop; "": nothing.
+    :param causes: by a cause of a run, that cause in words.
+    :param errors: by the name of an error's class, what to do about it.
+    :param checks: by the name of an expectation, what to do when rows break it.
+    :param dependents: heading of the files that went behind segments, as they pointed into them.
+    :param queue: what the messages of a topic are divided into.
+    """
+
+    address_options: tuple[str, ...] = ("--broker",)
+    by_hand: str = ""
+    causes: Mapping[str, str] = field(default_factory=dict)
+    errors: Mapping[str, str] = field(default_factory=dict)
+    checks: Mapping[str, str] = field(default_factory=dict)
+    dependents: str = "Files that pointed into what went"
+    queue: str = "queue"
