@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 METADATA_TOPIC = "__cluster_metadata"
 INTERNAL_TOPICS = frozenset(
@@ -90,7 +90,8 @@ class LogFile(NamedTuple):
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}\Z", re.ASCII)
 _ASIDE = re.compile(r"(?P<log>.+)\.(?P<unique>[0-9a-f]{32})-(?P<state>delete|future|stray)\Z", re.ASCII)
 _ASIDE_ENDINGS = ("-delete", "-future", "-stray")
-_OFFSET_DIGITS = 20
+OFFSET_DIGITS: Final = 20
+"""That a file's name begins with."""
 _SUFFIXES = {
     f".{kind.value}{f'.{state.value}' if state.value else ''}": (kind, state)
     for kind in FileKind
@@ -116,17 +117,19 @@ def partition_directory(name: str) -> PartitionDirectory | None:
 
 def log_file(name: str) -> LogFile | None:
     """Return what a file's name says (LogFileUtils); None: it is none of a segment's."""
-    found = log_file_parts(name)
-    return None if found is None else LogFile(*found)
+    found = kind_and_state(name)
+    offset = offset_of(name[:OFFSET_DIGITS])
+    return None if found is None or offset is None else LogFile(offset, *found)
 
 
-def log_file_parts(name: str) -> tuple[int, FileKind, FileState] | None:
-    """Return the parts of a :class:`LogFile`, for who asks of hundreds of thousands of names."""
-    found = _SUFFIXES.get(name[_OFFSET_DIGITS:])
-    if found is None:
-        return None
-    digits = name[:_OFFSET_DIGITS]
+def kind_and_state(name: str) -> tuple[FileKind, FileState] | None:
+    """Return what a file is by what follows the :data:`OFFSET_DIGITS` of its name; None: it is none."""
+    return _SUFFIXES.get(name[OFFSET_DIGITS:])
+
+
+def offset_of(digits: str) -> int | None:
+    """Return the offset that a file's name begins with; None: it begins with none."""
     if not (digits.isascii() and digits.isdecimal()):
         return None
     offset = int(digits)
-    return (offset, *found) if offset <= _MAX_OFFSET else None
+    return offset if offset <= _MAX_OFFSET else None

@@ -18,11 +18,13 @@ from storage_engine.exceptions import (
 from storage_engine.kafka import checkpoints, meta_properties
 from storage_engine.kafka.file_names import (
     METADATA_TOPIC,
+    OFFSET_DIGITS,
     DirectoryState,
     FileKind,
     FileState,
     PartitionDirectory,
-    log_file_parts,
+    kind_and_state,
+    offset_of,
     partition_directory,
 )
 from storage_engine.kafka.live_facts import LiveFacts
@@ -310,49 +312,55 @@ _INDEXES = (FileKind.TIME_INDEX, FileKind.OFFSET_INDEX)
 
 
 def _read_log(path: str, name: PartitionDirectory) -> PartitionLog:
-    """List a log's files. One that goes away meanwhile isn't there."""
-    logs: dict[int, FileFacts] = {}
-    snapshots: dict[int, FileFacts] = {}
-    transaction_indexes: dict[int, FileFacts] = {}
-    time_indexes: dict[int, str] = {}
-    offset_indexes: dict[int, str] = {}
+    """List a log's files, by the digits of their names. One that goes away meanwhile isn't there."""
+    logs: dict[str, FileFacts] = {}
+    snapshots: dict[str, FileFacts] = {}
+    transaction_indexes: dict[str, FileFacts] = {}
+    time_indexes: dict[str, str] = {}
+    offset_indexes: dict[str, str] = {}
     with_facts = dict(zip(_WITH_FACTS, (logs, snapshots, transaction_indexes), strict=True))
     indexes = dict(zip(_INDEXES, (time_indexes, offset_indexes), strict=True))
     left_over: list[tuple[FileState, FileFacts]] = []
     links: list[str] = []
     for entry in _files(path):
-        if (found := log_file_parts(entry.name)) is None:
+        file_name = entry.name
+        if (found := kind_and_state(file_name)) is None:
             continue
-        offset, kind, state = found
-        if not entry.is_file(follow_symlinks=False):
+        kind, state = found
+        digits = file_name[:OFFSET_DIGITS]
+        is_file = entry.is_file(follow_symlinks=False)
+        # Nothing is asked of indexes but where they are, and a node may have 100,000.
+        if is_file and state is _IN_USE and kind in indexes:
+            indexes[kind][digits] = entry.path
+            continue
+        if offset_of(digits) is None:
+            continue
+        if not is_file:
             if name.state is DirectoryState.LOG and state is not FileState.DELETED:
                 _refuse_link(entry)
             elif entry.is_symlink():
                 links.append(entry.path)
-            continue
-        # Nothing is asked of indexes but where they are, and a node may have 100,000.
-        if kind in indexes and state is _IN_USE:
-            indexes[kind][offset] = entry.path
             continue
         try:
             facts = FileFacts.of_stat(entry.path, entry.stat(follow_symlinks=False))
         except FileNotFoundError:
             continue
         if state is _IN_USE:
-            with_facts[kind][offset] = facts
+            with_facts[kind][digits] = facts
         else:
             left_over.append((state, facts))
+    # All have as many digits, so their order is that of the offsets.
     segments = [
         SegmentFiles(
-            offset,
-            log,
-            time_indexes.get(offset),
-            offset_indexes.get(offset),
-            tuple([of[offset] for of in (transaction_indexes, snapshots) if offset in of]),
+            int(digits),
+            logs[digits],
+            time_indexes.get(digits),
+            offset_indexes.get(digits),
+            tuple([of[digits] for of in (transaction_indexes, snapshots) if digits in of]),
         )
-        for offset, log in sorted(logs.items())
+        for digits in sorted(logs)
     ]
-    ordered = tuple([facts for _, facts in sorted(snapshots.items())])
+    ordered = tuple([snapshots[digits] for digits in sorted(snapshots)])
     return PartitionLog(path, name, tuple(segments), ordered, tuple(left_over), tuple(links))
 
 
