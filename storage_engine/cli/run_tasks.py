@@ -19,6 +19,7 @@ from storage_engine.retention.brokers import may_clean_now
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps import TaskResult, run_broker_tasks
 from storage_engine.retention.steps.context import opened
+from storage_engine.retention.steps.topic_words import check_topic_words
 from storage_engine.wording import bytes_text, count_text
 
 
@@ -51,6 +52,7 @@ def run_tasks(
     """
     run_key = run_key or f"tasks-{clock_ms()}"
     with opened(managed) as store:
+        notices = check_topic_words(store, run_key, deleted_topics)
         done, ok = "", True
         if may_clean_now(managed) and not managed.is_live:
             with waiting("cleanupLogs"):
@@ -60,9 +62,13 @@ def run_tasks(
             results = run_broker_tasks(store, run_key, words=deleted_topics)
     if as_json:
         rows = [{**to_jsonable(one), "text": one.text} for one in results]
-        print_json("kafka run-tasks", {"run_key": run_key, "cleanup": done, "tasks": rows})
+        print_json(
+            "kafka run-tasks", {"run_key": run_key, "cleanup": done, "tasks": rows, "notices": notices}
+        )
     else:
         _say(results, done)
+        for notice in notices:
+            say(f"Note: {notice}")
     return 1 if not ok or any(one.alarms for one in results) else 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from storage_engine.exceptions import BrokerError, NotOnBrokerError, StorageEngineError, StoreNotFoundError
@@ -23,6 +24,7 @@ from storage_engine.kafka.left_behind import left_behind
 from storage_engine.kafka.lock_holder import lock_holder
 from storage_engine.kafka.log_end import end_offset, segment_facts
 from storage_engine.kafka.log_faults import emptied, epochs_fault, holes, start_fault, topic_fault
+from storage_engine.kafka.missing_logs import ADVICE, missing_logs, missing_text
 from storage_engine.kafka.server_properties import RETENTION_SETTINGS
 from storage_engine.kafka.topic_settings import TopicSettings, read_topic_settings
 from storage_engine.model.broker_store import StoreSettings
@@ -65,6 +67,7 @@ def diagnose(
     faulty: set[str] = set()
     findings = [
         *_states(node, running=running),
+        *_missing(node),
         *_settings(node, topics),
         *_unknown_watermarks(node),
         *_logs(node, topics, ends, now_ms, faulty),
@@ -154,6 +157,12 @@ def _states(node: Node, *, running: bool) -> Iterator[Finding]:
             "no-stamp",
             "log directories have no stamp of a store: a copy of this node looks the same",
         )
+
+
+def _missing(node: Node) -> Iterator[Finding]:
+    """Yield logs that lie in no directory, by the node's own copy of the metadata, whatever runs."""
+    if missing := missing_logs(node, read_topic_settings(replace(node, live=None))):
+        yield Finding(Severity.WARNING, "logs-missing", missing_text(missing), ADVICE)
 
 
 def _settings(node: Node, topics: TopicSettings) -> Iterator[Finding]:

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 from storage_engine.kafka.batch_walk import batch_heads, opened
 from storage_engine.kafka.layout import LogDirectory, PartitionLog, SegmentFiles, read_node
 from storage_engine.kafka.log_end import end_offset, segment_end
+from storage_engine.kafka.missing_logs import ADVICE, missing_logs, missing_text
 from storage_engine.kafka.stored_files import read_stored
+from storage_engine.kafka.topic_settings import read_topic_settings
 from storage_engine.long_work import told_each
 from storage_engine.model.broker_store import StoreSettings
 from storage_engine.model.facts import (
@@ -51,6 +53,8 @@ def collect(settings: StoreSettings, scope: FactsScope) -> StoreFacts:
     """
     node, found = read_node(Path(settings.root)), _Found()
     logs = [(directory, log) for directory, log in node.logs if not log.name.is_internal]
+    if missing := missing_logs(node, read_topic_settings(node)):
+        found.notes.append(f"{missing_text(missing)}; {ADVICE}")
     for directory, log in told_each(logs, "Reading logs", "logs"):
         try:
             _collect_log(directory, log, scope, found)

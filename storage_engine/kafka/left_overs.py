@@ -105,7 +105,7 @@ def deleted_logs(node: Node, metadata: ClusterMetadata | str, delay_ms: int | No
             continue
         files, why = _all_files(log.path)
         if not why and files:
-            why = _still_known(log, metadata)
+            why = still_known(log, metadata)
         if not why:
             why = _delay_left(log, delay_ms, now_ms)
         if why:
@@ -143,7 +143,7 @@ def _all_files(path: Path) -> tuple[list[FileFacts], str]:
     return found, ""
 
 
-def _still_known(log: PartitionLog, metadata: ClusterMetadata | str) -> str:
+def still_known(log: PartitionLog, metadata: ClusterMetadata | str) -> str:
     """Return why a log's topic may be there still; "" where it is gone for certain."""
     if isinstance(metadata, str):
         return metadata

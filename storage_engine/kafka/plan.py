@@ -11,6 +11,7 @@ from storage_engine.kafka.hanging_transactions import oldest_open
 from storage_engine.kafka.layout import LogDirectory, Node, PartitionLog, SegmentFiles
 from storage_engine.kafka.log_end import LogEnd, segment_facts
 from storage_engine.kafka.log_faults import epochs_fault, holes, start_fault, topic_fault
+from storage_engine.kafka.missing_logs import ADVICE, missing_logs, missing_text
 from storage_engine.kafka.plan_wording import DELETED_BY, active_text, kept_because, remote_text
 from storage_engine.kafka.rules import (
     LogFacts,
@@ -253,6 +254,8 @@ def plan_notices(node: Node, settings: TopicSettings, *, forced: bool = False) -
         notices.append(f"internal topics are Kafka's own, and not planned: {named_in_short(internal)}")
     if settings.unknown:
         notices.append(f"topics' own settings are unknown, so nothing expires: {settings.unknown}")
+    if missing := missing_logs(node, settings):
+        notices.append(f"{missing_text(missing)}; {ADVICE}")
     if node.left_uncleanly and node.live is None:
         notices.append(
             "no clean stop is marked: a broker that starts reads the logs' ends again, and may cut"

@@ -14,6 +14,7 @@ from storage_engine import durable
 from storage_engine.exceptions import BadInputError, StoreBusyError
 from storage_engine.kafka import meta_properties
 from storage_engine.kafka.archiving import archivable_of_node, contexts_of, contradiction_of, log_id_of
+from storage_engine.kafka.deleted_topics import words_for_nothing
 from storage_engine.kafka.layout import LogDirectory, Node, PartitionLog, data_paths, read_node
 from storage_engine.kafka.left_overs import remove as remove_left_over
 from storage_engine.kafka.lock_holder import holder_text, runs
@@ -158,6 +159,9 @@ class KafkaStore(BrokerStore):
 
     def background_tasks(self, now_ms: int, limits: TaskLimits) -> tuple[BrokerTask, ...]:
         return tasks_of(self.read_node(now_ms), now_ms, limits)
+
+    def check_deleted_topics(self, topics: Collection[str]) -> tuple[str, ...]:
+        return tuple(words_for_nothing(read_node(self.root), topics))
 
     def is_present(self, directory: Path) -> bool:
         return (directory / meta_properties.NAME).is_file()

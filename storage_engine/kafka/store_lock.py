@@ -137,11 +137,27 @@ def _open(directory: Path) -> int:
     except OSError as error:
         raise StoreBusyError(
             f"{path}: expected a file that can be opened for locking, found {error.strerror}. Nothing was "
-            "changed. Run as the broker's user, on its host; remove it where it is a symbolic link."
+            f"changed. {_remedy(error)}"
         ) from error
     if is_new:
         _settle(descriptor, directory)
     return descriptor
+
+
+def _remedy(error: OSError) -> str:
+    """Return what to do about a lock file that can't be opened."""
+    if error.errno == errno.EROFS:
+        return (
+            "Its disk is mounted read-only, as after an error of the disk: look into the kernel's log, check "
+            "the file system, and mount it for writing (mount -o remount,rw). Then run this again."
+        )
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return "Run this as the broker's user or as root, on the broker's host; or give the file back to it."
+    if error.errno == errno.ELOOP:
+        return "It is a symbolic link: remove it while the broker is stopped, which makes its own."
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "No room is left for a new file: free some in the directory. Then run this again."
+    return "Look at what has that name: remove it while the broker is stopped, which makes its own."
 
 
 def _settle(descriptor: int, directory: Path) -> None:

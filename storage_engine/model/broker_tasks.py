@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,6 +91,15 @@ class TaskedStore:
     def is_present(self, directory: Path) -> bool:
         """Return whether one of the store's directories is what it was: no mount point without its disk."""
         return directory.is_dir()
+
+    def check_deleted_topics(self, topics: Collection[str]) -> tuple[str, ...]:
+        """Make sure that a person's word that topics were deleted can be meant. Reads only.
+
+        :return: which words are for nothing, as sentences; by default all are.
+        :raises BadInputError: one of them is there still.
+        :raises BrokerError: a running broker can't be asked.
+        """
+        return tuple(f"Topic {topic}: this kind of broker leaves nothing behind." for topic in topics)
 
     def delete_left_over(self, left: LeftOver, meanwhile: Callable[[], object]) -> None:
         """Remove files that the broker was about to remove; durable when it returns.

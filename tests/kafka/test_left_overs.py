@@ -19,8 +19,10 @@ from storage_engine.model.broker_store import StoreSettings
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.retention import steps
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.steps.topic_words import check_topic_words
 from tests.kafka.left_over_node import GONE, delete_first_segment, make_left_over, run
 from tests.kafka.stopped_nodes import files_of
+from tests.services.lock_holder import lock_held
 
 TRIAL = {"gone": "the topic was a trial"}
 DELETED = [f"{0:020d}.{kind}.deleted" for kind in ("index", "log", "timeindex", "txnindex")]
@@ -88,7 +90,7 @@ def test_what_no_lake_has_of_a_deleted_topic_goes_by_a_persons_word_alone(store:
 
 def test_a_word_is_for_its_topic_and_for_what_no_lake_has_alone(store: ManagedStore, tmp_path: Path) -> None:
     (first(store) / GONE / f"{2:020d}.log").write_bytes(b"what was written last")
-    assert run(store, "other", words={"a": "a trial", "go": "a trial"})["deleteLogs"].removed_files == 0
+    assert run(store, "other", words={"go": "a trial"})["deleteLogs"].removed_files == 0
     with pytest.raises(BadInputError, match="expected a reason"):
         run(store, "empty", words={"gone": " "})
     missing = LakeConfig.local(tmp_path / "elsewhere")
@@ -103,13 +105,49 @@ def test_a_word_is_for_its_topic_and_for_what_no_lake_has_alone(store: ManagedSt
     assert (first(store) / GONE / f"{2:020d}.log").exists()
 
 
+def test_a_word_for_a_topic_that_is_there_is_refused_before_anything_goes(store: ManagedStore) -> None:
+    with pytest.raises(
+        BadInputError, match=r"topic a: expected a topic that was deleted, found that the clu"
+    ):
+        run(store, words={"a": "a trial", **TRIAL})
+    assert (first(store) / GONE).exists()
+    assert set(DELETED) <= set(files_of(first(store) / "a-0"))
+    # Where only its directory says so, that counts.
+    (first(store).parent / "meta/__cluster_metadata-0" / f"{0:020d}.log").unlink()
+    with pytest.raises(BadInputError, match=r"its log .*/first/a-0 is in use"):
+        check_topic_words(store, "tasks", {"a": "a trial"})
+
+
+def test_a_topic_that_was_made_again_may_have_left_something(store: ManagedStore) -> None:
+    left = (first(store) / GONE).rename(first(store) / GONE.replace("gone-0", "b-1"))
+    (left / f"{2:020d}.log").write_bytes(b"what was written last")
+    assert check_topic_words(store, "tasks", {"b": "a trial"}) == ()
+    assert run(store, words={"b": "a trial"})["deleteLogs"].removed_files == 4
+    # The run that goes on finds it gone, and another one has no use for the word.
+    assert check_topic_words(store, "tasks", {"b": "a trial"}) == ()
+    with pytest.raises(BadInputError, match="topic b: expected a topic that was deleted"):
+        check_topic_words(store, "another", {"b": "a trial"})
+
+
+def test_a_word_for_nothing_says_so(store: ManagedStore) -> None:
+    (said,) = check_topic_words(store, "tasks", {"gonee": "a trial", **TRIAL})
+    assert said == (
+        "Topic gonee: no -delete directory of this node has its name, so nothing of it is left to be "
+        "removed. Did you mean gone?"
+    )
+    with lock_held(first(store) / ".lock"):
+        (said,) = check_topic_words(store, "tasks", TRIAL)
+        assert said.startswith("Beside a running broker nothing is removed by a person's word")
+    assert check_topic_words(store, "tasks", {}) == ()
+
+
 def test_where_nothing_is_archived_a_persons_word_alone_lets_anything_go(store: ManagedStore) -> None:
     store = replace(store, policy=replace(store.policy, archive=ArchiveMode.OFF))
     found = run(store)
     assert [one.removed_files for one in found.values()] == [0] * 5
     assert "as nothing is archived" in found["cleanupLogs"].kept[0]
     assert "--deleted-topic gone=REASON" in found["deleteLogs"].kept[0]
-    found = run(store, "second", words={"a": "a trial", **TRIAL})
+    found = run(store, "second", words=TRIAL)
     assert [one.removed_files for one in found.values()] == [0, 0, 0, 0, 4]
     assert set(DELETED) <= set(files_of(first(store) / "a-0"))
 

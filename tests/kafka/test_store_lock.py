@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import signal
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from storage_engine import durable
 from storage_engine.exceptions import ChangedUnderUsError, StoreBusyError, StoreNotFoundError
 from storage_engine.kafka.lock_holder import lock_holder
 from storage_engine.kafka.store import KafkaStore
@@ -164,6 +166,27 @@ def test_a_symbolic_link_is_no_lock(directories: list[Path], tmp_path: Path) -> 
     with pytest.raises(StoreBusyError, match="opened for locking"), lock(directories):
         pass
     assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.EROFS, "mounted read-only, as after an error of the disk.*mount -o remount,rw"),
+        (errno.EACCES, "Run this as the broker's user or as root"),
+        (errno.ELOOP, "It is a symbolic link: remove it while the broker is stopped"),
+        (errno.ENOSPC, "free some in the directory"),
+        (errno.EINVAL, "Look at what has that name"),
+    ],
+)
+def test_what_to_do_about_a_lock_file_that_cannot_be_opened_is_said(
+    directories: list[Path], monkeypatch: pytest.MonkeyPatch, number: int, remedy: str
+) -> None:
+    def refused(*_: object, **__: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(durable, "open_lock", refused)
+    with pytest.raises(StoreBusyError, match=rf"{os.strerror(number)}\. Nothing was changed\. .*{remedy}"):
+        lock(directories).__enter__()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from storage_engine.clock import clock_ms
-from storage_engine.exceptions import BadInputError, ReceiptError
+from storage_engine.exceptions import ReceiptError
 from storage_engine.journal.journal import Phase, Run, Step
 from storage_engine.journal.leases import Lease
 from storage_engine.lake.pace import pace_at
@@ -38,6 +38,7 @@ from storage_engine.retention.steps.open_removals import (
     settle_removals,
 )
 from storage_engine.retention.steps.stamping import witness_release
+from storage_engine.retention.steps.topic_words import check_topic_words
 from storage_engine.retention.unseen_writes import Reading, digest
 from storage_engine.same_bytes.settling import settle
 from storage_engine.wording import bytes_text, count_text
@@ -90,18 +91,14 @@ def run_broker_tasks(
 
     :param only: one of them by name; None: all.
     :param words: by deleted topic, why what no lake has of it may go, in a person's words; None: nothing may.
-    :raises BadInputError: such a reason is empty.
+    :raises BadInputError: such a reason is empty, or such a topic is there still.
     :raises StoreBusyError: a broker or another run has the store.
     :raises ChangedUnderUsError: a file changes under our eyes; others may be gone.
     :raises BrokerError: the running broker can't be asked.
     """
     words = words or {}
-    for topic, reason in words.items():
-        if not reason.strip():
-            raise BadInputError(
-                f"topic {topic}: expected a reason why it may go unproven, found none. Nothing was removed."
-            )
     context = open_context(store)
+    check_topic_words(context, run_key, words)
     run = begin_background_run(context, run_key)
     now_ms = clock_ms() if now_ms is None else now_ms
     done = _done(context, run)
