@@ -12,7 +12,7 @@ import click
 from storage_engine import cycle
 from storage_engine.brokers import find_broker
 from storage_engine.cli.command import command
-from storage_engine.cli.lag import groups_at_risk, in_process_lag, print_groups
+from storage_engine.cli.lag import LagOfPlan, print_groups
 from storage_engine.cli.next_cleanup import say_cleanup
 from storage_engine.cli.next_line import say_next
 from storage_engine.cli.options import REPLICAS_STOPPED, json_option
@@ -85,16 +85,14 @@ def clean(
 
 def _dry_run(managed: ManagedStore, request: PlanRequest, as_json: bool) -> None:
     """Show what a run would do now and what consumers would lose by it; nothing is changed."""
-    seen = preview(managed, request)
-    going = tuple(segment.id for segment in seen.plan.to_delete)
-    lag = in_process_lag(managed, going)
-    groups = groups_at_risk(lag)
+    lag = LagOfPlan(managed)
+    seen = preview(managed, request, hold_back=lag)
     if as_json:
-        print_json("clean", {"dry_run": True, "plan": plan_json(managed, seen), "groups": groups})
+        print_json("clean", {"dry_run": True, "plan": plan_json(managed, seen), **lag.as_json()})
         return
     say("Dry run: this is what a run would do now.")
-    print_plan(managed, seen, by_hand(managed, request, seen))
-    print_groups(groups, lag.source, find_broker(managed.broker).words.queue)
+    print_plan(managed, seen, by_hand(managed, request, seen, hold_back=LagOfPlan(managed)))
+    print_groups(lag.groups, lag.source, find_broker(managed.broker).words.queue)
     say("\nDry run: nothing was archived, deleted or changed.")
 
 

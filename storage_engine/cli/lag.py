@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage_engine.brokers import find_broker
 from storage_engine.cli.output import print_table, say
+from storage_engine.clock import clock_ms
 from storage_engine.model.lag import LagSource, PositionsFrom
+from storage_engine.model.plan import Plan
+from storage_engine.model.policy import LagPolicy
 from storage_engine.model.store import SegmentId
+from storage_engine.retention.lag_policy import apply_lag_policy, lag_doubt
+from storage_engine.retention.lag_table import LagPart, lag_part, merge
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.spark.consumer_lag import ConsumerLagRequest, LagInProcess, lag_in_process
 from storage_engine.wording import bytes_text, count_text, duration_text
@@ -58,6 +64,50 @@ def groups_at_risk(tables: Iterable[pa.Table]) -> tuple[GroupAtRisk, ...]:
         )
     behind = (one for one in found.values() if one.lag_messages or one.unknown_queues)
     return tuple(sorted(behind, key=lambda one: (-one.losing_queues, one.group)))
+
+
+class LagOfPlan:
+    """Measures who is behind where a plan is only shown, and holds back of it what a run's lag policy would.
+
+    :ivar groups: those that are behind or unknown, with what they lose by the plan.
+    :ivar source: where their positions are from.
+    """
+
+    def __init__(self, managed: ManagedStore) -> None:
+        self._managed = managed
+        self.groups: tuple[GroupAtRisk, ...] = ()
+        self.source = LagSource()
+
+    def __call__(self, plan: Plan) -> Plan:
+        policy, parts = self._managed.policy, list[LagPart]()
+        lag = self._measure(plan, parts)
+        if policy.lag_policy is not LagPolicy.BLOCK or not plan.to_delete:
+            return plan
+        _, at_risk = merge(parts, lag.source, lag.logs)
+        doubt = lag_doubt(lag.source, now_ms := clock_ms(), now_ms, policy.lag_max_age_minutes)
+        unit = find_broker(self._managed.broker).words.queue
+        cut = apply_lag_policy(plan, at_risk, policy.lag_policy, () if doubt else lag.logs, unit)
+        if doubt:
+            said = f"lag_policy is block, so a run expects the consumers' lag to be known, and found {doubt}"
+            cut = replace(cut, notices=(*cut.notices, said))
+        if len(cut.to_delete) < len(plan.to_delete):
+            self._measure(cut, [])
+        return cut
+
+    def _measure(self, plan: Plan, parts: list[LagPart]) -> LagInProcess:
+        lag = in_process_lag(self._managed, tuple(segment.id for segment in plan.to_delete))
+
+        def tables() -> Iterator[pa.Table]:
+            for table in lag:
+                parts.append(lag_part(table))
+                yield table
+
+        self.groups, self.source = groups_at_risk(tables()), lag.source
+        return lag
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what is known of groups, for a program."""
+        return {"groups": self.groups, "source": self.source}
 
 
 def print_groups(groups: Sequence[GroupAtRisk], source: LagSource, unit: str) -> None:

@@ -22,7 +22,7 @@ from storage_engine.cli.clean import (
     tell_on_stderr,
 )
 from storage_engine.cli.command import command
-from storage_engine.cli.lag import groups_at_risk, in_process_lag, print_groups
+from storage_engine.cli.lag import LagOfPlan, print_groups
 from storage_engine.cli.next_line import say_next
 from storage_engine.cli.options import REPLICAS_STOPPED, json_option
 from storage_engine.cli.output import print_json, say
@@ -37,6 +37,7 @@ from storage_engine.journal.journal import Journal
 from storage_engine.model.broker_store import BrokerStore
 from storage_engine.model.hold import HoldMemory
 from storage_engine.model.plan import PlanRequest, wanted_bytes
+from storage_engine.model.policy import LagPolicy
 from storage_engine.model.store import DiskUsage
 from storage_engine.model.store_settings import BROKER_DELETES
 from storage_engine.retention.broker_answers import ask
@@ -111,22 +112,21 @@ def make_room(
     with closing(_opened(managed, _memory(managed))) as store:
         _check_place(managed, store)
         with waiting("Asking the cluster" if managed.is_live else "Looking at the node"):
-            seen = _decided(managed, store, request)
-        going = tuple(segment.id for segment in seen.plan.to_delete)
+            lag = LagOfPlan(_asked(managed))
+            holds_back = dry_run or managed.policy.lag_policy is LagPolicy.BLOCK
+            seen = _decided(managed, store, request, lag if holds_back else None)
         if dry_run:
-            lag = in_process_lag(_asked(managed), going)
-            groups = groups_at_risk(lag)
             if as_json:
-                shown = {"dry_run": True, "plan": plan_json(managed, seen), "groups": groups}
+                shown = {"dry_run": True, "plan": plan_json(managed, seen), **lag.as_json()}
                 print_json("kafka make-room", shown)
                 return 0
             print_plan(managed, seen, None)
-            print_groups(groups, lag.source, find_broker(managed.broker).words.queue)
+            print_groups(lag.groups, lag.source, find_broker(managed.broker).words.queue)
             say("\nDry run: nothing was archived, deleted or changed.")
             return 0
         if not as_json:
             print_plan(managed, seen, None)
-        if going:
+        if seen.plan.to_delete:
             _confirm(yes=yes, as_json=as_json)
         return _run(managed, store, run_key or f"make-room-{clock_ms()}", request, as_json=as_json)
 
@@ -166,8 +166,10 @@ def _check_place(managed: ManagedStore, store: BrokerStore) -> None:
         )
 
 
-def _decided(managed: ManagedStore, store: BrokerStore, request: PlanRequest) -> Decided:
-    return decide(store, request, clock_ms(), kind=managed.broker, policy=managed.policy)
+def _decided(
+    managed: ManagedStore, store: BrokerStore, request: PlanRequest, lag: LagOfPlan | None
+) -> Decided:
+    return decide(store, request, clock_ms(), kind=managed.broker, policy=managed.policy, hold_back=lag)
 
 
 def _asked(managed: ManagedStore) -> ManagedStore:

@@ -14,7 +14,7 @@ from storage_engine.model.pending import Pending
 from storage_engine.model.plan import Decision, DependentFile, Plan, PlanRequest, Reason, of_only_log
 from storage_engine.model.store import DiskUsage
 from storage_engine.retention.brokers import assumes_defaults
-from storage_engine.retention.deciding import Decided
+from storage_engine.retention.deciding import Decided, HoldBack
 from storage_engine.retention.decision_runs import DecisionRun, runs_of
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.preview import preview
@@ -93,13 +93,21 @@ def _print_run(run: DecisionRun) -> None:
 
 
 def by_hand(
-    store: ManagedStore, request: PlanRequest, seen: Decided, used_percents: Mapping[str, int] | None = None
+    store: ManagedStore,
+    request: PlanRequest,
+    seen: Decided,
+    used_percents: Mapping[str, int] | None = None,
+    hold_back: HoldBack | None = None,
 ) -> Plan | None:
-    """Return what would go if a person asked; None: the same, or something goes anyhow."""
+    """Return what would go if a person asked; None: the same, or something goes anyhow.
+
+    :param hold_back: as of :func:`preview`.
+    """
     if request.manual or seen.plan.to_delete:
         return None
     asked = replace(request, manual=True)
-    return preview(store, asked, now_ms=seen.plan.decided_at_ms, used_percents=used_percents).plan
+    at_ms = seen.plan.decided_at_ms
+    return preview(store, asked, now_ms=at_ms, used_percents=used_percents, hold_back=hold_back).plan
 
 
 def _print_nothing(asked: Plan | None) -> None:

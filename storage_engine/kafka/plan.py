@@ -247,7 +247,8 @@ def plan_notices(node: Node, settings: TopicSettings, *, forced: bool = False) -
     if forced:
         notices.append(
             "a forced run ignores age where its broker does; Kafka never does, so only what has expired "
-            "goes: lower retention.ms or retention.bytes of the largest topics to free more"
+            "goes: lower retention.ms or retention.bytes of the largest topics to free more. Of a stopped "
+            "node storage-engine kafka make-room --force REASON takes what has not expired, too"
         )
     internal = [log.name.log for _, log in node.logs if log.name.is_internal]
     if internal:

@@ -198,6 +198,10 @@ def _who(report: Mapping[str, Any]) -> Answer | None:
         return Answer(question, (Line("Nobody was asked: lag_policy is ignore"),), "not asked")
     if error := unread["error"]:
         return Answer(question, (Line(f"Not known: {error}"), *shielded), "not known", "warn")
+    if not rows and not shielded and (said := unread.get("notices")):
+        return Answer(
+            question, tuple(Line(f"Nobody that is known: {one}") for one in said), "nobody known", "warn"
+        )
     if not rows and not shielded:
         nobody = "every group has read what would go" if would else "every group had read what went"
         return Answer(question, (Line(f"Nobody: {nobody}"),), "nobody")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from storage_engine.collector import no_collection
@@ -19,6 +19,9 @@ from storage_engine.retention.pending_policy import apply_pending_policy, pendin
 from storage_engine.retention.refusing import refuse_in_plan
 from storage_engine.retention.unread import find_unread
 from storage_engine.retention.what_if import with_disk_levels
+
+HoldBack = Callable[[Plan], Plan]
+"""Returns a plan of which less goes, or the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,7 @@ def decide(
     *,
     kind: str,
     policy: Policy,
+    hold_back: HoldBack | None = None,
 ) -> Decided:
     """Decide what goes and why. Reads only.
 
@@ -60,6 +64,7 @@ def decide(
 
     :param kind: the broker's name.
     :param used_percents: levels to assume, by path; other disks are measured.
+    :param hold_back: cuts the plan once more, as by what consumers still have to read.
     :raises BadInputError: a store that can't be planned or cleaned up, or a path that is none of its disks.
     """
     with no_collection():
@@ -68,6 +73,7 @@ def decide(
     pending = pending_by(broker, snapshot, policy.pending_policy)
     plan = cut_by_policy(plan, pending, policy, now_ms, sealed_by(broker, snapshot, policy))
     plan = replace(plan, notices=plan.notices + pending_notices(plan, pending, policy.pending_policy))
+    plan = plan if hold_back is None else hold_back(plan)
     dependents, unreadable = find_dependents(broker, snapshot, plan.new_min_offsets)
     if unreadable and unreadable.keys() == plan.new_min_offsets.keys():
         raise next(iter(unreadable.values()))

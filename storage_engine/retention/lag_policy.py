@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from storage_engine.model.lag import QueueLag
+from storage_engine.model.lag import LagSource, PositionsFrom, QueueLag
 from storage_engine.model.plan import Decision, LogPlan, Plan, Reason
 from storage_engine.model.policy import LagPolicy
+from storage_engine.wording import duration_text
 
 
 def apply_lag_policy(
@@ -38,6 +39,24 @@ def apply_lag_policy(
     if measured is not None:
         plan = plan.each_log(lambda log: log.decisions if log.log in measured else _keep_all(log))
     return plan.each_log(lambda log: _keep_needed(log, first, unit)) if first else plan
+
+
+def lag_doubt(source: LagSource, at_ms: int, now_ms: int, most_minutes: int) -> str:
+    """Return why lag says nothing of the consumers as they are now, as what was found; "" when it does.
+
+    :param at_ms: when it was measured.
+    :param most_minutes: how old it may be.
+    """
+    if source.positions is PositionsFrom.NOBODY:
+        return "that the broker doesn't say who consumes"
+    written_at_ms = source.written_at_ms
+    taken = "taken" if written_at_ms is None else "written down by the broker, which could not be asked,"
+    age_ms = now_ms - (at_ms if written_at_ms is None else min(at_ms, written_at_ms))
+    if age_ms < 0:
+        return f"one that was {taken} {duration_text(-age_ms)} from now: the clock went back"
+    if age_ms > most_minutes * 60_000:
+        return f"one that was {taken} {duration_text(age_ms)} ago, where {most_minutes} min are allowed"
+    return ""
 
 
 def _keep_all(log: LogPlan) -> Sequence[Decision]:

@@ -10,7 +10,7 @@ from storage_engine.clock import clock_ms
 from storage_engine.exceptions import ShieldError
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention.brokers import open_to_look
-from storage_engine.retention.deciding import Decided, decide
+from storage_engine.retention.deciding import Decided, HoldBack, decide
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.shield.index import shield_path
 
@@ -21,11 +21,13 @@ def preview(
     *,
     now_ms: int | None = None,
     used_percents: Mapping[str, int] | None = None,
+    hold_back: HoldBack | None = None,
 ) -> Decided:
     """Decide what would go and why; nobody records it.
 
     :param now_ms: the moment to decide for; None: this machine's clock.
     :param used_percents: levels to assume, by path; other disks are measured.
+    :param hold_back: as of :func:`decide`.
     :raises BadInputError: a path that is none of the store's disks, a store that can't be planned or cleaned
         up, or whose files can't be set aside though the policy wants it.
     """
@@ -37,6 +39,7 @@ def preview(
             used_percents,
             kind=store.broker,
             policy=store.policy,
+            hold_back=hold_back,
         )
         if store.policy.undo_window_hours is not None:
             # The libraries of journal and lake, which a plan needs for nothing else.

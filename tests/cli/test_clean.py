@@ -144,11 +144,17 @@ def test_a_lag_policy_of_block_keeps_what_a_group_still_has_to_read(
 ) -> None:
     store = store_copy("clean-stop")
     expire(store)
-    blocked = cli("clean", store, "--lake", lake, "--manual", "--lag-policy", "block", "--json").json[
-        "report"
-    ]
+    words = ("clean", store, "--lake", lake, "--manual", "--lag-policy", "block")
+    shown = cli(*words, "--dry-run", "--json").json
+    said = cli(*words, "--dry-run").out
+    blocked = cli(*words, "--json").json["report"]
     stays = [row for row in blocked["segments"] if row["reason"] == "lag-blocked"]
     assert stays
+    # The dry run shows what the run does, and nobody loses what stays.
+    decided = [one for one in shown["plan"]["decisions"] if one["reason"] == "lag-blocked"]
+    assert [one["segment"]["base_offset"] for one in decided] == [row["base_offset"] for row in stays]
+    assert {one["losing_queues"] for one in shown["groups"]} == {0}
+    assert "lag-blocked: group " in said
     assert all(int(name) in _there(store) for name in (f"{row['base_offset']:020d}" for row in stays))
 
 

@@ -22,9 +22,10 @@ from storage_engine.kafka.layout import Node, read_node
 from storage_engine.kafka.live.overlay import with_live
 from storage_engine.kafka.live_facts import LiveFacts, LivePartition
 from storage_engine.kafka.log_end import log_end, segment_facts
-from storage_engine.kafka.plan import SeenLog, log_facts
+from storage_engine.kafka.plan import SeenLog, log_facts, plan_notices
 from storage_engine.kafka.rules import LogFacts, RetentionSettings, retention_pass
 from storage_engine.kafka.store import KafkaStore, log_snapshot
+from storage_engine.kafka.topic_settings import read_topic_settings
 from storage_engine.model.broker_store import StoreSettings
 from storage_engine.model.plan import Decision, Plan, PlanRequest, Reason
 from storage_engine.retention.broker_answers import propose, take_snapshot
@@ -164,6 +165,13 @@ def test_a_compacted_log_says_since_when_it_is_due(made: MadeNode) -> None:
     )
     made.checkpoint("cleaner-offset-checkpoint", {"t-0": 4})
     assert first(made.properties)[1].endswith("; it has cleaned the log up to offset 4")
+
+
+def test_a_forced_run_names_what_ignores_age(made: MadeNode) -> None:
+    node = read_node(made.write())
+    said, *_ = plan_notices(node, read_topic_settings(node), forced=True)
+    assert "Kafka never does" in said
+    assert "storage-engine kafka make-room --force REASON" in said
 
 
 def test_internal_topics_are_named_and_not_planned(made: MadeNode) -> None:

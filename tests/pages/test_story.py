@@ -15,6 +15,7 @@ from storage_engine.model.plan import PlanRequest, Reason
 from storage_engine.model.validation import Status
 from storage_engine.pages.answers import Answer
 from storage_engine.pages.figures import took_text
+from storage_engine.pages.report import report_html
 from storage_engine.pages.story import Story, of_any_release, tell
 from storage_engine.retention.quarantine.records import Quarantine, QuarantineState
 from storage_engine.retention.refusing import MEND, RefusedLog
@@ -214,6 +215,25 @@ def test_a_quarantine_frees_nothing_and_names_the_command_that_undoes() -> None:
         "storage-engine undo run-1 /store --lake /lake"
     )
     assert not any("freed" in text for text in texts(told, "What it cost"))
+
+
+def test_an_undo_that_fits_only_before_the_broker_starts_says_so() -> None:
+    aside = Quarantine("run-1", (), 1, NOON_MS, NOON_MS + 86_400_000, QuarantineState.KEPT)
+    line = answer(story(quarantine=aside, freed_bytes=0), "Where it is now").lines[-1].text
+    assert line.endswith("To undo the run:")
+    line = answer(story(quarantine=aside, freed_bytes=0, broker="kafka"), "Where it is now").lines[-1].text
+    assert line.endswith("To undo the run, before its broker starts:")
+    page = report_html(plain(quarantine=aside, broker="kafka"))
+    assert "brings all of it back, before its broker starts.</p>" in page
+    assert "brings all of it back.</p>" in report_html(plain(quarantine=aside))
+
+
+def test_groups_that_nobody_knows_of_are_not_said_to_have_read_all() -> None:
+    found = answer(
+        story(unread=Unread(notices=("which groups read isn't known",))), "Who lost sight of messages"
+    )
+    assert [line.text for line in found.lines] == ["Nobody that is known: which groups read isn't known"]
+    assert (found.short, found.tone) == ("nobody known", "warn")
 
 
 def test_a_failure_says_what_to_do() -> None:

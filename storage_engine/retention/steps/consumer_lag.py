@@ -13,15 +13,14 @@ from storage_engine.exceptions import GateRefusedError
 from storage_engine.journal.journal import Phase, Run, Step
 from storage_engine.journal.leases import Lease
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
-from storage_engine.model.lag import Lag, LagSummary, PositionsFrom, QueueLag, Unread
+from storage_engine.model.lag import Lag, LagSummary, QueueLag, Unread
 from storage_engine.model.plan import Plan
 from storage_engine.model.policy import LagPolicy
 from storage_engine.model.store import SegmentId, StoreSnapshot
-from storage_engine.retention.lag_policy import apply_lag_policy
+from storage_engine.retention.lag_policy import apply_lag_policy, lag_doubt
 from storage_engine.retention.refusing import Refusal, refusal, refused_logs
 from storage_engine.retention.steps.context import WHOLE, AnyStore, Context, approved_plan, open_context
 from storage_engine.retention.unread import find_unread, has_loss, joined, unread_lines
-from storage_engine.wording import duration_text
 
 _NONE = "none recorded"
 _NOTHING = "Nothing was deleted."
@@ -211,14 +210,5 @@ def _doubt(context: Context, run: Run) -> str:
     if not results:
         return _NONE
     source = from_jsonable(LagSummary, results[-1].payload["result"]["summary"]).source
-    if source.positions is PositionsFrom.NOBODY:
-        return "that the broker doesn't say who consumes"
-    written_at_ms = source.written_at_ms
-    taken = "taken" if written_at_ms is None else "written down by the broker, which could not be asked,"
-    at_ms = results[-1].at_ms if written_at_ms is None else min(results[-1].at_ms, written_at_ms)
-    age_ms, most_minutes = clock_ms() - at_ms, context.store.policy.lag_max_age_minutes
-    if age_ms < 0:
-        return f"one that was {taken} {duration_text(-age_ms)} from now: the clock went back"
-    if age_ms > most_minutes * 60_000:
-        return f"one that was {taken} {duration_text(age_ms)} ago, where {most_minutes} min are allowed"
-    return ""
+    most_minutes = context.store.policy.lag_max_age_minutes
+    return lag_doubt(source, results[-1].at_ms, clock_ms(), most_minutes)
