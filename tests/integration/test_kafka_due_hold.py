@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from storage_engine.journal.queries import JournalReader
 from storage_engine.kafka.live import held_settings
 from storage_engine.kafka.live.hold_state import RETENTION_BYTES, RETENTION_MS, TopicSetting
 from storage_engine.kafka.live.live_store import LiveKafkaStore
+from storage_engine.kafka.server_properties import read_server_properties
 from storage_engine.lake.making import make_lake
 from storage_engine.model.hold import DriftKind, HoldMemory, HoldStatus
 from storage_engine.model.live import LiveBroker
@@ -24,7 +26,7 @@ from storage_engine.project.kafka import Kafka
 from storage_engine.quality.validate import validate_store
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.monitoring import monitor
-from tests.integration.kafka_broker import SECONDS, VERSIONS, make_topics, produce, running_kafka
+from tests.integration.kafka_broker import SECONDS, VERSIONS, admin_of, make_topics, produce, running_kafka
 from tests.integration.test_kafka_hold import INTERVAL_MS, Memory, change, settings, wait_for
 from tests.services.command_line import Outcome, run_command
 
@@ -69,6 +71,13 @@ def due_now(store: LiveKafkaStore, proven: Proven = NOTHING) -> HoldStatus:
     return store.hold_due(proven, MARGIN_MS, clock_ms())
 
 
+def topic_id_of(kafka: Kafka, topic: str) -> str:
+    """Return the id in the directory of a topic's first log; "": there is none."""
+    (directory,) = read_server_properties(Path(kafka.server_properties)).log_dirs
+    path = directory / f"{topic}-0" / "partition.metadata"
+    return path.read_text().split()[-1] if path.exists() else ""
+
+
 def wait_until_it_begins_later(store: LiveKafkaStore, log: str) -> None:
     deadline = time.monotonic() + SECONDS
     while store.look(0).known[log].start_offset == 0:
@@ -106,6 +115,35 @@ def test_held_before_it_goes_and_put_back_once_it_is_archived(kafka: Kafka, tmp_
     refused = command("clean")
     assert refused.exit_code == 2
     assert "left to its running broker" in refused.err
+
+
+@pytest.mark.again
+def test_a_topic_that_is_made_again_says_what_went_unproven_and_blames_nobody(
+    kafka: Kafka, tmp_path: Path
+) -> None:
+    make_topics(kafka.address, "remade", retention_ms=3 * HOUR_MS, **SMALL)
+    write(kafka, "remade", 30, 2 * HOUR_MS)
+    write(kafka, "remade", 30)
+    lake = tmp_path / "lake"
+    run_command("init-lake", "--broker-type", "kafka", "--lake", lake)
+    live = ("--lake", lake, "--broker", kafka.address, "--allow-same-disk")
+    held = run_command("hold", kafka.server_properties, *live)
+    assert re.search("held until what no lake has of them is archived: .*remade", held.out)
+    assert run_command("archive", kafka.server_properties, *live).exit_code == 0
+    before = topic_id_of(kafka, "remade")
+    admin = admin_of(kafka.address)
+    admin.delete_topics(["remade"])["remade"].result(SECONDS)
+    make_topics(kafka.address, "remade", retention_ms=7 * HOUR_MS, **SMALL)
+    deadline = time.monotonic() + SECONDS
+    while topic_id_of(kafka, "remade") in (before, ""):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    said = run_command("hold", kafka.server_properties, *live).out
+    (told,) = (line for line in said.splitlines() if "topic-replaced" in line)
+    assert "WARNING topic-replaced remade-0 [0, 60): log remade-0: expected the topic with id" in told
+    assert re.search(r"No lake has offsets \[[1-9]\d, 60\) of it\.$", told)
+    assert "setting-changed" not in said
+    assert "topic-replaced" not in run_command("hold", kafka.server_properties, *live).out
 
 
 @pytest.mark.again
