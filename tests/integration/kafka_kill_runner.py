@@ -46,7 +46,8 @@ from tests.integration.test_kafka_release import (
     start_of,
     values,
 )
-from tests.retention.kill_runner import Moment, Operations, do_steps, in_child, moment_of
+from tests.retention.kill_runner import Moment, Operations, do_steps, moment_of
+from tests.services.forks import in_child
 
 TOPICS = ("orders", "payments")
 RECORDS = 50

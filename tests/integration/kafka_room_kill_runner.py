@@ -48,7 +48,8 @@ from tests.integration.test_kafka_make_room import (
     made,
 )
 from tests.integration.test_kafka_release import start_of
-from tests.retention.kill_runner import DURABLE, Moment, Operations, do_steps, in_child, moment_of, not_killed
+from tests.retention.kill_runner import DURABLE, Moment, Operations, do_steps, moment_of, not_killed
+from tests.services.forks import in_child
 
 TOPICS = ("orders", "payments")
 RECORDS = 600

@@ -47,7 +47,8 @@ from tests.integration.broker import ACCESS, CLEANS_AT_ONCE, Broker, name_server
 from tests.integration.live_store import SETTINGS, LiveLog, create_topic, send
 from tests.integration.remoting import RemotingClient
 from tests.lakes import path_of
-from tests.retention.kill_runner import Moment, Operations, die, do_steps, in_child, warm_up
+from tests.retention.kill_runner import Moment, Operations, die, do_steps, warm_up
+from tests.services.forks import in_child
 
 NO_LAG = LagSummary(0, 0, 0, 0, 0, (), 0)
 DURABLE = ("fsync", "unlink", "rename", "replace", "link", "mkdir", "utime")

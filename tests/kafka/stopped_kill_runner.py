@@ -29,13 +29,8 @@ from storage_engine.own_directory import PLAIN_STAMP
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import build_report
 from tests.kafka.stopped_nodes import GOING, LOGS, cleanup_steps, make_node, managed
-from tests.retention.kill_runner import (
-    Moment,
-    count_durable_operations,
-    do_steps,
-    in_child,
-    kill_each,
-)
+from tests.retention.kill_runner import Moment, count_durable_operations, do_steps, kill_each
+from tests.services.forks import in_child
 
 RUN = "run"
 DELETING = ("release", "clean_dependents")

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.kafka.stopped_kill_runner import aftermath, cycle, end_state, prepare
-from tests.retention.kill_runner import in_child, not_killed
+from tests.retention.kill_runner import not_killed
 from tests.retention.power_loss_runner import LOSSES
+from tests.services.forks import in_child, in_forks
 from tests.services.power_loss import Loss, disk_after, disk_at_first, events_of, lose, record
 
 
@@ -56,15 +57,15 @@ def main(work: Path) -> None:
     removed = [event[2:] for event in events if event.startswith("U store/")]
     # Of one log after each file, of the other one after the last.
     chosen = [path for path in removed if "/a-0/" in path] + removed[-1:]
-    problems = [
-        f"after {path} was removed, {loss.value}: {what}"
-        for path in chosen
-        for loss in LOSSES
-        for what in cut(work, expected, path, loss)
-    ]
-    sys.stdout.write(
-        json.dumps({"removed": removed, "cuts": len(chosen) * len(LOSSES), "problems": problems})
-    )
+    cuts = [(path, loss) for path in chosen for loss in LOSSES]
+
+    def tried(at: tuple[str, Loss], fork: str) -> list[str]:
+        path, loss = at
+        found = cut(work / fork, expected, path, loss)
+        return [f"after {path} was removed, {loss.value}: {what}" for what in found]
+
+    problems = [what for found in in_forks(cuts, tried) for what in found]
+    sys.stdout.write(json.dumps({"removed": removed, "cuts": len(cuts), "problems": problems}))
 
 
 if __name__ == "__main__":

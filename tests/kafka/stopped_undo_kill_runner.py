@@ -30,9 +30,10 @@ from storage_engine.retention.quarantine.records import quarantines
 from storage_engine.retention.quarantine.undo import undo
 from tests.kafka.stopped_nodes import GOING, LOGS, make_node, managed
 from tests.retention import kill_runner
-from tests.retention.kill_runner import Moment, count_durable_operations, do_steps, in_child, kill_each
+from tests.retention.kill_runner import Moment, count_durable_operations, do_steps, kill_each
 from tests.retention.quarantine.undo_kill_runner import Seen, choose_few
 from tests.retention.quarantine.undo_kill_runner import seen as seen_below
+from tests.services.forks import in_child
 
 RUN = "run"
 DAY_MS = 24 * 3_600_000

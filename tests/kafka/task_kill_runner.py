@@ -19,8 +19,9 @@ from storage_engine.retention.managed_store import ManagedStore
 from tests.kafka.left_over_node import GONE, make_left_over, run
 from tests.kafka.stopped_kill_runner import fingerprint
 from tests.kafka.stopped_nodes import managed
-from tests.retention.kill_runner import Moment, count_durable_operations, in_child, moment_of, not_killed
+from tests.retention.kill_runner import Moment, count_durable_operations, moment_of, not_killed
 from tests.retention.power_loss_runner import LOSSES
+from tests.services.forks import in_child, in_forks
 from tests.services.power_loss import Loss, disk_after, disk_at_first, events_of, lose, record
 
 STEP = "tasks"
@@ -35,7 +36,7 @@ def prepare(work: Path) -> Path:
     """Make the node once, and put it back each time: archiving takes longest. :return: its directory."""
     directory, kept = work / "node", work / "kept"
     if not kept.exists():
-        directory.mkdir()
+        directory.mkdir(parents=True)
         make_left_over(directory)
         shutil.copytree(directory, kept)
     else:
@@ -114,7 +115,8 @@ def kill_at(work: Path, operations: list[str], number: int, expected: dict[str, 
     directory = prepare(work)
     before, moment = fingerprint(directory / "store"), moment_of(operations, number)
     status, _ = in_child(lambda: run_counted(directory, moment))
-    return [*not_killed(status), *aftermath(directory, before, expected)]
+    found = [*not_killed(status), *aftermath(directory, before, expected)]
+    return [f"killed before {operations[number]}: {what}" for what in found]
 
 
 def cut_after(work: Path, unlinked: str, loss: Loss, expected: dict[str, Any]) -> list[str]:
@@ -127,11 +129,10 @@ def cut_after(work: Path, unlinked: str, loss: Loss, expected: dict[str, Any]) -
     found = [*not_killed(status), *aftermath(directory, before, expected)]
     shutil.rmtree(log)
     shutil.rmtree(pristine)
-    return found
+    return [f"{unlinked} was removed, {loss.value}: {what}" for what in found]
 
 
 def main(work: Path, which: str) -> None:
-    work.mkdir(exist_ok=True)
     # Once in this process: what is imported and compiled at first use is there in each child.
     run(store_of(prepare(work)))
     directory, log = prepare(work), work / "log"
@@ -145,15 +146,15 @@ def main(work: Path, which: str) -> None:
     if power:
         shutil.rmtree(log)
         removed = [one[2:] for one in operations if one.startswith("U store/") and "/.storage" not in one]
-        tried = [(f"{path} was removed, {loss.value}", (path, loss)) for path in removed for loss in LOSSES]
-        found = [(what, cut_after(work, *at, expected)) for what, at in tried]
+        cuts = [(path, loss) for path in removed for loss in LOSSES]
+        found = in_forks(cuts, lambda at, fork: cut_after(work / fork, *at, expected))
     else:
         removed = [one for one in operations if one.startswith(REMOVALS)]
         numbers = list(range(len(operations)))
         if which == "few":
             numbers = [at for at in numbers if operations[at] in removed][::2]
-        found = [(operations[at], kill_at(work, operations, at, expected)) for at in numbers]
-    problems = [f"{what}: {problem}" for what, some in found for problem in some]
+        found = in_forks(numbers, lambda at, fork: kill_at(work / fork, operations, at, expected))
+    problems = [what for some in found for what in some]
     answer = {"tried": len(found), "removed": removed, "end": expected, "problems": problems}
     sys.stdout.write(json.dumps(answer))
 

@@ -10,7 +10,7 @@ from storage_engine.journal.journal import Event, Journal, Phase, Step
 from storage_engine.own_directory import PLAIN_STAMP
 from storage_engine.retention.managed_store import ManagedStore
 from tests.kafka.left_over_node import GONE, make_left_over, run
-from tests.retention.kill_runner import in_child
+from tests.services.forks import in_child
 
 DELETED = f"{0:020d}.log.deleted"
 

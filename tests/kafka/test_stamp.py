@@ -23,7 +23,7 @@ from storage_engine.retention.report import build_report
 from storage_engine.retention.stamp import missing_stamps, read_stamp, stamped_ids, update_stamp
 from storage_engine.retention.stamp_files import stamp_paths
 from tests.kafka.stopped_nodes import clean, make_node, managed
-from tests.retention.kill_runner import in_child
+from tests.services.forks import in_child
 
 
 @pytest.fixture

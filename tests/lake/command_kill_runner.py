@@ -35,7 +35,8 @@ from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.model.validation import Status
 from storage_engine.model.verification import VerifyLevel
 from tests.lake.lake_acts import held, old_release, tree
-from tests.retention.kill_runner import Moment, count_durable_operations, in_child, not_killed
+from tests.retention.kill_runner import Moment, count_durable_operations, not_killed
+from tests.services.forks import in_child
 
 STEP = "command"
 

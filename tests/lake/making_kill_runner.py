@@ -27,7 +27,8 @@ from storage_engine.lake.soundness import Depth
 from storage_engine.lake.soundness_reader import broken_receipts
 from storage_engine.lake.tables import SCHEMA_VERSION_PROPERTY
 from storage_engine.lake.writing import mark_commits, ready_to_write
-from tests.retention.kill_runner import Moment, count_durable_operations, in_child, not_killed
+from tests.retention.kill_runner import Moment, count_durable_operations, not_killed
+from tests.services.forks import in_child
 
 STEP = "lake"
 

@@ -32,13 +32,13 @@ from tests.retention.kill_runner import (
     count_durable_operations,
     do_once,
     fingerprint,
-    in_child,
     moment_of,
     not_killed,
     prepare,
 )
 from tests.rounds import ALL
 from tests.services import toy
+from tests.services.forks import in_child
 
 RUN = "run"
 KILLED = ("release", "undo")

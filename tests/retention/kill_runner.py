@@ -39,6 +39,7 @@ from storage_engine.retention.finishing import finish
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import build_report
 from storage_engine.rocketmq.codec import CODEC
+from tests.services.forks import in_child, in_forks
 
 SEGMENTS = 2
 RUN = "run"
@@ -147,32 +148,6 @@ def count_durable_operations(kill_before: Moment | None) -> tuple[list[str], Cal
         operations.count_calls(os, name)
     operations.count_commits()
     return operations.done, operations.at_step
-
-
-def in_child(work: Callable[[], Any]) -> tuple[int, Any]:
-    """Run ``work`` in a fork; returns its wait status and what it came to."""
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            os.close(reader)
-            answer = json.dumps(work()).encode()
-            with os.fdopen(writer, "wb") as pipe:
-                pipe.write(answer)
-            code = 0
-        except BaseException:
-            import traceback
-
-            traceback.print_exc()
-        finally:
-            sys.stderr.flush()
-            os._exit(code)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as pipe:
-        answer = pipe.read()
-    _, status = os.waitpid(pid, 0)
-    return status, json.loads(answer) if answer else None
 
 
 def run_cycle(directory: Path, kill_before: Moment | None) -> list[str]:
@@ -370,20 +345,21 @@ def kill_each(
 ) -> list[str]:
     """Kill a run before each of some operations, and say what is not as it has to be.
 
-    :param directory: made afresh for each.
+    :param directory: each fork has one beside it, made afresh for each kill.
     :param prepare: makes it, and returns its files.
     :param run: does the run there, in a fork that dies at a moment.
     :param look: says of a directory, and of what was in it first, what is wrong with it.
     """
-    problems: list[str] = []
-    for number in numbers:
-        moment = moment_of(operations, number)
-        before = prepare(directory)
-        status, _ = in_child(lambda moment=moment: run(directory, moment))
-        found = [*not_killed(status), *look(directory, before)]
-        problems += [f"killed before operation {number} ({operations[number]}): {what}" for what in found]
-        shutil.rmtree(directory)
-    return problems
+
+    def kill(number: int, fork: str) -> list[str]:
+        place = directory.with_name(f"{directory.name}-{fork}")
+        before = prepare(place)
+        status, _ = in_child(lambda: run(place, moment_of(operations, number)))
+        found = [*not_killed(status), *look(place, before)]
+        shutil.rmtree(place)
+        return [f"killed before operation {number} ({operations[number]}): {what}" for what in found]
+
+    return [what for found in in_forks(numbers, kill) for what in found]
 
 
 def not_killed(status: int) -> list[str]:

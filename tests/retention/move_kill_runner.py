@@ -25,7 +25,8 @@ from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.stamp import read_stamp
 from storage_engine.retention.store_moves import MOVE_RUN
 from tests.lakes import make_lakes
-from tests.retention.kill_runner import Moment, count_durable_operations, in_child
+from tests.retention.kill_runner import Moment, count_durable_operations
+from tests.services.forks import in_child
 
 NAME = "orders"
 

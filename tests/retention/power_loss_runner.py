@@ -22,6 +22,7 @@ from storage_engine.lake.receipts import list_stores
 from storage_engine.lake.restore import restore
 from storage_engine.lake.restore_span import Span
 from tests.retention import kill_runner as killing
+from tests.services.forks import in_child, in_forks
 from tests.services.power_loss import Disk, Loss, disk_after, disk_at_first, events_of, lose, names_in, record
 
 LOSSES = (Loss.EVERYTHING, Loss.BUT_REMOVALS, Loss.BUT_NAMES)
@@ -61,10 +62,10 @@ def cut(
     directory, log, restored = work / "cut", work / "cut-log", work / "restored"
     killing.prepare(pristine, directory)
     first = Disk(names_in(directory), disk_at_first(directory / "store", pristine).bytes_of)
-    status, _ = killing.in_child(lambda: run_recorded(directory, log, unlinked, number))
+    status, _ = in_child(lambda: run_recorded(directory, log, unlinked, number))
     problems = killing.not_killed(status)
     lose(directory, disk_after(first, log, loss, directory))
-    status, lost = killing.in_child(lambda: unrestorable(directory, before, restored))
+    status, lost = in_child(lambda: unrestorable(directory, before, restored))
     if status or lost:
         problems.append(f"gone, and not back from the lake or not meant to go: {lost}")
     problems += killing.aftermath(directory, before, expected)
@@ -87,7 +88,7 @@ def restore_and_cut(archived: Path, work: Path) -> list[str]:
         restore(lake, store.store_id, directory / "some" / "store")
         return killing.fingerprint(directory)
 
-    _, restored = killing.in_child(work_in_child)
+    _, restored = in_child(work_in_child)
     lose(directory, disk_after(first, log, Loss.EVERYTHING, directory))
     left = killing.fingerprint(directory)
     if not restored or sum("commitlog/" in name for name in restored) != killing.SEGMENTS:
@@ -110,12 +111,11 @@ def main(pristine: Path, work: Path, most_others: int) -> None:
     wanted += [
         ("", number, loss) for number in numbers for i, loss in enumerate(LOSSES) if every or number % 3 == i
     ]
-    cuts: list[list[str]] = []
     problems = restore_and_cut(work / "undisturbed", work)
-    for unlinked, number, loss in wanted:
-        event, found = cut(work, pristine, before, expected, unlinked, number, loss)
-        cuts.append([event, loss.value])
-        problems += [f"after {event} ({number}), {loss.value}: {what}" for what in found]
+    found = in_forks(wanted, lambda at, fork: cut(work / fork, pristine, before, expected, *at))
+    cuts = [[event, loss.value] for (event, _), (_, _, loss) in zip(found, wanted, strict=True)]
+    for (event, some), (_, number, loss) in zip(found, wanted, strict=True):
+        problems += [f"after {event} ({number}), {loss.value}: {what}" for what in some]
     sys.stdout.write(json.dumps({"events": events, "cuts": cuts, "end": expected, "problems": problems}))
 
 

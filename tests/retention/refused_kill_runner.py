@@ -26,14 +26,9 @@ from storage_engine.retention.finishing import finish
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import build_report
 from tests.fixture_stores import file_sha256
-from tests.retention.kill_runner import (
-    Moment,
-    count_durable_operations,
-    in_child,
-    moment_of,
-    not_killed,
-)
+from tests.retention.kill_runner import Moment, count_durable_operations, moment_of, not_killed
 from tests.services import toy
+from tests.services.forks import in_child
 from tests.services.toy_faults import Fault, make_store, store_at
 
 FAULTS: dict[str, Fault] = {

@@ -9,7 +9,6 @@ Usage: shield_kill_runner.py PRISTINE_STORE WORK_DIRECTORY MOST_KILLS (0: one of
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -33,12 +32,11 @@ from tests.retention.kill_runner import (
     do_once,
     file_hash,
     fingerprint,
-    in_child,
-    moment_of,
-    not_killed,
+    kill_each,
     one_of_each_kind,
     prepare,
 )
+from tests.services.forks import in_child
 
 REMOVED = ("commitlog/00000000000000000000", "commitlog/00000000000001048576")
 RUN = "all"
@@ -111,6 +109,22 @@ def end_state(directory: Path) -> dict[str, Any]:
     }
 
 
+def aftermath(directory: Path, pristine: dict[str, str], expected: dict[str, Any]) -> list[str]:
+    """Look at what a story left that did not end, tell it again, and say what is not as it has to be."""
+    status, lost = in_child(lambda: homeless(directory, pristine))
+    found = [] if lost == [] else [f"segments in none of the three places: {lost}, status {status}"]
+    status, _ = in_child(lambda: story(directory, lambda _: None))
+    _, end = in_child(lambda: end_state(directory)) if not status else (0, None)
+    if end != expected:
+        differs = {
+            name: (expected[name], end and end[name])
+            for name in expected
+            if not end or end[name] != expected[name]
+        }
+        found.append(f"another end state after status {status}: (expected, found) {differs}")
+    return found
+
+
 def main(pristine: Path, work: Path, most: int) -> None:
     before = fingerprint(pristine)
     do_once(pristine, work / "warm", whole_story)
@@ -119,31 +133,23 @@ def main(pristine: Path, work: Path, most: int) -> None:
     if status:
         raise SystemExit("the undisturbed story failed")
     _, expected = in_child(lambda: end_state(work / "undisturbed"))
-    problems: list[str] = []
     before_shield = sum(one.startswith("init_lake") for one in operations)
     story_itself = operations[before_shield:]
     chosen = choose(story_itself, most) if most else one_of_each_kind(story_itself, ["tend"])
     chosen = [number + before_shield for number in chosen]
-    for number in chosen:
-        where = f"killed before operation {number} ({operations[number]})"
-        prepare(pristine, work / "killed")
-        moment = moment_of(operations, number)
-        status, _ = in_child(lambda moment=moment: run_story(work / "killed", moment))
-        found = not_killed(status)
-        _, lost = in_child(lambda: homeless(work / "killed", before))
-        if lost != []:
-            found.append(f"segments in none of the three places: {lost}")
-        status, _ = in_child(lambda: story(work / "killed", lambda _: None))
-        _, end = in_child(lambda: end_state(work / "killed")) if not status else (0, None)
-        if end != expected:
-            differs = {
-                name: (expected[name], end and end[name])
-                for name in expected
-                if not end or end[name] != expected[name]
-            }
-            found.append(f"another end state after status {status}: (expected, found) {differs}")
-        problems += [f"{where}: {what}" for what in found]
-        shutil.rmtree(work / "killed")
+
+    def prepared(directory: Path) -> dict[str, str]:
+        prepare(pristine, directory)
+        return before
+
+    problems = kill_each(
+        work / "killed",
+        operations,
+        chosen,
+        prepared,
+        run_story,
+        lambda directory, files: aftermath(directory, files, expected),
+    )
     answer = {"operations": operations, "kills": len(chosen), "end": expected, "problems": problems}
     sys.stdout.write(json.dumps(answer))
 

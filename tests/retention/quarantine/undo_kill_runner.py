@@ -35,11 +35,11 @@ from tests.retention.kill_runner import (
     Moment,
     count_durable_operations,
     do_once,
-    in_child,
     moment_of,
     one_of_each_kind,
     prepare,
 )
+from tests.services.forks import in_child, in_forks
 
 RUN = "run"
 SEGMENTS = 2
@@ -136,25 +136,27 @@ def main(end: str, pristine: Path, work: Path, most: int) -> None:
     if status:
         raise SystemExit("the undisturbed run failed")
     _, expected = in_child(lambda: end_state(work / "undisturbed"))
-    problems: list[str] = []
     chosen = choose(operations, most) if most else choose_few(operations, end)
-    for number in chosen:
-        directory, moment = work / "killed", moment_of(operations, number)
+
+    def kill(number: int, fork: str) -> list[str]:
+        directory, moment = work / f"killed-{fork}", moment_of(operations, number)
         prepare(pristine, directory)
-        status, _ = in_child(lambda moment=moment: run_cycle(work / "killed", end, moment))
+        status, _ = in_child(lambda: run_cycle(directory, end, moment))
         found = kill_runner.not_killed(status)
         if moment.step != "maintain":
-            _, lost = in_child(lambda: homeless(work / "killed", before))
+            _, lost = in_child(lambda: homeless(directory, before))
             found += [] if lost == [] else [f"files at no place: {lost}"]
         # It may be done again, too; to try that of each end is enough where kills are few.
         for _ in range(2 if most or number == chosen[-1] else 1):
-            status, _ = in_child(lambda: cycle(managed(work / "killed"), end, lambda _: None))
+            status, _ = in_child(lambda: cycle(managed(directory), end, lambda _: None))
             found += ["the run that followed failed"] if status else []
-        _, ended = in_child(lambda: end_state(work / "killed"))
+        _, ended = in_child(lambda: end_state(directory))
         if ended != expected:
             found.append(f"another end state: expected {expected}, found {ended}")
-        problems += [f"killed before operation {number} ({operations[number]}): {what}" for what in found]
         shutil.rmtree(directory)
+        return [f"killed before operation {number} ({operations[number]}): {what}" for what in found]
+
+    problems = [what for found in in_forks(chosen, kill) for what in found]
     answer = {"operations": operations, "kills": len(chosen), "problems": problems, "end": expected}
     sys.stdout.write(json.dumps({**answer, "pristine": before}))
 
