@@ -269,4 +269,6 @@ def _write(places: Iterable[StampPlace], stamp: Stamp) -> None:
             del said[name]
     content = json.dumps(said, indent=1).encode()
     for place in places:
+        # Who writes here has its lock, so what lies here is of a writer that was killed.
+        durable.remove_abandoned(place.path.name, dir_fd=place.directory, alone=True)
         durable.write_file(place.path.name, content, dir_fd=place.directory, shared=True)

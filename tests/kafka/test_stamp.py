@@ -89,6 +89,18 @@ def test_an_older_one_beside_a_newer_one_is_what_a_kill_leaves(store: ManagedSto
     assert json.loads((directories(store)[1] / PLAIN_STAMP).read_text()) == json.loads(older)
 
 
+def test_what_a_killed_writer_left_in_a_log_directory_goes(store: ManagedStore) -> None:
+    found = read_stamp(store.real_root)
+    assert found is not None
+    for path in directories(store):
+        (path / f".{PLAIN_STAMP}.0123456789abcdef.tmp").write_text("{")
+        (path / f".{PLAIN_STAMP}.of-another.tmp").write_text("")
+    (directories(store)[0] / PLAIN_STAMP).unlink()
+    update_stamp(store.real_root, found.store_id, found.lineages, ())
+    for path in directories(store):
+        assert [one.name for one in path.glob("*.tmp")] == [f".{PLAIN_STAMP}.of-another.tmp"]
+
+
 def test_a_directory_of_another_node_is_refused(store: ManagedStore) -> None:
     path = directories(store)[1] / PLAIN_STAMP
     path.write_text(json.dumps({**json.loads(path.read_text()), "store_id": "another"}))
