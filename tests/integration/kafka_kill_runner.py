@@ -123,7 +123,9 @@ class Kills:
             return []
         self.look(f"{where}, at its end")
         _, wrong = in_child(lambda: self.wrong(run))
-        self.problems += [f"{where}: {one}" for one in wrong or ()]
+        self.problems += [
+            f"{where}: {one}" for one in (["it can't be looked at"] if wrong is None else wrong)
+        ]
         return list(done)
 
     def look(self, where: str) -> None:
