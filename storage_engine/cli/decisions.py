@@ -47,12 +47,14 @@ def waive(digest: str, lake_dir: Path | None, conn_id: str | None, reason: str, 
 @takes_store(second_lake=True, connection=True)
 @click.option("--from", "start_offset", type=int, required=True, help="First physical offset that is lost.")
 @click.option("--to", "end_offset", type=int, required=True, help="The offset behind the last lost one.")
+@click.option("--log", metavar="LOG", help="Of this log; default: of the first in which all of it is LOST.")
 @click.option("--reason", required=True, help="How it came to it, and why to go on.")
 @json_option
 def accept_loss(
     managed: ManagedStore,
     start_offset: int,
     end_offset: int,
+    log: str | None,
     reason: str,
     as_json: bool,
 ) -> int:
@@ -61,7 +63,7 @@ def accept_loss(
     Refused where any byte of it isn't lost. Who decided it, and why, stays in the journal and in each report.
     """
     check_store(managed)
-    loss = steps.accept_loss(managed, start_offset, end_offset, person(), reason)
+    loss = steps.accept_loss(managed, start_offset, end_offset, person(), reason, log)
     if as_json:
         print_json("accept-loss", loss)
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -9,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from storage_engine.kafka.batch_walk import batch_heads, opened
-from storage_engine.kafka.layout import LogDirectory, PartitionLog, SegmentFiles, read_node
+from storage_engine.kafka.layout import LogDirectory, Node, PartitionLog, SegmentFiles, read_node
+from storage_engine.kafka.lock_holder import runs
 from storage_engine.kafka.log_end import end_offset, segment_end
 from storage_engine.kafka.missing_logs import ADVICE, missing_logs, missing_text
 from storage_engine.kafka.stored_files import read_stored
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from storage_engine.kafka.record_batch import Batches
 
 _LONGEST_INDEX_BYTES = 1 << 30
+_LOOKS, _PAUSE_SECONDS = 3, 0.5
+_MISSING = "the log isn't on disk, and by its copy of the cluster's metadata this node has a replica of it"
 
 
 @dataclass(slots=True)
@@ -67,8 +71,26 @@ def collect(settings: StoreSettings, scope: FactsScope) -> StoreFacts:
         index_files=tuple(found.indexes),
         checkpoint=tuple(found.checkpoint),
         notes=tuple(found.notes),
-        cleaned_to={log: end for one in node.directories for log, end in one.cleaned_to.items()},
+        cleaned_to=_cleaned_to(node),
+        missing=dict.fromkeys(_lasting(node, missing), _MISSING),
     )
+
+
+def _cleaned_to(node: Node) -> dict[str, int]:
+    here = {log.name.log for _, log in node.logs}
+    return {log: end for one in node.directories for log, end in one.cleaned_to.items() if log in here}
+
+
+def _lasting(node: Node, missing: tuple[str, ...]) -> tuple[str, ...]:
+    """Return which missing logs stay so: a broker that runs may just be making their directories."""
+    for _ in range(_LOOKS):
+        if not missing or not runs(node):
+            break
+        time.sleep(_PAUSE_SECONDS)
+        node = read_node(node.root)
+        still = missing_logs(node, read_topic_settings(node))
+        missing = tuple(log for log in missing if log in still)
+    return missing
 
 
 def _collect_log(directory: LogDirectory, log: PartitionLog, scope: FactsScope, found: _Found) -> None:

@@ -92,3 +92,13 @@ def text_of(topic_id: uuid.UUID) -> str:
 def log_id_text(cluster_id: str | None, topic_id: uuid.UUID, partition: int) -> str:
     """Return what a log is to its cluster, as receipts have it (``Receipt.log_id``)."""
     return f"{cluster_id}/{text_of(topic_id)}/{partition}"
+
+
+def cluster_of(log_id: str) -> str:
+    """Return the cluster that a log's identity names."""
+    return log_id.split("/")[0]
+
+
+def topic_of(log_id: str) -> str:
+    """Return the topic's id that a log's identity names, as Kafka writes it."""
+    return log_id.split("/")[1]

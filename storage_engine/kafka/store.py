@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from storage_engine import durable
 from storage_engine.exceptions import BadInputError, StoreBusyError
 from storage_engine.kafka import meta_properties
+from storage_engine.kafka.absent_logs import absences, identities
 from storage_engine.kafka.archiving import archivable_of_node, contexts_of, contradiction_of, log_id_of
 from storage_engine.kafka.deleted_topics import words_for_nothing
 from storage_engine.kafka.layout import LogDirectory, Node, PartitionLog, data_paths, read_node
@@ -38,6 +39,7 @@ from storage_engine.kafka.topic_settings import TopicSettings, read_topic_settin
 from storage_engine.model.broker_store import BrokerStore, LockedStore, Remove, StoreSettings
 from storage_engine.model.broker_tasks import BrokerTask, LeftOver, TaskLimits
 from storage_engine.model.by_log import by_log
+from storage_engine.model.known_logs import Absence, LogIdentity
 from storage_engine.model.lag import Unread
 from storage_engine.model.plan import DependentFile, LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.receipt import Receipt
@@ -81,6 +83,7 @@ class KafkaStore(BrokerStore):
     :param held: the directories, while they are locked.
     """
 
+    tells_absences: ClassVar[bool] = True
     root: Path
     seen: SeenNode | None = None
     held: LockedDirectories | None = None
@@ -226,6 +229,12 @@ class KafkaStore(BrokerStore):
 
     def range_sha256(self, segments: Sequence[Segment], first: int, end: int) -> str | None:
         return sha256_of_range(segments, first, end)
+
+    def log_identities(self, snapshot: StoreSnapshot) -> Mapping[str, LogIdentity]:
+        return identities(self._node_of(snapshot, snapshot.taken_at_ms))
+
+    def absences(self, logs: Mapping[str, LogIdentity]) -> Mapping[str, Absence]:
+        return absences(self.seen.node if self.seen else self.read_node(0), logs)
 
     @property
     def tells_logs_apart(self) -> bool:

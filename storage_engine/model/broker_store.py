@@ -18,6 +18,7 @@ from storage_engine.model.broker_tasks import TaskedStore
 from storage_engine.model.course import CourseStart
 from storage_engine.model.held_store import HeldStore
 from storage_engine.model.hold import BrokerProgress, Drift, HoldMemory
+from storage_engine.model.known_logs import IdentifiedLogs
 from storage_engine.model.lag import Unread
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.pending import Pending
@@ -62,7 +63,7 @@ class LockedStore(Protocol):
         ...
 
 
-class BrokerStore(HeldStore, TaskedStore, ABC):
+class BrokerStore(HeldStore, TaskedStore, IdentifiedLogs, ABC):
     """One store, with the broker's own settings and rules.
 
     Only ``delete_segments``, ``delete_dependents`` and, beside a running broker, ``renew_hold`` and

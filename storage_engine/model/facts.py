@@ -138,6 +138,7 @@ class StoreFacts:
     """Everything that was found; ``notes`` says what was not looked at, and why.
 
     :param cleaned_to: by log, below which offset a cleaner of the broker has been.
+    :param missing: by log that should be here, and of which nothing is, what shows it.
     """
 
     local: tuple[LocalSegment, ...]
@@ -150,6 +151,7 @@ class StoreFacts:
     checkpoint: tuple[CheckpointFact, ...] = ()
     notes: tuple[str, ...] = ()
     cleaned_to: Mapping[str, int] = field(default_factory=dict)
+    missing: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass, replace
 from functools import partial, reduce
 from typing import Any
 
 import pandas as pd
 
 from storage_engine.brokers import find_broker
+from storage_engine.clock import clock_ms
 from storage_engine.journal.journal import Journal, Run, Step, StoreRecord
 from storage_engine.lake.catalog import Lake
 from storage_engine.lake.coverage import LocalSpan, ReleasedSpan, log_ranges, lost_ranges
@@ -20,15 +21,16 @@ from storage_engine.lake.replica_coverage import replica_spans
 from storage_engine.model.facts import FactsScope, LocalSegment, StoreFacts
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.receipt import Receipt
-from storage_engine.model.validation import RangeStatus
+from storage_engine.model.validation import RangeStatus, Status, Where
 from storage_engine.quality.explained_ranges import explained, other_logs
 from storage_engine.quality.lake_facts import NO_LAKE, LakeFacts, Slot, collect_lake, laid_over
-from storage_engine.retention.broker_answers import ask
-from storage_engine.retention.brokers import settings_of
+from storage_engine.retention.broker_answers import ask, take_snapshot
+from storage_engine.retention.brokers import open_store, settings_of
 from storage_engine.retention.drift import all_gone_spans
 from storage_engine.retention.history import releases
 from storage_engine.retention.known_heads import KnownHeads, known_heads
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.missing_logs import missing_logs, missing_spans
 from storage_engine.retention.proofs import reachable_lakes, without_older
 from storage_engine.retention.shielding import shielded_spans
 from storage_engine.retention.steps.context import AnyStore, Context, managed_of, open_context
@@ -115,6 +117,13 @@ def _collect(place: AnyStore, run_key: str | None, *, full: bool, with_lake: boo
         ranges = lay_over(replicas=others)
     other = other_logs(store, _journal(place)[1], lake.receipts) if store_id is not None else {}
     ranges = explained(ranges, other, local.cleaned_to)
+    told = {row.log for row in ranges}
+    ranges += tuple(
+        RangeStatus(log, 0, 0, Where.LOST, Status.FAILURE, (), f"{why}; where it began and ended isn't known")
+        for log, why in sorted(local.missing.items())
+        if log not in told
+    )
+    notes += tuple(f"{log}: {why}" for log, why in sorted(local.missing.items()) if log in told)
     return Facts(
         tables=_tables(local, lake, ranges, spans),
         ranges=ranges,
@@ -188,13 +197,23 @@ def _known(
     """The store's identity and what was deleted from it, without giving it an identity if it has none."""
     store, (journal, record) = managed_of(place), _journal(place)
     if record is not None:
-        return record.store_id, all_gone_spans(journal, record, unreachable), ()
+        gone = all_gone_spans(journal, record, unreachable)
+        return record.store_id, (*gone, *_missing(store, journal, record)), ()
     if store.policy.archive is ArchiveMode.OFF:
         return None, (), ("the journal doesn't know this store",)
     named = [s for lake in lakes for s in list_stores(lake) if s.store_root == store.real_root]
     if not named:
         return None, (), ("neither journal nor lake knows this store: nothing of it was ever archived",)
     return max(named, key=lambda s: s.newest_proof_ms).store_id, (), ("identity taken from the lake",)
+
+
+def _missing(store: ManagedStore, journal: Journal, record: StoreRecord) -> tuple[ReleasedSpan, ...]:
+    """Return what was seen of logs before, and should be on disk."""
+    with closing(open_store(replace(store, live=None, engine=False))) as broker:
+        if not broker.tells_absences:
+            return ()
+        snapshot = take_snapshot(broker, clock_ms(), store.broker)
+        return missing_spans(journal, record, missing_logs(store, journal, record, broker, snapshot))
 
 
 def _shielded(store: AnyStore) -> tuple[LocalSpan, ...]:

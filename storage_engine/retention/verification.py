@@ -33,6 +33,7 @@ from storage_engine.retention.history import released_spans
 from storage_engine.retention.identity import identify
 from storage_engine.retention.known_heads import KnownHeads, journalled_heads, known_heads
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.missing_logs import missing_logs, missing_spans
 from storage_engine.retention.proofs import LakeProofs, Proofs, reachable_lakes, without_older
 from storage_engine.retention.shielding import shielded_spans
 from storage_engine.retention.unnamed_lakes import how_to_name, lake_named, unnamed_heads
@@ -96,12 +97,16 @@ def verify_store(
     lakes, unreachable = reachable_lakes(store)
     with closing(open_store(store)) as broker:
         snapshot = take_snapshot(broker, clock_ms(), store.broker)
-    journal = Journal(store.journal_url)
-    record = identify(store, journal)
+        journal = Journal(store.journal_url)
+        record = identify(store, journal)
+        absent = missing_logs(store, journal, record, broker, snapshot)
     store_id = record.store_id
     known = known_heads(journal, record)
     lakes, unreachable = without_older(lakes, unreachable, known, store_id)
-    released = all_gone_spans(journal, record, unreachable)
+    released = (
+        *all_gone_spans(journal, record, unreachable),
+        *missing_spans(journal, record, absent),
+    )
     kept = shielded_spans(store.real_root, record.lineages)
     renewed = [_renew(lake, store_id) if renew else 0 for lake in lakes]
     rows = [receipts(lake, store_id) for lake in lakes]

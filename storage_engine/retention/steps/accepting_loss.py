@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from storage_engine.clock import clock_ms
 from storage_engine.exceptions import BadInputError
 from storage_engine.lake.catalog import open_lake
 from storage_engine.model.policy import ArchiveMode
@@ -12,6 +13,7 @@ from storage_engine.retention.drift import gone_ranges, lost, recorded_gone
 from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.losses import AcceptedLoss, record_loss
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.missing_logs import as_drift, missing_logs
 from storage_engine.retention.steps.archiving import begin_background_run
 from storage_engine.retention.steps.context import Context, opened
 
@@ -20,14 +22,15 @@ LOSSES_RUN = "losses"
 
 
 def accept_loss(
-    store: ManagedStore, start_offset: int, end_offset: int, person: str, reason: str
+    store: ManagedStore, start_offset: int, end_offset: int, person: str, reason: str, log: str | None = None
 ) -> AcceptedLoss:
     """Record that bytes of the log are lost and that a person goes on without them.
 
     From then on validation warns of them, and doesn't fail.
 
     :param start_offset: with ``end_offset`` a range of which every byte is LOST, by what the journal has of
-        segments that others deleted, and by the lakes.
+        segments that others deleted and of logs that are missing, and by the lakes.
+    :param log: that it is of; None: the first in which all of it is LOST.
     :raises BadInputError: a part of the range isn't LOST, or nobody says why.
     :raises LakeUnavailableError: a lake can't be asked, or lacks what it is known to have had: what seems to
         be lost may come back with it.
@@ -38,24 +41,31 @@ def accept_loss(
             "over these messages, so the journal keeps who decided that, and why."
         )
     with opened(store) as context:
-        return _accepted(context, start_offset, end_offset, person.strip(), reason.strip())
+        return _accepted(context, (start_offset, end_offset), person.strip(), reason.strip(), log)
 
 
-def _accepted(context: Context, start_offset: int, end_offset: int, person: str, reason: str) -> AcceptedLoss:
+def _accepted(
+    context: Context, offsets: tuple[int, int], person: str, reason: str, only: str | None
+) -> AcceptedLoss:
+    start_offset, end_offset = offsets
     known = known_heads(context.journal, context.record)
     for config in context.store.lakes if context.store.policy.archive is not ArchiveMode.OFF else ():
         known.check(open_lake(config), context.record.store_id)
     record = context.record
     recorded = recorded_gone(context.journal, record)
     gone = [one for one, lineage in recorded if lineage == record.lineage_of(one.log)]
+    if context.broker.tells_absences:
+        snapshot = context.snapshot(clock_ms())
+        missing = missing_logs(context.store, context.journal, record, context.broker, snapshot)
+        gone += as_drift(missing)
     rows = lost(gone_ranges(context.journal, record, context.store, gone))
-    logs = dict.fromkeys(row.log for row in rows)
+    logs = dict.fromkeys(row.log for row in rows if only in (None, row.log))
     log = next((log for log in logs if _reaches(rows, log, start_offset) >= end_offset), None)
     if log is None or start_offset >= end_offset:
-        lost_now = ", ".join(f"[{row.start_offset}, {row.end_offset})" for row in rows) or "nothing"
+        named = (f"{row.log} [{row.start_offset}, {row.end_offset})" for row in rows)
         raise BadInputError(
-            f"{context.store.root}: expected a range of the log that is LOST, found "
-            f"[{start_offset}, {end_offset}); LOST is {lost_now}. Nothing was recorded."
+            f"{context.store.root}: expected a range of {only or 'the log'} that is LOST, found "
+            f"[{start_offset}, {end_offset}); LOST is {', '.join(named) or 'nothing'}. Nothing was recorded."
         )
     loss = AcceptedLoss(log, record.lineage_of(log), start_offset, end_offset, person, reason)
     record_loss(context.journal, begin_background_run(context, LOSSES_RUN), loss)

@@ -11,7 +11,7 @@ from storage_engine.exceptions import LakeConflictError
 from storage_engine.journal.journal import Step
 from storage_engine.model.by_log import by_log
 from storage_engine.model.diagnosis import named_in_short
-from storage_engine.model.store import Archivable, Segment
+from storage_engine.model.store import Archivable, Segment, StoreSnapshot
 from storage_engine.retention.broker_answers import ask, take_archivable
 from storage_engine.retention.history import segment_subject
 from storage_engine.retention.proofs import LakeProofs
@@ -46,6 +46,7 @@ class Listed:
 
     archivable: Archivable
     others: tuple[Segment, ...]
+    snapshot: StoreSnapshot
 
 
 def list_segments(context: Context) -> Listed:
@@ -54,7 +55,7 @@ def list_segments(context: Context) -> Listed:
     found = take_archivable(context.broker, snapshot)
     may = {segment.id for segment in found.segments}
     others = (segment for log in snapshot.logs for segment in log.sealed if segment.id not in may)
-    return Listed(found, tuple(segment for segment in others if segment.facts.size_bytes))
+    return Listed(found, tuple(segment for segment in others if segment.facts.size_bytes), snapshot)
 
 
 def archivable_segments(context: Context) -> Archivable:

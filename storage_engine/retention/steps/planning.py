@@ -14,6 +14,7 @@ from storage_engine.model.plan import Plan, PlanRequest, of_only_log
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.retention.brokers import refuse_cleanup, refuse_in_use
 from storage_engine.retention.deciding import decide
+from storage_engine.retention.missing_logs import remember_logs
 from storage_engine.retention.quarantine.emptying import tend_quarantines
 from storage_engine.retention.quarantine.set_aside import check_quarantine
 from storage_engine.retention.shielding import shield_notices
@@ -97,6 +98,7 @@ def make_plan(
                 UNREAD: to_jsonable(decided.unread),
             }
             check_quarantine(context.store, context.broker.data_paths, decided)
+            remember_logs(context.store, context.journal, context.record, context.broker, decided.snapshot)
             shielded = shield_notices(context.store.real_root, decided.plan.to_delete)
             replaced = replaced_notices(context.store.real_root)
             plan = replace(

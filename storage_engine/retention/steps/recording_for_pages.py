@@ -9,6 +9,7 @@ from storage_engine.clock import clock_ms
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.model.course import CourseStart
 from storage_engine.model.store import StoreSnapshot
+from storage_engine.retention.missing_logs import remember_logs
 from storage_engine.retention.steps.context import Context
 from storage_engine.retention.steps.recording_ranges import store_ranges
 from storage_engine.retention.steps.recording_rules import record_rules
@@ -28,6 +29,7 @@ def found_for_pages(context: Context, measured: MeasuredLag | None) -> Mapping[s
     snapshot = _told(errors, "the store", lambda: _snapshot(context, measured))
     if snapshot is None:
         return {"page_errors": errors}
+    _told(errors, "which logs there are", lambda: _remember(context, snapshot))
     return {
         "start": _told(errors, "what a simulation starts from", lambda: _start(context, snapshot)),
         "ranges": _told(errors, "where bytes are", lambda: store_ranges(context, snapshot, measured)),
@@ -47,6 +49,10 @@ def _told(errors: list[str], what: str, tell: Callable[[], Any]) -> Any:
 
 def _snapshot(context: Context, measured: MeasuredLag | None) -> StoreSnapshot:
     return context.snapshot(clock_ms()) if measured is None else measured.snapshot
+
+
+def _remember(context: Context, snapshot: StoreSnapshot) -> None:
+    remember_logs(context.store, context.journal, context.record, context.broker, snapshot)
 
 
 def _start(context: Context, snapshot: StoreSnapshot) -> CourseStart | None:

@@ -21,6 +21,7 @@ from storage_engine.retention.broker_answers import propose, take_archivable
 from storage_engine.retention.drift import gone_spans
 from storage_engine.retention.history import segment_subject
 from storage_engine.retention.known_heads import known_heads
+from storage_engine.retention.missing_logs import missing_logs, missing_spans
 from storage_engine.retention.offset_ranges import Lakes, OffsetRange, Place, offset_ranges
 from storage_engine.retention.proofs import LakeProofs
 from storage_engine.retention.range_memory import (
@@ -60,7 +61,9 @@ def store_ranges(
             keep_ranges(journal_url, store_id, found)
         deleted = found.deleted.spans
     shielded = shielded_spans(context.store.real_root, context.record.lineages)
-    gone = (*gone_spans(context.journal, context.record), *deleted)
+    missing = missing_logs(context.store, context.journal, context.record, context.broker, snapshot)
+    missed = missing_spans(context.journal, context.record, missing)
+    gone = (*gone_spans(context.journal, context.record), *deleted, *missed)
 
     def ranges(lakes: Lakes) -> tuple[OffsetRange, ...]:
         ends = {log.name: log.max_offset for log in snapshot.logs}

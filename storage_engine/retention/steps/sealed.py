@@ -26,6 +26,7 @@ from storage_engine.retention.gate import same_files
 from storage_engine.retention.history import segment_subject
 from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.missing_logs import remember_logs
 from storage_engine.retention.proofs import Proofs, reachable_lakes, read_proofs
 from storage_engine.retention.refusing import refusal
 from storage_engine.retention.steps.archivable import (
@@ -82,6 +83,8 @@ def archive_sealed(
     with context.errors(run, Step.SEALED):
         for attempt in range(_LISTINGS):
             listed = list_segments(context)
+            if not attempt:
+                remember_logs(context.store, context.journal, context.record, context.broker, listed.snapshot)
             listing = _Listing(context, run, listed.archivable.segments, budget_bytes)
             try:
                 archive = partial(_archive, listing, archive_with, accept_damage)

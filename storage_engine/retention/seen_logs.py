@@ -1,0 +1,143 @@
+"""Where a store's logs were when they were last looked at, and what of them should be here and isn't. Pure.
+
+Files that are gone tell nothing of themselves, and no lake has what was never archived. So each look that may
+write remembers where logs begin and end. Only logs with an identity of their own are remembered, as others
+are made again under their names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from storage_engine.model.known_logs import Absence, LogIdentity
+from storage_engine.model.lineages import Lineages
+from storage_engine.model.plan import Plan
+from storage_engine.model.store import LogSnapshot, StoreSnapshot
+from storage_engine.wording import time_text
+
+
+@dataclass(frozen=True, slots=True)
+class SeenLog:
+    """A log when it was looked at.
+
+    :param start_offset: of its first segment.
+    :param safe_end: below which no broker cuts it: what its replicas in sync had.
+    """
+
+    log: str
+    lineage: int
+    start_offset: int
+    end_offset: int
+    safe_end: int
+    at_ms: int
+    identity: LogIdentity = field(default_factory=LogIdentity)
+
+    def is_same_log(self, other: SeenLog) -> bool:
+        """Return whether it is the same log; where one of them has no identity, by the name alone."""
+        ids = {self.identity.log_id, other.identity.log_id} - {""}
+        return self.log == other.log and len(ids) < 2
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Offsets [start_offset, end_offset) of a log that were here, and should be, and aren't.
+
+    :param why: what is known of that, as a sentence without its end.
+    """
+
+    log: str
+    lineage: int
+    start_offset: int
+    end_offset: int
+    why: str
+
+
+def logs_of_snapshot(
+    snapshot: StoreSnapshot, identities: Mapping[str, LogIdentity], lineages: Lineages
+) -> tuple[SeenLog, ...]:
+    """Return a snapshot's logs as they are remembered."""
+
+    def seen(log: LogSnapshot) -> SeenLog:
+        return SeenLog(
+            log.name,
+            lineages.of(log.name),
+            log.min_offset,
+            log.max_offset,
+            max(log.min_offset, min(log.max_offset, log.dispatched_offset)),
+            snapshot.taken_at_ms,
+            identities.get(log.name, LogIdentity()),
+        )
+
+    return tuple(map(seen, snapshot.logs))
+
+
+def logs_of_plan(plan: Plan) -> tuple[SeenLog, ...]:
+    """Return the logs of a plan, which tells less of them: of before anything was remembered."""
+    lineages = Lineages(plan.lineage or 1, plan.log_lineages)
+    return tuple(
+        SeenLog(
+            one.log,
+            lineages.of(one.log),
+            one.decisions[0].segment.base_offset,
+            one.decisions[-1].segment.end_offset,
+            one.decisions[0].segment.base_offset,
+            plan.decided_at_ms,
+        )
+        for one in plan.logs
+        if one.decisions
+    )
+
+
+def absent_logs(known: Iterable[SeenLog], here: Iterable[SeenLog]) -> tuple[SeenLog, ...]:
+    """Return which known logs aren't here: nothing has their names, or another log has."""
+    found = {one.log: one for one in here}
+    return tuple(one for one in known if one.log not in found or not one.is_same_log(found[one.log]))
+
+
+def remembered(
+    known: Sequence[SeenLog], here: Sequence[SeenLog], absences: Mapping[SeenLog, Absence]
+) -> tuple[SeenLog, ...]:
+    """Return what is to be remembered from this look on: one that is rightly gone is forgotten.
+
+    Of a log that is as it was the earlier look stays, so that nothing changes where nothing has.
+
+    :param absences: of :func:`absent_logs`.
+    """
+    before = {one.log: one for one in known if one not in absences}
+
+    def merged(one: SeenLog) -> SeenLog:
+        old = before.get(one.log)
+        if old is None or old.lineage != one.lineage:
+            return one
+        one = replace(one, safe_end=max(one.safe_end, old.safe_end))
+        same = replace(one, at_ms=old.at_ms, identity=old.identity) == old
+        return old if same and one.identity.log_id == old.identity.log_id else one
+
+    missing = (one for one in known if one in absences and not absences[one].is_right)
+    return tuple(sorted((*map(merged, here), *missing), key=lambda one: (one.log, one.at_ms)))
+
+
+def missing_ranges(
+    known: Iterable[SeenLog], here: Iterable[SeenLog], absences: Mapping[SeenLog, Absence]
+) -> Iterator[Missing]:
+    """Yield what of known logs should be here and isn't.
+
+    Of a log that is here that is its end: no broker cuts below what replicas in sync have. Its beginning goes
+    as it expires.
+
+    :param absences: of :func:`absent_logs`.
+    """
+    found = {one.log: one for one in here}
+    for one in known:
+        when = f"[{one.start_offset}, {one.end_offset}) on {time_text(one.at_ms)}"
+        if one in absences:
+            if not absences[one].is_right and one.start_offset < one.end_offset:
+                why = f"the log isn't on disk, and had offsets {when}; {absences[one].why}"
+                yield Missing(one.log, one.lineage, one.start_offset, one.end_offset, why)
+            continue
+        now = found[one.log]
+        start = max(now.end_offset, one.start_offset)
+        if start < one.safe_end and now.lineage == one.lineage:
+            why = f"the log ends at {now.end_offset}, and had offsets {when}: it was cut, or made again empty"
+            yield Missing(one.log, one.lineage, start, one.safe_end, why)
