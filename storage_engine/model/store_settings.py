@@ -176,7 +176,8 @@ STORE_SETTINGS = (
         Kind.ADDRESS,
         "host:port of the broker's listen port, such as 10.0.0.1:10911.",
         empty="the name servers are asked each time",
-        at_shell="The broker runs on: its listen port. Without this and --name-servers it is stopped.",
+        at_shell="The broker runs on: its listen port. Without this, --name-servers or "
+        "--client-config it is stopped.",
         label="Broker address",
         section=SECTION_BROKER,
         option="--broker",
