@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,9 @@ from storage_engine.model.diagnosis import named_in_short
 
 _TOPICS, _GROUPS = ("topic", "Describe"), ("cluster", "Describe")
 """Rights without which positions, or groups, are left out of answers without a word."""
+_TAKE_OVER_SECONDS = 30.0
+"""How long a coordinator may take to read the groups that it takes over, as after each start of a broker."""
+_PAUSE_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +38,55 @@ class GroupPositions:
 def listed_groups(cluster: Cluster) -> tuple[str, ...]:
     """Return the consumer groups that the account may see, classic ones and those of KIP-848, by name.
 
+    A coordinator that takes over groups is asked again for a while.
+
     :raises BrokerError: not every broker answers, so that groups may be missing.
     """
-    asked = cluster.admin.list_consumer_groups(request_timeout=TIMEOUT_SECONDS)
-    listed = cluster.answer("consumer groups", asked)
-    if listed.errors:
-        raise BrokerUnavailableError(
-            f"{cluster.address}: asked for consumer groups, expected an answer of each broker, found: "
-            f"{cluster.shown(str(listed.errors[0]))}"
+    deadline = time.monotonic() + _TAKE_OVER_SECONDS
+    while True:
+        asked = cluster.admin.list_consumer_groups(request_timeout=TIMEOUT_SECONDS)
+        listed = cluster.answer("consumer groups", asked)
+        if not listed.errors:
+            return tuple(sorted(one.group_id for one in listed.valid))
+        passing = _passing_codes()
+        lasting = [error for error in listed.errors if error.args[0].code() not in passing]
+        if lasting or time.monotonic() > deadline:
+            raise BrokerUnavailableError(
+                f"{cluster.address}: asked for consumer groups, expected an answer of each broker, found: "
+                f"{cluster.shown(str((lasting or listed.errors)[0]))}"
+            )
+        time.sleep(_PAUSE_SECONDS)
+
+
+def _of_groups(
+    cluster: Cluster, what: str, groups: Sequence[str], ask: Callable[[Sequence[str]], Any]
+) -> Iterator[tuple[str, Any]]:
+    """Yield what each group's coordinator answers, or the error; who takes groups over is asked again."""
+    deadline = time.monotonic() + _TAKE_OVER_SECONDS
+    passing, left = _passing_codes(), groups
+    while left:
+        again = []
+        for group, answer in cluster.answers(what, left, ask):
+            is_passing = isinstance(answer, BrokerRefusedError) and answer.code in passing
+            if is_passing and time.monotonic() <= deadline:
+                again.append(group)
+            else:
+                yield group, answer
+        if left := again:
+            time.sleep(_PAUSE_SECONDS)
+
+
+def _passing_codes() -> frozenset[int]:
+    """Return how a broker says that groups have no coordinator for a moment."""
+    from confluent_kafka import KafkaError
+
+    return frozenset(
+        (
+            KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+            KafkaError.COORDINATOR_NOT_AVAILABLE,
+            KafkaError.NOT_COORDINATOR,
         )
-    return tuple(sorted(one.group_id for one in listed.valid))
+    )
 
 
 def group_positions(cluster: Cluster, topics: Collection[str]) -> GroupPositions:
@@ -64,7 +107,7 @@ def group_positions(cluster: Cluster, topics: Collection[str]) -> GroupPositions
     def members(some: Sequence[str]) -> Any:
         return admin.describe_consumer_groups(list(some), request_timeout=limit)
 
-    for group, answer in cluster.answers("consumer groups", groups, members):
+    for group, answer in _of_groups(cluster, "consumer groups", groups, members):
         if isinstance(answer, BrokerRefusedError):
             unknown[group] = answer.remark
             continue
@@ -84,7 +127,7 @@ def group_positions(cluster: Cluster, topics: Collection[str]) -> GroupPositions
             ).items()
         }
 
-    for group, answer in cluster.answers("positions of consumer groups", groups, offsets):
+    for group, answer in _of_groups(cluster, "positions of consumer groups", groups, offsets):
         if isinstance(answer, BrokerRefusedError):
             unknown[group] = answer.remark
             continue
