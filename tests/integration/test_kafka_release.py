@@ -81,8 +81,10 @@ _LEADER_MOVES = {
 
 def start_of(kafka: Kafka, topic: str) -> int:
     """Return where a topic begins by its leader; one that has just been elected is asked again."""
-    admin, deadline = admin_of(kafka.address), time.monotonic() + SECONDS
+    deadline = time.monotonic() + SECONDS
     while True:
+        # A client keeps the epoch that it has heard of, also once its leader refuses it.
+        admin = admin_of(kafka.address)
         (found,) = admin.list_offsets({TopicPartition(topic, 0): OffsetSpec.earliest()}).values()
         try:
             return int(found.result(SECONDS).offset)

@@ -39,6 +39,8 @@ _SHUT_OUT_SECONDS = 2.0
 """How long another broker may still let us in."""
 _REFUSED_SECONDS = 1.0
 """How long somebody may still begin to listen."""
+_ELECTION_SECONDS = 5.0
+"""How long brokers may name a leader's epoch of before its election."""
 _MOST_AT_ONCE = 500
 _BOOTSTRAP = "bootstrap.servers"
 _OURS = {"client.id": "storage-engine", "log_level": "0", "socket.timeout.ms": "10000"}
@@ -161,9 +163,35 @@ class Cluster:
     ) -> Iterator[tuple[Any, Answer | BrokerRefusedError]]:
         """Ask for many things, some at a time, and yield each answer; of what is refused the error.
 
-        :param ask: makes the request of some keys.
+        A client goes on asking with a leader's epoch that it has kept, also once the leader refuses it. So a
+        new client asks then, for a few seconds.
+
+        :param ask: makes the request of some keys, by the client of now.
         :raises BrokerUnavailableError: nobody answers.
         """
+        from confluent_kafka import KafkaError
+
+        outdated_codes = (KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH)
+        deadline = time.monotonic() + _ELECTION_SECONDS
+        left = keys
+        while left:
+            outdated: list[Key] = []
+            for key, answer in self._each(what, left, ask):
+                code = answer.code if isinstance(answer, BrokerRefusedError) else None
+                if code in outdated_codes and time.monotonic() <= deadline:
+                    outdated.append(key)
+                else:
+                    yield key, answer
+            if left := outdated:
+                time.sleep(_POLL_SECONDS)
+                self.admin = self._connected(self._settings)
+
+    def _each(
+        self,
+        what: str,
+        keys: Sequence[Key],
+        ask: Callable[[Sequence[Key]], Mapping[Any, Future[Answer]]],
+    ) -> Iterator[tuple[Any, Answer | BrokerRefusedError]]:
         for first in range(0, len(keys), _MOST_AT_ONCE):
             with self._errors(what):
                 futures = ask(keys[first : first + _MOST_AT_ONCE])

@@ -5,13 +5,19 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from storage_engine.exceptions import BadInputError, BrokerUnavailableError, MissingExtraError
+from storage_engine.exceptions import (
+    BadInputError,
+    BrokerRefusedError,
+    BrokerUnavailableError,
+    MissingExtraError,
+)
 from storage_engine.extras import KAFKA
 from storage_engine.kafka.live.client import Cluster, client_settings
 from storage_engine.model.live import LiveBroker
@@ -165,6 +171,60 @@ def test_a_cluster_that_hangs_is_asked_twice(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(BrokerUnavailableError, match="asked for what it is"):
         Cluster(LiveBroker("k:9")).described()
     assert clients.made == 2
+
+
+class Electing:
+    """Makes clients, each of which keeps the epoch that brokers name when it first asks.
+
+    :param late: so many clients are told an epoch of before the election.
+    """
+
+    def __init__(self, late: int) -> None:
+        self.late, self.made = late, 0
+
+    def connected(self, _: object) -> KeepsEpoch:
+        self.made += 1
+        return KeepsEpoch(is_outdated=self.made <= self.late)
+
+
+class KeepsEpoch:
+    def __init__(self, *, is_outdated: bool) -> None:
+        self._is_outdated = is_outdated
+
+    def ask(self, keys: Sequence[str]) -> dict[str, Future[str]]:
+        """Answer of each log where it begins; b alone has elected another leader."""
+        futures: dict[str, Future[str]] = {key: Future() for key in keys}
+        for key, future in futures.items():
+            if key == "b" and self._is_outdated:
+                future.set_exception(KafkaException(KafkaError(KafkaError.FENCED_LEADER_EPOCH)))
+            else:
+                future.set_result(f"start of {key}")
+        return futures
+
+    def poll(self, _: float) -> int:
+        return 0
+
+
+@pytest.mark.parametrize("late", [0, 1, 2])
+def test_a_leader_that_refuses_a_kept_epoch_is_asked_by_a_new_client(
+    monkeypatch: pytest.MonkeyPatch, late: int
+) -> None:
+    clients = Electing(late)
+    monkeypatch.setattr(Cluster, "_connected", lambda _, settings: clients.connected(settings))
+    cluster = Cluster(LiveBroker("k:9"))
+    found = dict(cluster.answers("offsets", ["a", "b", "c"], lambda some: cluster.admin.ask(some)))
+    assert found == {key: f"start of {key}" for key in "abc"}
+    assert clients.made == 1 + late
+
+
+def test_a_leader_that_goes_on_refusing_is_an_answer_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    clients = Electing(1_000)
+    monkeypatch.setattr(Cluster, "_connected", lambda _, settings: clients.connected(settings))
+    monkeypatch.setattr("storage_engine.kafka.live.client._ELECTION_SECONDS", 0.3)
+    cluster = Cluster(LiveBroker("k:9"))
+    found = dict(cluster.answers("offsets", ["a", "b"], lambda some: cluster.admin.ask(some)))
+    assert found["a"] == "start of a"
+    assert isinstance(found["b"], BrokerRefusedError)
 
 
 def test_without_the_client_a_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
