@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from storage_engine.exceptions import BrokerRefusedError, BrokerUnavailableError
+from storage_engine.kafka.consumer_offsets import TOPIC as OFFSETS_TOPIC
 from storage_engine.kafka.live.client import TIMEOUT_SECONDS, Cluster
+from storage_engine.kafka.live.observe import NO_LEADER
 from storage_engine.kafka.live.rights import lacking_rights
 from storage_engine.model.diagnosis import named_in_short
+from storage_engine.wording import count_text
 
 _TOPICS, _GROUPS = ("topic", "Describe"), ("cluster", "Describe")
 """Rights without which positions, or groups, are left out of answers without a word."""
@@ -58,6 +61,28 @@ def listed_groups(cluster: Cluster) -> tuple[str, ...]:
         time.sleep(_PAUSE_SECONDS)
 
 
+def _missing_groups(cluster: Cluster) -> str:
+    """Return why groups may be missing from each broker's answer; "": none is.
+
+    Groups of a partition without a leader have no coordinator, and no broker names them.
+    """
+    from confluent_kafka import KafkaError, TopicCollection
+
+    def ask(names: Sequence[str]) -> Any:
+        return cluster.admin.describe_topics(TopicCollection(list(names)), request_timeout=TIMEOUT_SECONDS)
+
+    ((_, answer),) = cluster.answers("where groups are kept", [OFFSETS_TOPIC], ask)
+    if isinstance(answer, BrokerRefusedError):
+        # No group has committed yet.
+        if answer.code == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            return ""
+        return f"whether groups are missing isn't known: {OFFSETS_TOPIC}: {answer.remark.removesuffix('.')}"
+    unled = [one.id for one in answer.partitions if one.leader is None or one.leader.id == NO_LEADER]
+    if not unled:
+        return ""
+    return f"groups are missing: {count_text(len(unled), 'partition')} of {OFFSETS_TOPIC} without a leader"
+
+
 def _of_groups(
     cluster: Cluster, what: str, groups: Sequence[str], ask: Callable[[Sequence[str]], Any]
 ) -> Iterator[tuple[str, Any]]:
@@ -98,7 +123,10 @@ def group_positions(cluster: Cluster, topics: Collection[str]) -> GroupPositions
     """
     from confluent_kafka import ConsumerGroupTopicPartitions
 
+    missing = _missing_groups(cluster)
     groups = listed_groups(cluster)
+    # Who has lost a leader in between leaves groups out, too.
+    missing = missing or _missing_groups(cluster)
     admin, limit = cluster.admin, TIMEOUT_SECONDS
     committed: dict[tuple[str, str, int], int | None] = {}
     unknown: dict[str, str] = {}
@@ -145,8 +173,8 @@ def group_positions(cluster: Cluster, topics: Collection[str]) -> GroupPositions
     silent = sorted(set(groups) - reading - unknown.keys() - _elsewhere(positions, topics))
     return GroupPositions(
         committed,
-        tuple(_notices(unknown, unseen, silent, hidden=hidden)),
-        all_groups=not (unknown or silent or hidden),
+        (*((missing,) if missing else ()), *_notices(unknown, unseen, silent, hidden=hidden)),
+        all_groups=not (missing or unknown or silent or hidden),
         unseen_topics=unseen,
     )
 

@@ -27,10 +27,16 @@ class Coordinators:
 
     :param listing: codes of the answers to who there is; several brokers answer at once.
     :param others: codes for each group, of the answers to what it is and how far it has read.
+    :param kept: leaders of the partitions that keep groups, or the code of the answer to that.
     """
 
-    def __init__(self, listing: Sequence[Sequence[int]] = (), others: Sequence[int] = ()) -> None:
-        self._listing, self._others = iter(listing), others
+    def __init__(
+        self,
+        listing: Sequence[Sequence[int]] = (),
+        others: Sequence[int] = (),
+        kept: Sequence[object] | int = (1, 2),
+    ) -> None:
+        self._listing, self._others, self._kept = iter(listing), others, kept
         self._of: dict[tuple[str, str], Iterator[int]] = {}
 
     def list_consumer_groups(self, **_: object) -> Future[Any]:
@@ -44,6 +50,13 @@ class Coordinators:
     def list_consumer_group_offsets(self, asked: Sequence[Any], **_: object) -> dict[str, Future[Any]]:
         read = SimpleNamespace(topic_partitions=[TopicPartition("orders", 0, 7)])
         return {one.group_id: self._answer("where", one.group_id, read) for one in asked}
+
+    def describe_topics(self, _: object, **__: object) -> dict[str, Future[Any]]:
+        if isinstance(self._kept, int):
+            return {"__consumer_offsets": done(KafkaException(KafkaError(self._kept)))}
+        leaders = [None if one is None else SimpleNamespace(id=one) for one in self._kept]
+        partitions = [SimpleNamespace(id=at, leader=leader) for at, leader in enumerate(leaders)]
+        return {"__consumer_offsets": done(SimpleNamespace(partitions=partitions))}
 
     def poll(self, _: float) -> int:
         return 0
@@ -112,3 +125,26 @@ def test_positions_that_no_coordinator_tells_in_time_are_unknown(monkeypatch: py
     found = group_positions(cluster_of(monkeypatch, Coordinators(others=[LOADING])), ["orders"])
     assert not found.all_groups
     assert any("positions of a, b aren't known" in notice for notice in found.notices)
+
+
+@pytest.mark.usefixtures("waits")
+@pytest.mark.parametrize(
+    ("kept", "said"),
+    [
+        ((1, None), "groups are missing: 1 partition of __consumer_offsets without a leader"),
+        ((-1, -1), "groups are missing: 2 partitions of __consumer_offsets without a leader"),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, "whether groups are missing isn't known: __consumer_offsets"),
+    ],
+)
+def test_groups_that_no_broker_names_may_read_anything(
+    monkeypatch: pytest.MonkeyPatch, kept: Sequence[object] | int, said: str
+) -> None:
+    found = group_positions(cluster_of(monkeypatch, Coordinators(kept=kept)), ["orders"])
+    assert not found.all_groups
+    assert found.notices[0].startswith(said)
+
+
+@pytest.mark.usefixtures("waits")
+def test_a_cluster_in_which_no_group_has_committed_misses_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    coordinators = Coordinators(kept=KafkaError.UNKNOWN_TOPIC_OR_PART)
+    assert group_positions(cluster_of(monkeypatch, coordinators), ["orders"]).all_groups
