@@ -21,6 +21,7 @@ from storage_engine.cli.plan_output import ASSUMED, by_hand, plan_json, print_pl
 from storage_engine.cli.policy_options import CLEAN
 from storage_engine.cli.progress import progress, waiting
 from storage_engine.cli.store_argument import takes_store
+from storage_engine.cli.values import reason_text
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import LogsRefusedError
 from storage_engine.lake.archive import SegmentJob, archive_all
@@ -58,7 +59,7 @@ Tell = Callable[[str], None]
 @click.option(
     "--dry-run", is_flag=True, help="Show what would go and what consumers would lose; change nothing."
 )
-@click.option("--replicas-stopped", metavar="REASON", default="", help=REPLICAS_STOPPED)
+@click.option("--replicas-stopped", callback=reason_text, metavar="REASON", help=REPLICAS_STOPPED)
 @click.option("--run-key", help="Go on with this run, which was interrupted; default: a new one.")
 @json_option
 def clean(
@@ -66,7 +67,7 @@ def clean(
     manual: bool,
     max_segments: int | None,
     dry_run: bool,
-    replicas_stopped: str,
+    replicas_stopped: str | None,
     run_key: str | None,
     as_json: bool,
 ) -> int:
@@ -76,7 +77,7 @@ def clean(
     A run that was killed is finished by giving its --run-key again.
     """
     refuse_cleanup(managed)
-    request = PlanRequest(manual=manual, max_segments=max_segments, replicas_stopped=replicas_stopped)
+    request = PlanRequest(manual=manual, max_segments=max_segments, replicas_stopped=replicas_stopped or "")
     if dry_run:
         _dry_run(managed, request, as_json)
         return 0

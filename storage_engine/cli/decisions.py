@@ -12,6 +12,7 @@ from storage_engine.cli.command import command
 from storage_engine.cli.options import check_store, json_option, lake_option, person
 from storage_engine.cli.output import print_json, say
 from storage_engine.cli.store_argument import takes_store
+from storage_engine.cli.values import reason_text
 from storage_engine.journal.journal import Journal
 from storage_engine.retention import steps
 from storage_engine.retention.adopting import adopt as open_new_lineage
@@ -24,7 +25,13 @@ from storage_engine.retention.managed_store import ManagedStore
 @click.argument("digest")
 @lake_option(required=False)
 @conn_id_option
-@click.option("--reason", required=True, help="Why these segments may go without a proven copy.")
+@click.option(
+    "--reason",
+    callback=reason_text,
+    metavar="TEXT",
+    required=True,
+    help="Why these segments may go without a proven copy.",
+)
 @json_option
 def waive(digest: str, lake_dir: Path | None, conn_id: str | None, reason: str, as_json: bool) -> int:
     """Let the plan with this DIGEST go without receipts. The journal and the report say who decided it."""
@@ -48,7 +55,7 @@ def waive(digest: str, lake_dir: Path | None, conn_id: str | None, reason: str, 
 @click.option("--from", "start_offset", type=int, required=True, help="First physical offset that is lost.")
 @click.option("--to", "end_offset", type=int, required=True, help="The offset behind the last lost one.")
 @click.option("--log", metavar="LOG", help="Of this log; default: of the first in which all of it is LOST.")
-@click.option("--reason", required=True, help="How it came to it, and why to go on.")
+@click.option("--reason", callback=reason_text, required=True, help="How it came to it, and why to go on.")
 @json_option
 def accept_loss(
     managed: ManagedStore,
@@ -74,7 +81,13 @@ def accept_loss(
 @command()
 @takes_store(second_lake=True, connection=True)
 @click.option("--log", metavar="LOG", help="Of this log alone; default: of the whole store.")
-@click.option("--reason", required=True, help="Why the store's offsets now carry other bytes.")
+@click.option(
+    "--reason",
+    callback=reason_text,
+    metavar="TEXT",
+    required=True,
+    help="Why the store's offsets now carry other bytes.",
+)
 @click.option(
     "--force",
     is_flag=True,
@@ -126,7 +139,13 @@ def move(name: str, managed: ManagedStore, reason: str, as_json: bool) -> int:
 
 @command()
 @takes_store(second_lake=True, connection=True)
-@click.option("--reason", required=True, help="What happened to the store, its stamp or its lake.")
+@click.option(
+    "--reason",
+    callback=reason_text,
+    metavar="TEXT",
+    required=True,
+    help="What happened to the store, its stamp or its lake.",
+)
 @click.option("--store-id", metavar="ID", help="The store that lies here now; default: the one known here.")
 @click.option("--new", is_flag=True, help="STORE is a copy that is to be a store of its own.")
 @json_option

@@ -15,7 +15,7 @@ from storage_engine.cli.lake_output import print_info, print_rebuilt
 from storage_engine.cli.options import journal_of, json_option, lake_option, person
 from storage_engine.cli.output import print_json, say
 from storage_engine.cli.progress import waiting
-from storage_engine.cli.values import NamedPath, TargetPath
+from storage_engine.cli.values import NamedPath, TargetPath, reason_text
 from storage_engine.cli.witnesses import part_journal, witness_options, witnessed_lake
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.config import LakeConfig
@@ -180,7 +180,11 @@ def copy_command(lake_dir: Path | None, conn_id: str | None, target_dir: Path, a
 @lake_option(required=False)
 @_conn_id_option
 @click.option(
-    "--reason", required=True, help="Why the copy is to be written, such as that the original is gone."
+    "--reason",
+    callback=reason_text,
+    metavar="TEXT",
+    required=True,
+    help="Why the copy is to be written, such as that the original is gone.",
 )
 @json_option
 def promote(lake_dir: Path | None, conn_id: str | None, reason: str, as_json: bool) -> int:

@@ -29,7 +29,7 @@ from storage_engine.cli.output import print_json, say
 from storage_engine.cli.plan_output import plan_json, print_plan
 from storage_engine.cli.progress import waiting
 from storage_engine.cli.store_argument import takes_store
-from storage_engine.cli.values import size_bytes
+from storage_engine.cli.values import reason_text, size_bytes
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import BadInputError
 from storage_engine.journal.database import missing_sqlite_file
@@ -70,11 +70,11 @@ _POLICY = ("lag_policy", "minimum_retention_hours", "archive_bytes_per_second")
 )
 @click.option(
     "--force",
+    callback=reason_text,
     metavar="REASON",
-    default="",
     help="Also what has not expired, as far as the space that is asked for needs it, and why.",
 )
-@click.option("--replicas-stopped", metavar="REASON", default="", help=REPLICAS_STOPPED)
+@click.option("--replicas-stopped", callback=reason_text, metavar="REASON", help=REPLICAS_STOPPED)
 @click.option(
     "--dry-run", is_flag=True, help="Show what would go and what consumers would lose; change nothing."
 )
@@ -85,8 +85,8 @@ def make_room(
     managed: ManagedStore,
     free_bytes: int | None,
     free_percent: int | None,
-    force: str,
-    replicas_stopped: str,
+    force: str | None,
+    replicas_stopped: str | None,
     dry_run: bool,
     yes: bool,
     run_key: str | None,
@@ -104,9 +104,9 @@ def make_room(
         raise click.UsageError("--force: expected --bytes or --free-percent with it, found neither.")
     request = PlanRequest(
         forced=bool(force),
-        reason=force,
+        reason=force or "",
         target_used_percent=None if free_percent is None else 100 - free_percent,
-        replicas_stopped=replicas_stopped,
+        replicas_stopped=replicas_stopped or "",
         free_bytes=free_bytes,
     )
     with closing(_opened(managed, _memory(managed))) as store:

@@ -11,7 +11,7 @@ from storage_engine.cli.options import REPLICAS_STOPPED, json_option
 from storage_engine.cli.output import print_json, say
 from storage_engine.cli.progress import waiting
 from storage_engine.cli.store_argument import takes_store
-from storage_engine.cli.values import key_value_pairs
+from storage_engine.cli.values import key_value_pairs, reason_text
 from storage_engine.clock import clock_ms
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import PlanRequest
@@ -25,7 +25,7 @@ from storage_engine.wording import bytes_text, count_text
 
 @command("run-tasks")
 @takes_store(second_lake=True)
-@click.option("--replicas-stopped", metavar="REASON", default="", help=REPLICAS_STOPPED)
+@click.option("--replicas-stopped", callback=reason_text, metavar="REASON", help=REPLICAS_STOPPED)
 @click.option(
     "--deleted-topic",
     "deleted_topics",
@@ -38,7 +38,7 @@ from storage_engine.wording import bytes_text, count_text
 @json_option
 def run_tasks(
     managed: ManagedStore,
-    replicas_stopped: str,
+    replicas_stopped: str | None,
     deleted_topics: dict[str, str],
     run_key: str | None,
     as_json: bool,
@@ -56,7 +56,7 @@ def run_tasks(
         done, ok = "", True
         if may_clean_now(managed) and not managed.is_live:
             with waiting("cleanupLogs"):
-                request = PlanRequest(replicas_stopped=replicas_stopped)
+                request = PlanRequest(replicas_stopped=replicas_stopped or "")
                 done, ok = _clean(cycle.Cleanup(store, run_key, request))
         with waiting("tasks"):
             results = run_broker_tasks(store, run_key, words=deleted_topics)

@@ -15,7 +15,7 @@ from storage_engine.cli.output import print_json, put, say
 from storage_engine.cli.plan_output import by_hand, plan_json, print_pending, print_plan
 from storage_engine.cli.progress import waiting
 from storage_engine.cli.store_argument import has_lake, takes_store
-from storage_engine.cli.values import disk_percents, key_value_pairs, moment_ms
+from storage_engine.cli.values import disk_percents, key_value_pairs, moment_ms, reason_text
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.archive_lag import ArchiveLag
@@ -103,21 +103,21 @@ def _archive_lag(managed: ManagedStore) -> ArchiveLag:
     help="Assume this level of a disk, such as /data/commitlog=0.86; repeatable.",
 )
 @click.option("--manual", is_flag=True, help="As if a person asked: expired segments go at any hour.")
-@click.option("--replicas-stopped", metavar="REASON", default="", help=REPLICAS_STOPPED)
+@click.option("--replicas-stopped", callback=reason_text, metavar="REASON", help=REPLICAS_STOPPED)
 @json_option
 def plan(
     managed: ManagedStore,
     at: str | None,
     disks: dict[str, str],
     manual: bool,
-    replicas_stopped: str,
+    replicas_stopped: str | None,
     as_json: bool,
 ) -> int:
     """Show what a cleanup of STORE would delete, with a reason for every segment, and what goes with it.
 
     Beside a running broker, the journal in --lake knows the age of a segment whose file a hold has touched.
     """
-    request = PlanRequest(manual=manual, replicas_stopped=replicas_stopped)
+    request = PlanRequest(manual=manual, replicas_stopped=replicas_stopped or "")
     levels = disk_percents(disks)
     seen = preview(
         managed,

@@ -80,6 +80,15 @@ def key_value_pairs(
     return pairs
 
 
+def reason_text(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """Return why a person decides something. A blank text, as of an unset shell variable, is no reason."""
+    if value is None:
+        return None
+    if not value.strip():
+        raise click.BadParameter("expected a reason, found none. Nothing was changed.")
+    return value.strip()
+
+
 def size_bytes(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
     """Return a size such as 10GiB, 500 MB or 4096 in bytes; a click callback."""
     found = None if text is None else _bytes(parameter, text)

@@ -35,7 +35,7 @@ def replica_fault(
             f"its replicas are being reassigned ({_moving_text(state)}): wait until that is done",
         )
     others = tuple(one for one in state.replicas if one != node_id)
-    if others and not replicas_stopped:
+    if others and not replicas_stopped.strip():
         return Reason.REPLICAS_ELSEWHERE, (
             f"{nodes_text(others)} {'have' if len(others) > 1 else 'has'} a replica, and nobody says that "
             "every such node is stopped. One that runs would lose the same records once this node leads: "

@@ -55,7 +55,7 @@ def test_adopting_needs_a_reason_and_opens_the_next_lineage(cli, store, lake) ->
     assert cli("archive", store, "--lake", lake).exit_code == 0
     empty = cli("adopt", store, "--lake", lake, "--reason", " ")
     assert empty.exit_code == 2
-    assert "a person and a reason" in empty.err
+    assert "expected a reason, found none" in empty.err
     record = cli("adopt", store, "--force", "--lake", lake, "--reason", "recovered", "--json").json
     assert record["lineage"] == 2
     assert "lineage 3" in cli("adopt", store, "--force", "--lake", lake, "--reason", "again").out

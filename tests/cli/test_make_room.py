@@ -50,6 +50,10 @@ def test_it_asks_before_it_acts_and_tells_what_a_force_has_to_say(
     assert "Nothing was changed. Look at the plan, with --dry-run; --yes carries it out." in asked.err
     forced = cli("kafka", "make-room", node.properties, "--lake", lake, "--force", "full")
     assert "--force: expected --bytes or --free-percent with it" in forced.err
+    for option in ("--force", "--replicas-stopped"):
+        for blank in ("", " "):
+            said = cli("kafka", "make-room", node.properties, "--lake", lake, option, blank, "--yes")
+            assert (said.exit_code, "expected a reason, found none" in said.err) == (2, True)
     dry = cli("kafka", "make-room", node.properties, "--lake", lake, "--dry-run", "--json")
     assert dry.json["dry_run"] is True
     reasons = {(one["segment"]["log"], one["reason"]) for one in dry.json["plan"]["decisions"]}

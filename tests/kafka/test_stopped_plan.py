@@ -78,6 +78,7 @@ def test_other_nodes_replicas_keep_a_log_and_no_other_one(made: MadeNode) -> Non
     assert why.startswith("nodes 2 and 3 have a replica, and nobody says that every such node is stopped")
     assert "(by its broker's rules: retention.ms: its newest record is older" in why
     assert reasons(made, log="u-0")[0] == [Reason.EXPIRED, Reason.EXPIRED]
+    assert reasons(made, PlanRequest(replicas_stopped=" "))[0] == found
 
 
 def test_a_person_s_word_that_they_are_stopped_counts_and_is_in_the_plan(made: MadeNode) -> None:
