@@ -56,19 +56,20 @@ def kept_because(
     fact: SegmentFacts, facts: LogFacts, settings: RetentionSettings, found: RetentionPass
 ) -> tuple[Reason, str]:
     """Return why the first segment of a log that stays does so."""
+    at_start, by_size, by_age = found.halts
     # What keeps a segment by its time tells more than the size that it may have.
-    halts = sorted(found.halts, key=lambda halt: halt.rule is Rule.SIZE)
+    halts = (at_start, by_age, by_size)
     said = [text for halt in halts if (text := _sentence(halt, fact, facts, settings, found))]
     return _reason(found, settings), "; ".join(dict.fromkeys(said))
 
 
 def _reason(found: RetentionPass, settings: RetentionSettings) -> Reason:
-    stops = {halt.rule: halt.stop for halt in found.halts}
-    if Stop.UNKNOWN in stops.values():
+    stops = [halt.stop for halt in found.halts]
+    if Stop.UNKNOWN in stops:
         return Reason.UNKNOWN
-    if Stop.HIGH_WATERMARK in stops.values():
+    if Stop.HIGH_WATERMARK in stops:
         return Reason.NOT_REPLICATED
-    if stops[Rule.TIME] is Stop.FUTURE:
+    if stops[-1] is Stop.FUTURE:
         return Reason.FUTURE_TIMESTAMP
     by_age = settings.delete and settings.kept_ms >= 0
     by_size = settings.delete and settings.kept_bytes >= 0

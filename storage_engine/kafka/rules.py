@@ -160,8 +160,10 @@ def delete_old_segments(log: LogFacts, settings: RetentionSettings, now_ms: int)
             halts.append(Halt(rule, Stop.OFF))
             continue
         count, halt = _walk(rule, log, left, breaches, now_ms)
-        deletions += [Deletion(segment.base_offset, rule) for segment in left[:count]]
         halts.append(halt)
+        if left and not count:
+            continue
+        deletions += [Deletion(segment.base_offset, rule) for segment in left[:count]]
         left = left[count:]
         if not left:
             # The broker has rolled: what follows is empty.
@@ -194,10 +196,11 @@ def size_breached(segments: Sequence[SegmentFacts], kept_bytes: int) -> Breaches
 
     What stays is never less than ``kept_bytes``. The rule counts what it deletes: ask it in order, once each.
     """
-    size_bytes = sum(segment.size_bytes for segment in segments)
-    if kept_bytes < 0 or size_bytes < kept_bytes:
+    if kept_bytes < 0:
         return None
-    excess_bytes = size_bytes - kept_bytes
+    excess_bytes = sum(segment.size_bytes for segment in segments) - kept_bytes
+    if excess_bytes < 0:
+        return None
 
     def breaches(segment: SegmentFacts, following: SegmentFacts | None) -> bool:
         nonlocal excess_bytes
