@@ -39,7 +39,7 @@ from tests.retention.kill_runner import (
 from tests.services.forks import in_child
 
 REMOVED = ("commitlog/00000000000000000000", "commitlog/00000000000001048576")
-RUN = "all"
+RUN, LATER = "all", "later"
 
 
 def managed(directory: Path) -> ManagedStore:
@@ -67,6 +67,16 @@ def story(directory: Path, at_step: Callable[[str], None]) -> None:
     for name, step in todo.items():
         at_step(name)
         step()
+
+
+def next_visit(directory: Path) -> None:
+    """Do what each monitor does. A link whose removal nobody could record has moved its segment's ctime.
+
+    So the segment counts as touched, and has links again, until a later run has compared it with the lake.
+    """
+    store = managed(directory)
+    steps.archive(store, LATER, steps.archive_jobs(store, LATER, all_sealed=True))
+    tend_shield(store)
 
 
 def whole_story(directory: Path) -> None:
@@ -114,6 +124,7 @@ def aftermath(directory: Path, pristine: dict[str, str], expected: dict[str, Any
     status, lost = in_child(lambda: homeless(directory, pristine))
     found = [] if lost == [] else [f"segments in none of the three places: {lost}, status {status}"]
     status, _ = in_child(lambda: story(directory, lambda _: None))
+    status = status or in_child(lambda: next_visit(directory))[0]
     _, end = in_child(lambda: end_state(directory)) if not status else (0, None)
     if end != expected:
         differs = {
