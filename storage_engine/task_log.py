@@ -114,15 +114,6 @@ def release_lines(result: ReleaseResult) -> Iterator[str]:
     yield f"{deleted} deleted, {bytes_text(result.freed_bytes)} freed; {begins}"
 
 
-def kept_text(result: ReleaseResult) -> str:
-    """Return why planned segments stayed; "" if none did."""
-    reasons = Counter(kept.reason.value for kept in result.kept)
-    counted = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
-    if not counted:
-        return ""
-    return f"{count_text(len(result.kept), 'planned segment')} stay: {counted}; {result.kept[0].detail}"
-
-
 def dependents_lines(result: DependentsResult) -> Iterator[str]:
     """Yield what was deleted behind the segments."""
     if not result.deleted:

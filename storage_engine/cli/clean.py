@@ -208,6 +208,8 @@ def _archive_lines(cleanup: cycle.Cleanup, done: ArchiveResult) -> Iterator[str]
 def _release_lines(cleanup: cycle.Cleanup, released: ReleaseResult) -> Iterator[str]:
     deleted = count_text(len(released.deleted), "segment")
     yield f"release: {deleted} deleted, {bytes_text(released.freed_bytes)} freed"
+    if released.kept_text:
+        yield f"release: {released.kept_text}"
     if released.refused:
         yield f"release: {count_text(len(released.refused), 'log')} refused, as the report says"
     managed = managed_of(cleanup.store)

@@ -87,7 +87,7 @@ class StorageEngineReleaseOperator(StoreOperator):
             self.emit(context, segments_deleted(self.storage_engine_conn_id), counts)
         unread = unread_lines(self.store, result.unread, done=True)
         self.say(task_log.release_lines(result))
-        self.warn(*map(log_text, result.refused), *unread, *result.notices, task_log.kept_text(result))
+        self.warn(*map(log_text, result.refused), *unread, *result.notices, result.kept_text)
         return {
             "deleted_offsets": [segment.base_offset for segment in result.deleted],
             "kept_offsets": [kept.base_offset for kept in result.kept],

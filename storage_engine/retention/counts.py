@@ -11,7 +11,7 @@ from storage_engine.model.receipt import Receipt
 from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.proofs import none_reachable, read_proofs
 from storage_engine.retention.steps.context import AnyStore, Context, open_context
-from storage_engine.retention.steps.releasing import ReleaseResult
+from storage_engine.retention.steps.release_result import ReleaseResult
 
 LOGS_NAMED = 100
 """Of more logs than these the others' spans are left out: figures travel in messages."""

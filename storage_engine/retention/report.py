@@ -30,7 +30,7 @@ from storage_engine.retention.steps.context import WHOLE, AnyStore, Context, ope
 from storage_engine.retention.steps.dependents import DependentsResult, deleted_dependents
 from storage_engine.retention.steps.holding import recorded_hold
 from storage_engine.retention.steps.recording_drift import alarms_of
-from storage_engine.retention.steps.releasing import ReleaseResult
+from storage_engine.retention.steps.release_result import ReleaseResult
 from storage_engine.retention.steps.sealed import recorded_archive_lag
 from storage_engine.retention.steps.validation import recorded_validation
 from storage_engine.retention.unread import lake_directory, unread_lines

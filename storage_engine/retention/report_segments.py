@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from storage_engine.model.plan import Decision, Plan, Reason
 from storage_engine.retention.history import SegmentRelease, segment_subject
-from storage_engine.retention.steps.releasing import Kept, ReleaseResult
+from storage_engine.retention.steps.release_result import Kept, ReleaseResult
 
 
 class Fate(StrEnum):

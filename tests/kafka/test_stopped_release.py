@@ -20,7 +20,7 @@ from storage_engine.model.validation import Status
 from storage_engine.own_directory import PLAIN_STAMP
 from storage_engine.retention import steps
 from storage_engine.retention.report import Outcome, build_report
-from storage_engine.retention.steps.releasing import ReleaseResult
+from storage_engine.retention.steps.release_result import ReleaseResult
 from tests.kafka.made_node import MadeNode, batch_of
 from tests.kafka.stopped_nodes import clean, cleanup_steps, files_of, make_node, managed
 

@@ -28,7 +28,7 @@ from storage_engine.retention import steps, unseen_writes
 from storage_engine.retention.brokers import open_store
 from storage_engine.retention.gate import Passage
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.steps.releasing import ReleaseResult
+from storage_engine.retention.steps.release_result import ReleaseResult
 from storage_engine.same_bytes import own_acts as own_acts_module
 from storage_engine.same_bytes import reading
 from storage_engine.same_bytes.own_acts import OwnActs, own_acts

@@ -14,7 +14,8 @@ from storage_engine.retention.steps.due import DueResult, look_for_due, segments
 from storage_engine.retention.steps.holding import HoldResult, hold, unmanage
 from storage_engine.retention.steps.monitoring import MonitorResult, monitor
 from storage_engine.retention.steps.planning import PlanResult, is_dry_run, make_plan, recorded_plan
-from storage_engine.retention.steps.releasing import Kept, ReleaseResult, release
+from storage_engine.retention.steps.release_result import Kept, ReleaseResult
+from storage_engine.retention.steps.releasing import release
 from storage_engine.retention.steps.sealed import archive_sealed, record_archive_lag
 from storage_engine.retention.steps.sensing import SenseResult, sense
 from storage_engine.retention.steps.validation import record_validation

@@ -21,7 +21,8 @@ from storage_engine.retention.quarantine.set_aside import frees_nothing, refuse_
 from storage_engine.retention.shielding import shield_notices
 from storage_engine.retention.steps.context import AnyStore, Context, open_context
 from storage_engine.retention.steps.holding import keep_held
-from storage_engine.retention.steps.releasing import ReleaseResult, intend_dependents
+from storage_engine.retention.steps.release_result import ReleaseResult
+from storage_engine.retention.steps.releasing import intend_dependents
 from storage_engine.wording import count_text
 
 

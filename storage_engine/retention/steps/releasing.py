@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
 
 from storage_engine import durable
 from storage_engine.clock import clock_ms
@@ -22,7 +21,7 @@ from storage_engine.long_work import told
 from storage_engine.model.broker_store import Remove
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.lag import Unread
-from storage_engine.model.plan import DependentFile, Plan, Reason, of_only_log
+from storage_engine.model.plan import DependentFile, Plan, of_only_log
 from storage_engine.model.store import Segment, StoreSnapshot
 from storage_engine.retention.answer_types import MEND
 from storage_engine.retention.broker_answers import ask, package_errors, propose
@@ -37,7 +36,6 @@ from storage_engine.retention.quarantine.records import quarantine_of
 from storage_engine.retention.quarantine.set_aside import frees_nothing, refuse_undone, remover
 from storage_engine.retention.refusing import (
     Refusal,
-    RefusedLog,
     account_for,
     refusal,
     refused_logs,
@@ -77,46 +75,12 @@ from storage_engine.retention.steps.judging import (
     record_gone,
     settle,
 )
+from storage_engine.retention.steps.release_result import Kept, ReleaseResult
 from storage_engine.retention.steps.shield import drop_released
 from storage_engine.retention.steps.stamping import witness_release
 from storage_engine.retention.unseen_writes import unseen_notices, unseen_writes
 
 _MAY_GO = f"What it has deleted isn't recorded; the same run finds it out when it is run again. {MEND}"
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """An approved segment that stays after all."""
-
-    log: str
-    base_offset: int
-    reason: Reason
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class ReleaseResult:
-    """:param deleted: by this run, or set aside in its quarantine.
-    :param deleted_by_others: approved segments that another of our runs deleted meanwhile.
-    :param freed_bytes: 0 while what went lies in the run's quarantine; without what the broker removes later.
-    :param new_min_offset: where the log begins now; None: the plan has several logs.
-    :param notices: what could not be checked while the store was taken.
-    :param unread: what consumers lose by it, as it was right before.
-    :param new_min_offsets: by name, where each log of the plan begins now.
-    :param refused: logs that were refused, while others went: the run ends with an error that names them.
-    """
-
-    run_key: str
-    digest: str
-    deleted: tuple[SegmentRelease, ...]
-    deleted_by_others: tuple[SegmentRelease, ...]
-    kept: tuple[Kept, ...]
-    freed_bytes: int
-    new_min_offset: int | None
-    notices: tuple[str, ...]
-    unread: Unread = field(default_factory=Unread)
-    new_min_offsets: Mapping[str, int] = field(default_factory=dict)
-    refused: tuple[RefusedLog, ...] = ()
 
 
 def release(
