@@ -41,4 +41,4 @@ def test_the_test_button_asks_the_cluster_that_the_named_connection_knows(
         monkeypatch.setattr("storage_engine.kafka.live.client.TIMEOUT_SECONDS", 2.0)
         works, said = StorageEngineHook("node").test_connection()
         assert not works
-        assert f"{kafka.address}: asked for what it is, expected an answer" in said
+        assert f"{kafka.address}: asked for its brokers and its controller, expected an answer" in said

@@ -233,7 +233,9 @@ class Cluster:
         return self._described()
 
     def _described(self) -> DescribeClusterResult:
-        return self.answer("what it is", self.admin.describe_cluster(request_timeout=TIMEOUT_SECONDS))
+        return self.answer(
+            "its brokers and its controller", self.admin.describe_cluster(request_timeout=TIMEOUT_SECONDS)
+        )
 
     def _connected(self, settings: Mapping[str, str]) -> AdminClient:
         from confluent_kafka import KafkaException
