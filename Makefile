@@ -39,25 +39,28 @@ up: install  ## Start Airflow on loopback with the DAGs and the sample store; Ct
 # Half of the tests wait for brokers and object stores, so there are more workers than processors.
 WORKERS ?= 4
 # No kill takes away what the kernel has, and where a test cuts the power it does so in a simulation of its own.
-# So tests wait for no disk where eatmydata is installed: to wait takes a third of their time.
-NO_DISK_WAITS := $(shell command -v eatmydata)
+# So tests wait for no disk where there is a compiler: to wait takes a third of their time.
+NO_DISK_WAITS := $(if $(shell command -v cc),$(VENV)/no_disk_waits.so)
+$(VENV)/no_disk_waits.so: tests/services/no_disk_waits.c | install
+	cc -shared -fPIC -O2 -o $@ $<
+
 # Each test may start processes; what one of them has compiled no other compiles again.
-PYTEST = PYTHONDONTWRITEBYTECODE= $(NO_DISK_WAITS) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+PYTEST = PYTHONDONTWRITEBYTECODE= LD_PRELOAD=$(addprefix $(CURDIR)/,$(NO_DISK_WAITS)) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Each test there needs one, or is slow, and collecting them takes seconds of each worker.
 NOT_QUICK := integration compatibility histories
 
 .PHONY: test
-test: install  ## Run the test suite: every claim, with a few rounds of what chance decides
+test: install $(NO_DISK_WAITS)  ## Run the test suite: every claim, with a few rounds of what chance decides
 	$(PYTEST)
 
 .PHONY: test-quick
 test-quick: WORKERS = 2
-test-quick: install  ## Run what needs no broker, Spark, Airflow or object store and ends within 2 minutes
+test-quick: install $(NO_DISK_WAITS)  ## Run what needs no broker, Spark, Airflow or object store and ends within 2 minutes
 	$(PYTEST) -m "not integration and not slow" $(addprefix --ignore=tests/,$(NOT_QUICK))
 
 .PHONY: test-all
-test-all: install  ## Run the test suite with all rounds, kills and faults at every place; takes hours
+test-all: install $(NO_DISK_WAITS)  ## Run the test suite with all rounds, kills and faults at every place; takes hours
 	STORAGE_ENGINE_ALL_ROUNDS=1 $(PYTEST)
 
 .PHONY: lint

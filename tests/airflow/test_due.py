@@ -110,6 +110,7 @@ def test_where_nothing_is_due_a_store_takes_three_task_instances_and_no_report(
     assert {row.outcome for row in JournalReader(journal).runs(known.store_id)} <= {None}
 
 
+@pytest.mark.again
 def test_what_is_due_is_told_again_until_it_is_done(store_connection: Any, run: Any) -> None:
     store = store_connection(STORE, deleteWhen=ALL_HOURS)
     age(store.root, 3)

@@ -84,6 +84,7 @@ def test_long_work_shows_how_far_it_is_and_leaves_no_trace(store, lake) -> None:
     assert "\x1b[2K" in text
 
 
+@pytest.mark.again
 def test_what_has_parts_shows_how_far_each_is(archived) -> None:
     text, code = _shown("inspect", archived.store, "--messages")
     assert code == 0

@@ -13,7 +13,7 @@ from tests.services.command_line import run_command
 from tests.services.released import Kill, Released
 from tests.services.released_state import MIB, RUN, State
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.again]
 
 StoreCopy = Callable[[str], Path]
 

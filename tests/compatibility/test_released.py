@@ -248,6 +248,7 @@ class TestRuns:
         assert verified(state.lake, level="bytes") == [(0, 2 * MIB, "ARCHIVED")]
 
 
+@pytest.mark.again
 class TestDecisions:
     @pytest.mark.again
     def test_a_waiver_counts(self, released: Released, state: State) -> None:

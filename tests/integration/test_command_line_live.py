@@ -247,6 +247,7 @@ def _told(shell: Shell, *, allowed: bool = True) -> Any:
     return outcome.json
 
 
+@pytest.mark.again
 def test_a_held_run_of_the_package_before_the_seam_is_finished_and_ended(
     live: Live, before_the_seam: Released, tmp_path: Path
 ) -> None:

@@ -237,6 +237,7 @@ def moved(broker: Broker, work: Path, name_server_port: int, **settings: object)
         again.java.kill()
 
 
+@pytest.mark.again
 def test_a_broker_at_another_address_goes_on_only_if_it_is_provably_the_same(
     log: LiveLog, tmp_path: Path, name_server_port: int
 ) -> None:

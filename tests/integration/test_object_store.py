@@ -280,17 +280,20 @@ def hasty(store: ManagedStore) -> ManagedStore:
 @pytest.mark.parametrize(
     "faults",
     [
-        [
-            (FaultKind.SLOW_DOWN, r"^POST", 2),
-            (FaultKind.CUT_REQUEST, rf"^PUT .*{DATA}", 1),
-            (FaultKind.CUT_ANSWER, rf"^PUT .*{DATA}", 1),
-            (FaultKind.STALL, rf"^PUT .*{DATA}", 1),
-            (FaultKind.SLOW_DOWN, rf"^GET .*{DATA}", 1),
-            (FaultKind.CUT_ANSWER, rf"^GET .*{DATA}", 1),
-            (FaultKind.SERVER_ERROR, rf"^PUT .*{METADATA}", 2),
-            (FaultKind.LATE, rf"^PUT .*{METADATA}", 1),
-        ],
-        pytest.param([(FaultKind.SLOW_DOWN, r"^(PUT|POST)", 2)], marks=pytest.mark.again),
+        pytest.param(
+            [
+                (FaultKind.SLOW_DOWN, r"^POST", 2),
+                (FaultKind.CUT_REQUEST, rf"^PUT .*{DATA}", 1),
+                (FaultKind.CUT_ANSWER, rf"^PUT .*{DATA}", 1),
+                (FaultKind.STALL, rf"^PUT .*{DATA}", 1),
+                (FaultKind.SLOW_DOWN, rf"^GET .*{DATA}", 1),
+                (FaultKind.CUT_ANSWER, rf"^GET .*{DATA}", 1),
+                (FaultKind.SERVER_ERROR, rf"^PUT .*{METADATA}", 2),
+                (FaultKind.LATE, rf"^PUT .*{METADATA}", 1),
+            ],
+            marks=pytest.mark.again,
+        ),
+        [(FaultKind.SLOW_DOWN, r"^(PUT|POST)", 2)],
         pytest.param([(FaultKind.SLOW_DOWN, rf"^GET .*{DATA}", 2)], marks=pytest.mark.again),
     ],
     ids=["all", "overload", "overload of readers"],

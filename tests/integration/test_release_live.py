@@ -172,6 +172,7 @@ def test_each_round_lets_exactly_its_prefix_go(live: Live) -> None:
     check_nothing_lost(live)
 
 
+@pytest.mark.again
 def test_more_than_was_let_go_is_an_alarm_and_not_the_next_run_s_to_answer_for(
     live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:

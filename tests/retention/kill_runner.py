@@ -47,8 +47,6 @@ NO_LAG = LagSummary(0, 0, 0, 0, 0, (), 0)
 DURABLE = ("fsync", "unlink", "remove", "rename", "replace", "link", "mkdir")
 DELETING = "release"
 """The step that deletes segments; it is killed at each of its operations, or after each pair of kinds."""
-MATTER_MOST = (DELETING, "archive", "clean_dependents")
-"""Steps that are killed at an operation of each kind where they aren't killed at more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +237,7 @@ def left_over(store: ManagedStore, wanted: set[str]) -> list[str]:
 def choose(operations: list[str], most: int) -> list[int]:
     """Every operation of the step that deletes, the ends of every step, and an even spread of the others."""
     if most == 0:
-        return one_of_each_kind(operations, MATTER_MOST, DELETING)
+        return one_of_each_kind(operations, [DELETING], DELETING)
     steps_of = [operation.partition(":")[0] for operation in operations]
     ends = {
         i

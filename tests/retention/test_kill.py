@@ -38,7 +38,7 @@ def test_a_killed_run_ends_as_an_undisturbed_one(store_copy: Callable[[str], Pat
     work = tmp_path / "work"
     seen, said = told_by(RUNNER, pristine, work, KILLS)
     assert seen["problems"] == [], said[-4000:]
-    assert seen["kills"] >= min(KILLS or len(STEPS) + 15, len(seen["operations"]))
+    assert seen["kills"] >= min(KILLS or len(STEPS) + 9, len(seen["operations"]))
     assert list(dict.fromkeys(operation.partition(":")[0] for operation in seen["operations"])) == STEPS
     end = seen["end"]
     assert (end["run"], end["outcome"], end["broken"], end["left_over"]) == ("finished", "done", [], [])

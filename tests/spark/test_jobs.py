@@ -424,6 +424,7 @@ def test_a_session_that_has_ended_left_nothing(
     assert not [path for path in logged if SECRET.encode() in path.read_bytes()]
 
 
+@pytest.mark.again
 @pytest.mark.integration
 def test_session_that_does_not_start_says_so_and_leaves_nothing(
     shared: SharedSpark, capfd: pytest.CaptureFixture[str]
