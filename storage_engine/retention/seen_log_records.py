@@ -7,37 +7,14 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import (
-    Column,
-    Connection,
-    Integer,
-    LargeBinary,
-    MetaData,
-    String,
-    Table,
-    delete,
-    insert,
-    inspect,
-    select,
-)
-
 from storage_engine.exceptions import RunStateError
-from storage_engine.journal.database import JournalDatabase
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
+from storage_engine.retention.kept_rows import KeptRows
 from storage_engine.retention.seen_logs import SeenLog
 
 _VERSION = 1
 
-_metadata = MetaData()
-
-_seen = Table(
-    "storage_engine_seen_logs",
-    _metadata,
-    Column("store_id", String(36), primary_key=True),
-    Column("version", Integer, nullable=False),
-    Column("logs", LargeBinary, nullable=False),
-)
-"""JSON, compressed by zlib."""
+_SEEN = KeptRows("storage_engine_seen_logs", "logs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +28,7 @@ def kept_logs(journal_url: str, store_id: str) -> tuple[SeenLog, ...] | None:
     :raises RunStateError: a newer release has kept it.
     :raises StorageEngineError: the journal can't be read.
     """
-    query = select(_seen.c.version, _seen.c.logs).where(_seen.c.store_id == store_id)
-
-    def read(connection: Connection) -> tuple[int, bytes] | None:
-        if not inspect(connection).has_table(_seen.name):
-            return None
-        row = connection.execute(query).first()
-        return None if row is None else (row.version, row.logs)
-
-    found = JournalDatabase(journal_url, read_only=True).read(read)
+    found = _SEEN.read(journal_url, store_id)
     if found is None:
         return None
     version, content = found
@@ -76,11 +45,4 @@ def keep_logs(journal_url: str, store_id: str, logs: Sequence[SeenLog]) -> None:
 
     :raises StorageEngineError: the journal can't be written.
     """
-    content = zlib.compress(json.dumps(to_jsonable(_Logs(tuple(logs)))).encode())
-
-    def write(connection: Connection) -> None:
-        _metadata.create_all(connection)
-        connection.execute(delete(_seen).where(_seen.c.store_id == store_id))
-        connection.execute(insert(_seen).values(store_id=store_id, version=_VERSION, logs=content))
-
-    JournalDatabase(journal_url).write(write)
+    _SEEN.write(journal_url, store_id, _VERSION, json.dumps(to_jsonable(_Logs(tuple(logs)))))

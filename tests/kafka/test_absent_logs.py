@@ -20,7 +20,7 @@ from storage_engine.quality.facts import Facts, collect_facts
 from storage_engine.retention import steps
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.offset_ranges import Place
-from storage_engine.retention.seen_log_records import _metadata, kept_logs
+from storage_engine.retention.seen_log_records import _SEEN, kept_logs
 from storage_engine.retention.steps.context import opened
 from storage_engine.retention.steps.recording_ranges import store_ranges
 from storage_engine.retention.steps.sealed import measure_lag
@@ -199,7 +199,7 @@ def test_what_a_person_accepts_as_lost_is_a_warning(store: ManagedStore, made: M
 
 def test_of_before_anything_was_remembered_the_last_plan_counts(store: ManagedStore, made: MadeNode) -> None:
     steps.make_plan(store, "planned", PlanRequest())
-    JournalDatabase(store.journal_url).write(_metadata.drop_all, reserve=False)
+    JournalDatabase(store.journal_url).write(_SEEN.table.drop, reserve=False)
     assert kept_logs(store.journal_url, id_of(store)) is None
     shutil.rmtree(made.directories[0] / "a-0")
     assert rows(validated(store), "a-0") == [(0, 4, "ARCHIVED", "OK"), (4, 6, "LOST", "FAILURE")]

@@ -342,7 +342,7 @@ def test_what_another_release_kept_of_a_look_is_read_anew(managed: Managed) -> N
     for spoil in ({"version": 2}, {"memory": b"torn"}, {"memory": zlib.compress(b'{"archived": 5}')}):
 
         def write(connection: Connection, spoil: dict[str, object] = spoil) -> None:
-            assert connection.execute(update(range_records._memories).values(**spoil)).rowcount == 1
+            assert connection.execute(update(range_records._MEMORIES.table).values(**spoil)).rowcount == 1
 
         Journal(store.journal_url)._database.write(write)
         assert kept_ranges(store.journal_url, row.store_id) == RangeMemory()
