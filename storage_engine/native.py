@@ -307,3 +307,17 @@ call_crc: Callable[[int, int, int], int] = _call_crc(data_first=False)
 """Call ``uint32_t function(uint32_t initial, const uint8_t *data, uint64_t size)`` with 0."""
 call_crc32c: Callable[[int, int, int], int] = _call_crc(data_first=True)
 """Call ``uint32_t function(const uint8_t *data, int size, uint32_t initial)`` with all bits set."""
+
+
+@_intrinsic
+def call_zstd(
+    typingctx: Any, function: Any, context: Any, target: Any, room: Any, source: Any, size: Any
+) -> Any:
+    """Call ``size_t function(void *context, void *target, size_t room, const void *source, size_t size)``."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        int64 = ir.IntType(64)
+        prototype = ir.FunctionType(int64, [int64] * 5)
+        return builder.call(builder.inttoptr(args[0], prototype.as_pointer()), args[1:])
+
+    return types.int64(*[types.int64] * 6), generate

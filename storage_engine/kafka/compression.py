@@ -11,15 +11,21 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import cramjam
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import zstandard
 from isal import isal_zlib
+
+from storage_engine.arrow_memory import address_of
+from storage_engine.kafka.expand_kernels import expand_frames
 
 MAX_EXPANDED_BYTES: Final = 128 << 20
 """What a batch may expand to. Kafka's own clients end a batch long before, at ``batch.size``."""
 
 CODEC_NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 """By the number in a batch's attributes."""
+_ZSTD = 4
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES = 16
@@ -65,6 +71,27 @@ class ExpansionError(Exception):
         self.found = found
 
 
+class Payloads:
+    """Compressed records, and the memory for what they expand to."""
+
+    def __init__(
+        self,
+        data: npt.NDArray[np.uint8],
+        begins: npt.NDArray[np.int64],
+        ends: npt.NDArray[np.int64],
+        room: npt.NDArray[np.uint8],
+        most_bytes: int,
+    ) -> None:
+        """:param begins: positions in ``data``, of all; ``ends`` likewise.
+        :param most_bytes: what one may expand to; there is room for it behind what others take.
+        """
+        self.begin_array, self.end_array, self.most_bytes = begins, ends, most_bytes
+        self.begins: list[int] = begins.tolist()
+        self.ends: list[int] = ends.tolist()
+        self.content, self.room = data.data, room.data
+        self.address, self.room_address = address_of(data), address_of(room)
+
+
 class Decompressor:
     """Decompresses records. Not for several threads at a time: it keeps what is dear to make."""
 
@@ -75,32 +102,44 @@ class Decompressor:
             1: _gzip,
             2: _snappy,
             3: _lz4,
-            4: self._zstd_frames,
+            _ZSTD: self._zstd_frames,
         }
 
-    def decompress(self, codec: int, data: memoryview, out: memoryview) -> int:
-        """Decompress ``data`` into ``out``.
+    def expand(
+        self, codec: int, payloads: Payloads, first: int, last: int, used: int, stop: int
+    ) -> tuple[list[int], ExpansionError | None]:
+        """Decompress payloads [first, last) one behind the other, until more than ``stop`` is used.
 
-        :param codec: its number in a batch's attributes.
-        :return: how many bytes were written.
-        :raises ExpansionError: it isn't of this codec, or expands to more than ``out`` takes.
+        :param codec: its number in the batches' attributes.
+        :param used: where in the memory the first one goes.
+        :return: how long each one is; and what is wrong with the next one.
         """
         method = self._by_codec.get(codec)
         if method is None:
-            raise ExpansionError("a compression type from 0 to 4", str(codec))
+            return [], ExpansionError("a compression type from 0 to 4", str(codec))
+        sizes: list[int] = []
+        if codec == _ZSTD and self._zstd_at_once is not None:
+            sizes = self._zstd_at_once.expand(payloads, first, last, used, stop)
+            used += sum(sizes)
+        content, out, begins, ends = payloads.content, payloads.room, payloads.begins, payloads.ends
+        most = payloads.most_bytes
         try:
-            written = method(data, out)
+            for i in range(first + len(sizes), last):
+                if used > stop:
+                    break
+                size = method(content[begins[i] : ends[i]], out[used : used + most])
+                if size > most:
+                    raise ExpansionError(f"records that expand to at most {most} bytes", "more")
+                sizes.append(size)
+                used += size
+        except ExpansionError as error:
+            return sizes, error
         except _FAILURES as error:
-            raise ExpansionError(f"records compressed by {CODEC_NAMES[codec]}", _in_short(error)) from error
-        if written > len(out):
-            raise ExpansionError(f"records that expand to at most {len(out)} bytes", "more")
-        return written
+            return sizes, ExpansionError(f"records compressed by {CODEC_NAMES[codec]}", _in_short(error))
+        return sizes, None
 
     def _zstd_frames(self, data: memoryview, out: memoryview) -> int:
-        written = -1 if self._zstd_at_once is None else self._zstd_at_once.decompress(data, out)
-        if written >= 0:
-            return written
-        # A stream tells what is wrong, or that there is more.
+        """Read frames as a stream, which tells what is wrong, or that there is more."""
         with self._zstd.stream_reader(data, read_across_frames=True, closefd=False) as stream:
             return _filled(stream, out)
 
@@ -109,7 +148,7 @@ class _ZstdContext:
     """zstd's own function for frames whose size isn't known, which needs neither a window nor a copy."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        self._decompress = library.ZSTD_decompressDCtx
+        self._function = ctypes.cast(library.ZSTD_decompressDCtx, ctypes.c_void_p).value or 0
         self._context = library.ZSTD_createDCtx()
         if not self._context:
             raise MemoryError("zstd can't make a context")
@@ -121,11 +160,23 @@ class _ZstdContext:
         library = _zstd_library()
         return None if library is None else cls(library)
 
-    def decompress(self, data: memoryview, out: memoryview) -> int:
-        """Return how long all frames are; -1: they aren't whole, have damage, or more than ``out`` takes."""
-        room, given = pa.py_buffer(out), pa.py_buffer(data)
-        written = self._decompress(self._context, room.address, room.size, given.address, given.size)
-        return int(written) if written <= room.size else -1
+    def expand(self, payloads: Payloads, first: int, last: int, used: int, stop: int) -> list[int]:
+        """Return how long payloads are, up to the first that isn't whole, has damage, or is too long."""
+        sizes = np.empty(last - first, np.int64)
+        count = expand_frames(
+            self._function,
+            self._context,
+            payloads.address,
+            payloads.begin_array[first:last],
+            payloads.end_array[first:last],
+            payloads.room_address,
+            used,
+            payloads.most_bytes,
+            stop,
+            sizes,
+        )
+        found: list[int] = sizes[:count].tolist()
+        return found
 
 
 @functools.cache
@@ -142,10 +193,12 @@ def _zstd_library() -> ctypes.CDLL | None:
     except (ImportError, OSError, AttributeError):
         return None
     sample = bytes(range(256)) * 9
-    out = memoryview(bytearray(len(sample)))
-    one = _ZstdContext(library)
-    tried = one.decompress(memoryview(zstandard.compress(sample)), out) == len(sample) and out == sample
-    return library if tried and one.decompress(memoryview(sample), out) == -1 else None
+    packed = zstandard.compress(sample)
+    out = np.zeros(2 * len(sample), np.uint8)
+    places = np.array([0, len(packed)]), np.array([len(packed), len(packed) + len(sample)])
+    payloads = Payloads(np.frombuffer(packed + sample, np.uint8), *places, out, len(sample))
+    tried = _ZstdContext(library).expand(payloads, 0, 2, 0, len(sample))
+    return library if tried == [len(sample)] and out[: len(sample)].tobytes() == sample else None
 
 
 def _gzip(data: memoryview, out: memoryview) -> int:
@@ -160,31 +213,35 @@ def _gzip(data: memoryview, out: memoryview) -> int:
 
 
 def _snappy(data: memoryview, out: memoryview) -> int:
-    """Read the frames that Java writes, or the one block that librdkafka does."""
-    if data[:8] != _XERIAL_MAGIC:
-        return _snappy_block(data, out, 0)
-    at, written, end, room = _XERIAL_HEADER_BYTES, 0, len(data), len(out)
-    while at < end and written <= room:
-        if at + 4 > end:
-            raise ExpansionError("a snappy block's length", f"{end - at} bytes")
-        (size,) = _UINT32.unpack_from(data, at)
-        at += 4
-        if size > end - at:
-            raise ExpansionError(f"a snappy block of {size} bytes", f"{end - at}")
-        written = _snappy_block(data[at : at + size], out, written)
-        at += size
+    """Read the frames that Java writes, or the one block that librdkafka does.
+
+    :return: how long all is; of what has no room at least how much room it would have to have.
+    """
+    end, written = len(data), 0
+    framed = data[:8] == _XERIAL_MAGIC
+    at, size = (_XERIAL_HEADER_BYTES, 0) if framed else (0, end)
+    try:
+        while at < end:
+            if framed:
+                at, size = _next_snappy_block(data, at, end)
+            written += _expand_snappy(data[at : at + size], out[written:])
+            at += size
+    except cramjam.DecompressionError:
+        needed = written + _snappy_size(data[at : at + size])
+        if needed <= len(out):
+            raise
+        return needed
     return written
 
 
-def _snappy_block(block: memoryview, out: memoryview, at: int) -> int:
-    """Expand a block to where others end. :return: where it ends, also where there is no room for it."""
-    try:
-        return at + _expand_snappy(block, out[at:])
-    except cramjam.DecompressionError:
-        size = _snappy_size(block)
-        if at + size <= len(out):
-            raise
-        return at + size
+def _next_snappy_block(data: memoryview, at: int, end: int) -> tuple[int, int]:
+    """Return where the block of a frame begins and how long it is."""
+    if at + 4 > end:
+        raise ExpansionError("a snappy block's length", f"{end - at} bytes")
+    (size,) = _UINT32.unpack_from(data, at)
+    if size > end - at - 4:
+        raise ExpansionError(f"a snappy block of {size} bytes", f"{end - at - 4}")
+    return at + 4, size
 
 
 def _lz4(data: memoryview, out: memoryview) -> int:

@@ -13,7 +13,7 @@ from storage_engine.arrow_memory import Arena, address_of
 from storage_engine.crc import crc32c_engine
 from storage_engine.kafka import batch_header as header
 from storage_engine.kafka import batch_kernels, record_kernels
-from storage_engine.kafka.compression import MAX_EXPANDED_BYTES, Decompressor, ExpansionError
+from storage_engine.kafka.compression import MAX_EXPANDED_BYTES, Decompressor, ExpansionError, Payloads
 from storage_engine.kafka.record_batch import BatchChunk, BatchKind, explained, merged
 from storage_engine.kafka.row_columns import ARENA_EXPANDED, RowColumns
 from storage_engine.kafka.row_table import Content, table_of
@@ -23,7 +23,7 @@ _EXPANDED_CHUNK_BYTES = 64 << 20
 """A table ends once its batches have expanded to so much."""
 _MAX_EXPANDED_ROWS = 1 << 22
 """A table ends before a compressed batch that would give it more rows, unless that is its first."""
-_GROUP_BYTES: Final = 512 << 10
+_GROUP_BYTES: Final = 1 << 20
 """So much is decompressed before its records are read: a processor's cache still has it then."""
 
 
@@ -71,39 +71,51 @@ class _Filling:
         """Write rows, until there is no room for more that expands."""
         compressed = np.flatnonzero(self._chunk.codecs)
         batches = self._chunk.chosen(compressed)
-        begins = (batches.positions + header.HEADER_BYTES).tolist()
-        ends = (batches.positions + batches.sizes).tolist()
-        counts = batches.counts.tolist()
+        totals = np.concatenate([[0], np.cumsum(batches.counts, dtype=np.int64)])
+        room = min(int(totals[-1]), _MAX_EXPANDED_ROWS)
         # Batches that aren't compressed have as many records as they say.
-        others = int(self._counts.sum(dtype=np.int64)) - sum(counts) + len(self._counts)
-        room = min(sum(counts), _MAX_EXPANDED_ROWS)
-        if counts:
-            self._expanded = self._arena.buffer(ARENA_EXPANDED, _EXPANDED_CHUNK_BYTES + MAX_EXPANDED_BYTES)
-        data, out = self._data.data, memoryview(self._expanded).cast("B")
-        used = written = rows = 0
-        decompress = decompressor.decompress
-        for i, codec, begin, end, count in zip(
-            compressed.tolist(), batches.codecs.tolist(), begins, ends, counts, strict=True
-        ):
-            if used > _EXPANDED_CHUNK_BYTES or (rows and rows + count > room):
-                self._write(i, others + max(rows, room))
-                return
-            if used - written > _GROUP_BYTES:
-                self._write(i, others + max(rows, room))
-                written = used
-            try:
-                size = decompress(codec, data[begin:end], out[used : used + MAX_EXPANDED_BYTES])
-                if count > size // header.MIN_RECORD_BYTES:
-                    raise ExpansionError(f"records that fit into {size} bytes", f"a count of {count}")
-            except ExpansionError as error:
-                self._kinds[i], self._faults[i] = BatchKind.UNDECODABLE, batch_kernels.FAULT_EXPANSION
-                self._counts[i] = 0
-                self._reasons[i] = (error.expected, error.found)
-                continue
-            self._payloads[i], self._payload_sizes[i] = used, size
-            used += size
-            rows += count
-        self._write(len(self._kinds), others + max(rows, room))
+        others = int(self._counts.sum(dtype=np.int64) - totals[-1]) + len(self._counts)
+        if not len(compressed):
+            self._write(len(self._kinds), others)
+            return
+        self._expanded = self._arena.buffer(ARENA_EXPANDED, _EXPANDED_CHUNK_BYTES + MAX_EXPANDED_BYTES)
+        payloads = Payloads(
+            self._data,
+            batches.positions + header.HEADER_BYTES,
+            batches.positions + batches.sizes,
+            np.frombuffer(self._expanded, np.uint8),
+            MAX_EXPANDED_BYTES,
+        )
+        codec_ends = np.append(np.flatnonzero(np.diff(batches.codecs)) + 1, len(compressed))
+        # A first batch with more rows than a table should have is alone in its own.
+        with_rows = max(int(np.searchsorted(totals, room, "right")) - 1, 1)
+        first = used = 0
+        while first < with_rows and used <= _EXPANDED_CHUNK_BYTES:
+            last = min(int(codec_ends[np.searchsorted(codec_ends, first, "right")]), with_rows)
+            stop = min(used + _GROUP_BYTES, _EXPANDED_CHUNK_BYTES)
+            sizes, error = decompressor.expand(int(batches.codecs[first]), payloads, first, last, used, stop)
+            self._place(compressed[first : first + len(sizes)], used, np.array(sizes, np.int64))
+            first, used = first + len(sizes), used + sum(sizes)
+            if error is not None:
+                self._refuse(int(compressed[first]), error)
+                first += 1
+            end = int(compressed[first]) if first < len(compressed) else len(self._kinds)
+            self._write(end, others + max(room, int(self._counts[compressed[:first]].sum(dtype=np.int64))))
+
+    def _place(self, batches: npt.NDArray[np.int64], used: int, sizes: npt.NDArray[np.int64]) -> None:
+        """Note where the records of batches lie that were decompressed one behind the other."""
+        self._payloads[batches] = used + np.cumsum(sizes) - sizes
+        self._payload_sizes[batches] = sizes
+        counts = self._counts[batches]
+        for i in np.flatnonzero(counts > sizes // header.MIN_RECORD_BYTES).tolist():
+            expected, found = f"records that fit into {sizes[i]} bytes", f"a count of {counts[i]}"
+            self._refuse(int(batches[i]), ExpansionError(expected, found))
+
+    def _refuse(self, batch: int, error: ExpansionError) -> None:
+        """Note why a batch's records can't be read."""
+        self._kinds[batch], self._faults[batch] = BatchKind.UNDECODABLE, batch_kernels.FAULT_EXPANSION
+        self._counts[batch], self._payloads[batch] = 0, -1
+        self._reasons[batch] = (error.expected, error.found)
 
     def _write(self, last: int, rows: int) -> None:
         """Write the rows of the batches before ``last``.

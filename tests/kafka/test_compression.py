@@ -6,13 +6,14 @@ import gzip
 import struct
 
 import cramjam
+import numpy as np
 import pyarrow as pa
 import pytest
 import zstandard
 
 from storage_engine.kafka import compression, decode
 from storage_engine.kafka.codec import CODEC
-from storage_engine.kafka.compression import Decompressor, ExpansionError
+from storage_engine.kafka.compression import Decompressor, ExpansionError, Payloads
 from tests.kafka import batches
 
 TEXT = b"what was written, and written again, " * 3000
@@ -48,19 +49,31 @@ COMPRESSED = {
 CASES = pytest.mark.parametrize(("codec", "data"), COMPRESSED.values(), ids=COMPRESSED)
 
 
+def expanded(codec: int, *payloads: bytes, room: bytearray, most_bytes: int) -> list[int]:
+    """Expand payloads one behind the other into ``room``; return how long each is, or raise what is wrong."""
+    ends = np.cumsum([len(payload) for payload in payloads])
+    begins = ends - [len(payload) for payload in payloads]
+    content = np.frombuffer(b"".join(payloads) or b" ", np.uint8)
+    given = Payloads(content, begins, ends, np.frombuffer(room, np.uint8), most_bytes)
+    sizes, error = Decompressor().expand(codec, given, 0, len(payloads), 0, len(room))
+    if error is not None:
+        raise error
+    return sizes
+
+
 @CASES
 def test_it_expands_to_what_was_compressed(codec: int, data: bytes) -> None:
-    out = bytearray(len(TEXT) + 10)
-    assert Decompressor().decompress(codec, memoryview(data), memoryview(out)) == len(TEXT)
-    assert out[: len(TEXT)] == TEXT
+    out = bytearray(2 * len(TEXT) + 10)
+    assert expanded(codec, data, data, room=out, most_bytes=len(TEXT) + 5) == [len(TEXT)] * 2
+    assert out[: 2 * len(TEXT)] == TEXT * 2
 
 
 @CASES
 def test_it_may_fill_its_room_and_no_more(codec: int, data: bytes) -> None:
     exact = bytearray(len(TEXT))
-    assert Decompressor().decompress(codec, memoryview(data), memoryview(exact)) == len(TEXT)
+    assert expanded(codec, data, room=exact, most_bytes=len(TEXT)) == [len(TEXT)]
     with pytest.raises(ExpansionError) as error:
-        Decompressor().decompress(codec, memoryview(data), memoryview(exact)[:-1])
+        expanded(codec, data, room=exact, most_bytes=len(TEXT) - 1)
     assert (error.value.expected, error.value.found) == (
         f"records that expand to at most {len(TEXT) - 1} bytes",
         "more",
@@ -69,10 +82,10 @@ def test_it_may_fill_its_room_and_no_more(codec: int, data: bytes) -> None:
 
 @CASES
 def test_a_part_of_it_or_other_bytes_are_one_error(codec: int, data: bytes) -> None:
-    out, one = memoryview(bytearray(len(TEXT))), Decompressor()
     for wrong in (data[: len(data) // 2], data[:3], b"", b"\xff" * 40):
         try:
-            said = one.decompress(codec, memoryview(wrong), out) < len(TEXT)
+            (size,) = expanded(codec, wrong, room=bytearray(len(TEXT)), most_bytes=len(TEXT))
+            said = size < len(TEXT)
         except ExpansionError as error:
             said = bool(error.expected and error.found)
         assert said
@@ -102,6 +115,42 @@ def test_a_chunk_ends_once_much_has_expanded(monkeypatch: pytest.MonkeyPatch) ->
     rows = pa.concat_tables(tables)
     offsets = zip(rows["kind"].to_pylist(), rows["offset"].to_pylist(), strict=True)
     assert [offset for kind, offset in offsets if kind == "message"] == list(range(27))
+    out = bytearray(len(data))
+    assert CODEC.encode(rows, memoryview(out), 0) == len(data)
+    assert bytes(out) == data
+
+
+def test_codecs_take_turns_and_one_damage_is_no_other_batch_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of a codec and damage inside them, on both sides of where a group and a table end."""
+    monkeypatch.setattr(decode, "_GROUP_BYTES", 4_000)
+    monkeypatch.setattr(decode, "_EXPANDED_CHUNK_BYTES", 20_000)
+    pack = {
+        0: bytes,
+        1: gzip.compress,
+        2: lambda records: xerial(snappy(records)),
+        3: lambda records: pa.Codec("lz4").compress(records, asbytes=True),
+        4: zstandard.compress,
+    }
+    damaged = {3, 17, 18, 39}
+    parts = []
+    for i in range(40):
+        codec = (i // 3) % 5
+        records = [batches.Record(k, None, bytes([i]) * 700) for k in range(2)]
+        payload = pack[codec](batches.batch(records)[61:])
+        if i in damaged:
+            payload = b"\xff" * len(payload)
+        parts.append(batches.batch(records, base_offset=2 * i, attributes=codec, payload=payload))
+    data = b"".join(parts)
+    found = list(CODEC.decode(memoryview(data), 0))
+    rows = pa.concat_tables(table for table, _ in found)
+    messages = [
+        row for row in rows.select(["kind", "offset", "value"]).to_pylist() if row["kind"] == "message"
+    ]
+    left = [i for i in range(40) if i not in damaged]
+    assert [row["offset"] for row in messages] == [offset for i in left for offset in (2 * i, 2 * i + 1)]
+    assert [row["value"][0] for row in messages] == [i for i in left for _ in range(2)]
+    at = np.cumsum([0, *map(len, parts)]).tolist()
+    assert [damage.offset for _, damages in found for damage in damages] == [at[i] for i in sorted(damaged)]
     out = bytearray(len(data))
     assert CODEC.encode(rows, memoryview(out), 0) == len(data)
     assert bytes(out) == data
