@@ -29,6 +29,8 @@ _ZSTD = 4
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES = 16
+_XERIAL_START = struct.Struct(">8s8xI")
+"""A frame's header with the length of its first block, which mostly is the only one."""
 _LZ4_HEADER = bytes.fromhex("04224d18604082")
 """Of the frames that Java and librdkafka write: independent blocks of at most 64 KiB, without checksums."""
 _LZ4_BLOCK_BYTES = 64 << 10
@@ -215,33 +217,36 @@ def _gzip(data: memoryview, out: memoryview) -> int:
 def _snappy(data: memoryview, out: memoryview) -> int:
     """Read the frames that Java writes, or the one block that librdkafka does.
 
-    :return: how long all is; of what has no room at least how much room it would have to have.
+    :return: how long all is, or more than there is room for.
     """
-    end, written = len(data), 0
-    framed = data[:8] == _XERIAL_MAGIC
-    at, size = (_XERIAL_HEADER_BYTES, 0) if framed else (0, end)
-    try:
-        while at < end:
-            if framed:
-                at, size = _next_snappy_block(data, at, end)
-            written += _expand_snappy(data[at : at + size], out[written:])
-            at += size
-    except cramjam.DecompressionError:
-        needed = written + _snappy_size(data[at : at + size])
-        if needed <= len(out):
-            raise
-        return needed
+    end = len(data)
+    magic, size = _XERIAL_START.unpack_from(data) if end >= _XERIAL_START.size else (b"", 0)
+    if magic != _XERIAL_MAGIC:
+        return _snappy_block(data, out)
+    if size == end - _XERIAL_START.size:
+        return _snappy_block(data[_XERIAL_START.size :], out)
+    at, written, room = _XERIAL_HEADER_BYTES, 0, len(out)
+    while at < end and written <= room:
+        if at + 4 > end:
+            raise ExpansionError("a snappy block's length", f"{end - at} bytes")
+        (size,) = _UINT32.unpack_from(data, at)
+        at += 4
+        if size > end - at:
+            raise ExpansionError(f"a snappy block of {size} bytes", f"{end - at}")
+        written += _snappy_block(data[at : at + size], out[written:])
+        at += size
     return written
 
 
-def _next_snappy_block(data: memoryview, at: int, end: int) -> tuple[int, int]:
-    """Return where the block of a frame begins and how long it is."""
-    if at + 4 > end:
-        raise ExpansionError("a snappy block's length", f"{end - at} bytes")
-    (size,) = _UINT32.unpack_from(data, at)
-    if size > end - at - 4:
-        raise ExpansionError(f"a snappy block of {size} bytes", f"{end - at - 4}")
-    return at + 4, size
+def _snappy_block(block: memoryview, out: memoryview) -> int:
+    """Return how long a block is, also where there is no room for it."""
+    try:
+        return _expand_snappy(block, out)  # type: ignore[no-any-return]
+    except cramjam.DecompressionError:
+        size = _snappy_size(block)
+        if size <= len(out):
+            raise
+        return int(size)
 
 
 def _lz4(data: memoryview, out: memoryview) -> int:
