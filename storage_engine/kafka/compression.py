@@ -241,7 +241,7 @@ def _snappy(data: memoryview, out: memoryview) -> int:
 def _snappy_block(block: memoryview, out: memoryview) -> int:
     """Return how long a block is, also where there is no room for it."""
     try:
-        return _expand_snappy(block, out)  # type: ignore[no-any-return]
+        return _expand_snappy(block, out)
     except cramjam.DecompressionError:
         size = _snappy_size(block)
         if size <= len(out):
