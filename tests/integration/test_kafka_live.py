@@ -227,6 +227,7 @@ def test_nothing_from_a_last_stable_offset_on_is_archived(cast: Cast) -> None:
                 "DescribeConfigs on the cluster",
                 "Describe on topics: audit, payments",
                 "DescribeConfigs on topics: audit, orders, payments",
+                "Describe on topics: __consumer_offsets",
             ],
         ),
         (
@@ -236,6 +237,7 @@ def test_nothing_from_a_last_stable_offset_on_is_archived(cast: Cast) -> None:
                 "DescribeConfigs on the cluster",
                 "Describe on topics: audit, orders, payments",
                 "DescribeConfigs on topics: audit, orders, payments",
+                "Describe on topics: __consumer_offsets",
             ],
         ),
     ],

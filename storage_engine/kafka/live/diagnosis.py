@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from storage_engine.exceptions import BrokerRefusedError
+from storage_engine.kafka.consumer_offsets import TOPIC as OFFSETS_TOPIC
 from storage_engine.kafka.diagnose import diagnose
 from storage_engine.kafka.file_names import METADATA_TOPIC
 from storage_engine.kafka.layout import Node, read_node
@@ -39,7 +40,7 @@ def diagnose_live(settings: StoreSettings, live: LiveBroker, now_ms: int) -> Bro
         known = with_live(node, facts, cluster.address)
         found.extend(live_findings(node, facts))
         found.extend(offline_findings(known))
-        topics = sorted({name.topic for name in names if not name.is_internal})
+        topics = sorted({OFFSETS_TOPIC, *(name.topic for name in names if not name.is_internal)})
         deleting = live.deletes == WE_DELETE
         lacks = lacking_rights(cluster, topics, listed_groups(cluster), deleting=deleting)
         found.extend(one.finding for one in lacks)

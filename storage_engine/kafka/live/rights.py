@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from storage_engine.exceptions import BrokerRefusedError
+from storage_engine.kafka.consumer_offsets import TOPIC as OFFSETS_TOPIC
 from storage_engine.kafka.live.client import TIMEOUT_SECONDS, Cluster
 from storage_engine.model.diagnosis import Finding, Severity, named_in_short
 
@@ -33,6 +34,8 @@ RIGHTS = (
     Right("group", "Describe", "it isn't known how far they have read"),
 )
 """All of them change nothing."""
+_OFFSETS_RIGHT = Right("topic", "Describe", "it isn't known whether consumer groups are missing")
+"""On the topic that groups commit to, of which nothing else is asked."""
 DELETING_RIGHTS = (
     Right("topic", "AlterConfigs", "they can't be held, and nothing of them is deleted"),
     Right("topic", "Delete", "nothing of them is deleted"),
@@ -74,18 +77,19 @@ def lacking_rights(
 ) -> tuple[Lack, ...]:
     """Ask which rights the account lacks; a topic or group that the cluster doesn't know asks for none.
 
+    :param topics: may have the one that groups commit to.
     :param deleting: also those that holding and deleting take.
     :raises BrokerUnavailableError: nobody answers.
     """
     rights = (*RIGHTS, *DELETING_RIGHTS) if deleting else RIGHTS
     found: dict[Right, list[str]] = {}
     for resource, name, operations in _granted(cluster, topics, groups):
-        for right in rights:
+        for right in (_OFFSETS_RIGHT,) if (resource, name) == ("topic", OFFSETS_TOPIC) else rights:
             if right.resource == resource and _key(right.operation) not in operations:
                 found.setdefault(right, []).append(name)
     return tuple(
         Lack(right, () if right.resource == "cluster" else tuple(sorted(found[right])))
-        for right in rights
+        for right in (*rights, _OFFSETS_RIGHT)
         if right in found
     )
 
