@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import accumulate, groupby, pairwise
 from statistics import median
 
 from sqlalchemy import Connection
@@ -19,22 +19,25 @@ from storage_engine.journal.answers import Drift
 from storage_engine.journal.queries import JournalReader
 from storage_engine.journal.run_rows import Cleanup
 from storage_engine.journal.sample_columns import (
-    Bucket,
+    Moment,
     Span,
-    archive_lag_buckets,
     count_samples,
     disk_ids,
-    level_buckets,
+    empty_buckets,
+    level_extremes,
+    levels_at,
+    moments_at,
     read_levels,
     read_moments,
-    retention_buckets,
+    sample_extremes,
 )
 
 MOST_POINTS = 2_000
 LONGEST_MS = 3_660 * 24 * 3_600_000
 """A longer span is cut at its beginning; no journal keeps samples for so long."""
-_BUCKETS = 498
-"""Of four points each; the last sample is one more, and a span may begin within a bucket."""
+_MOST_GAPS = 100
+_GAP_BUCKETS = 498
+"""A time without samples that is as long as one of them is shown as a gap."""
 _MOST_SAMPLES = 1_300
 """So many are shown as they are; gaps between them take points, too."""
 _GAP = 3
@@ -124,28 +127,34 @@ def chart(reader: JournalReader, name: str, start_ms: int, end_ms: int) -> Chart
 
 def read_columns(connection: Connection, store_id: str, start_ms: int, end_ms: int) -> Columns:
     """Return what was measured: each sample where they are few, else the extremes of equal spans."""
-    count = count_samples(connection, store_id, start_ms, end_ms, _MOST_SAMPLES + 1)
-    if count <= _MOST_SAMPLES:
-        return _each(connection, store_id, start_ms, end_ms)
-    return _thinned(connection, store_id, Span(start_ms, end_ms, -(-(end_ms - start_ms) // _BUCKETS)))
-
-
-def _each(connection: Connection, store_id: str, start_ms: int, end_ms: int) -> Columns:
-    moments = {one.at_ms: one for one in read_moments(connection, store_id, start_ms, end_ms)}
+    if count_samples(connection, store_id, start_ms, end_ms, _MOST_SAMPLES + 1) > _MOST_SAMPLES:
+        return _thinned(connection, store_id, start_ms, end_ms)
+    found = read_moments(connection, store_id, start_ms, end_ms)
     of_disks = {
         path: dict(read_levels(connection, disk_id, start_ms, end_ms))
         for path, disk_id in disk_ids(connection, store_id).items()
     }
-    times = _with_gaps(sorted(moments))
-    found = [moments.get(at_ms) for at_ms in times]
+    times = _with_gaps([one.at_ms for one in found])
+    return _columns(times, found, {path: levels for path, levels in of_disks.items() if levels})
+
+
+def _columns(
+    times: Sequence[int],
+    found: Sequence[Moment],
+    of_disks: Mapping[str, Mapping[int, int | None]],
+    bucket_ms: int = 0,
+) -> Columns:
+    of_moment = {one.at_ms: one for one in found}
+    moments = [of_moment.get(at_ms) for at_ms in times]
     return Columns(
-        times,
+        tuple(times),
         tuple(
             None if one is None or one.oldest_message_ms is None else one.at_ms - one.oldest_message_ms
-            for one in found
+            for one in moments
         ),
-        {path: tuple(levels.get(at_ms) for at_ms in times) for path, levels in of_disks.items() if levels},
-        tuple(None if one is None else one.archive_lag_bytes for one in found),
+        {path: tuple(levels.get(at_ms) for at_ms in times) for path, levels in of_disks.items()},
+        tuple(None if one is None else one.archive_lag_bytes for one in moments),
+        bucket_ms,
     )
 
 
@@ -157,34 +166,37 @@ def _with_gaps(times: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted([*times, *gaps[: MOST_POINTS - len(times)]]))
 
 
-def _thinned(connection: Connection, store_id: str, span: Span) -> Columns:
-    of_disks = {
-        path: level_buckets(connection, disk_id, span)
-        for path, disk_id in disk_ids(connection, store_id).items()
-    }
-    retention = retention_buckets(connection, store_id, span)
-    lag = archive_lag_buckets(connection, store_id, span)
-    every = [retention, lag, *of_disks.values()]
-    known = [any(of_one[at].values[0] is not None for of_one in every) for at in range(len(retention))]
-    # Of buckets without a sample one point is enough for a gap.
-    points = [
-        (at, slot)
-        for at, is_known in enumerate(known)
-        for slot in range(4)
-        if is_known or (slot == 0 and at > 0 and known[at - 1])
-    ]
-    starts = [bucket.start_ms for bucket in retention]
-
-    def column(buckets: Sequence[Bucket]) -> Column:
-        return tuple(buckets[at].values[slot] for at, slot in points)
-
-    return Columns(
-        tuple(starts[at] + span.bucket_ms * (2 * slot + 1) // 8 for at, slot in points),
-        tuple(None if seconds is None else seconds * 1000 for seconds in column(retention)),
-        {path: column(of_disk) for path, of_disk in of_disks.items()},
-        column(lag),
-        span.bucket_ms,
+def _thinned(connection: Connection, store_id: str, start_ms: int, end_ms: int) -> Columns:
+    """Return the first and the last look of each bucket, and those at which a value was at an extreme."""
+    disks = disk_ids(connection, store_id)
+    # Retention time, lag and each disk have two extremes. A span may begin within a bucket.
+    a_bucket = 2 + 2 * (2 + len(disks))
+    buckets = max(1, (MOST_POINTS - _MOST_GAPS) // a_bucket - 1)
+    span = Span(start_ms, end_ms, -(-(end_ms - start_ms) // buckets))
+    moments = sample_extremes(connection, store_id, span)
+    for disk_id in disks.values():
+        moments |= level_extremes(connection, disk_id, span)
+    found = moments_at(connection, store_id, moments)
+    of_disks = {path: levels_at(connection, disk_id, moments) for path, disk_id in disks.items()}
+    times = sorted({*moments, *_gaps(connection, store_id, start_ms, end_ms)})
+    return _columns(
+        times, found, {path: of_one for path, of_one in of_disks.items() if of_one}, span.bucket_ms
     )
+
+
+def _gaps(connection: Connection, store_id: str, start_ms: int, end_ms: int) -> list[int]:
+    """Return a moment in each of the longest times without samples; the ends of a span are none."""
+    span = Span(start_ms, end_ms, -(-(end_ms - start_ms) // _GAP_BUCKETS))
+    runs = [
+        (is_empty, len([*group])) for is_empty, group in groupby(empty_buckets(connection, store_id, span))
+    ]
+    ends = [*accumulate(length for _, length in runs)]
+    inner = [
+        (length, span.first_ms + (end - length) * span.bucket_ms)
+        for (is_empty, length), end in zip(runs[1:-1], ends[1:-1], strict=True)
+        if is_empty
+    ]
+    return [at_ms for _, at_ms in sorted(inner, reverse=True)[:_MOST_GAPS]]
 
 
 def _windows(rules: Sequence[Rules], start_ms: int, end_ms: int) -> Spans:

@@ -14,8 +14,9 @@ from storage_engine.console.rules import Rules, rules_at
 from storage_engine.console.windows import Spans
 from storage_engine.journal.sample_columns import disk_ids, last_level_outside, read_levels
 
-_MOST_EDGES = 60
-"""Where more often writes began or ceased to be refused, that is told by the thinned samples alone."""
+_EXACT_SHARE = 8
+"""At most this part of a span is read look by look. Where writes began or ceased to be refused in more of it,
+that is told by the thinned samples alone."""
 
 Column = tuple[int | None, ...]
 
@@ -24,7 +25,7 @@ Column = tuple[int | None, ...]
 class Columns:
     """What was measured, aligned by time.
 
-    :param bucket_ms: of how long a time four points tell, evenly spaced; 0: each sample has its own.
+    :param bucket_ms: of so long a time the first, the last and the extreme looks are told; 0: each look is.
     """
 
     times_ms: tuple[int, ...]
@@ -82,7 +83,7 @@ def exact_refused_spans(
     if not bucket_ms:
         return spans
     edges = {at_ms - at_ms % bucket_ms for span in spans for at_ms in span}
-    if len(edges) > _MOST_EDGES:
+    if len(edges) * bucket_ms * _EXACT_SHARE > end_ms - start_ms:
         return spans
     found: dict[int, dict[str, int | None]] = {
         at_ms: {path: column[at] for path, column in columns.levels.items()}

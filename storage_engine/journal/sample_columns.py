@@ -1,21 +1,20 @@
 """What the samples of a span say, thinned by the database where they are many; each read by its index.
 
-A bucket has its first, lowest, highest and last value in the order in which they came. So peaks and drops
-stay, and so does each crossing of a level that lasts.
+Of each bucket the moments of its first and its last sample are kept, and those of each value's extremes. So
+peaks and drops stay, and so does each crossing of a level that lasts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import reduce
 
 from sqlalchemy import (
     CTE,
     BigInteger,
     ColumnElement,
     Connection,
-    ScalarSelect,
     Text,
     cast,
     func,
@@ -38,17 +37,6 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
-class Bucket:
-    """What a value was within a span of time: its first, two extremes by time, its last; None: not known.
-
-    :param start_ms: of the span.
-    """
-
-    start_ms: int
-    values: tuple[int | None, int | None, int | None, int | None]
-
-
-@dataclass(frozen=True, slots=True)
 class Span:
     """The moments [start_ms, end_ms) in buckets of one length, each from a multiple of it."""
 
@@ -61,9 +49,10 @@ class Span:
         return self.start_ms - self.start_ms % self.bucket_ms
 
 
-_UNKNOWN = (None, None, None, None)
 _MOST_MOMENTS = 500
 """In one query; databases take a bounded number of parameters."""
+_MIB = 1 << 20
+_NONE = "-"
 _MOMENT = (
     samples.c.at_ms,
     samples.c.oldest_message_ms,
@@ -92,48 +81,64 @@ def last_moments(connection: Connection, store_id: str, span: Span) -> tuple[Mom
     last = select(samples.c.at_ms).where(*known, *_inside(samples.c.at_ms, buckets, span))
     # Not joined to their samples: a database may begin with all of those.
     newest = select(last.order_by(samples.c.at_ms.desc()).limit(1).scalar_subquery()).select_from(buckets)
-    moments = [at_ms for at_ms in connection.execute(newest).scalars() if at_ms is not None]
-    query = select(*_MOMENT).order_by(samples.c.at_ms)
-    found = {
-        row.at_ms: Moment(*row)
-        for first in range(0, len(moments), _MOST_MOMENTS)
-        for row in connection.execute(
-            query.where(*known, samples.c.at_ms.in_(moments[first : first + _MOST_MOMENTS]))
-        )
-    }
-    return tuple(found.values())
-
-
-def retention_buckets(connection: Connection, store_id: str, span: Span) -> tuple[Bucket, ...]:
-    """Return for how many seconds messages had been kept."""
-    retention = (samples.c.at_ms - samples.c.oldest_message_ms) // 1000
-    return _buckets(connection, samples.c.at_ms, retention, samples.c.store_id == store_id, span)
-
-
-def archive_lag_buckets(connection: Connection, store_id: str, span: Span) -> tuple[Bucket, ...]:
-    """Return how many bytes were sealed and in no lake.
-
-    Of the extremes the lowest is taken for the earlier one where the lag grew, else the highest.
-    """
-    lag = samples.c.archive_lag_bytes
-    where = (samples.c.store_id == store_id, lag.is_not(None))
-    buckets = _starts(span)
-    inside = _inside(samples.c.at_ms, buckets, span)
-    query = select(
-        buckets.c.start_ms,
-        _end_value(samples.c.at_ms, lag, (*where, *inside), last=False).label("first"),
-        _extremes(lag, (*where, *inside), buckets).label("extremes"),
-        _end_value(samples.c.at_ms, lag, (*where, *inside), last=True).label("last"),
+    return moments_at(
+        connection, store_id, [at_ms for at_ms in connection.execute(newest).scalars() if at_ms]
     )
-    found = []
-    for row in connection.execute(query):
-        if row.first is None:
-            found.append(Bucket(row.start_ms, _UNKNOWN))
-            continue
-        least, most = map(int, row.extremes.split())
-        extremes = (least, most) if row.first <= row.last else (most, least)
-        found.append(Bucket(row.start_ms, (row.first, *extremes, row.last)))
-    return tuple(found)
+
+
+def moments_at(connection: Connection, store_id: str, moments: Collection[int]) -> tuple[Moment, ...]:
+    """Return the samples of these moments, by time."""
+    query = select(*_MOMENT).where(samples.c.store_id == store_id).order_by(samples.c.at_ms)
+    return tuple(
+        Moment(*row)
+        for some in _some(moments)
+        for row in connection.execute(query.where(samples.c.at_ms.in_(some)))
+    )
+
+
+def levels_at(connection: Connection, disk_id: int, moments: Collection[int]) -> dict[int, int | None]:
+    """Return the level of a disk at these moments; None: not known."""
+    query = select(levels.c.at_ms, levels.c.used_percent).where(levels.c.disk_id == disk_id)
+    return {
+        row.at_ms: row.used_percent
+        for some in _some(moments)
+        for row in connection.execute(query.where(levels.c.at_ms.in_(some)))
+    }
+
+
+def _some(moments: Collection[int]) -> Iterator[Sequence[int]]:
+    ordered = sorted(moments)
+    return (ordered[first : first + _MOST_MOMENTS] for first in range(0, len(ordered), _MOST_MOMENTS))
+
+
+def sample_extremes(connection: Connection, store_id: str, span: Span) -> set[int]:
+    """Return when, in each bucket, the first and the last sample came, and the extremes of two values.
+
+    These are the retention time in whole seconds, and what is in no lake in whole MiB.
+    """
+    buckets, mine = _starts(span), samples.c.store_id == store_id
+    at_ms = samples.c.at_ms
+    inside = _inside(at_ms, buckets, span)
+    ends = [select(end(at_ms)).where(mine, *inside).scalar_subquery() for end in (func.min, func.max)]
+    query = select(*ends).select_from(buckets)
+    found = {one for row in connection.execute(query) for one in row if one is not None}
+    retention = (at_ms - samples.c.oldest_message_ms) // 1000
+    return found | _extremes(connection, at_ms, (retention, samples.c.archive_lag_bytes // _MIB), mine, span)
+
+
+def level_extremes(connection: Connection, disk_id: int, span: Span) -> set[int]:
+    """Return when a disk was at its lowest and its highest level in each bucket."""
+    return _extremes(connection, levels.c.at_ms, (levels.c.used_percent,), levels.c.disk_id == disk_id, span)
+
+
+def empty_buckets(connection: Connection, store_id: str, span: Span) -> tuple[bool, ...]:
+    """Return of each bucket whether it has no sample."""
+    buckets = _starts(span)
+    some = select(samples.c.at_ms).where(
+        samples.c.store_id == store_id, *_inside(samples.c.at_ms, buckets, span)
+    )
+    query = select(buckets.c.start_ms, some.limit(1).scalar_subquery().label("at_ms"))
+    return tuple(row.at_ms is None for row in connection.execute(query))
 
 
 def disk_ids(connection: Connection, store_id: str) -> dict[str, int]:
@@ -169,57 +174,35 @@ def last_level_outside(
     return connection.execute(query).scalar()
 
 
-def level_buckets(connection: Connection, disk_id: int, span: Span) -> tuple[Bucket, ...]:
-    """Return the level of a disk."""
-    return _buckets(connection, levels.c.at_ms, levels.c.used_percent, levels.c.disk_id == disk_id, span)
-
-
-def _buckets(
+def _extremes(
     connection: Connection,
     at_ms: ColumnElement[int],
-    value: ColumnElement[int],
+    values: Sequence[ColumnElement[int]],
     where: ColumnElement[bool],
     span: Span,
-) -> tuple[Bucket, ...]:
-    """Return all buckets of a span. Each looks for its own rows: to group all rows would sort them all."""
+) -> set[int]:
+    """Return when values had their extremes in each bucket: the first lowest, and the last highest one.
+
+    Each bucket looks for its own rows, and reads them once: to group all rows would sort them all.
+    """
     buckets = _starts(span)
-    inside = (where, value.is_not(None), *_inside(at_ms, buckets, span))
-    # One number has both the value and its moment within the bucket, so that it tells when an extreme was.
+    # One number has both a value and its moment within the bucket, so that it tells when an extreme was.
     bucket_ms = literal(span.bucket_ms, BigInteger)
-    both = cast(value, BigInteger) * bucket_ms + at_ms - buckets.c.start_ms
-    first, last = (_end_value(at_ms, value, inside, last=is_last) for is_last in (False, True))
-    query = select(
-        buckets.c.start_ms,
-        first.label("first"),
-        _extremes(both, inside, buckets).label("extremes"),
-        last.label("last"),
-    )
-    return tuple(_bucket(row, span.bucket_ms) for row in connection.execute(query))
-
-
-def _bucket(row: Any, bucket_ms: int) -> Bucket:
-    if row.first is None:
-        return Bucket(row.start_ms, _UNKNOWN)
-    lowest, highest = map(int, row.extremes.split())
-    low, low_after = divmod(lowest, bucket_ms)
-    high, high_after = divmod(highest, bucket_ms)
-    extremes = (low, high) if low_after < high_after else (high, low)
-    return Bucket(row.start_ms, (row.first, *extremes, row.last))
-
-
-def _extremes(
-    value: ColumnElement[int], where: Sequence[ColumnElement[bool]], buckets: CTE
-) -> ScalarSelect[str]:
-    """Return the lowest and the highest value as one text, so that a bucket's rows are read once."""
-    both = cast(func.min(value), Text) + literal(" ", Text) + cast(func.max(value), Text)
-    return select(both).where(*where).correlate(buckets).scalar_subquery()
-
-
-def _end_value(
-    at_ms: ColumnElement[int], value: ColumnElement[int], where: Sequence[ColumnElement[bool]], *, last: bool
-) -> ScalarSelect[int]:
-    query = select(value).where(*where)
-    return query.order_by(at_ms.desc() if last else at_ms).limit(1).scalar_subquery()
+    keys = [value * bucket_ms + at_ms - buckets.c.start_ms for value in values]
+    texts: list[ColumnElement[str]] = [
+        func.coalesce(cast(extreme(key), Text), literal(_NONE, Text))
+        for key in keys
+        for extreme in (func.min, func.max)
+    ]
+    all_in_one = reduce(lambda one, other: one + literal(" ", Text) + other, texts)
+    found = select(all_in_one).where(where, *_inside(at_ms, buckets, span)).correlate(buckets)
+    query = select(buckets.c.start_ms, found.scalar_subquery().label("extremes"))
+    return {
+        row.start_ms + int(key) % span.bucket_ms
+        for row in connection.execute(query)
+        for key in row.extremes.split()
+        if key != _NONE
+    }
 
 
 def _starts(span: Span) -> CTE:

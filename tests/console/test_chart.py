@@ -68,6 +68,26 @@ def test_a_gap_in_the_samples_is_a_gap_in_the_chart(past: JournalReader) -> None
         assert DAY_MS < after - before < 2 * DAY_MS
 
 
+def test_of_many_gaps_a_hundred_are_shown(
+    bench: tuple[Journal, JournalReader, str],
+) -> None:
+    journal, reader, store_id = bench
+    write_levels(journal, store_id, [50] * 6_000)
+
+    def leave_out(connection: Connection) -> None:
+        for first in range(10, 5_900, 40):
+            gone = (first * MINUTE_MS, (first + 24 + first % 3) * MINUTE_MS)
+            for table in (samples, level_rows):
+                connection.execute(delete(table).where(table.c.at_ms.between(*gone)))
+
+    journal._database.write(leave_out)
+    found = reader.read(lambda connection: read_columns(connection, store_id, 0, 6_000 * MINUTE_MS))
+    assert len(found.times_ms) <= MOST_POINTS
+    gaps = [at_ms for at_ms, level in zip(found.times_ms, found.levels["/s"], strict=True) if level is None]
+    assert len(gaps) == 100
+    assert all(9 * MINUTE_MS < at_ms % (40 * MINUTE_MS) < 37 * MINUTE_MS for at_ms in gaps)
+
+
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> tuple[Journal, JournalReader, str]:
     url = f"sqlite:///{tmp_path_factory.mktemp('levels')}/journal.db"
@@ -114,11 +134,9 @@ def test_peaks_drops_and_crossings_survive(
     thinned = found.levels["/s"]
     assert found.retention_ms == tuple(level * HOUR_MS for level in thinned if level is not None)
     assert (thinned[0], thinned[-1], max(levels)) == (levels[0], levels[-1], max(map(int, thinned)))
-    # What the chart says is what was, in the same order.
-    at = 0
-    for level in thinned:
-        at = levels.index(level, at)
-    bucket_ms = -(-end_ms // 498)
+    # What the chart says is what was, at its own time.
+    assert list(thinned) == [levels[at_ms // MINUTE_MS] for at_ms in found.times_ms]
+    bucket_ms = found.bucket_ms or MINUTE_MS
     for at, (earlier, later) in enumerate(pairwise(levels)):
         if earlier == later:
             continue
