@@ -60,7 +60,7 @@ def test_a_dag_of_ones_own_runs_when_segments_are_archived_and_never_for_nothing
     )
     example = next(block for block in blocks_of(ROOT / "docs" / "airflow.md") if "@dag" in block.text)
     (project.home / "dags" / "own.py").write_text(example.text.replace("orders_a", STORE_CONNECTION))
-    with LocalAirflow(project, free_port(), print, is_edited=False) as airflow:
+    with LocalAirflow(project, free_port(0), print, is_edited=False) as airflow:
         api = airflow.api()
         runs = {name: DagRun(airflow, name, print) for name in (OWN, RETENTION, ARCHIVE, MONITOR)}
         # The one that tells, last: a DAG that is off is told nothing.

@@ -73,7 +73,7 @@ def test_a_store_that_hangs_and_one_that_is_gone_keep_the_third_from_nothing(tmp
         roots = {"hanging": disk / "store", "broken": tmp_path / "unmounted", "healthy": sample.root}
         project = project_of(tmp_path / "project", roots, sample.broker_conf)
         dag_ids = {store: [f"storage_{kind}__{store}" for kind in KINDS] for store in roots}
-        with LocalAirflow(project, free_port(), print, is_edited=False) as airflow:
+        with LocalAirflow(project, free_port(0), print, is_edited=False) as airflow:
             api = airflow.api()
             for store in roots:
                 # A DAG that is off is told nothing: first those that are told, then the one that tells.

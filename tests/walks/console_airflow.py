@@ -69,7 +69,7 @@ def console_airflow(directory: Path) -> Iterator[ConsoleAirflow]:
     project.settings_file.write_text(settings)
     project.passwords_file.write_text(json.dumps({name: name for name in PEOPLE}))
     (project.home / "dags" / "others.py").write_text(_OTHERS)
-    with LocalAirflow(project, free_port(), print, is_edited=False) as airflow:
+    with LocalAirflow(project, free_port(0), print, is_edited=False) as airflow:
         run = DagRun(airflow, RETENTION, print)
         run.switch_on()
         DagRun(airflow, MONITOR, print).switch_on()

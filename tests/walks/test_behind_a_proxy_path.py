@@ -37,7 +37,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Start an API server over stores whose journal only PostgreSQL has."""
     directory = tmp_path_factory.mktemp("below")
     project = init_project(directory / "project")
-    port = free_port()
+    port = free_port(0)
     found = f"http://127.0.0.1:{port}{BELOW}"
     tree = ProcessTree()
     with postgres() as database:
