@@ -16,6 +16,7 @@ import storage_engine
 from storage_engine import brokers
 from storage_engine.brokers import broker_names, broker_of, default_broker, find_broker, store_around
 from storage_engine.exceptions import BadInputError
+from storage_engine.model.codec import offsets_count_bytes
 from storage_engine.rocketmq import RocketMQ
 from storage_engine.rocketmq.codec import CODEC
 from tests.conftest import StoreCopy
@@ -187,3 +188,9 @@ def test_the_page_on_adding_a_broker_quotes_all_of_the_toy() -> None:
     lines = {line for block in quoted for line in block.splitlines()}
     body = code[code.index("MARKER, SUFFIX") :].splitlines()
     assert [line for line in body if line.strip() and line not in lines] == []
+
+
+@pytest.mark.parametrize("name", ["kafka", "rocketmq"])
+def test_a_page_that_reads_no_segment_knows_whether_offsets_count_bytes(name: str) -> None:
+    broker = find_broker(name)
+    assert broker.offsets_count_bytes is offsets_count_bytes(broker.codec)

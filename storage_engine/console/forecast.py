@@ -11,6 +11,7 @@ The method, which is the same for each figure:
 - A level is reached by the net rate: ingest less what was reclaimed on the same day. At the low end of the
   band the disk fills as on the fastest days. None: at that pace it is never reached. Nothing here knows the
   broker's rules, by which it deletes more once a level is reached; a simulation does.
+- Where a broker's offsets count no bytes, the net rate is what the fullest disk filled up by, whoever did.
 - Messages live as long as lately, or as long as the disk has room for what comes, whichever is shorter.
 """
 
@@ -20,11 +21,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import quantiles
+from typing import TypeVar
 
 from storage_engine.console.rules import RecordedLevels
 from storage_engine.journal.sample_columns import Moment
 from storage_engine.model.store import room_below
 
+L = TypeVar("L", Moment, "Filled")
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 SPAN_DAYS = 14
@@ -82,11 +85,21 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True)
+class Filled:
+    """How full a disk was at a moment."""
+
+    at_ms: int
+    used_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Forecast:
     """:param enough: the looks tell something; otherwise ``why`` says why they don't.
     :param why: no-samples, too-short or another-log; "" where they do.
     :param span_ms: from the first to the last look that counts.
     :param samples: number of looks that count.
+    :param ingest: None: not told by these looks; ``reclaim`` likewise.
+    :param net: what the disk fills up by.
     """
 
     enough: bool
@@ -95,6 +108,7 @@ class Forecast:
     samples: int
     ingest: RateBand | None = None
     reclaim: RateBand | None = None
+    net: RateBand | None = None
     time_to: tuple[TimeToLevel, ...] = ()
     retention: TimeBand | None = None
     kind: str = "forecast"
@@ -132,21 +146,57 @@ def forecast_of(moments: Sequence[Moment], room: Room | None, levels: RecordedLe
         samples=len(known),
         ingest=RateBand(*map(round, ingest)),
         reclaim=RateBand(*map(round, _band(day.reclaim for day in days))),
+        net=RateBand(*map(round, net)),
         time_to=() if room is None else tuple(_times(room, levels, net)),
         retention=_retention(known, room, levels, ingest),
     )
 
 
-def _days(moments: Sequence[Moment]) -> Iterator[_Day]:
-    """Yield the rates of spans of a day each, as far as looks tell them, the newest first."""
-    ends = [moments[-1]]
-    for one in reversed(moments[:-1]):
+def forecast_of_disk(
+    looks: Sequence[Filled], moments: Sequence[Moment], room: Room | None, levels: RecordedLevels
+) -> Forecast:
+    """Return what is to be expected where only the disk tells how much comes and goes.
+
+    :param looks: at the fullest disk, by time.
+    :param moments: looks at the logs, by time.
+    :param room: of that disk; None: its level isn't known now.
+    """
+    span_ms = looks[-1].at_ms - looks[0].at_ms if looks else 0
+    if not looks or room is None:
+        return Forecast(False, "no-samples", 0, 0)
+    rates = [
+        (later.used_bytes - earlier.used_bytes) * DAY_MS / (later.at_ms - earlier.at_ms)
+        for later, earlier in _spans(looks)
+    ]
+    if len(rates) < LEAST_DAYS:
+        return Forecast(False, "too-short", span_ms, len(looks))
+    net = _band(rates)
+    return Forecast(
+        enough=True,
+        why="",
+        span_ms=span_ms,
+        samples=len(looks),
+        net=RateBand(*map(round, net)),
+        time_to=tuple(_times(room, levels, net)),
+        retention=_retention(moments, None, levels, net),
+    )
+
+
+def _spans(looks: Sequence[L]) -> Iterator[tuple[L, L]]:
+    """Yield the last and the first look of spans of a day each, the newest first."""
+    ends = [looks[-1]]
+    for one in reversed(looks[:-1]):
         if ends[-1].at_ms - one.at_ms >= DAY_MS:
             ends.append(one)
-    first = moments[0]
+    first = looks[0]
     if ends[-1].at_ms - first.at_ms >= _LEAST_MS:
         ends.append(first)
-    for later, earlier in pairwise(ends):
+    return pairwise(ends)
+
+
+def _days(moments: Sequence[Moment]) -> Iterator[_Day]:
+    """Yield the rates of spans of a day each, as far as looks tell them, the newest first."""
+    for later, earlier in _spans(moments):
         into, out = _grown(earlier.max_offset, later.max_offset), _grown(earlier.min_offset, later.min_offset)
         if into is not None and out is not None:
             span_ms = later.at_ms - earlier.at_ms

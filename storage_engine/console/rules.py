@@ -17,6 +17,8 @@ class LevelState(StrEnum):
     CLEANS = "cleans"
     FORCES = "forces"
     REFUSES = "refuses"
+    NO_LEVEL = "no-level"
+    """The broker does nothing at any level."""
     UNKNOWN = "unknown"
 
 
@@ -97,8 +99,7 @@ def level_state(used_percent: int | None, rules: Rules | None) -> LevelState:
         return LevelState.UNKNOWN
     levels = rules.levels
     if levels == RecordedLevels():
-        # A broker that names no level says nothing of whether this one is fine.
-        return LevelState.UNKNOWN
+        return LevelState.NO_LEVEL
     for state, above in (
         (LevelState.REFUSES, levels.refuses_percent),
         (LevelState.FORCES, levels.forces_percent),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 
+from storage_engine.brokers import find_broker
 from storage_engine.console.rules import Rules, rules_of
 from storage_engine.console.run_lines import RunLine, run_line
 from storage_engine.console.store_line import DAY_MS, FindingLine, StoreLine, finding_lines
@@ -13,6 +15,8 @@ from storage_engine.journal.queries import JournalReader
 from storage_engine.model.topic_days import TopicDay
 
 TOPIC_DAYS = 14
+MOST_LOGS = 200
+"""Whose ranges a page lists; of all there are totals."""
 MOST_RUNS = 50
 """On one page."""
 
@@ -37,6 +41,22 @@ class RangeLine:
 
 
 _RANGE = tuple(field.name for field in fields(RangeLine))
+_WORST_FIRST = {
+    place: at for at, place in enumerate(("lost", "unknown", "accepted", "due", "local", "both", "archived"))
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceTotal:
+    """All ranges that share a place.
+
+    :param place: as ``where`` of a range; accepted, for a loss that a person has accepted.
+    """
+
+    place: str
+    ranges: int
+    segments: int
+    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +84,7 @@ class StandingLine:
     """What stands for a store now; see :class:`storage_engine.journal.answers.Standing`.
 
     :param shield: None: nobody has recorded one.
+    :param has_shield: stores of this kind of broker can have one.
     """
 
     hold: HoldRow | None
@@ -73,6 +94,7 @@ class StandingLine:
     losses: tuple[LossRow, ...]
     verified: VerifiedRow | None
     shield: ShieldLine | None
+    has_shield: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +111,17 @@ class FoundLine:
 @dataclass(frozen=True, slots=True)
 class StoreAnswer:
     """:param rules: None: nobody has recorded them.
-    :param ranges: None likewise.
+    :param ranges: None likewise. Of many logs those of the worst and largest ones.
+    :param totals: of all ranges, by place.
+    :param logs: how many logs have ranges.
     """
 
     now_ms: int
     row: StoreLine
     rules: Rules | None = None
     ranges: tuple[RangeLine, ...] | None = None
+    totals: tuple[PlaceTotal, ...] = ()
+    logs: int = 0
     groups: tuple[GroupRow, ...] = ()
     topics: tuple[TopicDay, ...] = ()
     standing: StandingLine | None = None
@@ -125,14 +151,17 @@ def one_store(reader: JournalReader, name: str, now_ms: int) -> StoreAnswer:
         return StoreAnswer(now_ms, row)
     found = reader.findings(row.store_id)
     today = now_ms // DAY_MS
+    ranges = _ranges(found)
     return StoreAnswer(
         now_ms,
         row,
         rules=next((rules_of(one) for one in reader.rules(row.store_id, now_ms, now_ms + 1)), None),
-        ranges=_ranges(found),
+        ranges=None if ranges is None else _of_worst_logs(ranges),
+        totals=_totals(ranges or ()),
+        logs=len({one.log for one in ranges or ()}),
         groups=reader.groups(row.store_id),
         topics=reader.topic_days(row.store_id, today - TOPIC_DAYS, today + 1),
-        standing=_standing(reader, row.store_id, found, now_ms),
+        standing=_standing(reader, row, found, now_ms),
         findings=_found(found),
     )
 
@@ -149,8 +178,10 @@ def runs_page(reader: JournalReader, name: str, before_id: int | None = None) ->
     return RunsAnswer(tuple(run_line(run) for run in found))
 
 
-def _standing(reader: JournalReader, store_id: str, findings: Findings | None, now_ms: int) -> StandingLine:
-    found = reader.standing(store_id, now_ms)
+def _standing(reader: JournalReader, row: StoreLine, findings: Findings | None, now_ms: int) -> StandingLine:
+    assert row.store_id is not None
+    assert row.broker is not None
+    found = reader.standing(row.store_id, now_ms)
     shield = None if findings is None else findings.found.get("shield")
     return StandingLine(
         found.hold,
@@ -160,6 +191,7 @@ def _standing(reader: JournalReader, store_id: str, findings: Findings | None, n
         found.losses,
         found.verified,
         None if shield is None else ShieldLine(**{name: shield[name] for name in _SHIELD}),
+        has_shield=find_broker(row.broker).has_shield,
     )
 
 
@@ -168,6 +200,31 @@ def _ranges(findings: Findings | None) -> tuple[RangeLine, ...] | None:
     if ranges is None:
         return None
     return tuple(RangeLine(**{name: one[name] for name in _RANGE}) for one in ranges)
+
+
+def _place(one: RangeLine) -> str:
+    return "accepted" if (one.where, one.reason) == ("lost", "accepted") else one.where
+
+
+def _of_worst_logs(ranges: Sequence[RangeLine]) -> tuple[RangeLine, ...]:
+    """Return the ranges of so many logs, in their order: of the worst ones, then of the largest."""
+    worst, size = dict[str, int](), dict[str, int]()
+    for one in ranges:
+        rank = _WORST_FIRST.get(_place(one), 0)
+        worst[one.log] = min(worst.get(one.log, rank), rank)
+        size[one.log] = size.get(one.log, 0) + one.size_bytes
+    kept = set(sorted(worst, key=lambda log: (worst[log], -size[log], log))[:MOST_LOGS])
+    return tuple(one for one in ranges if one.log in kept)
+
+
+def _totals(ranges: Iterable[RangeLine]) -> tuple[PlaceTotal, ...]:
+    found: dict[str, list[RangeLine]] = {}
+    for one in ranges:
+        found.setdefault(_place(one), []).append(one)
+    return tuple(
+        PlaceTotal(place, len(of), sum(one.segments for one in of), sum(one.size_bytes for one in of))
+        for place, of in found.items()
+    )
 
 
 def _found(findings: Findings | None) -> FoundLine | None:

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from storage_engine.console.forecast import DAY_MS, HOUR_MS, SPAN_DAYS, Forecast, Room, forecast_of
+from sqlalchemy import Connection
+
+from storage_engine.brokers import find_broker
+from storage_engine.console.forecast import (
+    DAY_MS,
+    HOUR_MS,
+    SPAN_DAYS,
+    Filled,
+    Forecast,
+    Room,
+    forecast_of,
+    forecast_of_disk,
+)
 from storage_engine.console.rules import RecordedLevels, rules_of
 from storage_engine.journal.queries import JournalReader
-from storage_engine.journal.sample_columns import Moment, Span, last_moments
-from storage_engine.journal.store_summaries import StoreSummary
+from storage_engine.journal.sample_columns import Moment, Span, disk_ids, last_moments, last_used_bytes
+from storage_engine.journal.store_summaries import DiskLevel, StoreSummary
 
 
 def store_forecast(reader: JournalReader, name: str, now_ms: int) -> Forecast:
@@ -23,6 +35,9 @@ def store_forecast(reader: JournalReader, name: str, now_ms: int) -> Forecast:
         return forecast_of((), None, RecordedLevels())
     moments = hourly_moments(reader, summary.store_id, SPAN_DAYS, now_ms)
     levels = RecordedLevels() if summary.rules is None else rules_of(summary.rules).levels
+    if not find_broker(summary.broker).offsets_count_bytes:
+        looks = _hourly_looks(reader, summary, now_ms)
+        return forecast_of_disk(looks, moments, _room(summary, moments), levels)
     return forecast_of(moments, _room(summary, moments), levels)
 
 
@@ -32,11 +47,28 @@ def hourly_moments(reader: JournalReader, store_id: str, days: int, now_ms: int)
     return reader.read(lambda connection: last_moments(connection, store_id, span))
 
 
-def _room(summary: StoreSummary, moments: Sequence[Moment]) -> Room | None:
+def _hourly_looks(reader: JournalReader, summary: StoreSummary, now_ms: int) -> tuple[Filled, ...]:
+    """Return the last look of each hour at the fullest disk."""
+    fullest = _fullest(summary)
+    if fullest is None:
+        return ()
+    span = Span(now_ms - SPAN_DAYS * DAY_MS, now_ms + 1, HOUR_MS)
+
+    def read(connection: Connection) -> tuple[Filled, ...]:
+        disk_id = disk_ids(connection, summary.store_id)[fullest.path]
+        return tuple(Filled(*row) for row in last_used_bytes(connection, disk_id, span))
+
+    return reader.read(read)
+
+
+def _fullest(summary: StoreSummary) -> DiskLevel | None:
     known = [one for one in summary.levels if one.used_percent is not None]
-    fullest = max(known, key=lambda one: one.used_percent or 0, default=None)
-    if fullest is None or fullest.total_bytes is None or fullest.usable_bytes is None or not moments:
+    return max(known, key=lambda one: one.used_percent or 0, default=None)
+
+
+def _room(summary: StoreSummary, moments: Sequence[Moment]) -> Room | None:
+    fullest = _fullest(summary)
+    if fullest is None or fullest.total_bytes is None or fullest.usable_bytes is None:
         return None
-    last = moments[-1]
-    log_bytes = (last.max_offset or 0) - (last.min_offset or 0)
+    log_bytes = (moments[-1].max_offset or 0) - (moments[-1].min_offset or 0) if moments else 0
     return Room(fullest.total_bytes, fullest.usable_bytes, log_bytes)

@@ -64,8 +64,8 @@ class IngestLine:
 class WhatIfSettings:
     """What can be changed.
 
-    :param can: a course can be computed; otherwise ``why`` says why not: no-store, no-rules, no-start, or a
-        sentence of the broker's.
+    :param can: a course can be computed; otherwise ``why`` says why not: no-store, not-simulated, no-rules,
+        no-start, or a sentence of the broker's.
     :param at_ms: of the look from which a course starts.
     """
 
@@ -211,7 +211,9 @@ def _known(reader: JournalReader, name: str, now_ms: int) -> _Known | str:
         return "no-store"
     recorded: Rules | None = None if summary.rules is None else rules_of(summary.rules)
     rules = find_broker(summary.broker).rules
-    if recorded is None or rules is None:
+    if rules is None:
+        return "not-simulated"
+    if recorded is None:
         return "no-rules"
     if recorded.unsupported:
         return recorded.unsupported

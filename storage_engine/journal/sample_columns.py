@@ -81,9 +81,8 @@ def last_moments(connection: Connection, store_id: str, span: Span) -> tuple[Mom
     last = select(samples.c.at_ms).where(*known, *_inside(samples.c.at_ms, buckets, span))
     # Not joined to their samples: a database may begin with all of those.
     newest = select(last.order_by(samples.c.at_ms.desc()).limit(1).scalar_subquery()).select_from(buckets)
-    return moments_at(
-        connection, store_id, [at_ms for at_ms in connection.execute(newest).scalars() if at_ms]
-    )
+    moments = [at_ms for at_ms in connection.execute(newest).scalars() if at_ms is not None]
+    return moments_at(connection, store_id, moments)
 
 
 def moments_at(connection: Connection, store_id: str, moments: Collection[int]) -> tuple[Moment, ...]:
@@ -124,6 +123,22 @@ def sample_extremes(connection: Connection, store_id: str, span: Span) -> set[in
     found = {one for row in connection.execute(query) for one in row if one is not None}
     retention = (at_ms - samples.c.oldest_message_ms) // 1000
     return found | _extremes(connection, at_ms, (retention, samples.c.archive_lag_bytes // _MIB), mine, span)
+
+
+def last_used_bytes(connection: Connection, disk_id: int, span: Span) -> tuple[tuple[int, int], ...]:
+    """Return how many bytes of a disk were used at the last look of each bucket that knows it, by time."""
+    buckets = _starts(span)
+    used_bytes = levels.c.total_bytes - levels.c.usable_bytes
+    known = (levels.c.disk_id == disk_id, used_bytes.is_not(None))
+    last = select(levels.c.at_ms).where(*known, *_inside(levels.c.at_ms, buckets, span))
+    newest = select(last.order_by(levels.c.at_ms.desc()).limit(1).scalar_subquery()).select_from(buckets)
+    moments = [at_ms for at_ms in connection.execute(newest).scalars() if at_ms is not None]
+    query = select(levels.c.at_ms, used_bytes.label("used_bytes")).where(*known).order_by(levels.c.at_ms)
+    return tuple(
+        (row.at_ms, row.used_bytes)
+        for some in _some(moments)
+        for row in connection.execute(query.where(levels.c.at_ms.in_(some)))
+    )
 
 
 def level_extremes(connection: Connection, disk_id: int, span: Span) -> set[int]:

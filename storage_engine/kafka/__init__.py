@@ -32,6 +32,7 @@ class Kafka(Broker):
     archives_at_seal = True
     crash_sign = "log directories have no marker of a clean stop, or markers of different stops"
     has_shield = False
+    offsets_count_bytes = False
     undo_outside = True
     task_modules = (
         "storage_engine.kafka.codec",

@@ -48,6 +48,7 @@ class Broker(ABC):
     :cvar crash_sign: how its stores tell that their broker didn't stop cleanly.
     :cvar has_undo: what is deleted of its stores can be set aside for a while, and brought back.
     :cvar has_shield: segments can have a second name in its stores.
+    :cvar offsets_count_bytes: as its codec's positions do; else offsets tell no size.
     :cvar undo_outside: it is set aside in directories that a person names, as none within a store will do.
     :cvar rows_table: name of the lakes' table that has its segments' rows; never changes.
     :cvar client_connection: type of the Airflow connections whose extra is the settings of this broker's
@@ -65,6 +66,7 @@ class Broker(ABC):
     crash_sign: ClassVar[str] = "its files say so"
     has_undo: ClassVar[bool] = True
     has_shield: ClassVar[bool] = True
+    offsets_count_bytes: ClassVar[bool] = True
     undo_outside: ClassVar[bool] = False
     rows_table: ClassVar[str] = "messages"
     client_connection: ClassVar[str] = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,8 +19,10 @@ from storage_engine.console.forecast import (
 )
 from storage_engine.console.rules import RecordedLevels
 from storage_engine.console.store_forecast import store_forecast
+from storage_engine.journal.journal import Extent, Journal
 from storage_engine.journal.queries import JournalReader
 from storage_engine.journal.sample_columns import Moment
+from storage_engine.model.store import DiskUsage
 from tests.console.conftest import NOW_MS
 
 GIB = 1 << 30
@@ -123,3 +126,25 @@ def test_a_store_is_forecast_by_its_samples(past: JournalReader) -> None:
     assert found.retention.low_ms is not None
     assert found.retention.low_ms > 70 * HOUR_MS
     assert store_forecast(past, "nope", NOW_MS).why == "no-samples"
+
+
+def test_where_offsets_count_records_only_the_disk_tells_rates(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/journal.db"
+    journal = Journal(url)
+    store_id = journal.add_store("/k/server.properties", "kafka", name="k").store_id
+    for hour in range(24 * 6 + 1):
+        at_ms = NOW_MS - 6 * DAY_MS + hour * HOUR_MS
+        disks = [
+            DiskUsage("/k/quiet", 20, 1_000 * GIB, 800 * GIB),
+            DiskUsage("/k/filling", 60, 1_000 * GIB, (400 + 6 * 24 - hour) * GIB),
+        ]
+        journal.add_sample(store_id, disks, at_ms, extent=Extent(hour, 9 * hour, at_ms - KEPT_MS))
+    found = store_forecast(JournalReader(url), "k", NOW_MS)
+    assert found.enough
+    assert (found.ingest, found.reclaim) == (None, None)
+    assert found.net == RateBand(24 * GIB, 24 * GIB, 24 * GIB)
+    (full,) = found.time_to
+    assert (full.name, full.mid_ms) == ("full", 400 * HOUR_MS)
+    assert found.retention == TimeBand(KEPT_MS, KEPT_MS, KEPT_MS)
+    journal.add_store("/n/server.properties", "kafka", name="none")
+    assert store_forecast(JournalReader(url), "none", NOW_MS).why == "no-samples"

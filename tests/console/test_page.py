@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -15,6 +16,7 @@ from playwright.sync_api import Browser, Page, Route
 
 from storage_engine.console.chart import ChartAnswer, chart
 from storage_engine.journal.queries import JournalReader
+from storage_engine.model.jsonable import to_jsonable
 from storage_engine.plugins.static_files import static_files
 from tests.console.conftest import NOW_MS
 from tests.console.page import DESK, PHONE, TABLET, Visit
@@ -70,7 +72,7 @@ def test_the_policy_forbids_nothing_that_the_page_does(browser: Browser, address
 
 def marked(route: Route) -> None:
     """Answer with words in brackets instead of English ones."""
-    text = static_files().files["words_en.js"].content.decode()
+    text = static_files().files[route.request.url.rpartition("/")[2]].content.decode()
     text = re.sub(
         r'^(  \w+: )(".*"),$',
         lambda it: f"{it[1]}{json.dumps(f'⟦{json.loads(it[2])}⟧', ensure_ascii=False)},",
@@ -91,7 +93,7 @@ def test_every_word_that_is_shown_comes_from_the_words(browser: Browser, address
     visit = Visit(browser, address)
     answers: list[str] = []
     visit.page.on("response", lambda it: answers.append(it.text()) if "/api/" in it.url else None)
-    visit.page.route("**/words_en.js", marked)
+    visit.page.route("**/words_en*.js", marked)
     page = visit.open(*VIEWS[view])
     page.wait_for_timeout(300)
     known = " ".join([*answers, "GiB KiB MiB TiB UTC Asia/Shanghai nobody"])
@@ -185,8 +187,6 @@ def test_a_mark_of_many_cleanups_says_how_many_and_leads_to_each(
 
 
 def rows(console: Console) -> list[dict[str, object]]:
-    from storage_engine.model.jsonable import to_jsonable
-
     return list(to_jsonable(console.answer("stores", {}, None))["stores"])
 
 
@@ -226,6 +226,34 @@ def test_stores_are_searched_and_sorted_by_keys(browser: Browser, address: str) 
         page.keyboard.press("Enter")
         page.wait_for_selector(f"th[aria-sort={expected}]")
     assert page.locator("a.store-link").all_inner_texts() == ["store_payments", "store_orders"]
+    visit.close()
+
+
+def test_a_store_of_several_logs_has_their_own_offsets_and_the_worst_first(
+    browser: Browser, console: Console, address: str
+) -> None:
+    told: dict[str, Any] = to_jsonable(console.answer("stores/store_orders", {}, None))
+    one = told["ranges"][0]
+    told["ranges"] = [
+        {
+            **one,
+            "log": f"topic-{n}",
+            "start_offset": 7,
+            "end_offset": 9_007,
+            "where": "lost" if n == 40 else "both",
+        }
+        for n in range(50)
+    ]
+    told |= {"logs": 50, "totals": [{"place": "both", "ranges": 49, "segments": 98, "size_bytes": 9 << 30}]}
+    console.extra["stores/store_orders"] = lambda *_: told
+    visit = Visit(browser, address)
+    page = visit.open(STORE, ".strip")
+    assert page.locator(".strip-name").first.inner_text() == "topic-40"
+    assert "LOST: offsets 7 – 9,007 of topic-40" in page.inner_text(".view")
+    assert page.locator(".strip:visible").count() == 12
+    page.get_by_text("38 more logs").click()
+    assert page.locator(".strip:visible").count() == 50
+    assert page.get_by_text("First unread offset").count() == 0
     visit.close()
 
 

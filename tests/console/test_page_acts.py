@@ -102,7 +102,7 @@ def test_a_cleanup_says_its_cause_and_what_went_and_opens_its_report(visit: Visi
     page = open_chart(visit)
     page.locator(".mark[tabindex='0']").focus()
     tip = page.locator(".tip")
-    assert "time of day" in tip.inner_text()
+    assert "expired" in tip.inner_text()
     assert "9 segments went, 9 GiB" in tip.inner_text()
     texts = {tip.inner_text()}
     for _ in range(12):

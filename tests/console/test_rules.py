@@ -31,7 +31,7 @@ DAY_MS = 24 * HOUR_MS
 def test_a_state_begins_above_its_level(percent: int | None, state: str) -> None:
     assert level_state(percent, Rules(0, levels=RecordedLevels(70, 75, 85, 90))) is LevelState(state)
     assert level_state(percent, None) is LevelState.UNKNOWN
-    assert level_state(percent, Rules(0)) is LevelState.UNKNOWN
+    assert level_state(50, Rules(0)) is LevelState.NO_LEVEL
 
 
 def ms(text: str) -> int:

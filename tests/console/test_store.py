@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from itertools import pairwise
+from pathlib import Path
 
 from storage_engine.console.rules import RecordedLevels, Windows
-from storage_engine.console.store import one_store, runs_page
+from storage_engine.console.store import MOST_LOGS, one_store, runs_page
+from storage_engine.journal.journal import Journal
 from storage_engine.journal.queries import JournalReader
 from storage_engine.model.jsonable import to_jsonable
+from storage_engine.retention.offset_ranges import OffsetRange, Place
 from tests.console.conftest import NOW_MS
 
 
@@ -36,6 +39,29 @@ def test_a_store_is_told_with_all_that_stands_for_it(past: JournalReader) -> Non
     assert answer.rules.windows == Windows((4,), "Asia/Shanghai")
     assert answer.rules.levels == RecordedLevels(70, 75, 85, 90, 85)
     json.dumps(to_jsonable(answer))
+
+
+def test_of_many_logs_the_worst_and_largest_are_listed_and_all_are_counted(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/journal.db"
+    journal = Journal(url)
+    store_id = journal.add_store("/k/server.properties", "kafka", name="k").store_id
+    ranges = [
+        OffsetRange(f"t-{n}", 1, 0, 9, 2, n, Place.LOST if n in (3, 4) else Place.BOTH, "accepted" * (n == 4))
+        for n in range(MOST_LOGS + 50)
+    ]
+    journal.save_findings(store_id, {"ranges": ranges}, None)
+    answer = one_store(JournalReader(url), "k", NOW_MS)
+    assert answer.ranges is not None
+    names = [one.log for one in answer.ranges]
+    assert names == ["t-3", "t-4", *(f"t-{n}" for n in range(52, MOST_LOGS + 50))]
+    assert answer.logs == MOST_LOGS + 50
+    assert {one.place: (one.ranges, one.size_bytes) for one in answer.totals} == {
+        "lost": (1, 3),
+        "accepted": (1, 4),
+        "both": (MOST_LOGS + 48, sum(range(MOST_LOGS + 50)) - 7),
+    }
+    assert answer.standing is not None
+    assert not answer.standing.has_shield
 
 
 def test_of_an_unknown_store_only_its_line_is_told(past: JournalReader) -> None:

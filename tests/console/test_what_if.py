@@ -76,6 +76,8 @@ def test_where_nothing_can_be_computed_it_says_why(past: JournalReader, tmp_path
     journal, reader = Journal(url), JournalReader(url)
     store_id = journal.add_store("/s", "rocketmq", name="s").store_id
     assert what_if_settings(reader, "s", NOW_MS).why == "no-rules"
+    journal.add_store("/k", "kafka", name="k")
+    assert what_if_settings(reader, "k", NOW_MS).why == "not-simulated"
     journal.save_rules(store_id, {"settings": {}, "levels": {}, "windows": None})
     assert what_if_settings(reader, "s", NOW_MS).why == "no-start"
     journal.save_rules(store_id, {"settings": {}, "unsupported": "its disks are two"})

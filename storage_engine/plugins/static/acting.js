@@ -112,9 +112,8 @@ function confirm(act, shared, reload) {
 
 /** Say what the broker's own rules would take now, as the last look found. */
 function dueNow(answer) {
-  const due = (answer?.ranges ?? []).filter((range) => range.where === "due");
-  const count = due.reduce((sum, range) => sum + range.segments, 0);
-  const size = due.reduce((sum, range) => sum + range.size_bytes, 0);
+  const due = (answer?.totals ?? []).find((one) => one.place === "due");
+  const [count, size] = [due?.segments ?? 0, due?.size_bytes ?? 0];
   return h("p", { class: "dim" }, count > 0 ? t("due_now", { segments: counted("segments", count), size: bytes(size) }) : t("due_none"));
 }
 

@@ -1,7 +1,7 @@
 // All stores: one row each, the worst first.
 
 import { ask } from "./api.js";
-import { h, replace } from "./dom.js";
+import { breakable, h, replace } from "./dom.js";
 import { away, bytes, duration, moment, number, problemDetail, rowProblem, storePlace, timeToFull } from "./format.js";
 import { stateIcon } from "./icons.js";
 import { counted, named, t } from "./language.js";
@@ -161,7 +161,7 @@ function storeCell(row) {
       null,
       h("a", { class: "store-link", href: link(["store", row.store]), "data-key": `store-${row.store}` }, row.store),
       h("span", { class: "hidden-text" }, ` ${t(`state_${row.state}`)} `),
-      h("div", { class: "dim small" }, storePlace(row)),
+      h("div", { class: "dim small" }, breakable(storePlace(row))),
     ),
   );
 }

@@ -3,7 +3,7 @@
 import { h } from "./dom.js";
 import { away, bytes, duration, number, utcDay } from "./format.js";
 import { stateIcon } from "./icons.js";
-import { t } from "./language.js";
+import { counted, t } from "./language.js";
 import { emptyBox } from "./problem.js";
 import { scrolling, table } from "./table.js";
 
@@ -16,14 +16,15 @@ function urgency(ms) {
 }
 
 /** Return consumer groups, those that lose messages first at the head. */
-export function groupsBlock({ groups, now_ms: nowMs }) {
+export function groupsBlock({ groups, logs, now_ms: nowMs }) {
   if (!groups || groups.length === 0) return emptyBox(t("groups_empty"), t("groups_empty_do"));
   const columns = [
     { title: t("group"), isHead: true, class: "break", cell: (group) => group.consumer_group },
     { title: t("time_to_loss"), class: "num", cell: (group) => timeToLoss(group) },
     { title: t("lag_messages"), class: "num", cell: (group) => lag(group) },
-    { title: t("first_unread"), class: "num", cell: (group) => (group.first_unread_offset === null ? "" : number(group.first_unread_offset)) },
   ];
+  // Each log counts its own offsets: of several the lowest one says nothing.
+  if (logs <= 1) columns.push({ title: t("first_unread"), class: "num", cell: (group) => (group.first_unread_offset === null ? "" : number(group.first_unread_offset)) });
   const newest = Math.max(...groups.map((group) => group.at_ms));
   return [
     scrolling(t("groups_title"), table({ columns, rows: groups, caption: t("groups_title") })),
@@ -32,12 +33,12 @@ export function groupsBlock({ groups, now_ms: nowMs }) {
 }
 
 function timeToLoss(group) {
-  if (group.time_to_loss_ms === null) return group.first_unread_offset === null ? t("all_read") : t("unknown");
+  if (group.time_to_loss_ms === null) return group.lag_messages === 0 && group.unknown_queues === 0 ? t("all_read") : t("unknown");
   return h("span", { class: "with-icon" }, stateIcon(urgency(group.time_to_loss_ms)), group.time_to_loss_ms <= 0 ? t("losing_now") : duration(group.time_to_loss_ms));
 }
 
 function lag(group) {
-  const unknown = group.unknown_queues > 0 ? h("small", { class: "dim" }, ` ${t("unknown_queues", { count: number(group.unknown_queues) })}`) : null;
+  const unknown = group.unknown_queues > 0 ? h("small", { class: "dim" }, ` ${counted("unknown_queues", group.unknown_queues)}`) : null;
   return h("span", null, number(group.lag_messages), unknown);
 }
 

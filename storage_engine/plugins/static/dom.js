@@ -19,6 +19,11 @@ export function h(tag, props, ...children) {
   return fill(document.createElement(tag), props, children);
 }
 
+/** Return a path that may break behind each of its directories. */
+export function breakable(path) {
+  return path.split("/").flatMap((part, at) => (at === 0 ? [part] : ["/", h("wbr"), part]));
+}
+
 /** Make an SVG element. */
 export function svg(tag, props, ...children) {
   return fill(document.createElementNS(SVG, tag), props, children);

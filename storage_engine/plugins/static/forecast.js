@@ -2,7 +2,7 @@
 
 import { ask, ofStore } from "./api.js";
 import { h, replace, svg } from "./dom.js";
-import { bytes, duration, number, percent } from "./format.js";
+import { bytes, duration, foreseen, number, percent } from "./format.js";
 import { named, t } from "./language.js";
 import { block } from "./now.js";
 import { poll } from "./poll.js";
@@ -42,9 +42,10 @@ function all(answer) {
       h(
         "dl",
         { class: "facts" },
-        rate(t("ingest"), answer.ingest),
-        rate(t("reclaim"), answer.reclaim),
-        band(t("retention_expected"), answer.retention, (value) => duration(value), ["low_ms", "mid_ms", "high_ms"]),
+        answer.ingest ? rate(t("ingest"), answer.ingest) : null,
+        answer.reclaim ? rate(t("reclaim"), answer.reclaim) : null,
+        rate(t("net_rate"), answer.net),
+        band(t("retention_expected"), answer.retention, (value) => foreseen(value), ["low_ms", "mid_ms", "high_ms"]),
       ),
       h("p", { class: "dim small" }, t("measured_over", { samples: number(answer.samples), span: duration(answer.span_ms) }), " ", t("bands_mean")),
     ),
@@ -91,8 +92,8 @@ function bandRow(row) {
   }
   const [from, to] = [row.low_ms ?? row.mid_ms, row.high_ms];
   const end = to === null ? 100 : at(to);
-  const text = row.mid_ms === 0 ? t("reached") : row.mid_ms === null ? t("at_the_earliest", { from: duration(from) }) : duration(row.mid_ms);
-  const range = row.mid_ms === 0 || row.mid_ms === null ? "" : to === null ? t("from_or_never", { from: duration(from) }) : t("from_to", { from: duration(from), to: duration(to) });
+  const text = row.mid_ms === 0 ? t("reached") : row.mid_ms === null ? t("at_the_earliest", { from: foreseen(from) }) : foreseen(row.mid_ms);
+  const range = row.mid_ms === 0 || row.mid_ms === null ? "" : to === null ? t("from_or_never", { from: foreseen(from) }) : t("from_to", { from: foreseen(from), to: foreseen(to) });
   return h(
     "div",
     { class: "band-row" },

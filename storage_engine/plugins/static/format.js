@@ -56,6 +56,12 @@ export function duration(ms, units = 2) {
   return parts.join(" ");
 }
 
+/** Return a duration that is only foreseen: the longer it is, the less exact. */
+export function foreseen(ms) {
+  if (ms === null || ms === undefined) return unknown();
+  return ms > 365 * 86_400_000 ? t("over_a_year") : duration(ms, ms > 7 * 86_400_000 ? 1 : 2);
+}
+
 /** Return a level. */
 export function percent(value, digits = 0) {
   return value === null || value === undefined ? unknown() : `${number(value, digits)} %`;
@@ -114,7 +120,7 @@ export function offsets(start, end) {
 /** Return the time until the first disk of a store is full, or that none fills, or that nobody knows. */
 export function timeToFull({ filling, time_to_full_ms: ms }) {
   if (filling === "not-filling") return t("not_filling");
-  return ms === 0 ? t("full_now") : duration(ms);
+  return ms === 0 ? t("full_now") : foreseen(ms);
 }
 
 /** Say why something isn't known of a store, in the page's language; "": nothing is wrong. */

@@ -2,7 +2,9 @@
 
 import { h } from "./dom.js";
 import { bytes, percent } from "./format.js";
-import { t } from "./language.js";
+import { named, t } from "./language.js";
+
+const QUIET = new Set(["ok", "no-level"]);
 
 /** Return a bar for each path; one below the store's own is named by what stands behind that. */
 export function levels(all, root) {
@@ -12,12 +14,15 @@ export function levels(all, root) {
 
 /** Return a path without the store's own. */
 export function shortened(path, root) {
-  return root && path.startsWith(`${root}/`) ? path.slice(root.length + 1) : path;
+  // A store that is named by a file has its paths beside it.
+  const above = root?.slice(0, root.lastIndexOf("/"));
+  const own = [root, above].find((one) => one && path.startsWith(`${one}/`));
+  return own ? path.slice(own.length + 1) : path;
 }
 
 function meter(level, name) {
   const isKnown = level.used_percent !== null && level.used_percent !== undefined;
-  const word = t(`level_state_${level.state}`);
+  const word = named("level_state", level.state);
   const free = Number.isFinite(level.usable_bytes) ? t("free", { size: bytes(level.usable_bytes) }) : "";
   const title = [level.path, word, free, level.error].filter(Boolean).join(" · ");
   return h(
@@ -25,7 +30,7 @@ function meter(level, name) {
     { class: `meter meter-${level.state}`, title },
     h("span", { class: "meter-value" }, isKnown ? percent(level.used_percent) : t("unknown")),
     h("span", { class: "meter-bar", "aria-hidden": "true" }, h("i", { vars: { "--used": `${isKnown ? level.used_percent : 0}%` } })),
-    level.state === "ok" ? null : h("span", { class: "meter-state" }, word),
+    QUIET.has(level.state) ? null : h("span", { class: "meter-state" }, word),
     name ? h("span", { class: "meter-path dim" }, name) : null,
   );
 }

@@ -3,7 +3,7 @@
 import { actions } from "./acting.js";
 import { ask, ofStore } from "./api.js";
 import { showCalendar } from "./calendar.js";
-import { h, renew, replace } from "./dom.js";
+import { breakable, h, renew, replace } from "./dom.js";
 import { showForecast } from "./forecast.js";
 import { away, bytes, duration, moment, problemDetail, rowProblem, storePlace, timeToFull } from "./format.js";
 import { stateIcon } from "./icons.js";
@@ -103,7 +103,7 @@ function facts({ row, now_ms: nowMs }) {
   return h(
     "div",
     null,
-    h("p", { class: "dim place" }, [row.broker, storePlace(row)].filter(Boolean).join(" · "), row.sampled_at_ms ? ` · ${t("sampled", { when: away(row.sampled_at_ms, nowMs) })}` : ""),
+    h("p", { class: "dim place" }, breakable([row.broker, storePlace(row)].filter(Boolean).join(" · ")), row.sampled_at_ms ? ` · ${t("sampled", { when: away(row.sampled_at_ms, nowMs) })}` : ""),
     h(
       "dl",
       { class: "facts" },

@@ -6,13 +6,16 @@ import { named, t } from "./language.js";
 import { placeOf } from "./strip.js";
 import { scrolling, table } from "./table.js";
 
+const MOST_ROWS = 200;
+
 /** Fill `host` with the segments of a store. */
-export function segmentsBlock(host, { ranges }) {
+export function segmentsBlock(host, { ranges, totals }) {
   if (!ranges || ranges.length === 0) {
     renew(host);
     return;
   }
-  const count = ranges.reduce((sum, range) => sum + (range.segments ?? 0), 0);
+  const count = totals.reduce((sum, one) => sum + one.segments, 0);
+  const rows = ranges.slice(0, MOST_ROWS);
   const columns = [
     { title: t("where"), isHead: true, cell: (range) => h("span", null, h("i", { class: `swatch part-${placeOf(range)}` }), t(`where_${placeOf(range)}`)) },
     { title: t("from_offset"), class: "num", cell: (range) => number(range.start_offset) },
@@ -29,7 +32,8 @@ export function segmentsBlock(host, { ranges }) {
       "details",
       { "data-key": "segments" },
       h("summary", { "data-key": "segments-summary" }, t("segments_title"), " ", h("span", { class: "dim" }, number(count))),
-      scrolling(t("segments_title"), table({ columns, rows: ranges, caption: t("segments_title") })),
+      scrolling(t("segments_title"), table({ columns, rows, caption: t("segments_title") })),
+      ranges.length > rows.length ? h("p", { class: "dim small" }, t("ranges_more", { shown: number(rows.length) })) : null,
     ),
   );
 }

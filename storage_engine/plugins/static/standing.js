@@ -13,13 +13,13 @@ export function standingBlock({ standing, now_ms: nowMs }) {
     { class: "standing" },
     entry(t("hold"), hold(standing.hold, nowMs)),
     entry(t("worker"), standing.worker ? t("worker_until", { worker: standing.worker, when: moment(standing.worker_until_ms) }) : t("worker_none")),
-    entry(t("shield"), shield(standing.shield)),
+    standing.has_shield ? entry(t("shield"), shield(standing.shield)) : null,
     entry(t("verified"), verified(standing.verified, nowMs)),
     entry(t("waivers"), list(standing.waivers, t("waivers_none"), (one) => t("waiver_line", { person: one.person, reason: one.reason, when: moment(one.at_ms), plan: one.plan_digest.slice(0, 12) }))),
     entry(
       t("losses"),
       list(standing.losses, t("losses_none"), (one) =>
-        t("loss_line", { size: bytes(one.end_offset - one.start_offset), offsets: offsets(one.start_offset, one.end_offset), person: one.person, reason: one.reason, when: moment(one.at_ms) }),
+        t("loss_line", { log: one.log || t("the_log"), offsets: offsets(one.start_offset, one.end_offset), person: one.person, reason: one.reason, when: moment(one.at_ms) }),
       ),
     ),
   );

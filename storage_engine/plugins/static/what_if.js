@@ -15,6 +15,7 @@ import { WhatIfForm } from "./what_if_form.js";
 
 const SETTLE_MS = 250;
 const DAYS = 14;
+const MENDED_BY_A_LOOK = new Set(["no-store", "no-rules", "no-start"]);
 const AGAIN_WHEN_BUSY_MS = 1_500;
 
 /** Show the form and both courses of a store in `host`; return what ends it. */
@@ -30,7 +31,7 @@ export function showWhatIf(host, { store, query }) {
     try {
       const settings = await ask(ofStore(store, "what-if"), { signal: ending.signal });
       if (!settings.can) {
-        replace(host, emptyBox(t("what_if_cannot"), named("why", settings.why), h("p", { class: "dim" }, t("what_if_cannot_do"))));
+        replace(host, emptyBox(t("what_if_cannot"), named("why", settings.why), MENDED_BY_A_LOOK.has(settings.why) ? h("p", { class: "dim" }, t("what_if_cannot_do")) : null));
         return;
       }
       build(settings);
