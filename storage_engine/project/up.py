@@ -45,7 +45,7 @@ def up(directory: Path, say: Callable[[str], None]) -> int:
 
 
 def free_port(preferred: int = _PREFERRED_PORT) -> int:
-    """Return the preferred port of the loopback address, or any free one where it is taken; 0: prefer none."""
+    """Return the preferred port of the loopback address, or any free one where it is taken; 0: any."""
     for port in (preferred, 0):
         with socket.socket() as probe:
             # A port that an ended server left in TIME_WAIT is free; one that is listened on is not.
