@@ -132,10 +132,18 @@ def _advanced(
     new = [_new_rows(mark, look) for mark, look in zip(memory.marks, looks, strict=True)]
     known = [(*mark.open, *rows) for mark, rows in zip(memory.marks, new, strict=True)]
     spans: set[ArchivedSpan] = set()
+    doubted: set[Slot] = set()
     for rows, look in zip(known, looks, strict=True):
         found = archived_spans(rows, look.history)
         spans.update(one for one in found if (one.log, one.lineage, one.start_offset) not in look.hidden)
-    settled = tuple(_settling(spans, first_offsets, lineages))
+        # One of a segment's receipts may be found right again, and say more or less of it.
+        at_fault = (row for row in rows if standing_fault(look.history, row) is not None)
+        doubted.update((row.log, row.lineage, row.start_offset) for row in at_fault)
+    settled = tuple(
+        one
+        for one in _settling(spans, first_offsets, lineages)
+        if (one.log, one.lineage, one.start_offset) not in doubted
+    )
     slots = {(one.log, one.lineage, one.start_offset) for one in settled}
     marks = tuple(
         replace(

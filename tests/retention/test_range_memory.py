@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from storage_engine.lake.archived_spans import ArchivedSpan, ReceiptSpan, archived_spans
@@ -168,7 +168,28 @@ steps = st.lists(
 looks = st.lists(st.tuples(steps, st.sampled_from((("a", "b"), ("a", "b"), ("a",), ("b",)))), max_size=8)
 
 
+ODD, HEALED = ("archive-oddly", "a", "one", 0), ("heal", "a", "one", 0)
+
+
 @given(looks)
+@example(
+    [
+        (
+            [("archive-more", "a", "one", 1), ODD, ("fault", "a", "one", 0), ("adopt", "a", "one", 0)],
+            ("a", "b"),
+        ),
+        ([HEALED], ("a", "b")),
+    ]
+)
+@example(
+    [
+        (
+            [ODD, ("archive-more", "a", "one", 1), ("fault", "a", "one", 0), ("adopt", "a", "one", 0)],
+            ("a", "b"),
+        ),
+        ([HEALED], ("a", "b")),
+    ]
+)
 @settings(max_examples=400, deadline=None)
 def test_what_came_since_gives_what_reading_all_gives(
     past: list[tuple[list[tuple[str, str, str, int]], tuple[str, ...]]],
