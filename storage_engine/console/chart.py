@@ -12,18 +12,18 @@ from statistics import median
 
 from sqlalchemy import Connection
 
-from storage_engine.console.refused import Column, Columns, exact_refused_spans
+from storage_engine.console.refused import Buckets, Column, Columns, exact_refused_spans
 from storage_engine.console.rules import Rules, rules_of
 from storage_engine.console.windows import Spans, window_spans
 from storage_engine.journal.answers import Drift
 from storage_engine.journal.queries import JournalReader
 from storage_engine.journal.run_rows import Cleanup
 from storage_engine.journal.sample_columns import (
+    Extremes,
     Moment,
     Span,
     count_samples,
     disk_ids,
-    empty_buckets,
     level_extremes,
     levels_at,
     moments_at,
@@ -36,9 +36,9 @@ MOST_POINTS = 2_000
 LONGEST_MS = 3_660 * 24 * 3_600_000
 """A longer span is cut at its beginning; no journal keeps samples for so long."""
 _MOST_GAPS = 100
-_GAP_BUCKETS = 498
-"""A time without samples that is as long as one of them is shown as a gap."""
-_MOST_SAMPLES = 1_300
+_BUCKETS = 498
+"""Where they have too many extremes, several are taken for one. One without a sample is a gap."""
+_MOST_SAMPLES = MOST_POINTS - _MOST_GAPS
 """So many are shown as they are; gaps between them take points, too."""
 _GAP = 3
 """A time without samples is a gap where it is so many times as long as usual."""
@@ -142,7 +142,7 @@ def _columns(
     times: Sequence[int],
     found: Sequence[Moment],
     of_disks: Mapping[str, Mapping[int, int | None]],
-    bucket_ms: int = 0,
+    buckets: Buckets | None = None,
 ) -> Columns:
     of_moment = {one.at_ms: one for one in found}
     moments = [of_moment.get(at_ms) for at_ms in times]
@@ -154,7 +154,7 @@ def _columns(
         ),
         {path: tuple(levels.get(at_ms) for at_ms in times) for path, levels in of_disks.items()},
         tuple(None if one is None else one.archive_lag_bytes for one in moments),
-        bucket_ms,
+        buckets,
     )
 
 
@@ -169,27 +169,39 @@ def _with_gaps(times: Sequence[int]) -> tuple[int, ...]:
 def _thinned(connection: Connection, store_id: str, start_ms: int, end_ms: int) -> Columns:
     """Return the first and the last look of each bucket, and those at which a value was at an extreme."""
     disks = disk_ids(connection, store_id)
-    # Retention time, lag and each disk have two extremes. A span may begin within a bucket.
-    a_bucket = 2 + 2 * (2 + len(disks))
-    buckets = max(1, (MOST_POINTS - _MOST_GAPS) // a_bucket - 1)
-    span = Span(start_ms, end_ms, -(-(end_ms - start_ms) // buckets))
-    moments = sample_extremes(connection, store_id, span)
-    for disk_id in disks.values():
-        moments |= level_extremes(connection, disk_id, span)
+    span = Span(start_ms, end_ms, -(-(end_ms - start_ms) // _BUCKETS))
+    looks, *values = sample_extremes(connection, store_id, span)
+    values += [level_extremes(connection, disk_id, span) for disk_id in disks.values()]
+    together, moments = _kept((looks, *values), MOST_POINTS - _MOST_GAPS)
     found = moments_at(connection, store_id, moments)
     of_disks = {path: levels_at(connection, disk_id, moments) for path, disk_id in disks.items()}
-    times = sorted({*moments, *_gaps(connection, store_id, start_ms, end_ms)})
     return _columns(
-        times, found, {path: of_one for path, of_one in of_disks.items() if of_one}, span.bucket_ms
+        sorted({*moments, *_gaps(looks, span)}),
+        found,
+        {path: of_one for path, of_one in of_disks.items() if of_one},
+        Buckets(span.first_ms, together * span.bucket_ms),
     )
 
 
-def _gaps(connection: Connection, store_id: str, start_ms: int, end_ms: int) -> list[int]:
-    """Return a moment in each of the longest times without samples; the ends of a span are none."""
-    span = Span(start_ms, end_ms, -(-(end_ms - start_ms) // _GAP_BUCKETS))
-    runs = [
-        (is_empty, len([*group])) for is_empty, group in groupby(empty_buckets(connection, store_id, span))
-    ]
+def _kept(values: Sequence[Sequence[Extremes | None]], most: int) -> tuple[int, set[int]]:
+    """Return how many buckets are taken together, and the moments of all extremes then: at most so many."""
+    together = 1
+    while len(moments := {at_ms for of_one in values for at_ms in _moments(of_one, together)}) > most:
+        together = max(together + 1, together * len(moments) // (2 * most))
+    return together, moments
+
+
+def _moments(extremes: Sequence[Extremes | None], together: int) -> Iterator[int]:
+    for first in range(0, len(extremes), together):
+        known = [one for one in extremes[first : first + together] if one is not None]
+        if known:
+            yield min(low for low, _ in known)[1]
+            yield max(high for _, high in known)[1]
+
+
+def _gaps(looks: Sequence[Extremes | None], span: Span) -> list[int]:
+    """Return a moment in each of the longest times without a look between two looks."""
+    runs = [(is_empty, len([*group])) for is_empty, group in groupby(look is None for look in looks)]
     ends = [*accumulate(length for _, length in runs)]
     inner = [
         (length, span.first_ms + (end - length) * span.bucket_ms)

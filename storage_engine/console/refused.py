@@ -22,17 +22,28 @@ Column = tuple[int | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
+class Buckets:
+    """Spans of one length, from a moment on: of each the first, the last and the extreme looks are told."""
+
+    first_ms: int
+    length_ms: int
+
+    def start_of(self, at_ms: int) -> int:
+        return at_ms - (at_ms - self.first_ms) % self.length_ms
+
+
+@dataclass(frozen=True, slots=True)
 class Columns:
     """What was measured, aligned by time.
 
-    :param bucket_ms: of so long a time the first, the last and the extreme looks are told; 0: each look is.
+    :param buckets: by which looks were chosen; None: each look is there.
     """
 
     times_ms: tuple[int, ...]
     retention_ms: Column
     levels: Mapping[str, Column]
     archive_lag_bytes: Column
-    bucket_ms: int = 0
+    buckets: Buckets | None = None
 
 
 def refused_spans(columns: Columns, rules: Sequence[Rules], before: Collection[str] = ()) -> Spans:
@@ -79,20 +90,20 @@ def exact_refused_spans(
     """Return the spans of refused writes, with ends at the samples' own times where columns are thinned."""
     disks = disk_ids(connection, store_id)
     before = _refused_before(connection, disks, rules, start_ms)
-    spans, bucket_ms = refused_spans(columns, rules, before), columns.bucket_ms
-    if not bucket_ms:
+    spans, buckets = refused_spans(columns, rules, before), columns.buckets
+    if buckets is None:
         return spans
-    edges = {at_ms - at_ms % bucket_ms for span in spans for at_ms in span}
-    if len(edges) * bucket_ms * _EXACT_SHARE > end_ms - start_ms:
+    edges = {buckets.start_of(at_ms) for span in spans for at_ms in span}
+    if len(edges) * buckets.length_ms * _EXACT_SHARE > end_ms - start_ms:
         return spans
     found: dict[int, dict[str, int | None]] = {
         at_ms: {path: column[at] for path, column in columns.levels.items()}
         for at, at_ms in enumerate(columns.times_ms)
-        if at_ms - at_ms % bucket_ms not in edges
+        if buckets.start_of(at_ms) not in edges
     }
     for path, disk_id in disks.items():
         for edge_ms in edges:
-            until_ms = min(edge_ms + bucket_ms, end_ms)
+            until_ms = min(edge_ms + buckets.length_ms, end_ms)
             for at_ms, percent in read_levels(connection, disk_id, max(edge_ms, start_ms), until_ms):
                 found.setdefault(at_ms, {})[path] = percent
     times = tuple(sorted(found))

@@ -1,6 +1,6 @@
 """What the samples of a span say, thinned by the database where they are many; each read by its index.
 
-Of each bucket the moments of its first and its last sample are kept, and those of each value's extremes. So
+Of each bucket it tells the first and the last sample, and when each value was lowest and highest. With those
 peaks and drops stay, and so does each crossing of a level that lasts.
 """
 
@@ -48,6 +48,9 @@ class Span:
     def first_ms(self) -> int:
         return self.start_ms - self.start_ms % self.bucket_ms
 
+
+Extremes = tuple[tuple[int, int], tuple[int, int]]
+"""The lowest value of a bucket with its first moment, and the highest with its last one."""
 
 _MOST_MOMENTS = 500
 """In one query; databases take a bounded number of parameters."""
@@ -110,8 +113,10 @@ def _some(moments: Collection[int]) -> Iterator[Sequence[int]]:
     return (ordered[first : first + _MOST_MOMENTS] for first in range(0, len(ordered), _MOST_MOMENTS))
 
 
-def sample_extremes(connection: Connection, store_id: str, span: Span) -> set[int]:
-    """Return when, in each bucket, the first and the last sample came, and the extremes of two values.
+def sample_extremes(
+    connection: Connection, store_id: str, span: Span
+) -> tuple[Sequence[Extremes | None], Sequence[Extremes | None], Sequence[Extremes | None]]:
+    """Return the extremes, bucket by bucket, of the moments themselves and of two values. None: no sample.
 
     These are the retention time in whole seconds, and what is in no lake in whole MiB.
     """
@@ -120,9 +125,13 @@ def sample_extremes(connection: Connection, store_id: str, span: Span) -> set[in
     inside = _inside(at_ms, buckets, span)
     ends = [select(end(at_ms)).where(mine, *inside).scalar_subquery() for end in (func.min, func.max)]
     query = select(*ends).select_from(buckets)
-    found = {one for row in connection.execute(query) for one in row if one is not None}
+    moments: list[Extremes | None] = [
+        None if first is None else ((first, first), (last, last)) for first, last in connection.execute(query)
+    ]
     retention = (at_ms - samples.c.oldest_message_ms) // 1000
-    return found | _extremes(connection, at_ms, (retention, samples.c.archive_lag_bytes // _MIB), mine, span)
+    values = (retention, samples.c.archive_lag_bytes // _MIB)
+    kept, lagging = _extremes(connection, at_ms, values, mine, span)
+    return moments, kept, lagging
 
 
 def last_used_bytes(connection: Connection, disk_id: int, span: Span) -> tuple[tuple[int, int], ...]:
@@ -141,19 +150,11 @@ def last_used_bytes(connection: Connection, disk_id: int, span: Span) -> tuple[t
     )
 
 
-def level_extremes(connection: Connection, disk_id: int, span: Span) -> set[int]:
-    """Return when a disk was at its lowest and its highest level in each bucket."""
-    return _extremes(connection, levels.c.at_ms, (levels.c.used_percent,), levels.c.disk_id == disk_id, span)
-
-
-def empty_buckets(connection: Connection, store_id: str, span: Span) -> tuple[bool, ...]:
-    """Return of each bucket whether it has no sample."""
-    buckets = _starts(span)
-    some = select(samples.c.at_ms).where(
-        samples.c.store_id == store_id, *_inside(samples.c.at_ms, buckets, span)
-    )
-    query = select(buckets.c.start_ms, some.limit(1).scalar_subquery().label("at_ms"))
-    return tuple(row.at_ms is None for row in connection.execute(query))
+def level_extremes(connection: Connection, disk_id: int, span: Span) -> Sequence[Extremes | None]:
+    """Return the extremes of a disk's level, bucket by bucket. None: nobody knows it."""
+    mine = levels.c.disk_id == disk_id
+    (found,) = _extremes(connection, levels.c.at_ms, (levels.c.used_percent,), mine, span)
+    return found
 
 
 def disk_ids(connection: Connection, store_id: str) -> dict[str, int]:
@@ -195,8 +196,8 @@ def _extremes(
     values: Sequence[ColumnElement[int]],
     where: ColumnElement[bool],
     span: Span,
-) -> set[int]:
-    """Return when values had their extremes in each bucket: the first lowest, and the last highest one.
+) -> list[list[Extremes | None]]:
+    """Return the extremes of each value, bucket by bucket.
 
     Each bucket looks for its own rows, and reads them once: to group all rows would sort them all.
     """
@@ -210,14 +211,18 @@ def _extremes(
         for extreme in (func.min, func.max)
     ]
     all_in_one = reduce(lambda one, other: one + literal(" ", Text) + other, texts)
-    found = select(all_in_one).where(where, *_inside(at_ms, buckets, span)).correlate(buckets)
-    query = select(buckets.c.start_ms, found.scalar_subquery().label("extremes"))
-    return {
-        row.start_ms + int(key) % span.bucket_ms
-        for row in connection.execute(query)
-        for key in row.extremes.split()
-        if key != _NONE
-    }
+    told = select(all_in_one).where(where, *_inside(at_ms, buckets, span)).correlate(buckets)
+    found: list[list[Extremes | None]] = [[] for _ in values]
+    for start_ms, text in connection.execute(select(buckets.c.start_ms, told.scalar_subquery())):
+        keys_of = text.split()
+        for of_value, lowest, highest in zip(found, keys_of[::2], keys_of[1::2], strict=True):
+            if lowest == _NONE:
+                of_value.append(None)
+                continue
+            low, low_after = divmod(int(lowest), span.bucket_ms)
+            high, high_after = divmod(int(highest), span.bucket_ms)
+            of_value.append(((low, start_ms + low_after), (high, start_ms + high_after)))
+    return found
 
 
 def _starts(span: Span) -> CTE:

@@ -16,7 +16,7 @@ from storage_engine.console.chart import (
     chart,
     read_columns,
 )
-from storage_engine.console.refused import Columns, exact_refused_spans, refused_spans
+from storage_engine.console.refused import Buckets, Columns, exact_refused_spans, refused_spans
 from storage_engine.console.rules import RecordedLevels, Rules
 from storage_engine.console.windows import Spans
 from storage_engine.journal.journal import Journal
@@ -136,12 +136,12 @@ def test_peaks_drops_and_crossings_survive(
     assert (thinned[0], thinned[-1], max(levels)) == (levels[0], levels[-1], max(map(int, thinned)))
     # What the chart says is what was, at its own time.
     assert list(thinned) == [levels[at_ms // MINUTE_MS] for at_ms in found.times_ms]
-    bucket_ms = found.bucket_ms or MINUTE_MS
+    buckets = found.buckets or Buckets(0, MINUTE_MS)
     for at, (earlier, later) in enumerate(pairwise(levels)):
         if earlier == later:
             continue
-        first = at * MINUTE_MS // bucket_ms * bucket_ms
-        last = (at + 1) * MINUTE_MS // bucket_ms * bucket_ms + bucket_ms
+        first = buckets.start_of(at * MINUTE_MS)
+        last = buckets.start_of((at + 1) * MINUTE_MS) + buckets.length_ms
         near = [level for at_ms, level in zip(found.times_ms, thinned, strict=True) if first <= at_ms < last]
         # A drop or a rise is in the chart as large as it was, and so crosses each level that it crossed.
         assert max(near) >= max(earlier, later)
@@ -247,5 +247,6 @@ def test_refused_spans_of_months_end_at_the_looks_themselves(
         return columns, exact_refused_spans(connection, store_id, columns, rules, 0, end_ms)
 
     columns, found = reader.read(read)
-    assert columns.bucket_ms > MINUTE_MS
+    assert columns.buckets is not None
+    assert columns.buckets.length_ms > MINUTE_MS
     assert found == tuple((start * MINUTE_MS, end * MINUTE_MS) for start, end in refused)
