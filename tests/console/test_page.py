@@ -263,6 +263,7 @@ def test_errors_and_emptiness_say_what_to_do(browser: Browser, console: Console,
         visit = Visit(browser, at)
         page = visit.open("#/", ".notice-urgent")
         assert "use PostgreSQL" in page.inner_text(".notice-urgent")
+        assert page.locator("td[data-label='Last run']").all_inner_texts() == ["unknown"]
         visit.close()
     with serve(Console(console.reader, [], now_ms=NOW_MS)) as at:
         visit = Visit(browser, at)

@@ -2,7 +2,7 @@
 
 import { ask } from "./api.js";
 import { breakable, h, replace } from "./dom.js";
-import { away, bytes, duration, moment, number, problemDetail, rowProblem, storePlace, timeToFull } from "./format.js";
+import { away, bytes, duration, moment, noRun, number, problemDetail, rowProblem, storePlace, timeToFull } from "./format.js";
 import { stateIcon } from "./icons.js";
 import { counted, named, t } from "./language.js";
 import { levels } from "./meter.js";
@@ -173,7 +173,7 @@ function lagging(row) {
 
 function runCell(row, nowMs) {
   const run = row.last_run;
-  if (!run) return h("span", { class: "dim" }, t("no_run"));
+  if (!run) return h("span", { class: "dim" }, noRun(row));
   const went = run.deleted_segments ? ` · ${counted("segments", run.deleted_segments)}, ${bytes(run.freed_bytes)}` : "";
   return h(
     "div",

@@ -130,8 +130,11 @@ function dayCell(date, n, day, choose, chosen, shift) {
 }
 
 function dayWords(day) {
-  const parts = [["passed", day.passed], ["failed", day.failed], ["not_run", day.not_run], ["gaps", day.gaps], ["losses", day.losses], ["unknown", day.unknown]];
-  return parts.filter(([, count]) => count > 0).map(([name, count]) => `${number(count)} ${t(`checks_${name}`)}`).join(", ") || t("checks_none");
+  const runs = [["passed", day.passed], ["failed", day.failed], ["not_run", day.not_run], ["unknown", day.unknown]];
+  const parts = runs.filter(([, count]) => count > 0).map(([name, count]) => `${number(count)} ${t(`checks_${name}`)}`);
+  if (day.gaps > 0) parts.push(counted("checks_gaps", day.gaps));
+  if (day.losses > 0) parts.push(counted("checks_losses", day.losses));
+  return parts.join(", ") || t("checks_none");
 }
 
 function dayRuns(store, day) {

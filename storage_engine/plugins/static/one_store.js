@@ -5,7 +5,7 @@ import { ask, ofStore } from "./api.js";
 import { showCalendar } from "./calendar.js";
 import { breakable, h, renew, replace } from "./dom.js";
 import { showForecast } from "./forecast.js";
-import { away, bytes, duration, moment, problemDetail, rowProblem, storePlace, timeToFull } from "./format.js";
+import { away, bytes, duration, moment, noRun, problemDetail, rowProblem, storePlace, timeToFull } from "./format.js";
 import { stateIcon } from "./icons.js";
 import { counted, named, t } from "./language.js";
 import { levels } from "./meter.js";
@@ -114,7 +114,7 @@ function facts({ row, now_ms: nowMs }) {
       fact(t("lagging_groups"), row.lagging_groups ?? t("unknown")),
       fact(
         t("last_run"),
-        run ? named("outcome", run.outcome ?? run.state) : t("no_run"),
+        run ? named("outcome", run.outcome ?? run.state) : noRun(row),
         run ? h("small", { class: "dim", title: moment(run.created_at_ms) }, ` ${away(run.created_at_ms, nowMs)}`) : null,
       ),
     ),
