@@ -174,12 +174,12 @@ function lagging(row) {
 function runCell(row, nowMs) {
   const run = row.last_run;
   if (!run) return h("span", { class: "dim" }, noRun(row));
-  const went = run.deleted_segments ? ` · ${counted("segments", run.deleted_segments)}, ${bytes(run.freed_bytes)}` : "";
   return h(
     "div",
     null,
     h("div", null, named("outcome", run.outcome ?? run.state)),
-    h("div", { class: "dim small", title: moment(run.created_at_ms) }, `${away(run.created_at_ms, nowMs)}${went}`),
+    h("div", { class: "dim small", title: moment(run.created_at_ms) }, away(run.created_at_ms, nowMs)),
+    run.deleted_segments ? h("div", { class: "dim small parts" }, h("span", null, `${counted("segments", run.deleted_segments)},`), " ", h("span", null, bytes(run.freed_bytes))) : null,
   );
 }
 

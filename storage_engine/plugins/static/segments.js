@@ -40,5 +40,8 @@ export function segmentsBlock(host, { ranges, totals }) {
 
 function reason(range) {
   if (!range.reason) return range.detail ?? "";
-  return h("span", null, named("reason", range.reason), range.detail ? h("small", { class: "dim" }, ` ${range.detail}`) : null);
+  const word = named("reason", range.reason);
+  // A broker's own word, of which the page has none.
+  const told = word === range.reason ? word.replaceAll("-", " ") : word;
+  return h("span", null, told, range.detail ? h("small", { class: "dim" }, ` ${range.detail}`) : null);
 }
