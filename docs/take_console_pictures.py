@@ -28,7 +28,7 @@ SHOWN = {
     "console-quality": (f"{STORE}/quality", "button.day", {}),
 }
 """By name: the view, what shows that it is there, and who looks."""
-WIDTH, HEIGHT = 1_000, 900
+WIDTH, HEIGHT = 1_000, 850
 _SETTLE_MS = 800
 
 
