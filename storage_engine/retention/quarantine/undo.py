@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from storage_engine.clock import clock_ms
 from storage_engine.exceptions import BadInputError, QuarantineError, RunStateError
 from storage_engine.journal.journal import Phase, Run, Step
 from storage_engine.journal.leases import Lease
+from storage_engine.long_work import told
 from storage_engine.model.jsonable import from_jsonable
 from storage_engine.model.plan import DependentFile
 from storage_engine.model.store import FileFacts, LogSnapshot
@@ -36,6 +37,7 @@ from storage_engine.retention.quarantine.records import (
 from storage_engine.retention.quarantine.signs import refuse_after_a_run
 from storage_engine.retention.quarantine.tree import Place, move_back, remove_empty_below, stat_in
 from storage_engine.retention.steps.context import AnyStore, Context, open_context
+from storage_engine.retention.unseen_writes import Reading, digest
 from storage_engine.wording import time_text
 
 _ELSEWHERE = "What is archived comes back into another directory by storage-engine restore."
@@ -68,6 +70,7 @@ def undo(store: ManagedStore, run_key: str, person: str, now_ms: int | None = No
     :raises RunStateError: no such run, or it set nothing aside.
     :raises QuarantineError: the quarantine was emptied or changed, or the store has gone on so that it
         doesn't fit any more. Nothing was moved by this call.
+    :raises OSError: a file in the quarantine can't be read.
     :raises StoreBusyError: a broker or another run has the store.
     :raises StoreCrashedError: the broker has to recover the store first.
     """
@@ -99,6 +102,7 @@ def undo(store: ManagedStore, run_key: str, person: str, now_ms: int | None = No
         files = [Path(one.facts.path) for one in dependents if one.facts.path in aside]
         _check_directories(run, segments, files)
         _check_moves(aside)
+        _check_bytes(segments, aside, lambda: context.journal.renew(held.lease))
         if quarantine.state is not QuarantineState.UNDOING:
             said = [(WHOLE, {"detail": person})]
             context.journal.record(run, Step.UNDO, Phase.INTENT, said, lease=held.lease)
@@ -176,6 +180,29 @@ def _check_moves(aside: Mapping[str, Place]) -> None:
                 f"{directory}: expected it on one mounted file system with {place.directory}, found another "
                 "one: files can't be moved back without a copy. Nothing was changed. Mount them as they were."
             )
+
+
+def _check_bytes(
+    segments: Iterable[SegmentRelease], aside: Mapping[str, Place], renew: Callable[[], None]
+) -> None:
+    """Make sure that segments have the bytes that were proven: a write may hide behind an old time.
+
+    Those that went without a receipt have nothing to be compared with.
+
+    :param renew: keeps the store ours; called now and then.
+    :raises QuarantineError: one has other bytes.
+    :raises OSError: one can't be read.
+    """
+    proven = [one for one in segments if one.sha256 is not None]
+    with told("Reading segments", sum(one.facts.size_bytes for one in proven)) as advance:
+        for one in proven:
+            place, path = aside[one.facts.path], Path(one.facts.path)
+            lies = place.directory.joinpath(*place.names(path))
+            if (found := digest(str(lies), Reading(advance, renew))) != one.sha256:
+                raise QuarantineError(
+                    f"{lies}: expected SHA-256 {one.sha256}, which its receipt proves, found {found}: it was "
+                    f"written to since. Nothing was changed. {_ELSEWHERE}"
+                )
 
 
 def _gone(context: Context, run: Run) -> tuple[list[SegmentRelease], list[DependentFile]]:

@@ -290,6 +290,20 @@ def test_undo_is_refused_where_a_file_of_the_quarantine_is_another(undoable: Sto
 
 
 @pytest.mark.slow
+def test_undo_is_refused_where_a_file_was_written_to_behind_its_old_time(managed: Stores) -> None:
+    store = managed(policy=Policy(undo_window_hours=24))
+    clean(store, "r", 2)
+    path = quarantine_of_root(store) / "r" / "commitlog" / f"{MIB:020d}"
+    before, content = path.stat(), path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    refused(store, QuarantineError, r"expected SHA-256 \w{64}, which its receipt proves, found \w{64}")
+    path.write_bytes(content)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    undo(store, "r", "ann")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["", "r/commitlog", *later("r")])
 def test_a_symbolic_link_in_the_quarantine_is_not_followed(
     undoable: Stores, tmp_path: Path, where: str
