@@ -15,6 +15,7 @@ from storage_engine.exceptions import (
     ProofError,
 )
 from storage_engine.journal.journal import Journal
+from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.jobs import SegmentJob
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import ArchiveMode, Policy
@@ -23,6 +24,8 @@ from storage_engine.retention import steps
 from storage_engine.retention.gate import Passage
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import build_report
+from tests.lakes import path_of
+from tests.rounds import later
 
 pytestmark = pytest.mark.slow
 
@@ -51,6 +54,25 @@ def test_what_the_plan_deletes_is_archived_once(planned: Make) -> None:
     done = steps.archive_planned(store, "r", archive_here(store))
     assert [receipt.base_offset for receipt in done.receipts] == [0, 1 << 20]
     assert steps.archive_planned(store, "r", never) == steps.ArchiveResult(())
+
+
+@pytest.mark.parametrize("fault", ["lost", *later("damaged")])
+def test_what_a_lake_lost_is_archived_again_and_told(planned: Make, fault: str) -> None:
+    store = planned(max_segments=2)
+    done = steps.archive_planned(store, "r", archive_here(store))
+    path = path_of(open_lake(store.lake), done.receipts[1])
+    if fault == "lost":
+        path.unlink()
+    else:
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+    again = steps.archive_planned(store, "r", archive_here(store))
+    assert [receipt.base_offset for receipt in again.receipts] == [1 << 20]
+    (notice,) = again.notices
+    assert notice.startswith(f"archived again: commitlog/{1 << 20:020d}, as what a lake had isn't sound: ")
+    assert path.name in notice
+    assert notice in build_report(store, "r").notices
 
 
 def test_policy_archive_off_archives_nothing(planned: Make, lake_dir: Path) -> None:

@@ -56,7 +56,7 @@ from storage_engine.retention.steps.planned_segments import (
     planned_segments,
     to_archive,
 )
-from storage_engine.retention.steps.recording_proofs import record_proven
+from storage_engine.retention.steps.recording_proofs import record_proven, replaced_notices
 from storage_engine.same_bytes.settling import settle
 from storage_engine.wording import count_text
 
@@ -269,8 +269,9 @@ def archive_somewhere(
             proofs = None
             continue
         took_ms = (time.monotonic_ns() - started_ns) // 1_000_000
-        said = record_proven(context, run, step, jobs, receipts, took_ms)
-        notices = (*notices, *said, *_damage_notices(receipts))
+        faults = _faults(proofs, wanted)
+        said = record_proven(context, run, step, jobs, receipts, took_ms, faults)
+        notices = (*notices, *said, *replaced_notices(faults), *_damage_notices(receipts))
         return ArchiveResult(tuple(receipts), lake=config.location, notices=notices)
     if len(context.store.lakes) == 1:
         raise failures[0]
@@ -278,6 +279,16 @@ def archive_somewhere(
     if proofs is not None:
         reasons += [reason for _, reason in proofs.unreachable]
     raise none_reachable(reasons) from failures[-1]
+
+
+def _faults(proofs: Proofs, segments: Sequence[Segment]) -> dict[str, str]:
+    """Return, of segments that a lake has lost or damaged, what is wrong there, by their subject."""
+    found = {}
+    for segment in segments:
+        faults = (one.faults.get(row.identity) for one in proofs.asked for row in one.of(segment.id))
+        if reason := next(filter(None, faults), None):
+            found[segment_subject(*segment.id)] = reason
+    return found
 
 
 def _damage_notices(receipts: Sequence[Receipt]) -> Iterator[str]:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from storage_engine.journal.journal import Phase, Run, Step
+from storage_engine.journal.journal import Event, Phase, Run, Step
 from storage_engine.lake.archive import SegmentJob
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.identity import lake_id_of
+from storage_engine.model.diagnosis import named_in_short
 from storage_engine.model.heads import ChainHead
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.receipt import Receipt
 from storage_engine.retention.history import segment_subject
 from storage_engine.retention.known_heads import head_of, known_heads
 from storage_engine.retention.steps.context import Context
-from storage_engine.retention.steps.stamping import replaced_notices, stamp_store
+from storage_engine.retention.steps.stamping import replaced_notices as stamp_notices
+from storage_engine.retention.steps.stamping import stamp_store
 from storage_engine.retention.steps.topic_days import record_topic_days
 
 TOOK = "took_ms"
 """Field of the event that records the first of some segments: how long all of them took."""
+_FAULT = "replaced_fault"
+"""Field of the event that records a segment that was archived again: what was wrong with it in a lake."""
 
 
 def record_proven(
@@ -28,10 +32,12 @@ def record_proven(
     jobs: Sequence[SegmentJob],
     receipts: Sequence[Receipt],
     took_ms: int,
+    faults: Mapping[str, str],
 ) -> tuple[str, ...]:
     """Record which file was found to be in which lake, for when that lake can't be asked.
 
     :param took_ms: to copy and prove all of them.
+    :param faults: what was wrong with what a lake had of some of them, by subject.
     :return: what could not be recorded beside it, and why.
     """
     lake = open_lake(jobs[0].lake)
@@ -50,6 +56,7 @@ def record_proven(
                 "lake_id": lake_id_of(segments) or "",
                 "place": segments.location(),
                 **_beyond(job),
+                **_replaced(faults, segment_subject(job.log, job.base_offset)),
             },
         )
         for job, receipt in zip(jobs, receipts, strict=True)
@@ -57,10 +64,31 @@ def record_proven(
     proven[0][1][TOOK] = took_ms
     context.journal.record(run, step, Phase.RESULT, proven)
     last = max(receipts, key=lambda receipt: receipt.sequence)
-    replaced = replaced_notices(context.store.real_root)
+    replaced = stamp_notices(context.store.real_root)
     missing = stamp_store(context, run, [head_of(lake, segments, ChainHead(last.sequence, last.row_hash))])
     said = f"{missing}: only the journal tells what the lake has of it" if missing else ""
     return tuple(filter(None, (said, *replaced, record_topic_days(context, lake, receipts))))
+
+
+def replaced_notices(faults: Mapping[str, str]) -> Iterator[str]:
+    """Yield which segments were archived again since a lake has lost or damaged them, by the reason.
+
+    :param faults: by the segment's subject.
+    """
+    by_reason: dict[str, list[str]] = {}
+    for subject, reason in faults.items():
+        by_reason.setdefault(reason, []).append(subject)
+    for reason, subjects in by_reason.items():
+        yield f"archived again: {named_in_short(subjects)}, as what a lake had isn't sound: {reason}"
+
+
+def recorded_faults(events: Iterable[Event]) -> dict[str, str]:
+    """Return what was wrong with what a lake had of the segments that a run archived again, by subject."""
+    return {event.subject: str(event.payload[_FAULT]) for event in events if _FAULT in event.payload}
+
+
+def _replaced(faults: Mapping[str, str], subject: str) -> dict[str, object]:
+    return {_FAULT: faults[subject]} if subject in faults else {}
 
 
 def _beyond(job: SegmentJob) -> dict[str, object]:
