@@ -21,40 +21,28 @@ from tests.services.released import Released, released_package
 
 LONGEST_FIRST = (
     "project/test_local_airflow",
-    "integration/test_spark_clusters",
     "airflow/test_dag_runs",
     "integration/test_object_store",
     "retention/test_kill",
     "integration/test_live_faults",
     "integration/test_lakes_on_servers",
-    "integration/test_live_kill",
     "spark/test_jobs",
     "integration/test_release_live",
-    "integration/test_watch_live",
     "integration/test_command_line_live",
     "integration/test_hold_live",
-    "integration/test_promotion",
-    "retention/test_power_loss",
     "project/test_rocketmq",
     "quality/test_validate",
-    "integration/test_pending_messages",
     "integration/test_secured",
-    "integration/test_query",
     "integration/test_remoting",
     "retention/test_sealed",
     "lake/test_garbage",
     "integration/test_fence_live",
     "integration/test_shield_live",
-    "histories/test_histories",
-    "retention/quarantine/test_quarantine_kill",
-    "retention/test_shield_kill",
-    "lake/test_command_kills",
     "lake/test_random_kills",
     "lake/test_making",
-    "compatibility/test_takeover",
     "compatibility/test_released",
 )
-"""Files that take most of the time, begun first: what is begun last is what everybody waits for."""
+"""Files that take most of make test's time, begun first: what is begun last is what everybody waits for."""
 
 # How long an example takes is the machine's load, not the code's fault.
 settings.register_profile("all", deadline=None)

@@ -3,59 +3,21 @@
 from __future__ import annotations
 
 import os
-import shlex
-import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from storage_engine.cli.store_argument import managed_store
-from storage_engine.clock import clock_ms
-from storage_engine.journal.database import JournalDatabase
 from storage_engine.own_directory import DIRECTORY
-from storage_engine.retention.diagnosis.doctor import diagnose
 from storage_engine.rocketmq.live.marker import write_marker
+from tests.cli.doctor_runs import aged, kinds, tree
 from tests.services import toy
 
 MIB = 1 << 20
-DAY_NS = 24 * 3600 * 10**9
 StoreCopy = Callable[[str], Path]
-
-
-def tree(*roots: Path) -> dict[str, tuple[int, ...]]:
-    """Every file and directory below some roots: kind, size and times, but for when they were read."""
-    found = {}
-    for root in roots:
-        for path in (root, *root.rglob("*")):
-            facts = path.lstat()
-            found[str(path)] = (
-                facts.st_mode,
-                facts.st_size,
-                facts.st_mtime_ns,
-                facts.st_ctime_ns,
-                facts.st_ino,
-            )
-    return found
-
-
-def kinds(outcome: Any) -> dict[str, str]:
-    """Severity by kind of finding; of one that is there twice, the most urgent."""
-    found: dict[str, str] = {}
-    for one in outcome.json["findings"]:
-        found.setdefault(one["kind"], one["severity"])
-    return found
-
-
-def aged(store: Path, days: float) -> None:
-    at_ns = time.time_ns() - round(days * DAY_NS)
-    for path in (store / "commitlog").iterdir():
-        os.utime(path, ns=(at_ns, at_ns))
 
 
 @pytest.mark.parametrize("name", ["clean-stop", "cqext-batchcq", "edge-frames", "kill9", "rocksdb-pending"])
@@ -273,103 +235,6 @@ def test_a_broker_that_does_not_answer_leaves_what_the_files_say(cli, store_copy
     assert outcome.json["figures"]["segments"] == 8
 
 
-@pytest.mark.slow
-def test_the_way_from_a_store_to_its_first_proof(
-    cli, store_copy: StoreCopy, tmp_path: Path, plainly: None
-) -> None:
-    """Each diagnosis ends with the command that leads on, and leaves store, lake and journal as they were."""
-    store, lake = store_copy("clean-stop"), tmp_path / "my lake"
-    assert (
-        cli("doctor", store, "--json").json["next"]["command"] == "storage-engine init-lake --lake DIRECTORY"
-    )
-    assert cli("init-lake", "--lake", lake).exit_code == 0
-
-    before = tree(store, lake)
-    found = cli("doctor", store, "--lake", lake, "--json").json
-    assert found["next"]["command"] == f"storage-engine archive {store} --lake '{lake}'"
-    assert found["figures"]["unproven_segments"] == 7
-    assert tree(store, lake) == before
-
-    assert cli("archive", store, "--lake", lake).exit_code == 0
-    aged(store, 5)
-    # Its times were changed: the bytes are compared once more.
-    assert cli("archive", store, "--lake", lake).exit_code == 0
-    (lake / "journal.db.reserve").unlink()
-    before = tree(store, lake)
-    outcome = cli("doctor", store, "--lake", lake, "--json")
-    found = outcome.json
-    assert found["figures"]["unproven_segments"] == 0
-    assert found["figures"]["due_segments"] == 7
-    assert found["lakes"][0]["segments"] == 7
-    assert found["next"]["command"] == (
-        f"storage-engine clean {store} --lake '{lake}' --broker-conf FILE --dry-run"
-    )
-    assert kinds(outcome)["same-disk"] == "warning"
-    assert tree(store, lake) == before
-
-    # A stranger who finds only the store is led to its lake.
-    alone = cli("doctor", store, "--set", "fileReservedTime=24", "--json").json
-    assert alone["next"]["command"] == (
-        f"storage-engine doctor {store} --lake '{lake}' --set fileReservedTime=24"
-    )
-
-    assert cli("clean", "--manual", store, "--lake", lake).exit_code == 0
-    after = cli("doctor", store, "--lake", lake, "--json").json
-    assert after["figures"]["segments"] == 1
-    assert after["next"]["command"] is None
-
-
-@pytest.mark.slow
-def test_a_lake_that_can_not_be_used_is_urgent(cli, store_copy: StoreCopy, lake: Path) -> None:
-    store = store_copy("clean-stop")
-    (lake / "warehouse").rename(lake / "elsewhere")
-    outcome = cli("doctor", store, "--lake", lake, "--json")
-    assert outcome.exit_code == 1
-    assert kinds(outcome)["lake-refused"] == "urgent"
-    assert outcome.json["next"]["command"] == f"storage-engine lake info --lake {lake}"
-
-
-@pytest.mark.slow
-def test_a_journal_of_another_version_is_told_and_not_brought_up_to_date(
-    cli, store_copy: StoreCopy, lake: Path
-) -> None:
-    store, journal = store_copy("clean-stop"), lake / "journal.db"
-    database = JournalDatabase(f"sqlite:///{journal}")
-    database.write(
-        lambda connection: connection.exec_driver_sql("UPDATE storage_engine_schema SET version = 3")
-    )
-    before = tree(lake)
-    outcome = cli("doctor", store, "--lake", lake, "--json")
-    assert kinds(outcome)["journal"] == "warning"
-    assert kinds(outcome)["proof-unknown"] == "warning"
-    assert "unproven" not in kinds(outcome)
-    assert outcome.json["figures"]["unproven_segments"] is None
-    assert tree(lake) == before
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("stamped", [True, False])
-def test_a_store_whose_journal_is_gone_is_not_called_unproven(
-    cli, store_copy: StoreCopy, lake: Path, stamped: bool
-) -> None:
-    store = store_copy("clean-stop")
-    assert cli("archive", store, "--lake", lake).exit_code == 0
-    for path in lake.glob("journal.db*"):
-        path.unlink()
-    if not stamped:
-        shutil.rmtree(store / DIRECTORY)
-    outcome = cli("doctor", store, "--lake", lake, "--json")
-    (finding,) = [one for one in outcome.json["findings"] if one["kind"] == "proof-unknown"]
-    assert finding["what"].startswith("which of 7 sealed segments a lake proves isn't known")
-    assert "unproven" not in kinds(outcome)
-    words = shlex.split(outcome.json["next"]["command"])[1:]
-    assert words[0] == "archive"
-    assert cli(*words).exit_code == 0
-    again = cli("doctor", store, "--lake", lake, "--json")
-    assert again.json["figures"]["unproven_segments"] == 0
-    assert "proof-unknown" not in kinds(again)
-
-
 def test_another_packages_broker_need_not_know_of_doctor(cli, tmp_path: Path) -> None:
     with toy.registered(tmp_path / "broker"):
         toy.make_store(tmp_path / "store")
@@ -387,58 +252,3 @@ def test_our_own_directory_is_not_made(cli, store_copy: StoreCopy) -> None:
     store = store_copy("edge-frames")
     cli("doctor", store)
     assert not (store / DIRECTORY).exists()
-
-
-@pytest.mark.slow
-def test_a_lake_that_is_not_the_one_of_the_store_s_stamp_is_urgent_and_takes_nothing(
-    cli, store_copy: StoreCopy, lake: Path, tmp_path: Path, plainly: None
-) -> None:
-    store, other = store_copy("clean-stop"), tmp_path / "other"
-    aged(store, 5)
-    assert cli("archive", store, "--lake", lake).exit_code == 0
-    assert cli("clean", "--manual", "--max-segments", 5, store, "--lake", lake).exit_code == 0
-    assert cli("init-lake", "--lake", other).exit_code == 0
-    assert "other-lake" not in kinds(cli("doctor", store, "--lake", lake, "--json"))
-
-    outcome = cli("doctor", store, "--lake", other, "--json")
-    assert outcome.exit_code == 1
-    (finding,) = [one for one in outcome.json["findings"] if one["kind"] == "other-lake"]
-    assert finding["severity"] == "urgent"
-    assert f"({lake})" in finding["what"]
-    assert "unproven" not in kinds(outcome)
-    assert outcome.json["next"]["command"] == f"storage-engine doctor {store} --lake {lake}"
-    both = cli("doctor", store, "--lake", lake, "--second-lake", other, "--json")
-    assert "other-lake" not in kinds(both)
-
-    verified = cli("verify", store, "--lake", other)
-    assert verified.exit_code == 1
-    assert f"({lake}): the store was archived into it" in verified.out
-    assert f"nothing here tells what was before offset {5 * MIB}" in verified.out
-    known = cli("verify", store, "--lake", lake)
-    assert (known.exit_code, "nothing here tells" in known.out) == (0, False)
-
-
-@pytest.mark.slow
-def test_a_journal_knows_the_lake_of_a_store_that_lost_its_stamp(
-    cli, store_copy: StoreCopy, lake: Path, tmp_path: Path
-) -> None:
-    store, other = store_copy("clean-stop"), tmp_path / "other"
-    for words in (("archive", store, "--lake", lake), ("init-lake", "--lake", other)):
-        assert cli(*words).exit_code == 0
-    shutil.rmtree(store / DIRECTORY)
-    named = managed_store(store, lake_dir=other)
-    found = diagnose(replace(named, journal_url=f"sqlite:///{lake}/journal.db"), clock_ms(), has_lake=True)
-    (finding,) = [one for one in found.findings if one.kind == "other-lake"]
-    assert f"({lake})" in finding.what
-    assert found.unproven is None
-
-
-def test_a_lake_that_is_not_there_yet_is_a_finding(
-    cli, store_copy: StoreCopy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lake = tmp_path / "a lake"
-    monkeypatch.setenv("STORAGE_ENGINE_LAKE", str(lake))
-    outcome = cli("doctor", store_copy("clean-stop"), "--json")
-    assert kinds(outcome)["no-lake"] == "warning"
-    assert outcome.json["next"]["command"] == f"storage-engine init-lake --lake '{lake}'"
-    assert not lake.exists()

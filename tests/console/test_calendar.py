@@ -18,7 +18,7 @@ from storage_engine.model.validation import RangeStatus, Status, ValidationResul
 from storage_engine.retention.finishing import REPORT_VERSION
 from tests.console.conftest import NOW_MS
 from tests.pages.reports import plain, validation
-from tests.services.console_journal import clock_at
+from tests.services.console_course import clock_at
 
 
 def test_each_day_says_what_was_validated_and_what_was_lost(past: JournalReader) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from tests.histories import operations
+from tests.histories import lake_directories, operations
 from tests.histories.model import HistoryError, Lake, World
 
 _CURE = re.compile(
@@ -31,7 +31,7 @@ def check_end(world: World) -> None:
     :raises HistoryError: something doesn't; says what and what the lakes said.
     """
     for lake in list(world.lakes):
-        operations.mount(world, lake)
+        lake_directories.mount(world, lake)
     world.check_bytes()
     wanted = {
         lake: {segment.key for store in world.stores for segment in store.gone() if lake in segment.owed_by}

@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from tests.histories import operations as do
 from tests.histories.check import check_end
+from tests.histories.lake_directories import TO_DIRECTORIES
 from tests.histories.model import World
 
 NUMBER = st.integers(0, 5)
@@ -127,9 +128,9 @@ class Histories(RuleBasedStateMachine):
     def follow_advice(self, kill: int | None) -> None:
         self.act(do.follow_advice, kill=kill)
 
-    @rule(what=st.sampled_from(sorted(do.TO_DIRECTORIES)), lake=NUMBER, other=NUMBER, kill=KILL, then=THEN)
+    @rule(what=st.sampled_from(sorted(TO_DIRECTORIES)), lake=NUMBER, other=NUMBER, kill=KILL, then=THEN)
     def move_things(self, what: str, lake: int, other: int, kill: int | None, then: str) -> None:
-        self.act(do.TO_DIRECTORIES[what], lake=lake, other=other, kill=kill)
+        self.act(TO_DIRECTORIES[what], lake=lake, other=other, kill=kill)
         self.act(do.THEN[then], store=0, lake=lake)
 
     @rule(lake=NUMBER)

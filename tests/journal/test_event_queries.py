@@ -18,7 +18,7 @@ from storage_engine.journal.journal import Event, Journal, Phase, Step
 from storage_engine.journal.queries import JournalReader
 from storage_engine.journal.rows import insert_events
 from storage_engine.model.plan import PlanRequest
-from tests.journal.test_journal import set_back
+from tests.journal.older_journals import set_back
 
 STEPS = (Step.ARCHIVE, Step.SEALED, Step.RELEASE, Step.UNDO, Step.DRIFT, Step.ACCEPT_LOSS, Step.LAG)
 SUBJECTS = ("", "log/7", "log/1024", "other/log/7", "log/2048", "log/4096")

@@ -15,7 +15,7 @@ from storage_engine.model.heads import LakeHead
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention.known_heads import RESET, known_heads
-from tests.journal.test_journal import set_back
+from tests.journal.older_journals import set_back
 
 LAKES = (("a", "/lake"), ("a", "/moved"), ("b", "/lake"), ("", "/old"))
 

@@ -14,7 +14,7 @@ from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.journal.queries import JournalReader
 from storage_engine.journal.schema import SCHEMA_VERSION
 from storage_engine.model.plan import PlanRequest
-from tests.journal.test_journal import set_back
+from tests.journal.older_journals import set_back
 
 KILLED_UPGRADE = """
 import os, sys

@@ -29,7 +29,7 @@ from storage_engine.retention.quarantine.undo import undo
 from storage_engine.retention.report import Outcome
 from storage_engine.retention.steps import monitor
 from storage_engine.retention.steps.context import opened
-from tests.journal.test_journal import set_back
+from tests.journal.older_journals import set_back
 from tests.retention.conftest import MANUAL
 
 MINUTE_MS = 60_000

@@ -7,7 +7,7 @@ from pathlib import Path
 from storage_engine.journal.journal import Journal
 from storage_engine.journal.queries import JournalReader
 from storage_engine.journal.rules import RulesRow
-from tests.services.console_journal import clock_at
+from tests.services.console_course import clock_at
 
 
 def test_rules_are_told_from_the_moment_at_which_they_changed(tmp_path: Path) -> None:

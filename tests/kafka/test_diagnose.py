@@ -25,7 +25,7 @@ from storage_engine.retention.diagnosis.doctor import diagnose
 from storage_engine.retention.managed_store import ManagedStore
 from tests.kafka.batches import marker
 from tests.kafka.made_node import TRANSACTIONAL, WRITTEN_MS, MadeNode, batch_of
-from tests.kafka.test_plan import THREE, decisions, files_of
+from tests.kafka.plans import THREE, decisions, files_of
 
 HOUR_MS, DAY_MS = 3_600_000, 24 * 3_600_000
 NOW_MS = WRITTEN_MS + 10 * DAY_MS

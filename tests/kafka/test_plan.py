@@ -2,83 +2,32 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import struct
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given
-from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
 
 from storage_engine.crc import crc32c_of
 from storage_engine.exceptions import CorruptFileError, StorageEngineError, StoreLayoutError
 from storage_engine.kafka import BROKER
-from storage_engine.kafka.layout import Node, read_node
-from storage_engine.kafka.live.overlay import with_live
-from storage_engine.kafka.live_facts import LiveFacts, LivePartition
-from storage_engine.kafka.log_end import log_end, segment_facts
-from storage_engine.kafka.plan import SeenLog, log_facts, plan_notices
-from storage_engine.kafka.rules import LogFacts, RetentionSettings, retention_pass
-from storage_engine.kafka.store import KafkaStore, log_snapshot
+from storage_engine.kafka.layout import read_node
+from storage_engine.kafka.live_facts import LiveFacts
+from storage_engine.kafka.plan import plan_notices
+from storage_engine.kafka.store import KafkaStore
 from storage_engine.kafka.topic_settings import read_topic_settings
 from storage_engine.model.broker_store import StoreSettings
-from storage_engine.model.plan import Decision, Plan, PlanRequest, Reason
-from storage_engine.retention.broker_answers import propose, take_snapshot
+from storage_engine.model.plan import PlanRequest, Reason
 from tests.kafka.batches import marker
-from tests.kafka.made_node import (
-    CLUSTER,
-    WRITTEN_MS,
-    MadeNode,
-    batch_of,
-    feature_level,
-    metadata_record,
-)
-
-DAY_MS = 24 * 3_600_000
-NOW_MS = WRITTEN_MS + 10 * DAY_MS
-THREE = {0: [batch_of(0)], 2: [batch_of(2)], 4: [batch_of(4)]}
-"""Two closed segments and an active one, of two records each."""
+from tests.kafka.made_node import CLUSTER, WRITTEN_MS, MadeNode, batch_of, feature_level, metadata_record
+from tests.kafka.plans import DAY_MS, NOW_MS, THREE, asked, decisions, files_of, first, planned
 
 
 @pytest.fixture
 def made(tmp_path: Path) -> MadeNode:
     return MadeNode(tmp_path / "node")
-
-
-@dataclass(slots=True)
-class _Beside(KafkaStore):
-    """A node whose cluster has said something."""
-
-    facts: LiveFacts = field(default_factory=lambda: LiveFacts(NOW_MS, CLUSTER, {}))
-
-    def read_node(self, now_ms: int) -> Node:
-        return with_live(KafkaStore.read_node(self, now_ms), self.facts, "localhost:9092")
-
-
-def planned(root: Path, live: LiveFacts | None = None, now_ms: int = NOW_MS) -> Plan:
-    store = KafkaStore(root) if live is None else _Beside(root, facts=live)
-    return propose(store, take_snapshot(store, now_ms, "kafka"), now_ms, PlanRequest())
-
-
-def decisions(
-    root: Path, log: str = "t-0", live: LiveFacts | None = None, now_ms: int = NOW_MS
-) -> Sequence[Decision]:
-    (found,) = [one for one in planned(root, live, now_ms).logs if one.log == log]
-    return found.decisions
-
-
-def first(root: Path, live: LiveFacts | None = None, now_ms: int = NOW_MS) -> tuple[Reason, str]:
-    found = decisions(root, live=live, now_ms=now_ms)[0]
-    return found.reason, found.detail
-
-
-def asked(**facts: object) -> LiveFacts:
-    return LiveFacts(NOW_MS, CLUSTER, {"t-0": replace(LivePartition(leader=1), **facts)})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -323,14 +272,6 @@ BAD_NODES: tuple[tuple[Callable[[MadeNode], None], type[StorageEngineError], str
 )
 
 
-def files_of(root: Path) -> Mapping[str, tuple[int, str]]:
-    return {
-        str(path): (path.stat().st_mtime_ns, hashlib.sha256(path.read_bytes()).hexdigest())
-        for path in sorted(root.rglob("*"))
-        if path.is_file()
-    }
-
-
 @pytest.mark.parametrize(("spoil", "error", "said"), BAD_NODES)
 def test_a_bad_node_is_one_error_and_stays_as_it_is(
     tmp_path: Path, spoil: Callable[[MadeNode], None], error: type[StorageEngineError], said: str
@@ -369,110 +310,3 @@ def test_markers_of_two_stops_are_no_clean_stop(tmp_path: Path) -> None:
     (made.directories[1] / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":8}')
     assert KafkaStore(root).snapshot(NOW_MS).crashed
     assert any("no clean stop is marked" in one for one in planned(root).notices)
-
-
-LOGS = st.lists(st.tuples(st.integers(-10, 10), st.integers(1, 3)), min_size=1, max_size=5)
-"""Of each segment the day of its records and how many batches it has."""
-SETTINGS = st.fixed_dictionaries(
-    {},
-    optional={
-        "retention.ms": st.sampled_from(["-1", "0", str(3 * DAY_MS)]),
-        "retention.bytes": st.sampled_from(["-1", "0", "100", "300"]),
-        "cleanup.policy": st.sampled_from(["delete", "compact", "compact,delete", ""]),
-        "remote.storage.enable": st.just("true"),
-    },
-)
-NODES = st.lists(
-    st.tuples(LOGS, SETTINGS, st.one_of(st.none(), st.integers(0, 12)), st.integers(0, 12)),
-    min_size=1,
-    max_size=4,
-)
-made_often = hypothesis_settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-
-
-def node_of(
-    root: Path, logs: Sequence[tuple[Sequence[tuple[int, int]], Mapping[str, str], int | None, int]]
-) -> Path:
-    made = MadeNode(root / uuid.uuid4().hex)
-    starts = {}
-    for number, (shape, settings, watermark, start) in enumerate(logs):
-        segments, at = {}, 0
-        for day, count in shape:
-            ms = WRITTEN_MS + day * DAY_MS
-            segments[at] = [batch_of(at + 2 * i, ms=ms) for i in range(count)]
-            at += 2 * count
-        made.add(f"t{number}-0", segments, settings=settings)
-        if watermark is None:
-            del made.watermarks[f"t{number}-0"]
-        else:
-            made.watermarks[f"t{number}-0"] = min(watermark, at)
-        starts[f"t{number}-0"] = min(start, at)
-    made.checkpoint("log-start-offset-checkpoint", starts)
-    written = made.write()
-    for path in root.rglob("*.log"):
-        # What has no time of its own is as old as its file.
-        os.utime(path, (WRITTEN_MS / 1000, WRITTEN_MS / 1000))
-    return written
-
-
-def words(plan: Plan) -> dict[str, list[tuple[int, str, str]]]:
-    return {
-        log.log: [(one.segment.base_offset, one.reason.value, one.detail) for one in log.decisions]
-        for log in plan.logs
-    }
-
-
-@made_often
-@given(logs=NODES)
-def test_one_plan_of_many_logs_is_many_plans_of_one(
-    tmp_path: Path, logs: list[tuple[list[tuple[int, int]], dict[str, str], int | None, int]]
-) -> None:
-    together = words(planned(node_of(tmp_path, logs), now_ms=WRITTEN_MS))
-    for number, one in enumerate(logs):
-        alone = words(planned(node_of(tmp_path, [one]), now_ms=WRITTEN_MS))
-        assert alone["t0-0"] == together[f"t{number}-0"]
-
-
-@made_often
-@given(logs=NODES, left_out=st.sampled_from(["watermarks", "metadata", "properties", "ids", "metadata.log"]))
-def test_what_is_unknown_never_frees(
-    tmp_path: Path,
-    logs: list[tuple[list[tuple[int, int]], dict[str, str], int | None, int]],
-    left_out: str,
-) -> None:
-    root = node_of(tmp_path, logs)
-    known = {segment.id for segment in planned(root, now_ms=WRITTEN_MS).to_delete}
-    logs_dir = root.parent / "logs"
-    if left_out == "watermarks":
-        (logs_dir / "replication-offset-checkpoint").unlink()
-    elif left_out == "metadata":
-        (root.parent / "meta" / "__cluster_metadata-0" / f"{0:020d}.log").write_bytes(b"")
-    elif left_out == "metadata.log":
-        (root.parent / "meta" / "__cluster_metadata-0" / f"{0:020d}.log").unlink()
-    elif left_out == "ids":
-        for path in logs_dir.glob("*/partition.metadata"):
-            path.unlink()
-    else:
-        root = logs_dir
-    assert planned(root, now_ms=WRITTEN_MS).to_delete == (), known
-
-
-@made_often
-@given(logs=NODES)
-def test_reading_few_indexes_decides_as_reading_all(
-    tmp_path: Path, logs: list[tuple[list[tuple[int, int]], dict[str, str], int | None, int]]
-) -> None:
-    for directory, log in read_node(node_of(tmp_path, logs).parent / "logs").logs:
-        end = log_end(log)
-        one = SeenLog(log_snapshot(directory, log, end), directory, log, end)
-        facts = tuple(segment_facts(each, active=each is log.segments[-1]) for each in log.segments)
-        whole = LogFacts(facts, one.start_offset, one.high_watermark, end.offset)
-        for kept_ms in (-1, 0, 2 * DAY_MS):
-            for kept_bytes in (-1, 0, 200):
-                settings = RetentionSettings(retention_ms=kept_ms, retention_bytes=kept_bytes)
-                few = log_facts(one, settings, WRITTEN_MS)
-                assert retention_pass(few, settings, WRITTEN_MS) == retention_pass(
-                    whole, settings, WRITTEN_MS
-                )

@@ -13,10 +13,8 @@ import pytest
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import BadInputError, ChangedUnderUsError, QuarantineError, StoreCrashedError
 from storage_engine.journal.journal import Journal
-from storage_engine.kafka import store_lock
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import ArchiveMode, Policy
-from storage_engine.own_directory import PLAIN_STAMP
 from storage_engine.retention import steps
 from storage_engine.retention.finishing import finish
 from storage_engine.retention.maintaining import maintain_store
@@ -29,9 +27,10 @@ from storage_engine.retention.quarantine.tree import Place, move_back
 from storage_engine.retention.quarantine.undo import undo
 from storage_engine.retention.report import build_report
 from storage_engine.retention.report_text import report_text
+from tests.kafka.interruptions import files, in_use, release_in_part, undo_in_part
 from tests.kafka.made_node import MadeNode, batch_of
 from tests.kafka.stopped_nodes import LOGS, clean, make_node, managed
-from tests.retention.quarantine.conftest import Files, files_of
+from tests.retention.quarantine.conftest import files_of
 from tests.rounds import later
 
 DAY_MS = 24 * 3_600_000
@@ -59,17 +58,6 @@ def with_undo(store: ManagedStore, *directories: Path) -> ManagedStore:
 def archived(store: ManagedStore) -> ManagedStore:
     """The same, and what goes is archived first."""
     return replace(store, policy=replace(store.policy, archive=ArchiveMode.REQUIRED))
-
-
-def files(node: MadeNode) -> Files:
-    """Every file of the node but its locks and stamps."""
-    return in_use(node.root)
-
-
-def in_use(root: Path) -> Files:
-    return {
-        name: facts for name, facts in files_of(root).items() if Path(name).name not in (".lock", PLAIN_STAMP)
-    }
 
 
 def set_aside(store: ManagedStore, run: str = "run", now_ms: int | None = None) -> None:
@@ -209,40 +197,6 @@ def test_a_run_that_went_on_after_its_broker_had_run_brings_nothing_back(
     set_aside(store)
     with pytest.raises(QuarantineError, match="broker has run since"):
         undo(store, "run", "ann")
-
-
-def release_in_part(store: ManagedStore, node: MadeNode, monkeypatch: pytest.MonkeyPatch) -> Files:
-    """Begin a release that ends after two segments. :return: the files before."""
-    before, real, calls = files(node), store_lock.LockedDirectories.check, []
-
-    def ends(self: store_lock.LockedDirectories) -> None:
-        calls.append(1)
-        if len(calls) > 2:
-            raise InterruptedError
-        real(self)
-
-    steps.make_plan(store, "run")
-    monkeypatch.setattr(store_lock.LockedDirectories, "check", ends)
-    with pytest.raises(InterruptedError):
-        steps.release(store, "run")
-    monkeypatch.undo()
-    assert len(before) - len(files(node)) == 5
-    return before
-
-
-def undo_in_part(store: ManagedStore, monkeypatch: pytest.MonkeyPatch, moves: int) -> None:
-    done: list[Path] = []
-
-    def move(place: Place, path: Path) -> None:
-        if len(done) == moves:
-            raise InterruptedError
-        move_back(place, path)
-        done.append(path)
-
-    monkeypatch.setattr(undoing, "move_back", move)
-    with pytest.raises(InterruptedError):
-        undo(store, "run", "ann")
-    monkeypatch.undo()
 
 
 @pytest.mark.again

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
 import shutil
@@ -45,6 +44,7 @@ from storage_engine.retention.broker_disks import shared_disk_notice
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps import make_plan
 from storage_engine.retention.steps.context import open_context
+from tests.kafka.plans import files_of
 from tests.kafka_fixture import FIXTURES, truth
 
 NOW_MS = 1_795_190_000_000
@@ -220,17 +220,9 @@ def test_a_node_with_zookeeper_is_read_and_nothing_is_planned(copy: Path) -> Non
 @pytest.fixture
 def tree(copy: Path) -> Iterator[Path]:
     """A node that is the same afterwards."""
-
-    def state() -> list[tuple[str, int, str]]:
-        return [
-            (str(path), path.stat().st_mtime_ns, hashlib.sha256(path.read_bytes()).hexdigest())
-            for path in sorted(copy.rglob("*"))
-            if path.is_file()
-        ]
-
-    before = state()
+    before = files_of(copy)
     yield copy
-    assert state() == before
+    assert files_of(copy) == before
 
 
 def test_nothing_is_changed_of_what_is_not_locked_or_can_not_be(tree: Path, tmp_path: Path) -> None:

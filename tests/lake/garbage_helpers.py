@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 from pyiceberg.table import Table
@@ -12,10 +13,12 @@ from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.garbage import Collection, collect
 from storage_engine.lake.identity import lake_id_of, mark_of, put_mark
+from storage_engine.lake.names import data_file_of
 from storage_engine.lake.receipts import list_stores, receipts
 from storage_engine.lake.restore import restore
 from storage_engine.lake.soundness import Depth
 from storage_engine.lake.soundness_reader import broken_receipts
+from storage_engine.model.receipt import Receipt
 
 DAY_SECONDS = 86_400
 
@@ -72,3 +75,15 @@ def check_whole(lake: Lake, wanted: dict[str, bytes], target: Path) -> None:
             path = Path(file.path)
             found[f"{store.store_id}/{path.name}"] = path.read_bytes()
     assert found == wanted
+
+
+def data_file(lake: Lake, row: Receipt) -> Path:
+    return local(data_file_of(lake.messages(), row))
+
+
+def second_copy(lake: Lake, row: Receipt, attempt: str = "01234567") -> Path:
+    """A copy of a segment's data file as another attempt would have named it."""
+    file = data_file(lake, row)
+    copy = file.with_name(f"{file.stem}-{attempt}.parquet")
+    shutil.copyfile(file, copy)
+    return copy

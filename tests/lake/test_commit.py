@@ -5,7 +5,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,13 +25,13 @@ from storage_engine.exceptions import (
 )
 from storage_engine.lake.archive import SegmentJob, archive_all, archive_segment
 from storage_engine.lake.catalog import Lake, open_lake
-from storage_engine.lake.chain import check_chain
 from storage_engine.lake.commit import commit_segments
 from storage_engine.lake.commit_lock import LOCK_NAME, committing
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.jobs import ProvenSegment
-from storage_engine.lake.receipts import receipt_history, receipts
+from storage_engine.lake.receipts import receipts
+from tests.lake.committed import assert_each_is_there_once, live_files
 
 MakeJobs = Callable[..., tuple[SegmentJob, ...]]
 CommitTable = Callable[..., Any]
@@ -60,20 +60,6 @@ def proven(
     return [segment for segment, _ in staged.values()]
 
 
-def _live(lake: Lake) -> list[str]:
-    return sorted(task.file.file_path for task in lake.messages().scan().plan_files())
-
-
-def _assert_each_is_there_once(lake: Lake, proven: Sequence[ProvenSegment]) -> None:
-    assert _live(lake) == sorted(segment.data_file for segment in proven)
-    rows = receipt_history(lake, proven[0].store_id)
-    assert sorted(row.identity.sha256 for row in rows) == sorted(segment.sha256 for segment in proven)
-    check_chain(rows)
-    assert sum(task.file.record_count for task in lake.messages().scan().plan_files()) == sum(
-        segment.row_count for segment in proven
-    )
-
-
 @pytest.mark.slow
 def test_all_segments_land_in_one_snapshot_before_their_receipts(
     lake: Lake, proven: list[ProvenSegment]
@@ -83,7 +69,7 @@ def test_all_segments_land_in_one_snapshot_before_their_receipts(
     (data,) = lake.messages().metadata.snapshots
     (receipt,) = lake.segments().metadata.snapshots
     assert data.timestamp_ms <= receipt.timestamp_ms
-    _assert_each_is_there_once(lake, proven)
+    assert_each_is_there_once(lake, proven)
 
 
 def test_where_there_is_no_lock_an_old_proof_is_not_committed(
@@ -95,7 +81,7 @@ def test_where_there_is_no_lock_an_old_proof_is_not_committed(
     monkeypatch.setattr("storage_engine.lake.data_commit.local_path", lambda _: None)
     with pytest.raises(ProofError, match=r"last 12 hours, found one that is 13\.0 hours old"):
         commit_segments(lake, hours_ago[:1])
-    assert _live(lake) == []
+    assert live_files(lake) == []
     assert len(commit_segments(lake, hours_ago[1:])) == 1
 
 
@@ -113,7 +99,7 @@ def test_more_than_a_batch_is_committed_in_several_and_in_the_order_of_the_log(
     assert [row.identity for row in found] == [segment.identity for segment in backwards]
     assert [row.sequence for row in found] == list(range(len(proven)))[::-1]
     assert len(lake.messages().snapshots()) == len(proven)
-    _assert_each_is_there_once(lake, proven)
+    assert_each_is_there_once(lake, proven)
 
 
 def test_nothing_to_commit_is_fine(lake: Lake) -> None:
@@ -123,7 +109,7 @@ def test_nothing_to_commit_is_fine(lake: Lake) -> None:
 
 def test_committing_twice_commits_once(lake: Lake, proven: list[ProvenSegment]) -> None:
     assert commit_segments(lake, proven) == commit_segments(lake, [*proven, proven[0]])[:3]
-    _assert_each_is_there_once(lake, proven)
+    assert_each_is_there_once(lake, proven)
 
 
 def test_a_run_killed_between_the_two_tables_goes_on_from_there(
@@ -136,10 +122,10 @@ def test_a_run_killed_between_the_two_tables_goes_on_from_there(
         patched.setattr("storage_engine.lake.commit.prepare_receipts", killed)
         with pytest.raises(KeyboardInterrupt):
             commit_segments(lake, proven)
-    assert len(_live(lake)) == 3
+    assert len(live_files(lake)) == 3
     assert receipts(lake, "store-1") == ()
     commit_segments(lake, proven)
-    _assert_each_is_there_once(lake, proven)
+    assert_each_is_there_once(lake, proven)
 
 
 def test_staged_files_of_every_attempt_are_gone_after_the_commit(
@@ -164,10 +150,10 @@ def test_other_bytes_under_the_same_offset_are_refused(
     archive_all(lake, make_jobs(lake, segments[0]))
     segments[0].write_bytes(segments[0].read_bytes()[:-1] + b"\x01")
     other = make_jobs(lake, segments[0], accept_damage=True)
-    before = _live(lake)
+    before = live_files(lake)
     with pytest.raises(LakeConflictError, match="storage-engine adopt"):
         archive_all(lake, other)
-    assert _live(lake) == before
+    assert live_files(lake) == before
     data = local_path(before[0])
     assert data is not None
     assert [path.name for path in data.parent.iterdir()] == [data.name]
@@ -193,7 +179,7 @@ def test_other_bytes_are_refused_even_when_the_first_have_no_receipt_yet(
 def test_two_contents_of_one_slot_in_one_commit_are_refused(lake: Lake, proven: list[ProvenSegment]) -> None:
     with pytest.raises(LakeConflictError):
         commit_segments(lake, [proven[0], replace(proven[0], sha256="0" * 64)])
-    assert _live(lake) == []
+    assert live_files(lake) == []
 
 
 def test_a_file_that_shrank_after_its_proof_is_not_committed(lake: Lake, proven: list[ProvenSegment]) -> None:
@@ -202,7 +188,7 @@ def test_a_file_that_shrank_after_its_proof_is_not_committed(lake: Lake, proven:
     staged.write_bytes(staged.read_bytes()[:-100])
     with pytest.raises(ProofError):
         commit_segments(lake, proven)
-    assert _live(lake) == []
+    assert live_files(lake) == []
 
 
 def test_a_broken_chain_takes_no_further_receipt(lake: Lake, proven: list[ProvenSegment]) -> None:
@@ -247,7 +233,7 @@ def test_a_commit_that_went_through_but_looked_failed_is_found(
     rows = commit_segments(lake, proven)
     assert len(rows) == 3
     assert len(calls) == 2
-    _assert_each_is_there_once(lake, proven)
+    assert_each_is_there_once(lake, proven)
 
 
 def test_a_commit_that_failed_before_it_was_sent_leaves_nothing_behind(
@@ -265,9 +251,9 @@ def test_a_commit_that_failed_before_it_was_sent_leaves_nothing_behind(
         with pytest.raises(LakeUnavailableError, match="attempt to write a readonly database"):
             commit_segments(lake, proven)
     assert fingerprint(metadata / "metadata") == before
-    assert _live(lake) == []
+    assert live_files(lake) == []
     commit_segments(lake, proven)
-    _assert_each_is_there_once(lake, proven)
+    assert_each_is_there_once(lake, proven)
 
 
 def test_a_commit_on_a_server_that_may_still_land_is_tried_again_and_counts_once(
@@ -289,7 +275,7 @@ def test_a_commit_on_a_server_that_may_still_land_is_tried_again_and_counts_once
     monkeypatch.setattr(SqlCatalog, "commit_table", answer_late)
     monkeypatch.setattr("storage_engine.lake.commit_steps._is_settled", lambda lake, error: False)
     commit_segments(lake, proven)
-    _assert_each_is_there_once(lake, proven)
+    assert_each_is_there_once(lake, proven)
 
 
 def test_an_outcome_that_cannot_be_read_is_unknown(
@@ -308,7 +294,7 @@ def test_an_outcome_that_cannot_be_read_is_unknown(
             commit_segments(lake, proven)
     monkeypatch.undo()
     commit_segments(lake, proven)
-    _assert_each_is_there_once(lake, proven)
+    assert_each_is_there_once(lake, proven)
 
 
 def test_somebody_elses_commit_in_between_is_waited_out(
@@ -325,7 +311,7 @@ def test_somebody_elses_commit_in_between_is_waited_out(
 
     monkeypatch.setattr(SqlCatalog, "commit_table", overtake)
     commit_segments(lake, proven)
-    _assert_each_is_there_once(lake, proven)
+    assert_each_is_there_once(lake, proven)
 
 
 @pytest.mark.slow
@@ -344,7 +330,7 @@ def test_threads_that_commit_the_same_segments_commit_them_once(
         thread.join()
     assert len(results) == 3
     assert results[0] == results[1] == results[2]
-    _assert_each_is_there_once(lake, attempts[0])
+    assert_each_is_there_once(lake, attempts[0])
 
 
 @pytest.mark.slow
@@ -365,11 +351,11 @@ def test_processes_that_make_the_lake_and_archive_the_same_segments_commit_them_
     assert [process.wait() for process in processes] == [0, 0]
     lake = open_lake(config)
     proven = [archive_segment(job) for job in make_jobs(lake, *segments)]
-    _assert_each_is_there_once(lake, proven)
+    assert_each_is_there_once(lake, proven)
     data = local_path(proven[0].data_file)
     assert data is not None
     assert sorted(path.name for path in data.parent.iterdir()) == sorted(
-        path.rsplit("/", 1)[1] for path in _live(lake)
+        path.rsplit("/", 1)[1] for path in live_files(lake)
     )
 
 

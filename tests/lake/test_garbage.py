@@ -1,9 +1,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,16 +8,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from storage_engine.exceptions import (
-    BadInputError,
-    LakeIdentityError,
-    LakeUnavailableError,
-    StorageEngineError,
-)
+from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeUnavailableError
 from storage_engine.lake import receipt_commit
 from storage_engine.lake.archive import archive_all, archive_segment
 from storage_engine.lake.catalog import Lake
-from storage_engine.lake.commit_lock import committing
 from storage_engine.lake.garbage import Collection, collect, undo
 from storage_engine.lake.garbage_decisions import FOREIGN_GRACE_MS
 from storage_engine.lake.garbage_rule import GarbageKind
@@ -35,23 +26,20 @@ from storage_engine.lake.writing import TAKEN_OVER_PROPERTY
 from storage_engine.model.heads import ChainHead
 from storage_engine.model.receipt import Receipt
 from tests.lake.conftest import Fingerprint, MakeJobs
-from tests.lake.garbage_helpers import collected, expire_snapshots, local, make_old, names, root_of
+from tests.lake.garbage_helpers import (
+    collected,
+    data_file,
+    expire_snapshots,
+    local,
+    make_old,
+    names,
+    root_of,
+    second_copy,
+)
 
 pytestmark = pytest.mark.slow
 
 HOUR_MS = 3_600_000
-
-
-def _data_file(lake: Lake, row: Receipt) -> Path:
-    return local(data_file_of(lake.messages(), row))
-
-
-def _second_copy(lake: Lake, row: Receipt, attempt: str = "01234567") -> Path:
-    """A copy of a segment's data file as another attempt would have named it."""
-    file = _data_file(lake, row)
-    copy = file.with_name(f"{file.stem}-{attempt}.parquet")
-    shutil.copyfile(file, copy)
-    return copy
 
 
 @pytest.fixture
@@ -84,7 +72,7 @@ def test_what_dead_attempts_left_goes_where_it_is_in_the_lake_already_and_is_an_
 ) -> None:
     staged, published = (archive_segment(job) for job in make_jobs(lake, *segments[1:]))
     publish([published])
-    twin, other_twin = _second_copy(lake, rows[0]), _second_copy(lake, rows[0], "89abcdef")
+    twin, other_twin = second_copy(lake, rows[0]), second_copy(lake, rows[0], "89abcdef")
     other_twin = other_twin.rename(f"{other_twin}.0123.partial")
     torn = twin.with_name(f"{Path(published.data_file).name}.4567.partial")
     torn.write_bytes(b"PAR1 that never got a footer")
@@ -132,10 +120,10 @@ def test_what_dead_attempts_left_goes_where_it_is_in_the_lake_already_and_is_an_
 def test_what_is_in_the_trash_for_long_enough_goes_for_good_while_its_twin_is_sound(
     lake: Lake, rows: tuple[Receipt, ...]
 ) -> None:
-    twin = _second_copy(lake, rows[0])
+    twin = second_copy(lake, rows[0])
     moment = collected(lake, delete=True).moment
     trashed = root_of(lake.messages()) / f".storage-engine-trash/{moment}/data/store_id=store-1/{twin.name}"
-    live = _data_file(lake, rows[0])
+    live = data_file(lake, rows[0])
     sound = live.read_bytes()
     live.write_bytes(sound[:5000] + bytes([sound[5000] ^ 1]) + sound[5001:])
     (orphan,) = collected(lake, delete=True, trash_ms=0).orphans
@@ -150,7 +138,7 @@ def test_what_is_in_the_trash_for_long_enough_goes_for_good_while_its_twin_is_so
 def test_a_second_copy_stays_while_the_live_file_is_damaged_or_lost(
     lake: Lake, rows: tuple[Receipt, ...]
 ) -> None:
-    twin, live = _second_copy(lake, rows[0]), _data_file(lake, rows[0])
+    twin, live = second_copy(lake, rows[0]), data_file(lake, rows[0])
     sound = live.read_bytes()
     for damage in (sound[:5000] + bytes([sound[5000] ^ 1]) + sound[5001:], sound[:-1], None):
         live.unlink()
@@ -165,7 +153,7 @@ def test_a_second_copy_stays_while_the_live_file_is_damaged_or_lost(
 def test_what_is_younger_than_the_grace_is_left_alone_by_the_time_of_the_place(
     lake: Lake, rows: tuple[Receipt, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    old, young = _second_copy(lake, rows[0]), _second_copy(lake, rows[0], "89abcdef")
+    old, young = second_copy(lake, rows[0]), second_copy(lake, rows[0], "89abcdef")
     make_old(old)
     a_year_ahead = time.time_ns() + 365 * 24 * HOUR_MS * 1_000_000
     monkeypatch.setattr(time, "time_ns", lambda: a_year_ahead)
@@ -178,7 +166,7 @@ def test_what_is_younger_than_the_grace_is_left_alone_by_the_time_of_the_place(
 def test_a_file_that_was_superseded_goes_once_no_snapshot_needs_it(
     lake: Lake, segments: list[Path], make_jobs: MakeJobs, rows: tuple[Receipt, ...]
 ) -> None:
-    old = _data_file(lake, rows[0])
+    old = data_file(lake, rows[0])
     content = old.read_bytes()
     old.write_bytes(content[:-1])
     (again,) = archive_all(lake, make_jobs(lake, segments[0]))
@@ -222,7 +210,7 @@ def test_receipts_that_were_merged_into_another_file_go_and_one_whose_row_is_now
 def test_rows_that_another_engine_moved_free_the_old_file_once_they_are_proven_where_they_are(
     lake: Lake, rows: tuple[Receipt, ...]
 ) -> None:
-    old = _data_file(lake, rows[0])
+    old = data_file(lake, rows[0])
     table = lake.messages()
     table.overwrite(table.scan().to_arrow())
     expire_snapshots(lake.messages())
@@ -261,7 +249,7 @@ def test_a_file_of_another_engine_goes_only_with_the_very_rows_of_the_live_ones_
 
 
 def test_a_file_that_a_link_leads_to_is_left_alone(lake: Lake, rows: tuple[Receipt, ...]) -> None:
-    live = _data_file(lake, rows[0])
+    live = data_file(lake, rows[0])
     alias = live.parent.with_name("store_id=store-2")
     alias.symlink_to(live.parent)
     link = live.with_name(f"{live.stem}-01234567.parquet")
@@ -275,7 +263,7 @@ def test_a_file_that_a_link_leads_to_is_left_alone(lake: Lake, rows: tuple[Recei
 def test_a_file_of_a_table_that_cannot_be_read_is_never_taken(
     lake: Lake, rows: tuple[Receipt, ...], fingerprint: Fingerprint
 ) -> None:
-    _second_copy(lake, rows[0])
+    second_copy(lake, rows[0])
     (manifest,) = (root_of(lake.messages()) / "metadata").glob("*-m0.avro")
     manifest.write_bytes(manifest.read_bytes()[:100])
     before = fingerprint(root_of(lake.messages()) / "data")
@@ -311,7 +299,7 @@ def test_a_file_that_the_catalog_names_again_is_kept_in_the_trash_and_put_back(
 
 
 def test_a_copy_that_nobody_promoted_is_listed_and_not_changed(lake: Lake, rows: tuple[Receipt, ...]) -> None:
-    twin = _second_copy(lake, rows[0])
+    twin = second_copy(lake, rows[0])
     with lake.segments().transaction() as transaction:
         transaction.set_properties({COPY_OF_PROPERTY: "another lake"})
     assert names(collected(lake).garbage) == {twin.name}
@@ -323,7 +311,7 @@ def test_a_copy_that_nobody_promoted_is_listed_and_not_changed(lake: Lake, rows:
 def test_for_a_grace_after_an_older_lake_got_its_identity_nothing_is_taken(
     lake: Lake, rows: tuple[Receipt, ...]
 ) -> None:
-    twin = _second_copy(lake, rows[0])
+    twin = second_copy(lake, rows[0])
     make_old(twin)
     now_ms = time.time_ns() // 1_000_000
     with lake.segments().transaction() as transaction:
@@ -336,29 +324,13 @@ def test_for_a_grace_after_an_older_lake_got_its_identity_nothing_is_taken(
 def test_receipts_that_end_before_what_somebody_knows_are_refused(
     lake: Lake, rows: tuple[Receipt, ...]
 ) -> None:
-    twin = _second_copy(lake, rows[0])
+    twin = second_copy(lake, rows[0])
     for head in (ChainHead(1, "0" * 64), ChainHead(0, "0" * 64)):
         with pytest.raises(LakeIdentityError, match="lake rebuild"):
             collect(lake, grace_ms=0, delete=True, known_heads={"store-1": [head]})
     assert twin.exists()
     known = ChainHead(0, rows[0].row_hash)
     assert collect(lake, grace_ms=0, delete=True, known_heads={"store-1": [known]}).taken
-
-
-def test_two_collections_at_once_take_each_file_once(lake: Lake, rows: tuple[Receipt, ...]) -> None:
-    copies = {_second_copy(lake, rows[0], f"{number:08x}").name for number in range(20)}
-    found: list[Collection] = []
-    collectors = [
-        threading.Thread(target=lambda: found.append(collected(lake, delete=True))) for _ in range(2)
-    ]
-    for collector in collectors:
-        collector.start()
-    for collector in collectors:
-        collector.join()
-    taken = [Path(file.path).name for collection in found for file in collection.taken]
-    assert (len(taken), set(taken)) == (len(copies), copies)
-    assert broken_receipts(lake, rows, Depth.FILES) == {}
-    assert len(undo(lake.config).paths) == len(copies)
 
 
 def test_where_there_is_no_lock_a_file_is_left_alone_for_a_day(
@@ -369,68 +341,3 @@ def test_where_there_is_no_lock_a_file_is_left_alone_for_a_day(
         collect(lake, grace_ms=23 * HOUR_MS, delete=True)
     assert collect(lake, grace_ms=24 * HOUR_MS, delete=True).taken == ()
     assert collect(lake, grace_ms=0, delete=False).garbage == ()
-
-
-def test_nothing_is_removed_while_somebody_commits(
-    lake: Lake, segments: list[Path], make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    proven = archive_segment(make_jobs(lake, segments[1])[0])
-    monkeypatch.setattr("storage_engine.lake.commit_lock._REMOVE_PATIENCE_SECONDS", 0)
-    with committing(lake), pytest.raises(LakeUnavailableError, match="somebody commits to it"):
-        collected(lake, delete=True)
-    assert Path(proven.staged_file.removeprefix("file://")).exists()
-
-
-def test_a_commit_waits_for_whoever_removes_files_and_a_killed_one_holds_nobody_up(
-    lake: Lake, segments: list[Path], make_jobs: MakeJobs
-) -> None:
-    code = (
-        "import sys, time; from storage_engine.lake.commit_lock import nobody_commits;"
-        "from storage_engine.lake.catalog import open_lake;"
-        "from storage_engine.lake.config import LakeConfig\n"
-        "with nobody_commits(open_lake(LakeConfig.from_json(sys.argv[1]))):"
-        " print('held', flush=True); time.sleep(600)"
-    )
-    command = [sys.executable, "-c", code, lake.config.to_json()]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "held\n"
-        done = threading.Event()
-
-        def archive() -> None:
-            archive_all(lake, make_jobs(lake, segments[1]))
-            done.set()
-
-        archiver = threading.Thread(target=archive)
-        archiver.start()
-        assert not done.wait(2)
-        holder.kill()
-        archiver.join(60)
-    assert done.is_set()
-
-
-def test_collecting_without_a_grace_beside_archivers_loses_nothing_that_was_committed(
-    lake: Lake, segments: list[Path], make_jobs: MakeJobs
-) -> None:
-    """An archiver whose staged file was taken fails cleanly; every receipt that exists holds."""
-    jobs = [make_jobs(lake, path, store_id=f"store-{n}") for n in range(2) for path in segments]
-    failures: list[Exception] = []
-
-    def archive() -> None:
-        for job in jobs:
-            try:
-                archive_all(lake, job)
-            except StorageEngineError as error:
-                failures.append(error)
-
-    archiver = threading.Thread(target=archive)
-    archiver.start()
-    while archiver.is_alive():
-        collected(lake, delete=True)
-    assert all(isinstance(failure, LakeUnavailableError) for failure in failures), failures
-    for number in range(2):
-        assert broken_receipts(lake, receipts(lake, f"store-{number}")) == {}
-    for job in jobs:
-        archive_all(lake, job)
-    assert sum(len(receipts(lake, f"store-{n}")) for n in range(2)) == len(jobs)
-    assert collected(lake).garbage == ()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from storage_engine.clock import clock_ms
+from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.journal import Journal
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import ArchiveMode
@@ -100,3 +101,17 @@ def archived(planned: Callable[..., ManagedStore]) -> Callable[..., ManagedStore
 @pytest.fixture
 def journal_of() -> Callable[[ManagedStore], Journal]:
     return lambda store: Journal(store.journal_url)
+
+
+@pytest.fixture
+def refuses(fingerprint: FingerprintOf, lake_dir: Path) -> Callable[..., str]:
+    """Release a run that must be refused; returns why, after seeing that store and lake did not change."""
+
+    def check(store: ManagedStore, error: type[StorageEngineError], **arguments: object) -> str:
+        before = fingerprint(store.root), fingerprint(lake_dir)
+        with pytest.raises(error) as refused:
+            steps.release(store, "r", **arguments)  # type: ignore[arg-type]
+        assert (fingerprint(store.root), fingerprint(lake_dir)) == before
+        return str(refused.value)
+
+    return check

@@ -26,7 +26,6 @@ from storage_engine.lake.identity import lake_id_of
 from storage_engine.lake.making import make_lake
 from storage_engine.lake.receipts import receipts
 from storage_engine.model.heads import LakeHead
-from storage_engine.model.lag import LagSummary
 from storage_engine.model.lineages import Lineages
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.verification import VerifyLevel
@@ -41,24 +40,13 @@ from storage_engine.retention.stamp import read_stamp, stamp_path, update_stamp
 from storage_engine.retention.steps import archiving
 from storage_engine.retention.verification import verify_lake, verify_store
 from tests.other_engine import change_rows
+from tests.retention.stamped_stores import clean, plan_and_archive
 
 pytestmark = pytest.mark.slow
 
 Make = Callable[..., ManagedStore]
 FingerprintOf = Callable[[str | Path], dict[str, str]]
 MIB = 1 << 20
-NO_LAG = LagSummary(0, 0, 0, 0, 0, (), 0)
-
-
-def plan_and_archive(store: ManagedStore, run_key: str, segments: int = 1) -> steps.ArchiveResult:
-    steps.make_plan(store, run_key, PlanRequest(manual=True, max_segments=segments))
-    steps.record_lag(store, run_key, NO_LAG, ())
-    return steps.archive_planned(store, run_key, lambda jobs: steps.archive(store, run_key, jobs))
-
-
-def clean(store: ManagedStore, run_key: str, segments: int = 1) -> steps.ReleaseResult:
-    plan_and_archive(store, run_key, segments)
-    return steps.release(store, run_key)
 
 
 def journal_file(store: ManagedStore) -> Path:
@@ -312,39 +300,6 @@ def test_a_store_that_cannot_be_stamped_is_released_only_where_the_journal_knows
     steps.make_plan(store, "three", PlanRequest(manual=True, max_segments=1))
     with pytest.raises(GateRefusedError, match=r"could not be stamped.*expected a witness"):
         steps.release(store, "three")
-
-
-def test_adopting_needs_a_segment_that_contradicts_its_receipt(managed: Make) -> None:
-    store = managed()
-    plan_and_archive(store, "one", 2)
-    with pytest.raises(BadInputError, match="there is nothing to adopt"):
-        adopt(store, "ann", "why not")
-    second = Path(store.root, "commitlog", f"{MIB:020d}")
-    content = bytearray(second.read_bytes())
-    content[-1] ^= 1
-    second.write_bytes(content)
-    assert adopt(store, "ann", "the broker wrote it again").lineage == 2
-
-
-def test_adopting_sees_a_data_file_whose_receipt_a_kill_prevented(
-    managed: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = managed()
-
-    def killed(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr("storage_engine.lake.commit.prepare_receipts", killed)
-        with pytest.raises(KeyboardInterrupt):
-            plan_and_archive(store, "one")
-    with pytest.raises(BadInputError, match="there is nothing to adopt"):
-        adopt(store, "ann", "nothing was written again yet")
-    first = Path(store.root, "commitlog", f"{0:020d}")
-    content = bytearray(first.read_bytes())
-    content[-1] ^= 1
-    first.write_bytes(content)
-    assert adopt(store, "ann", "the broker wrote it again").lineage == 2
 
 
 def test_a_journal_from_before_an_adoption_follows_the_stamp(managed: Make) -> None:

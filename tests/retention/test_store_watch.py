@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import shutil
-import signal
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -21,10 +16,8 @@ from typing import Any
 import pytest
 from asyncinotify import Inotify, Mask, Watch
 
-from storage_engine.journal.journal import Journal, Phase, Step
+from storage_engine.journal.journal import Journal
 from storage_engine.model.hold import Drift
-from storage_engine.model.live import LiveBroker
-from storage_engine.model.policy import ArchiveMode, Policy, ShieldMode
 from storage_engine.own_directory import DIRECTORY
 from storage_engine.retention import file_changes, store_watch, watch_records
 from storage_engine.retention.file_changes import FileChanges
@@ -34,35 +27,20 @@ from storage_engine.retention.shield_watch import ShieldWatch
 from storage_engine.retention.store_watch import HostWatch
 from storage_engine.rocketmq.live import heartbeat
 from storage_engine.rocketmq.live.fence_keeper import FenceKeeper
-from storage_engine.rocketmq.live.heartbeat import NAME, is_shield_tended, no_watch
+from storage_engine.rocketmq.live.heartbeat import NAME, no_watch
 from storage_engine.rocketmq.live.local_hold import settled
-from storage_engine.shield.index import shield_path
-from tests.rocketmq.live.held_files import LEASE_NS, held_store, mtimes_ns, path_of
-
-SECONDS = 120
-FIRST_WATCH = """
-import sys, time
-from pathlib import Path
-from storage_engine.rocketmq.live.heartbeat import watching
-
-with watching(Path(sys.argv[1])) as own:
-    while True:
-        own.beat()
-        time.sleep(0.1)
-"""
-NO_BROKER = LiveBroker(address="127.0.0.1:1")
-
-
-def until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-class Said(list[str]):
-    def has(self, text: str) -> bool:
-        return any(text in line for line in self)
+from tests.retention.watched_stores import (
+    SECONDS,
+    Said,
+    held,
+    host_watch,
+    is_mended,
+    recorded,
+    root_of,
+    touch,
+    until,
+)
+from tests.rocketmq.live.held_files import path_of
 
 
 @pytest.fixture(autouse=True)
@@ -77,43 +55,13 @@ def said() -> Said:
 
 @pytest.fixture
 def host(said: Said) -> Iterator[HostWatch]:
-    before = threading.enumerate()  # a worker's earlier tests of triggers leave their host's watch
-    host = HostWatch(said.append)
-    yield host
-    host.end(SECONDS)
-    started = [thread for thread in threading.enumerate() if thread not in before]
-    assert not [thread.name for thread in started if "storage-engine" in thread.name]
+    with host_watch(said) as watch:
+        yield watch
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> ManagedStore:
     return held(tmp_path, "one")
-
-
-def held(tmp_path: Path, name: str) -> ManagedStore:
-    held_store(tmp_path / name)
-    policy = Policy(archive=ArchiveMode.OFF)
-    return ManagedStore.local(name, str(tmp_path / name), tmp_path / f"{name}-lake", policy=policy)
-
-
-def root_of(store: ManagedStore) -> Path:
-    return Path(store.root)
-
-
-def touch(store: ManagedStore, number: int = 0) -> None:
-    os.utime(path_of(root_of(store), number), ns=(0, 0))
-
-
-def is_mended(store: ManagedStore, number: int = 0) -> bool:
-    return mtimes_ns(root_of(store))[number] == LEASE_NS
-
-
-def recorded(store: ManagedStore) -> list[str]:
-    journal = Journal(store.journal_url)
-    record = journal.find_store(store.real_root)
-    assert record is not None
-    events = journal.store_events(record.store_id, Step.DRIFT, Phase.RESULT)
-    return [event.payload["disturbance"]["detail"] for event in events]
 
 
 def test_all_stores_of_a_host_are_mended_and_it_is_recorded(
@@ -402,85 +350,3 @@ def test_a_store_whose_disk_comes_and_goes_is_watched_when_it_is_there(
     shutil.copytree(away, root_of(store))  # another file system, with other inodes
     until(lambda: said.has("watching"))
     assert not said.has("fence-mended")
-
-
-def test_a_second_watch_takes_over_when_the_first_ends(
-    store: ManagedStore, host: HostWatch, said: Said, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store_watch, "_STAND_BY_SECONDS", 0.1)
-    first = HostWatch(lambda line: None)
-    first.add(store)
-    until(lambda: no_watch(root_of(store)) == "")
-    host.add(store)
-    until(lambda: said.has("another process watches the store"))
-    first.end()
-    until(lambda: no_watch(root_of(store)) == "")
-    touch(store)
-    until(lambda: is_mended(store))
-
-
-def test_a_second_watch_mends_while_the_first_hangs(
-    store: ManagedStore, host: HostWatch, said: Said, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store_watch, "_STAND_BY_SECONDS", 0.1)
-    first = subprocess.Popen([sys.executable, "-c", FIRST_WATCH, store.root])
-    try:
-        until(lambda: no_watch(root_of(store)) == "")
-        host.add(store)
-        until(lambda: said.has("this one takes over when that ends"))
-        first.send_signal(signal.SIGSTOP)
-        touch(store)
-        monkeypatch.setattr(heartbeat, "SILENT_SECONDS", 0.5)
-        until(lambda: is_mended(store))
-        until(lambda: said.has(f"(process {first.pid} on "))
-        assert said.has("was killed or hangs")
-    finally:
-        first.kill()
-        first.wait()
-    until(lambda: said.has("watching"))
-
-
-def test_a_watch_that_can_not_show_its_life_mends(
-    store: ManagedStore, host: HostWatch, said: Said, tmp_path: Path
-) -> None:
-    (root_of(store) / DIRECTORY / NAME).mkdir()
-    host.add(store)
-    until(lambda: said.has("Is a directory"))
-    touch(store)
-    until(lambda: is_mended(store))
-
-
-def test_a_store_is_watched_until_all_who_wanted_it_have_left(store: ManagedStore, host: HostWatch) -> None:
-    host.add(store)
-    host.add(store)
-    until(lambda: no_watch(root_of(store)) == "")
-    host.remove(store)
-    time.sleep(2 * store_watch.LOOK_SECONDS)
-    assert no_watch(root_of(store)) == ""
-    host.remove(store)
-    until(lambda: no_watch(root_of(store)) != "")
-
-
-def test_a_watch_that_knows_no_broker_leaves_the_shield_to_others(
-    store: ManagedStore, host: HostWatch
-) -> None:
-    host.add(replace(store, policy=Policy()))
-    until(lambda: no_watch(root_of(store)) == "")
-    assert not is_shield_tended(root_of(store))
-
-
-def test_a_watch_that_knows_the_broker_tends_the_shield(store: ManagedStore, host: HostWatch) -> None:
-    host.add(replace(store, policy=Policy(), live=NO_BROKER))
-    until(lambda: is_shield_tended(root_of(store)))
-
-
-def test_a_shield_that_is_switched_off_is_tended_while_there_is_one(
-    store: ManagedStore, host: HostWatch
-) -> None:
-    shield = shield_path(store.real_root)
-    shield.mkdir(parents=True)
-    host.add(replace(store, policy=Policy(shield=ShieldMode.OFF), live=NO_BROKER))
-    until(lambda: is_shield_tended(root_of(store)))
-    shield.rmdir()
-    until(lambda: not is_shield_tended(root_of(store)))
-    assert no_watch(root_of(store)) == ""

@@ -5,15 +5,14 @@ The first test looks at how it starts, the last but one ends it.
 
 from __future__ import annotations
 
-import gc
 import os
 import runpy
 import sys
 import tarfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,18 +45,14 @@ from storage_engine.retention.lag_table import lag_part, merge, read_lag_table
 from storage_engine.rocketmq import BROKER
 from storage_engine.rocketmq.store import LOG
 from storage_engine.spark.archive_segments import archive_segments
-from storage_engine.spark.consumer_lag import (
-    ConsumerLagRequest,
-    ConsumerLagResult,
-    consumer_lag,
-    prepare,
-)
+from storage_engine.spark.consumer_lag import ConsumerLagRequest, ConsumerLagResult, consumer_lag, prepare
 from storage_engine.spark.job_io import read_result, run_job, write_request
 from storage_engine.spark.python_daemon import TASK_MODULE
 from storage_engine.spark.session import spark_session
 from tests.lakes import path_of
 from tests.services.command_line import run_command
 from tests.services.lag import measured
+from tests.spark.shared_spark import Around, SharedSpark, printing_to
 
 ROOT = Path(__file__).parents[2]
 LAG_JOB = ROOT / "spark_jobs" / "consumer_lag.py"
@@ -66,64 +61,6 @@ GOING = tuple(SegmentId(LOG, number << 20) for number in range(5))
 
 
 SECRET = "object-secret-0001"
-
-
-@dataclass(frozen=True)
-class Around:
-    """What of this process a session must leave as it was."""
-
-    environment: dict[str, str]
-    children: frozenset[psutil.Process]
-    addresses: frozenset[Any]
-
-    @classmethod
-    def now(cls) -> Around:
-        process = psutil.Process()
-        return cls(
-            {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"},
-            frozenset(process.children(recursive=True)),
-            frozenset(connection.laddr for connection in process.net_connections()),
-        )
-
-    def assert_nothing_is_left(self) -> None:
-        gc.collect()
-        found = Around.now()
-        assert found.environment == self.environment
-        assert found.children <= self.children
-        # What tests before this one left open may close meanwhile.
-        assert found.addresses <= self.addresses
-
-
-@dataclass(frozen=True)
-class SharedSpark:
-    """The one Spark of this file.
-
-    :param end: stops it; doing so again does nothing.
-    :param directory: where the driver works; ``printed`` in it is what the JVM prints all its life.
-    :param events: has Spark's event log.
-    """
-
-    session: SparkSession
-    end: Callable[[], None]
-    around: Around
-    directory: Path
-    printed: Path
-    events: Path
-
-
-@contextmanager
-def _printing_to(path: Path) -> Iterator[None]:
-    """Give what this process and those that it starts print to a file."""
-    kept = [os.dup(number) for number in (1, 2)]
-    with path.open("ab") as file:
-        for number in (1, 2):
-            os.dup2(file.fileno(), number)
-    try:
-        yield
-    finally:
-        for number, before in zip((1, 2), kept, strict=True):
-            os.dup2(before, number)
-            os.close(before)
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +79,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedSpark]:
     with ExitStack() as stack:
         os.chdir(directory)
         try:
-            with _printing_to(printed):
+            with printing_to(printed):
                 session = stack.enter_context(spark_session("test jobs", settings=settings))
         finally:
             os.chdir(before)

@@ -1,0 +1,24 @@
+"""What a lake has of segments that were committed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from storage_engine.lake.catalog import Lake
+from storage_engine.lake.chain import check_chain
+from storage_engine.lake.jobs import ProvenSegment
+from storage_engine.lake.receipts import receipt_history
+
+
+def live_files(lake: Lake) -> list[str]:
+    return sorted(task.file.file_path for task in lake.messages().scan().plan_files())
+
+
+def assert_each_is_there_once(lake: Lake, proven: Sequence[ProvenSegment]) -> None:
+    assert live_files(lake) == sorted(segment.data_file for segment in proven)
+    rows = receipt_history(lake, proven[0].store_id)
+    assert sorted(row.identity.sha256 for row in rows) == sorted(segment.sha256 for segment in proven)
+    check_chain(rows)
+    assert sum(task.file.record_count for task in lake.messages().scan().plan_files()) == sum(
+        segment.row_count for segment in proven
+    )
