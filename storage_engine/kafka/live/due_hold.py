@@ -91,9 +91,9 @@ class _Judged:
 def _hold_due(judged: _Judged, still_alone: StillAlone) -> HoldStatus:
     store, memory, state, others = judged.store, judged.memory, judged.state, judged.others
     seen, logs, margin_ms, now_ms = judged.seen, judged.logs.of, judged.margin_ms, judged.now_ms
-    kept_ms, notices = bearable(seen, now_ms, store.live.hold_hours * HOUR_MS)
+    bears = bearable(seen, now_ms, store.live.hold_hours * HOUR_MS)
     # Held for longer before it goes, it would only fill its disk.
-    early_ms = min(margin_ms, kept_ms)
+    early_ms = min(margin_ms, bears.kept_ms)
     ours = {held.topic for held in state.settings}
     near = {log.topic for log in logs.values() if log.going(now_ms, early_ms) or log.unknown_size}
     still = {log.topic for log in logs.values() if log.going(now_ms, margin_ms, _TIMES)}
@@ -131,9 +131,8 @@ def _hold_due(judged: _Judged, still_alone: StillAlone) -> HoldStatus:
     stays = tuple(replace(held, is_left=False) for held in state.settings if decisions[held.topic].stays)
     state = replace(state, settings=(*stays, *back.kept))
     save_state(memory, state)
-    too_early = (
-        f"its disks bear a hold of {duration_text(kept_ms)} and no longer, so that it is held from then on"
-    )
+    longest = duration_text(bears.kept_ms)
+    too_early = f"its disks bear a hold of {longest} and no longer, so that it is held from then on"
     held = [
         replace(one, settings=in_effect(one, state))
         for one in raising.topics
@@ -146,7 +145,7 @@ def _hold_due(judged: _Judged, still_alone: StillAlone) -> HoldStatus:
         described(state),
         disturbances=drift,
         due=tuple(_due(logs, state, (now_ms, margin_ms), unheld, ends)),
-        notices=(*notices, *_notices(logs), *back.notices),
+        notices=(*bears.notices, *_notices(logs), *back.notices),
         ends_at_ms=min(ends.values(), default=None),
         alarms=tuple(_alarms(decisions, judged.logs, back)),
     )

@@ -81,11 +81,7 @@ def raise_settings(
     if not changes:
         return state, {}
     if found.kept_ms < _SHORTEST_INTERVALS * found.interval_ms and not strict:
-        raise GateRefusedError(
-            f"expected disks that can bear a hold, found that they are full within "
-            f"{duration_text(found.kept_ms)} as fast as the logs grow. No setting was changed. Archive and "
-            "delete what is archived, or add space."
-        )
+        raise GateRefusedError(_too_short(found))
     others = states_of_others(memory)
     before = {(one.topic, one.key) for one in changes}
     kept = tuple(one for one in state.settings if (one.topic, one.key) not in before)
@@ -100,6 +96,25 @@ def raise_settings(
     return (
         replace(state, settings=tuple(_as_said(one, said.get(one.topic)) for one in state.settings)),
         {topic: f"the cluster doesn't let us set it: {error.remark}" for topic, error in refused.items()},
+    )
+
+
+def _too_short(found: Observed) -> str:
+    """Say why a hold would be shorter than its change takes: by how long it is to last, or by which disk."""
+    least_ms = _SHORTEST_INTERVALS * found.interval_ms
+    least = (
+        f"{duration_text(least_ms)}, four of the brokers' rounds "
+        f"(log.retention.check.interval.ms is {found.interval_ms})"
+    )
+    limit = found.bears.limit
+    if limit is None or found.bears.wanted_ms < least_ms:
+        return (
+            f"expected hold_hours of at least {least}, found {duration_text(found.bears.wanted_ms)}. "
+            "No setting was changed. Raise hold_hours, or shorten the brokers' rounds."
+        )
+    return (
+        f"expected disks that can bear a hold for {least}, found {duration_text(found.kept_ms)}: "
+        f"{limit}. No setting was changed. Archive and delete what is archived, or add space."
     )
 
 

@@ -29,7 +29,7 @@ from storage_engine.kafka.store import SeenNode
 from storage_engine.kafka.topic_settings import read_topic_settings
 from storage_engine.model.diagnosis import reason_of
 from storage_engine.model.store import DiskUsage
-from storage_engine.wording import duration_text
+from storage_engine.wording import bytes_text, duration_text
 
 if TYPE_CHECKING:
     from storage_engine.kafka.live.live_store import LiveKafkaStore
@@ -40,6 +40,45 @@ _KEPT_FREE_PERCENT: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
+class DiskLimit:
+    """The disk that bears a hold for the shortest time, and why no longer.
+
+    :param free_bytes: that the broker may write.
+    :param fillable_bytes: of these, what a hold may fill; not above 0: nothing.
+    :param grown_bytes: size of the log files that were written to within ``span_ms``.
+    """
+
+    path: str
+    free_bytes: int
+    fillable_bytes: int
+    grown_bytes: int
+    span_ms: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path} has {bytes_text(self.free_bytes)} free, of which a hold may fill "
+            f"{bytes_text(max(self.fillable_bytes, 0))}, as a tenth of the disk stays free; log files "
+            f"of {bytes_text(self.grown_bytes)} were written to within the last "
+            f"{duration_text(self.span_ms)}, and twice as much may come"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Bearable:
+    """For how long disks can bear that nothing is deleted.
+
+    :param wanted_ms: for how long they are to.
+    :param notices: what a person should know of it.
+    :param limit: why ``kept_ms`` is less than ``wanted_ms``; None: it isn't, or no disk could be measured.
+    """
+
+    kept_ms: int
+    wanted_ms: int
+    notices: tuple[str, ...] = ()
+    limit: DiskLimit | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Observed:
     """One look at a node and its cluster.
 
@@ -47,8 +86,7 @@ class Observed:
     :param of_logs: of them, and where remembered ones are.
     :param unheld: why other topics can't be held, by topic.
     :param interval_ms: after which brokers work by a change.
-    :param kept_ms: for how long nothing is to expire, as far as disks can bear it.
-    :param notices: what a person should know of that.
+    :param bears: for how long nothing is to expire, as far as disks can bear it.
     """
 
     at_ms: int
@@ -56,8 +94,17 @@ class Observed:
     of_logs: FoundLogs
     unheld: Mapping[str, str]
     interval_ms: int
-    kept_ms: int
-    notices: tuple[str, ...]
+    bears: Bearable
+
+    @property
+    def kept_ms(self) -> int:
+        """Return for how long nothing is to expire."""
+        return self.bears.kept_ms
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """Return what a person should know of that time."""
+        return self.bears.notices
 
     @property
     def settings(self) -> FoundSettings:
@@ -105,7 +152,7 @@ def observe(
     properties = node.properties.values if node.properties is not None else {}
     interval_ms = check_interval_ms(store.asked, node_id_of(node), properties)
     wanted_ms = store.live.hold_hours * HOUR_MS
-    kept_ms, notices = bearable(seen, now_ms, wanted_ms)
+    bears = bearable(seen, now_ms, wanted_ms)
     ages: list[TopicAge] = []
     logs: dict[str, LivePartition] = {}
     for topic in asked:
@@ -124,7 +171,7 @@ def observe(
         )
         ages.append(TopicAge(topic, str(topic_id), answer, log_ages))
     of_logs = found_logs(store, node, logs, remembered, now_ms)
-    return Observed(now_ms, tuple(ages), of_logs, unheld, interval_ms, kept_ms, notices)
+    return Observed(now_ms, tuple(ages), of_logs, unheld, interval_ms, bears)
 
 
 def found_logs(
@@ -206,8 +253,8 @@ def _age(log: PartitionLog, replicas: int, segment_bytes: int, now_ms: int, want
     return LogAge(min(ages, default=None), log.size_bytes, grown, segment_bytes)
 
 
-def bearable(seen: SeenNode, now_ms: int, wanted_ms: int) -> tuple[int, tuple[str, ...]]:
-    """Return for how long disks can bear that nothing is deleted, and what to say of it."""
+def bearable(seen: SeenNode, now_ms: int, wanted_ms: int) -> Bearable:
+    """Find out for how long a node's disks can bear that nothing is deleted."""
     since_ns = (now_ms - wanted_ms) * 1_000_000
     grown: dict[int | None, int] = {}
     disks: dict[int | None, DiskUsage] = {}
@@ -217,15 +264,24 @@ def bearable(seen: SeenNode, now_ms: int, wanted_ms: int) -> tuple[int, tuple[st
         grown[disk.device] = grown.get(disk.device, 0) + sum(
             files.log.size_bytes for files in log.segments if files.log.mtime_ns >= since_ns
         )
-    rooms = []
+    limits = []
     for device, disk in disks.items():
         if disk.total_bytes is None or disk.usable_bytes is None:
-            return wanted_ms, ("how full its disk is can't be told, so neither for how long it bears a hold",)
-        rooms.append((disk.usable_bytes - disk.total_bytes * _KEPT_FREE_PERCENT // 100, grown[device]))
-    found = bearable_ms(wanted_ms, rooms)
+            unknown = "how full its disk is can't be told, so neither for how long it bears a hold"
+            return Bearable(wanted_ms, wanted_ms, (unknown,))
+        fillable = disk.usable_bytes - disk.total_bytes * _KEPT_FREE_PERCENT // 100
+        limits.append(DiskLimit(disk.path, disk.usable_bytes, fillable, grown[device], wanted_ms))
+    return shortest(wanted_ms, limits)
+
+
+def shortest(wanted_ms: int, limits: Collection[DiskLimit]) -> Bearable:
+    """Return how long the disk bears a hold that bears it for the shortest time."""
+    times = [(bearable_ms(wanted_ms, [(one.fillable_bytes, one.grown_bytes)]), one) for one in limits]
+    found, limit = min(times, key=lambda one: one[0], default=(wanted_ms, None))
     if found == wanted_ms:
-        return found, ()
-    return found, (
+        return Bearable(found, wanted_ms)
+    notice = (
         f"the hold lasts {duration_text(found)} and no longer, since its disk can't bear "
-        f"{duration_text(wanted_ms)}",
+        f"{duration_text(wanted_ms)}"
     )
+    return Bearable(found, wanted_ms, (notice,), limit)
