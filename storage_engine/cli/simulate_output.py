@@ -140,7 +140,8 @@ def _bytes(numbers: Mapping[str, float | int | str], name: str) -> str:
 
 _ADVICE: Mapping[str, Callable[[Mapping[str, float | int | str]], str]] = {
     "fits": lambda n: (
-        f"{n['hours']} h fit this disk at this ingest, with a level of at most about {n['level_percent']} %. "
+        f"{n['hours']} h fit this disk at this ingest: they take up to about {n['level_percent']} %, and "
+        f"{n['cleans_percent']} % with what has expired and waits for deleteWhen. "
         f"{_up_to(n)} would. The smallest disk for {n['hours']} h has "
         f"{_bytes(n, 'disk_bytes')}."
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -55,6 +55,14 @@ class Filling(StrEnum):
 
 _LOOKED_FOR = frozenset({ProblemKind.NONE, ProblemKind.NEVER_LOOKED, ProblemKind.STALE, ProblemKind.FUTURE})
 """What is wrong where the journal knows the store: a monitor that doesn't run says more than these."""
+_SEVERITIES = ("urgent", "warning")
+_LEVEL_FINDINGS = {
+    LevelState.REFUSES: ("urgent", "disk-full", "the broker refuses messages"),
+    LevelState.FORCES: ("urgent", "disk-forces", "the broker deletes its oldest segments, read or not"),
+    LevelState.CLEANS: ("warning", "disk-cleans", "the broker deletes what has expired at any hour"),
+}
+"""Of the levels that somebody has to act on: severity and kind as doctor has them, and what follows."""
+_ROOM = "Archive and delete with proof, or add space."
 _WORST_FIRST = {state: place for place, state in enumerate(StoreState)}
 
 
@@ -141,7 +149,7 @@ def store_line(name: str, summary: StoreSummary, now_ms: int) -> StoreLine:
         )
         for one in summary.levels
     )
-    found = finding_lines(summary.doctor or ())
+    found = (*finding_lines(summary.doctor or ()), *_of_levels(levels))
     last_run = None if summary.last_run is None else run_line(summary.last_run)
     kind, problem = _problem(summary, now_ms)
     filling, time_to_full_ms = _time_to_full(summary.levels, rules)
@@ -151,8 +159,8 @@ def store_line(name: str, summary: StoreSummary, now_ms: int) -> StoreLine:
         broker=summary.broker,
         host=summary.host,
         path=summary.real_path,
-        state=_state(levels, found, last_run, is_known=not problem and summary.doctor is not None),
-        urgent=next((one for one in found if one.severity in ("urgent", "warning")), None),
+        state=_state(found, last_run, is_known=not problem and summary.doctor is not None),
+        urgent=_most_urgent(found),
         levels=levels,
         sampled_at_ms=summary.sampled_at_ms,
         retention_ms=_retention_ms(summary),
@@ -195,14 +203,26 @@ def worst_first(lines: Iterable[StoreLine]) -> tuple[StoreLine, ...]:
     return tuple(sorted(lines, key=rank))
 
 
-def _state(
-    levels: Iterable[LevelLine], found: Iterable[FindingLine], last_run: RunLine | None, *, is_known: bool
-) -> StoreState:
-    states, severities = {one.state for one in levels}, {one.severity for one in found}
+def _of_levels(levels: Iterable[LevelLine]) -> Iterator[FindingLine]:
+    """Say what a level means, as doctor does: its findings may be older than the level, or not known."""
+    for one in levels:
+        if one.state in _LEVEL_FINDINGS:
+            severity, kind, then = _LEVEL_FINDINGS[one.state]
+            yield FindingLine(severity, kind, f"{one.path} is {one.used_percent} % used: {then}.", _ROOM)
+
+
+def _most_urgent(found: Iterable[FindingLine]) -> FindingLine | None:
+    """Return what doctor said, where it said as much as a level does."""
+    told = [one for one in found if one.severity in _SEVERITIES]
+    return min(told, key=lambda one: _SEVERITIES.index(one.severity), default=None)
+
+
+def _state(found: Iterable[FindingLine], last_run: RunLine | None, *, is_known: bool) -> StoreState:
+    severities = {one.severity for one in found}
     outcome = last_run.outcome if last_run else None
-    if LevelState.REFUSES in states or "urgent" in severities:
+    if "urgent" in severities:
         return StoreState.URGENT
-    if LevelState.FORCES in states or "warning" in severities or outcome in ("failed", "released-in-part"):
+    if "warning" in severities or outcome in ("failed", "released-in-part"):
         return StoreState.WARNING
     return StoreState.OK if is_known else StoreState.UNKNOWN
 

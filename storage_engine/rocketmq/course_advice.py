@@ -6,7 +6,8 @@ segment more that has expired in part, and what comes within a pass.
 
 Kinds, with their numbers:
 
-- ``fits``, ``does-not-fit``: hours (fileReservedTime), level_percent (the highest to expect by age alone),
+- ``fits``, ``does-not-fit``: hours (fileReservedTime), level_percent (with all messages of these hours),
+  cleans_percent (with what has expired and waits for the window or for diskMaxUsedSpaceRatio, too),
   limit_percent (above it the broker deletes whatever the age, or else refuses writes), longest_hours (the
   longest fileReservedTime that fits this disk), disk_bytes (the smallest disk that these hours fit).
 - ``quiet-disk``: hours, disk_bytes (the smallest on which the time of day alone cleans), level_percent.
@@ -43,14 +44,16 @@ def advice(config: BrokerConfig, start: CourseStart, wished_hours: int | None) -
     limit = _limit_percent(config)
     hours = config.file_reserved_time_hours
     used_bytes = used_by_age(config, start, hours)
-    fits = percent_rounded_up(used_bytes, start.disk_bytes) <= limit
+    level = percent_rounded_up(used_bytes, start.disk_bytes)
+    fits = level <= limit
     found = [
         Advice(
             "fits" if fits else "does-not-fit",
             {
                 "hours": hours,
-                "level_percent": percent_rounded_up(used_bytes, start.disk_bytes),
+                "level_percent": level,
                 "limit_percent": limit,
+                "cleans_percent": max(level, min(config.disk_max_used_space_ratio_percent, limit)),
                 "longest_hours": max(longest_hours(config, start), 0),
                 "disk_bytes": smallest_disk_bytes(used_bytes, limit),
             },

@@ -35,7 +35,7 @@ def test_the_worst_store_is_first_and_says_why(past: JournalReader) -> None:
     worst = answer.stores[0]
     assert worst.state is StoreState.URGENT
     assert worst.urgent is not None
-    assert worst.urgent.kind == "disk-forces"
+    assert worst.urgent.kind == "consumer-loses"
     assert worst.last_run is not None
     assert worst.last_run.dag_id == "storage_retention__store_orders"
     assert (worst.last_run.outcome, worst.last_run.deleted_segments) == ("done", 9)
@@ -44,6 +44,36 @@ def test_the_worst_store_is_first_and_says_why(past: JournalReader) -> None:
     assert worst.archive_lag_bytes is not None
     assert worst.retention_ms is not None
     assert 72 * HOUR_MS <= worst.retention_ms <= 96 * HOUR_MS
+
+
+@pytest.mark.parametrize(
+    ("used_percent", "state", "kind"),
+    [
+        (72, StoreState.OK, None),
+        (82, StoreState.WARNING, "disk-cleans"),
+        (87, StoreState.URGENT, "disk-forces"),
+        (92, StoreState.URGENT, "disk-full"),
+    ],
+)
+def test_a_level_at_which_the_broker_acts_is_told_whatever_doctor_said(
+    tmp_path: Path, used_percent: int, state: StoreState, kind: str | None
+) -> None:
+    url = f"sqlite:///{tmp_path}/journal.db"
+    journal = Journal(url)
+    store_id = journal.add_store("/a", "rocketmq", name="a").store_id
+    levels = {
+        "notice_percent": 70,
+        "cleans_percent": 75,
+        "forces_percent": 85,
+        "refuses_percent": 90,
+    }
+    journal.save_rules(store_id, {"levels": levels})
+    journal.save_findings(store_id, {"doctor": ()}, ())
+    journal.add_sample(store_id, [DiskUsage("/a", used_percent)], NOW_MS - 1_000)
+    (line,) = all_stores([AskedJournal(JournalReader(url), ("a",))], NOW_MS).stores
+    assert (line.state, line.urgent and line.urgent.kind) == (state, kind)
+    if line.urgent is not None:
+        assert line.urgent.what.startswith(f"/a is {used_percent} % used: the broker ")
 
 
 def test_a_store_that_nobody_looked_at_is_unknown_and_never_ok(tmp_path: Path, past: JournalReader) -> None:

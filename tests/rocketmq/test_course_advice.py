@@ -71,6 +71,9 @@ def test_settings_that_fit_say_so_with_the_level_to_expect() -> None:
     highest = settled(start, 72, diskMaxUsedSpaceRatio="10").summary.highest_percent
     assert found.numbers["level_percent"] == pytest.approx(highest, abs=1)
     assert found.numbers["longest_hours"] > 72
+    # By the broker's defaults what has expired waits for 04:00, or for 75 %.
+    assert found.numbers["cleans_percent"] == 75
+    assert settled(store(Ingest(190 * GIB)), 72).summary.highest_percent <= 76
 
 
 def test_without_force_what_does_not_fit_refuses_writes() -> None:

@@ -14,6 +14,8 @@ const TIME_AXIS_HEIGHT = 42;
 const MOST_MARK_LINES = 70;
 const GUTTER = 84;
 const NARROW = 560;
+/** So few are drawn as points, too: one alone has no line. */
+const FEW_POINTS = 6;
 
 /** Return what uPlot makes a pane by. */
 export function paneOptions(chart, pane, width, isLast) {
@@ -39,7 +41,7 @@ export function paneOptions(chart, pane, width, isLast) {
         width: one.width ?? 1.5,
         dash: one.dash,
         paths: one.stepped ? window.uPlot.paths.stepped({ align: 1 }) : undefined,
-        points: { show: false },
+        points: { show: (_plot, _n, first, last) => last - first < FEW_POINTS, size: 5, fill: () => colour(one.colour) },
         spanGaps: false,
       })),
     ],

@@ -57,7 +57,7 @@ export function showStore(host, store, view, query, onZone) {
       state.acting ??= actions(shared, load);
       if (state.shown !== answer.row.state) replace(title, heading(store, answer.row.state, state.acting.element));
       state.shown = answer.row.state;
-      renew(head, facts(answer), urgentLines(answer, view === "" || !(view in VIEWS)));
+      renew(head, facts(answer), olderLook(answer), urgentLines(answer, view === "" || !(view in VIEWS)));
       state.acting.show(answer);
       endView ??= (VIEWS[view] ?? showNow)(place, shared);
       for (const listener of listeners) listener(answer);
@@ -119,6 +119,13 @@ function facts({ row, now_ms: nowMs }) {
       ),
     ),
   );
+}
+
+/** Say that what the page shows of the store is of before its last run's end. */
+function olderLook({ row, findings, now_ms: nowMs }) {
+  const ended = row.last_run?.finished_at_ms ?? null;
+  if (ended === null || !findings || findings.at_ms >= ended) return null;
+  return finding({ severity: "note", what: t("older_look", { run: away(ended, nowMs), look: away(findings.at_ms, nowMs) }), advice: t("older_look_do") });
 }
 
 /** Say what a person should know at once: alarms, and what doctor says, the most urgent first; or only that one. */

@@ -59,6 +59,8 @@ export const words = {
   no_run: "no run yet",
   free: "{size} free",
   sampled: "looked at {when}",
+  older_look: "A run ended {run}. What is shown of the store is of before it, from {look}.",
+  older_look_do: "The monitor DAG looks again within ten minutes.",
   level_state_ok: "fine",
   level_state_notice: "noticed",
   level_state_cleans: "cleans",

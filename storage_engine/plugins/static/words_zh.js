@@ -59,6 +59,8 @@ export const words = {
   no_run: "尚无运行",
   free: "剩余 {size}",
   sampled: "{when}采样",
+  older_look: "{run}有一次运行结束。此处显示的是它之前{look}的情况。",
+  older_look_do: "监控 DAG 会在十分钟内再次检查。",
   level_state_ok: "正常",
   level_state_notice: "提示",
   level_state_cleans: "清理中",
