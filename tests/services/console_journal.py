@@ -308,10 +308,9 @@ def _write_state(journal: Journal, store_id: str, number: int, now_ms: int, look
             ),
             Finding(
                 Severity.WARNING,
-                "disk-fills",
-                f"the disk is {look.used_percent} % used and above 85 % in 2 d 20 h, as it grows 90 GiB a day: "
-                "then the broker deletes its oldest segments, read or not",
-                "archive and delete with proof: storage-engine clean; or add space",
+                "dag-paused",
+                "DAG storage_archive__store_orders is paused: nothing is archived before it has expired",
+                "unpause it",
             ),
             *doctor,
         )
