@@ -42,6 +42,8 @@ _MOST_SAMPLES = MOST_POINTS - _MOST_GAPS
 """So many are shown as they are; gaps between them take points, too."""
 _GAP = 3
 """A time without samples is a gap where it is so many times as long as usual."""
+_ONE_LOOK_MS = 60_000
+"""The tasks of one look take samples of their own within so long, and one alone measures the archive lag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,7 @@ def _columns(
     of_disks: Mapping[str, Mapping[int, int | None]],
     buckets: Buckets | None = None,
 ) -> Columns:
+    holds_ms = _ONE_LOOK_MS if buckets is None else max(_ONE_LOOK_MS, buckets.length_ms)
     of_moment = {one.at_ms: one for one in found}
     moments = [of_moment.get(at_ms) for at_ms in times]
     return Columns(
@@ -153,15 +156,29 @@ def _columns(
             for one in moments
         ),
         {path: tuple(levels.get(at_ms) for at_ms in times) for path, levels in of_disks.items()},
-        tuple(None if one is None else one.archive_lag_bytes for one in moments),
+        tuple(_archive_lags(moments, holds_ms)),
         buckets,
     )
+
+
+def _archive_lags(moments: Sequence[Moment | None], holds_ms: int) -> Iterator[int | None]:
+    """Yield the archive lag at each moment: where it was not measured, as shortly before.
+
+    :param holds_ms: for so long.
+    """
+    last: Moment | None = None
+    for one in moments:
+        if one is None or one.archive_lag_bytes is not None:
+            last = one
+        is_held = one is not None and last is not None and one.at_ms - last.at_ms <= holds_ms
+        yield last.archive_lag_bytes if is_held and last is not None else None
 
 
 def _with_gaps(times: Sequence[int]) -> tuple[int, ...]:
     """Return moments with one more in the middle of each gap, at which nothing is known."""
     steps = [later - earlier for earlier, later in pairwise(times)]
-    longest = _GAP * median(steps) if steps else 0
+    between_looks = [step for step in steps if step > _ONE_LOOK_MS] or steps
+    longest = _GAP * median(between_looks) if steps else 0
     gaps = [earlier + step // 2 for earlier, step in zip(times, steps, strict=False) if step > longest]
     return tuple(sorted([*times, *gaps[: MOST_POINTS - len(times)]]))
 

@@ -68,6 +68,20 @@ def test_a_gap_in_the_samples_is_a_gap_in_the_chart(past: JournalReader) -> None
         assert DAY_MS < after - before < 2 * DAY_MS
 
 
+@pytest.mark.parametrize("days", [1, 45])
+def test_two_samples_of_one_look_break_no_line(past: JournalReader, days: int) -> None:
+    """The tasks of a look take a sample each, and the second one doesn't ask the lakes."""
+    answer = chart(past, "store_payments", NOW_MS - days * DAY_MS, NOW_MS)
+    looks = [at_ms for at_ms in answer.times_ms if at_ms + 700 in answer.times_ms]
+    assert len(looks) > 40
+    for column in (
+        answer.retention_ms,
+        answer.archive_lag_bytes,
+        answer.levels[LOG.replace("orders", "payments")],
+    ):
+        assert None not in column
+
+
 def test_of_many_gaps_a_hundred_are_shown(
     bench: tuple[Journal, JournalReader, str],
 ) -> None:

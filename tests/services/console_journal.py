@@ -55,6 +55,9 @@ from tests.services.console_course import (
     rules,
 )
 
+_TASKS_MS = (0, 700)
+"""The two tasks of a look, monitor and sense, take a sample each; only the first one asks the lakes."""
+
 
 def write_journal(
     url: str,
@@ -109,23 +112,28 @@ def _write_samples(journal: Journal, store_id: str, name: str, looks: Sequence[L
         {
             "store_id": store_id,
             "levels": [],
-            "at_ms": one.at_ms,
+            "at_ms": one.at_ms + at,
             "min_offset": one.min_offset,
             "max_offset": one.max_offset,
             "oldest_message_ms": one.oldest_message_ms,
-            "archive_lag_bytes": one.lag_bytes,
+            "archive_lag_bytes": one.lag_bytes if at == 0 else None,
         }
         for one in past
+        for at in _TASKS_MS
     ]
 
     def write(connection: Connection) -> None:
         connection.execute(insert(samples), rows)
-        put_levels(connection, store_id, {one.at_ms: _disks(name, one) for one in past})
+        put_levels(
+            connection, store_id, {one.at_ms + at: _disks(name, one) for one in past for at in _TASKS_MS}
+        )
 
     journal._database.write(write)
     lag = ArchiveLag(last.at_ms, last.lag_bytes // GIB, last.lag_bytes, None, 0)
     extent = Extent(last.min_offset, last.max_offset, last.oldest_message_ms)
-    journal.add_sample(store_id, _disks(name, last), last.at_ms, lag, extent=extent)
+    for before in reversed(_TASKS_MS):
+        at_ms = last.at_ms - before
+        journal.add_sample(store_id, _disks(name, last), at_ms, lag if before else None, extent=extent)
 
 
 def _disks(name: str, look: Look) -> tuple[DiskUsage, ...]:
