@@ -18,7 +18,11 @@ _REMEMBERED_SECONDS = 60.0
 """Looking connections up takes longer than asking their journal, and one page asks again and again."""
 _LONGEST_SECONDS = 900.0
 _LOOKED_UP_AT_ONCE = 20
-"""So many connections that are due the page of all stores looks up; the others it believes once more."""
+"""So many connections that are due the page of all stores looks up; the others it believes once more.
+
+Of those that were never looked up so many, too: the more Airflow has looked up, the longer it takes for one.
+"""
+_NOT_YET = "Its connection was not looked up yet, as many were at once. Ask again in a moment."
 _MOST_JOURNALS = 256
 _WAIT_SECONDS = 2.0 * ANSWER_SECONDS
 """For all journals together, which are asked at the same time: one to take a connection, one to answer."""
@@ -77,12 +81,18 @@ def overview(conn_ids: Sequence[str], now_ms: int) -> StoresAnswer:
     names: dict[JournalReader, list[str]] = {}
     unknown = []
     older = _believed(conn_ids)
-    for conn_id in conn_ids:
+    later = [conn_id for conn_id in conn_ids if conn_id not in _addresses][_LOOKED_UP_AT_ONCE:]
+    for conn_id in (conn_id for conn_id in conn_ids if conn_id not in later):
         try:
             reader = _reader(older[conn_id]) if conn_id in older else journal_of(conn_id)
             names.setdefault(reader, []).append(conn_id)
         except BadInputError as error:
             unknown.append(StoreLine(conn_id, problem=str(error), problem_kind=ProblemKind.CONNECTION))
+    if len(names) == 1:
+        # Mostly all stores have one journal.
+        next(iter(names.values())).extend(later)
+    else:
+        unknown += [_not_yet(conn_id) for conn_id in later]
     answers = all_at_once(
         [partial(all_stores, [AskedJournal(reader, asked)], now_ms) for reader, asked in names.items()],
         _WAIT_SECONDS,
@@ -90,10 +100,17 @@ def overview(conn_ids: Sequence[str], now_ms: int) -> StoresAnswer:
     lines, problems = unknown, []
     for (reader, asked), answer in zip(names.items(), answers, strict=True):
         found = _late(reader, asked, now_ms) if answer is None else answer
-        lines += found.stores
+        lines += [
+            _not_yet(one.store) if one.store in later and one.problem_kind is ProblemKind.NO_STORE else one
+            for one in found.stores
+        ]
         problems += [found.problem] if found.problem else []
     problem = " ".join([*problems, REACH]) if problems else ""
     return StoresAnswer(now_ms, worst_first(lines), problem)
+
+
+def _not_yet(conn_id: str) -> StoreLine:
+    return StoreLine(conn_id, problem=_NOT_YET, problem_kind=ProblemKind.CONNECTION)
 
 
 def _late(reader: JournalReader, names: Sequence[str], now_ms: int) -> StoresAnswer:
