@@ -43,6 +43,8 @@ class ProblemKind(StrEnum):
     NO_STORE = "no-store"
     JOURNAL = "journal"
     CONNECTION = "connection"
+    NOT_YET = "not-yet"
+    """Its connection is looked up with one of the next looks at the page."""
 
 
 class Filling(StrEnum):

@@ -25,8 +25,9 @@ _OF_STORE = (
     _AHEAD,
     "storage_flush_checkpoint",
     "storage_forced_cleanup",
-    "storage_kafka_log_manager",
 )
+_OF_LISTED = {"kafka_stores": "storage_kafka_log_manager"}
+"""DAGs of the stores alone that an option of their own lists."""
 _OF_LAKE = "storage_maintenance"
 _NEEDED = _OF_STORE[:2]
 _COMPONENTS = {"SchedulerJob": "scheduler", "TriggererJob": "triggerer", "DagProcessorJob": "dag-processor"}
@@ -46,6 +47,9 @@ def read_pipeline(conn_id: str, *, archives_ahead: bool = False) -> tuple[Pipeli
     retention = f"{_OF_STORE[0]}__{name}"
     needed = (*_NEEDED, _AHEAD) if archives_ahead else _NEEDED
     dags = {f"{one}__{name}": one in needed for one in _OF_STORE}
+    for option, one in _OF_LISTED.items():
+        if any(store.conn_id == conn_id for store in configured_stores(option)):
+            dags[f"{one}__{name}"] = False
     lake = next((store.lake for store in configured_stores() if store.conn_id == conn_id), None)
     if lake is not None:
         dags[f"{_OF_LAKE}__{in_dag_ids(lake)}"] = False

@@ -110,7 +110,7 @@ def overview(conn_ids: Sequence[str], now_ms: int) -> StoresAnswer:
 
 
 def _not_yet(conn_id: str) -> StoreLine:
-    return StoreLine(conn_id, problem=_NOT_YET, problem_kind=ProblemKind.CONNECTION)
+    return StoreLine(conn_id, problem=_NOT_YET, problem_kind=ProblemKind.NOT_YET)
 
 
 def _late(reader: JournalReader, names: Sequence[str], now_ms: int) -> StoresAnswer:

@@ -122,6 +122,15 @@ def test_what_airflow_knows_of_a_store_is_read(session: Any) -> None:
     assert found.import_errors == (("dags/storage_retention.py", "KeyError: 'a'"),)
 
 
+def test_a_dag_of_listed_stores_is_expected_of_those_alone(
+    session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__STORAGE_ENGINE__KAFKA_STORES", "node")
+    tasks = {conn_id: f"storage_kafka_log_manager__{conn_id}" for conn_id in ("node", "s")}
+    assert tasks["node"] in {dag.dag_id for dag in facts_of("node").dags}
+    assert tasks["s"] not in {dag.dag_id for dag in facts_of("s").dags}
+
+
 def test_a_connection_brings_store_lake_and_pipeline(store_connection: Any, session: Any) -> None:
     store = store_connection()
     add_dag(session, "storage_retention__a_store")

@@ -133,7 +133,7 @@ export function rowProblem(row, nowMs) {
 
 /** Say why a store shows no run: there was none, or nobody can tell. */
 export function noRun(row) {
-  return ["journal", "connection"].includes(row.problem_kind) ? t("unknown") : t("no_run");
+  return ["journal", "connection", "not-yet"].includes(row.problem_kind) ? t("unknown") : t("no_run");
 }
 
 /** Return the server's own sentence of a problem that the page's words don't tell in full; "": they do. */

@@ -93,6 +93,7 @@ export const words = {
   row_problem_no_store: "The journal knows no store of this name. The first run of a DAG on it records it.",
   row_problem_journal: "The journal can't be read.",
   row_problem_connection: "The store's connection can't be used.",
+  row_problem_not_yet: "Its connection is looked up in a moment.",
   ask_again: "Ask again",
   chart_title: "Retention time and water level over time",
   chart_label: "Retention time, water level and archive lag of {store} over time",

@@ -93,6 +93,7 @@ export const words = {
   row_problem_no_store: "日志库中没有此名称的存储。对它运行的第一个 DAG 会记录它。",
   row_problem_journal: "无法读取日志库。",
   row_problem_connection: "无法使用此存储的连接。",
+  row_problem_not_yet: "稍后将查询其连接。",
   ask_again: "重试",
   chart_title: "留存时间与磁盘水位的变化",
   chart_label: "{store} 的留存时间、磁盘水位与归档滞后随时间的变化",
