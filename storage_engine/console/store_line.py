@@ -64,6 +64,7 @@ _LEVEL_FINDINGS = {
     LevelState.CLEANS: ("warning", "disk-cleans", "the broker deletes what has expired at any hour"),
 }
 """Of the levels that somebody has to act on: severity and kind as doctor has them, and what follows."""
+_LOOK = "The store's page shows where, and since when."
 _ROOM = "Archive and delete with proof, or add space."
 _WORST_FIRST = {state: place for place, state in enumerate(StoreState)}
 
@@ -151,7 +152,7 @@ def store_line(name: str, summary: StoreSummary, now_ms: int) -> StoreLine:
         )
         for one in summary.levels
     )
-    found = (*finding_lines(summary.doctor or ()), *_of_levels(levels))
+    found = (*_of_look(summary), *finding_lines(summary.doctor or ()), *_of_levels(levels))
     last_run = None if summary.last_run is None else run_line(summary.last_run)
     kind, problem = _problem(summary, now_ms)
     filling, time_to_full_ms = _time_to_full(summary.levels, rules)
@@ -203,6 +204,13 @@ def worst_first(lines: Iterable[StoreLine]) -> tuple[StoreLine, ...]:
         return _WORST_FIRST[line.state], -fullest, line.store
 
     return tuple(sorted(lines, key=rank))
+
+
+def _of_look(summary: StoreSummary) -> Iterator[FindingLine]:
+    """Yield what the last look found lost, and its alarms."""
+    if summary.lost:
+        yield FindingLine("urgent", "lost", f"Lost: {summary.lost}.", _LOOK)
+    yield from (FindingLine("urgent", "alarm", what, "") for what in summary.alarms)
 
 
 def _of_levels(levels: Iterable[LevelLine]) -> Iterator[FindingLine]:

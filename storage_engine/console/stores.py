@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from storage_engine.console.store_line import ProblemKind, StoreLine, store_line, worst_first
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.queries import JournalReader
+from storage_engine.journal.store_summaries import StoreSummary
+from storage_engine.wording import unexpected
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ def _of_journal(asked: AskedJournal, now_ms: int) -> Iterator[StoreLine]:
     found = {one.name: one for one in asked.reader.summaries(asked.names, now_ms)}
     for name in asked.names:
         if name in found:
-            yield store_line(name, found[name], now_ms)
+            yield _line(name, found[name], now_ms)
         else:
             yield StoreLine(
                 name,
@@ -69,3 +71,12 @@ def _of_journal(asked: AskedJournal, now_ms: int) -> Iterator[StoreLine]:
                 "records it.",
                 problem_kind=ProblemKind.NO_STORE,
             )
+
+
+def _line(name: str, summary: StoreSummary, now_ms: int) -> StoreLine:
+    """Return a store's line; what another release wrote of it hides no other store."""
+    try:
+        return store_line(name, summary, now_ms)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        problem = f"What the journal has of this store can't be read: {unexpected(error)}"
+        return StoreLine(name, problem=problem, problem_kind=ProblemKind.JOURNAL)

@@ -59,6 +59,8 @@ class StoreSummary:
     :param last_run: the last one that planned a deletion or wrote a report; None: there was none.
     :param rules: those recorded last; None: none were.
     :param doctor: what doctor found at the last look, the most urgent first; None: it hasn't looked.
+    :param alarms: of the last look.
+    :param lost: which offsets were nowhere then, and that no person has accepted; "": none.
     """
 
     store_id: str
@@ -76,6 +78,8 @@ class StoreSummary:
     rules: RulesRow | None
     doctor: tuple[Mapping[str, Any], ...] | None
     found_at_ms: int | None
+    alarms: tuple[str, ...] = ()
+    lost: str = ""
 
 
 def read_summaries(
@@ -110,6 +114,8 @@ def read_summaries(
             last_rules.get(row.store_id),
             tuple(found[row.store_id].doctor or ()) if row.store_id in found else None,
             found[row.store_id].at_ms if row.store_id in found else None,
+            tuple(found[row.store_id].alarms or ()) if row.store_id in found else (),
+            (found[row.store_id].lost or "") if row.store_id in found else "",
         )
         for row in rows
     )
@@ -243,6 +249,8 @@ def _findings(connection: Connection, ids: Sequence[str]) -> dict[str, Any]:
         findings.c.store_id,
         findings.c.at_ms,
         found["doctor"].label("doctor"),
+        found["alarms"].label("alarms"),
+        found["lost"].as_string().label("lost"),
         found["lag_error"].as_string().label("lag_error"),
     )
     return {

@@ -29,6 +29,10 @@ _SHIELDED = "gone from the log, and kept in the shield"
 _NOBODY = "neither on disk nor in a lake, and none of our runs deleted it"
 
 
+ACCEPTED = "accepted"
+"""Reason of a loss that a person has accepted."""
+
+
 class Place(StrEnum):
     """Where a range is, as pages name it; the journal keeps these words."""
 
@@ -214,7 +218,7 @@ def _why(part: Interval, gone: Sequence[ReleasedSpan], unasked: str) -> tuple[Pl
     by = [one for one in gone if one.start_offset <= part[0] and part[1] <= one.end_offset]
     excuses = [one.excused for one in by]
     if by and all(excuses):
-        return Place.LOST, "accepted", "; ".join(sorted(set(excuses)))
+        return Place.LOST, ACCEPTED, "; ".join(sorted(set(excuses)))
     others = sorted({one.others for one in by if one.others})
     if others:
         return Place.LOST, "missing", "; ".join(others)

@@ -35,7 +35,7 @@ def test_the_worst_store_is_first_and_says_why(past: JournalReader) -> None:
     worst = answer.stores[0]
     assert worst.state is StoreState.URGENT
     assert worst.urgent is not None
-    assert worst.urgent.kind == "consumer-loses"
+    assert worst.urgent.kind == "alarm"
     assert worst.last_run is not None
     assert worst.last_run.dag_id == "storage_retention__store_orders"
     assert (worst.last_run.outcome, worst.last_run.deleted_segments) == ("done", 9)
@@ -74,6 +74,39 @@ def test_a_level_at_which_the_broker_acts_is_told_whatever_doctor_said(
     assert (line.state, line.urgent and line.urgent.kind) == (state, kind)
     if line.urgent is not None:
         assert line.urgent.what.startswith(f"/a is {used_percent} % used: the broker ")
+
+
+@pytest.mark.parametrize(
+    ("found", "kind"),
+    [
+        ({"doctor": (), "alarms": ("the store isn't held",), "lost": ""}, "alarm"),
+        (
+            {"doctor": (), "alarms": (), "lost": "1 range neither on disk nor in a lake: commitlog [0, 5)"},
+            "lost",
+        ),
+        ({"doctor": [{"what": "written by a newer release"}]}, None),
+    ],
+)
+def test_what_the_last_look_found_is_told_and_what_can_not_be_read_hides_no_other_store(
+    tmp_path: Path, found: dict[str, object], kind: str | None
+) -> None:
+    url = f"sqlite:///{tmp_path}/journal.db"
+    journal = Journal(url)
+    for name in ("a", "b"):
+        store_id = journal.add_store(f"/{name}", "rocketmq", name=name).store_id
+        journal.save_findings(store_id, found if name == "a" else {"doctor": ()}, ())
+        journal.add_sample(store_id, [DiskUsage(f"/{name}", 20)], NOW_MS - 1_000)
+    lines = {
+        one.store: one for one in all_stores([AskedJournal(JournalReader(url), ("a", "b"))], NOW_MS).stores
+    }
+    assert lines["b"].state is StoreState.OK
+    a = lines["a"]
+    if kind is None:
+        assert (a.state, a.problem_kind) == (StoreState.UNKNOWN, ProblemKind.JOURNAL)
+        assert "can't be read" in a.problem
+    else:
+        assert a.urgent is not None
+        assert (a.state, a.urgent.kind) == (StoreState.URGENT, kind)
 
 
 def test_a_store_that_nobody_looked_at_is_unknown_and_never_ok(tmp_path: Path, past: JournalReader) -> None:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.model.course import CourseStart
+from storage_engine.model.diagnosis import named_in_short
 from storage_engine.model.store import StoreSnapshot
 from storage_engine.retention.missing_logs import remember_logs
+from storage_engine.retention.offset_ranges import ACCEPTED, OffsetRange, Place
 from storage_engine.retention.steps.context import Context
 from storage_engine.retention.steps.recording_ranges import store_ranges
 from storage_engine.retention.steps.recording_rules import record_rules
 from storage_engine.retention.steps.sealed import MeasuredLag
 from storage_engine.shield.seen import look_at_shield
-from storage_engine.wording import unexpected
+from storage_engine.wording import count_text, unexpected
 
 
 def found_for_pages(context: Context, measured: MeasuredLag | None) -> Mapping[str, Any]:
@@ -30,9 +32,11 @@ def found_for_pages(context: Context, measured: MeasuredLag | None) -> Mapping[s
     if snapshot is None:
         return {"page_errors": errors}
     _told(errors, "which logs there are", lambda: _remember(context, snapshot))
+    ranges = _told(errors, "where bytes are", lambda: store_ranges(context, snapshot, measured))
     return {
         "start": _told(errors, "what a simulation starts from", lambda: _start(context, snapshot)),
-        "ranges": _told(errors, "where bytes are", lambda: store_ranges(context, snapshot, measured)),
+        "ranges": ranges,
+        "lost": _lost_text(ranges or ()),
         "shield": _told(errors, "the shield", lambda: _shield(context)),
         "page_errors": errors,
     }
@@ -57,6 +61,13 @@ def _remember(context: Context, snapshot: StoreSnapshot) -> None:
 
 def _start(context: Context, snapshot: StoreSnapshot) -> CourseStart | None:
     return record_rules(context, snapshot, clock_ms())
+
+
+def _lost_text(ranges: Sequence[OffsetRange]) -> str:
+    """Say which offsets are nowhere, as far as no person has accepted it; "": none."""
+    lost = [one for one in ranges if one.where is Place.LOST and one.reason != ACCEPTED]
+    named = named_in_short([f"{one.log} [{one.start_offset}, {one.end_offset})" for one in lost])
+    return f"{count_text(len(lost), 'range')} neither on disk nor in a lake: {named}" if lost else ""
 
 
 def _shield(context: Context) -> Mapping[str, Any]:
