@@ -134,6 +134,8 @@ function urgentLines({ row, findings, now_ms: nowMs }, isWhole) {
   if (row.problem) lines.push({ severity: "urgent", what: rowProblem(row, nowMs), advice: problemDetail(row) });
   for (const what of findings?.alarms ?? []) lines.push({ severity: "urgent", what, advice: "" });
   const doctor = findings?.doctor ?? [];
+  const told = [...lines, ...doctor].some((one) => one.what === row.urgent?.what);
+  if (row.urgent && !told) lines.unshift(row.urgent);
   for (const one of doctor) if (one.severity !== "note" && !lines.some((line) => line.what === one.what)) lines.push(one);
   if (!isWhole) return lines.length > 0 ? h("div", { class: "findings" }, finding(lines[0])) : null;
   const notes = doctor.filter((one) => one.severity === "note");
