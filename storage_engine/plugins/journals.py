@@ -34,6 +34,8 @@ REACH = (
 
 _addresses: dict[str, tuple[float, str]] = {}
 """URLs by connection id, and until when each is believed."""
+_looked_up: set[str] = set()
+"""Ids of connections, also of those that were not found."""
 
 
 def journal_of(conn_id: str) -> JournalReader:
@@ -42,6 +44,7 @@ def journal_of(conn_id: str) -> JournalReader:
     :raises BadInputError: there is no such connection, or it names no journal that could be.
     """
     until, url = _addresses.get(conn_id, (0.0, ""))
+    _looked_up.add(conn_id)
     now = time.monotonic()
     if not url or now >= until:
         try:
@@ -81,7 +84,7 @@ def overview(conn_ids: Sequence[str], now_ms: int) -> StoresAnswer:
     names: dict[JournalReader, list[str]] = {}
     unknown = []
     older = _believed(conn_ids)
-    later = [conn_id for conn_id in conn_ids if conn_id not in _addresses][_LOOKED_UP_AT_ONCE:]
+    later = [conn_id for conn_id in conn_ids if conn_id not in _looked_up][_LOOKED_UP_AT_ONCE:]
     for conn_id in (conn_id for conn_id in conn_ids if conn_id not in later):
         try:
             reader = _reader(older[conn_id]) if conn_id in older else journal_of(conn_id)

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.exceptions import JournalUnavailableError
+from storage_engine.console.store_line import ProblemKind
+from storage_engine.exceptions import JournalUnavailableError, NoSuchConnectionError
 from storage_engine.journal.journal import Journal
 from storage_engine.plugins import journals, web_journal
 from storage_engine.plugins.web_journal import WebJournal
@@ -124,6 +125,7 @@ def test_connections_that_are_due_together_are_looked_up_in_turns(monkeypatch: p
     now = [1_000.0]
     monkeypatch.setattr(journals, "StorageEngineHook", Hook)
     monkeypatch.setattr(journals, "_addresses", {})
+    monkeypatch.setattr(journals, "_looked_up", set())
     monkeypatch.setattr(journals.time, "monotonic", lambda: now[0])
 
     def asked() -> list[str]:
@@ -151,6 +153,7 @@ def test_what_was_not_looked_up_yet_is_asked_of_the_one_journal_of_the_others(
     several: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = [f"store_{number:03d}" for number in range(40)]
+    gone = [f"gone_{number:03d}" for number in range(25)]
     urls = [f"sqlite:///{tmp_path}/{name}.db" for name in ("one", "other")]
     for url in urls:
         Journal(url)
@@ -159,12 +162,20 @@ def test_what_was_not_looked_up_yet_is_asked_of_the_one_journal_of_the_others(
 
     class Hook:
         def __init__(self, conn_id: str) -> None:
+            if conn_id in gone:
+                raise NoSuchConnectionError(f"{conn_id}: expected a connection, found none.")
             self.journal_url = urls[several and conn_id == names[1]]
 
     monkeypatch.setattr(journals, "StorageEngineHook", Hook)
     monkeypatch.setattr(journals, "_addresses", {})
-    told = {one.store: one.problem for one in journals.overview(names, 0).stores}
-    waits = {name for name, problem in told.items() if problem.startswith("Its connection was not looked up")}
-    assert waits == ({*names[20:]} if several else {names[39]})
-    told = {one.store: one.problem for one in journals.overview(names, 0).stores}
-    assert "knows no store of this name" in told[names[39]]
+    monkeypatch.setattr(journals, "_looked_up", set())
+
+    def waiting() -> set[str]:
+        stores = journals.overview([*gone, *names], 0).stores
+        return {one.store for one in stores if one.problem_kind is ProblemKind.NOT_YET}
+
+    assert waiting() == {*gone[20:], *names}
+    # What can't be looked up keeps nothing else waiting.
+    assert waiting() == ({*names[15:]} if several else {names[39]})
+    waiting()
+    assert waiting() == set()
