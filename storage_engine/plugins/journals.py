@@ -22,6 +22,8 @@ _LOOKED_UP_AT_ONCE = 20
 
 Of those that were never looked up so many, too: the more Airflow has looked up, the longer it takes for one.
 """
+_LOOKING_SECONDS = 0.25
+"""After so long, no more of those are looked up that never were."""
 _NOT_YET = "Its connection was not looked up yet, as many were at once. Ask again in a moment."
 _MOST_JOURNALS = 256
 _WAIT_SECONDS = 2.0 * ANSWER_SECONDS
@@ -85,7 +87,13 @@ def overview(conn_ids: Sequence[str], now_ms: int) -> StoresAnswer:
     unknown = []
     older = _believed(conn_ids)
     later = [conn_id for conn_id in conn_ids if conn_id not in _looked_up][_LOOKED_UP_AT_ONCE:]
-    for conn_id in (conn_id for conn_id in conn_ids if conn_id not in later):
+    began = time.monotonic()
+    for conn_id in conn_ids:
+        if conn_id in later:
+            continue
+        if conn_id not in _looked_up and time.monotonic() - began > _LOOKING_SECONDS:
+            later.append(conn_id)
+            continue
         try:
             reader = _reader(older[conn_id]) if conn_id in older else journal_of(conn_id)
             names.setdefault(reader, []).append(conn_id)

@@ -172,6 +172,7 @@ def test_what_was_not_looked_up_yet_is_asked_of_the_one_journal_of_the_others(
 
     def waiting() -> set[str]:
         stores = journals.overview([*gone, *names], 0).stores
+        assert sorted(one.store for one in stores) == [*gone, *names]
         return {one.store for one in stores if one.problem_kind is ProblemKind.NOT_YET}
 
     assert waiting() == {*gone[20:], *names}
@@ -179,3 +180,30 @@ def test_what_was_not_looked_up_yet_is_asked_of_the_one_journal_of_the_others(
     assert waiting() == ({*names[15:]} if several else {names[39]})
     waiting()
     assert waiting() == set()
+
+
+def test_looking_up_that_takes_long_ends_for_this_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"store_{number:03d}" for number in range(8)]
+    url = f"sqlite:///{tmp_path}/journal.db"
+    for name in names:
+        Journal(url).add_store(f"/{name}", "rocketmq", name=name)
+    looked_up: list[str] = []
+
+    class Hook:
+        def __init__(self, conn_id: str) -> None:
+            looked_up.append(conn_id)
+            now[0] += 0.1
+            self.journal_url = url
+
+    now = [1_000.0]
+    monkeypatch.setattr(journals, "StorageEngineHook", Hook)
+    monkeypatch.setattr(journals, "_addresses", {})
+    monkeypatch.setattr(journals, "_looked_up", set())
+    monkeypatch.setattr(journals.time, "monotonic", lambda: now[0])
+    for looked in (3, 6, 8):
+        stores = journals.overview(names, 0).stores
+        assert sorted(one.store for one in stores) == names
+        assert {one.problem_kind for one in stores} == {ProblemKind.NEVER_LOOKED}
+        assert len(looked_up) == looked
