@@ -22,7 +22,7 @@ _LOOKED_UP_AT_ONCE = 20
 
 Of those that were never looked up so many, too: the more Airflow has looked up, the longer it takes for one.
 """
-_LOOKING_SECONDS = 0.25
+_LOOKING_SECONDS = 0.1
 """After so long, no more of those are looked up that never were."""
 _NOT_YET = "Its connection was not looked up yet, as many were at once. Ask again in a moment."
 _MOST_JOURNALS = 256

@@ -194,7 +194,7 @@ def test_looking_up_that_takes_long_ends_for_this_page(
     class Hook:
         def __init__(self, conn_id: str) -> None:
             looked_up.append(conn_id)
-            now[0] += 0.1
+            now[0] += 0.04
             self.journal_url = url
 
     now = [1_000.0]
