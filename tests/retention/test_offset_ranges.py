@@ -257,6 +257,19 @@ def test_the_monitor_records_where_the_bytes_of_a_store_are(managed: Managed, la
     assert recorded(store) == after
 
 
+def test_a_segment_that_somebody_removed_before_it_was_archived_is_told_as_lost(managed: Managed) -> None:
+    store = managed(overrides={"deleteWhen": "99"})
+    steps.archive_sealed(store, "ahead", lambda jobs: steps.archive(store, "ahead", jobs), budget_bytes=MIB)
+    monitor(store, "before")
+    (Path(store.root) / "commitlog" / f"{0:020d}").unlink()
+    (Path(store.root) / "commitlog" / f"{MIB:020d}").unlink()
+    monitor(store, "after")
+    reader = JournalReader(store.journal_url)
+    found = reader.findings(reader.stores()[0].store_id)
+    assert found is not None
+    assert found.found["lost"] == (f"1 range neither on disk nor in a lake: commitlog [{MIB}, {2 * MIB})")
+
+
 def test_what_went_without_proof_in_this_lineage_is_not_archived_by_an_older_one(managed: Managed) -> None:
     store = managed(overrides={"deleteWhen": "99"})
     steps.archive_sealed(store, "ahead", lambda jobs: steps.archive(store, "ahead", jobs))
@@ -272,6 +285,8 @@ def test_what_went_without_proof_in_this_lineage_is_not_archived_by_an_older_one
     assert (gone["lineage"], gone["start_offset"], gone["end_offset"]) == (2, 0, 2 * MIB)
     assert gone["reason"] == "accepted"
     assert "waived by ann: not needed" in gone["detail"]
+    # The page of all stores tells only what nobody has accepted.
+    assert found.found["lost"] == ""
     (verified,) = verify_store(store, VerifyLevel.FILES)
     (row,) = (one for one in verified.ranges if one.start_offset == 0)
     assert (row.where, row.status, row.end_offset) == (Where.LOST, Status.WARNING, 2 * MIB)
