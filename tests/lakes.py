@@ -19,6 +19,13 @@ def make_lakes(store: ManagedStore) -> ManagedStore:
     return store
 
 
+def damage(path: Path) -> None:
+    """Change one bit of a file, so that its length says nothing."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
 def path_of(lake: Lake, receipt: Receipt, number: int = 0) -> Path:
     """Return where one of the files that a receipt rests on lies."""
     path = local_path(proven_files(lake.messages(), receipt)[number].location)

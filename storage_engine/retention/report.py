@@ -30,7 +30,7 @@ from storage_engine.retention.steps.context import WHOLE, AnyStore, Context, ope
 from storage_engine.retention.steps.dependents import DependentsResult, deleted_dependents
 from storage_engine.retention.steps.holding import recorded_hold
 from storage_engine.retention.steps.recording_drift import alarms_of
-from storage_engine.retention.steps.recording_proofs import recorded_faults, replaced_notices
+from storage_engine.retention.steps.recording_proofs import again_notices, recorded_faults
 from storage_engine.retention.steps.release_result import ReleaseResult
 from storage_engine.retention.steps.sealed import recorded_archive_lag
 from storage_engine.retention.steps.validation import recorded_validation
@@ -253,7 +253,7 @@ def report_of(context: Context, run: Run, in_lakes: InLakes | None = None) -> Re
         validation=validation,
         notices=(
             *planned,
-            *replaced_notices(recorded_faults(events)),
+            *again_notices(recorded_faults(events)),
             *_while("segments were deleted", released, planned),
             *_while("what pointed into them was deleted", cleaned, planned),
             *(f"{subject} was deleted by another run meanwhile" for subject in others),

@@ -27,7 +27,7 @@ from storage_engine.lake.verify import verify
 from storage_engine.model.heads import ChainHead
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.verification import VerifyLevel, receipt_name
-from tests.lakes import path_of
+from tests.lakes import damage, path_of
 from tests.rounds import again_but
 
 pytestmark = pytest.mark.slow
@@ -71,9 +71,7 @@ def test_a_lost_or_damaged_data_file_is_replaced_by_archiving_again(
     if fault == "lost":
         path.unlink()
     else:
-        content = bytearray(path.read_bytes())
-        content[len(content) // 2] ^= 1
-        path.write_bytes(content)
+        damage(path)
         assert broken_receipts(lake, archived) == {}
     broken = broken_receipts(lake, archived, Depth.FILES)
     assert list(broken) == [archived[0].identity]

@@ -24,7 +24,7 @@ from storage_engine.retention import steps
 from storage_engine.retention.gate import Passage
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import build_report
-from tests.lakes import path_of
+from tests.lakes import damage, path_of
 from tests.rounds import later
 
 pytestmark = pytest.mark.slow
@@ -64,9 +64,7 @@ def test_what_a_lake_lost_is_archived_again_and_told(planned: Make, fault: str) 
     if fault == "lost":
         path.unlink()
     else:
-        content = bytearray(path.read_bytes())
-        content[len(content) // 2] ^= 1
-        path.write_bytes(content)
+        damage(path)
     again = steps.archive_planned(store, "r", archive_here(store))
     assert [receipt.base_offset for receipt in again.receipts] == [1 << 20]
     (notice,) = again.notices

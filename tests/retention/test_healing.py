@@ -21,7 +21,7 @@ from storage_engine.model.verification import VerifyLevel
 from storage_engine.retention import steps
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.verification import verify_lake
-from tests.lakes import path_of
+from tests.lakes import damage, path_of
 from tests.rounds import later, rounds
 
 pytestmark = pytest.mark.slow
@@ -65,13 +65,6 @@ def refusal(store: ManagedStore) -> str:
 
 def lose(path: Path) -> None:
     path.unlink()
-
-
-def damage(path: Path) -> None:
-    """One bit, so that the length says nothing."""
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
 
 
 def harm(lake: Lake, how: Callable[[Path], None]) -> None:

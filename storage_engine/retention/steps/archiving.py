@@ -56,7 +56,7 @@ from storage_engine.retention.steps.planned_segments import (
     planned_segments,
     to_archive,
 )
-from storage_engine.retention.steps.recording_proofs import record_proven, replaced_notices
+from storage_engine.retention.steps.recording_proofs import again_notices, record_proven
 from storage_engine.same_bytes.settling import settle
 from storage_engine.wording import count_text
 
@@ -271,7 +271,7 @@ def archive_somewhere(
         took_ms = (time.monotonic_ns() - started_ns) // 1_000_000
         faults = _faults(proofs, wanted)
         said = record_proven(context, run, step, jobs, receipts, took_ms, faults)
-        notices = (*notices, *said, *replaced_notices(faults), *_damage_notices(receipts))
+        notices = (*notices, *said, *again_notices(faults), *_damage_notices(receipts))
         return ArchiveResult(tuple(receipts), lake=config.location, notices=notices)
     if len(context.store.lakes) == 1:
         raise failures[0]

@@ -15,8 +15,7 @@ from storage_engine.model.receipt import Receipt
 from storage_engine.retention.history import segment_subject
 from storage_engine.retention.known_heads import head_of, known_heads
 from storage_engine.retention.steps.context import Context
-from storage_engine.retention.steps.stamping import replaced_notices as stamp_notices
-from storage_engine.retention.steps.stamping import stamp_store
+from storage_engine.retention.steps.stamping import replaced_notices, stamp_store
 from storage_engine.retention.steps.topic_days import record_topic_days
 
 TOOK = "took_ms"
@@ -64,13 +63,13 @@ def record_proven(
     proven[0][1][TOOK] = took_ms
     context.journal.record(run, step, Phase.RESULT, proven)
     last = max(receipts, key=lambda receipt: receipt.sequence)
-    replaced = stamp_notices(context.store.real_root)
+    replaced = replaced_notices(context.store.real_root)
     missing = stamp_store(context, run, [head_of(lake, segments, ChainHead(last.sequence, last.row_hash))])
     said = f"{missing}: only the journal tells what the lake has of it" if missing else ""
     return tuple(filter(None, (said, *replaced, record_topic_days(context, lake, receipts))))
 
 
-def replaced_notices(faults: Mapping[str, str]) -> Iterator[str]:
+def again_notices(faults: Mapping[str, str]) -> Iterator[str]:
     """Yield which segments were archived again since a lake has lost or damaged them, by the reason.
 
     :param faults: by the segment's subject.
