@@ -19,7 +19,7 @@ from storage_engine.kafka.replica_state import nodes_text
 from storage_engine.kafka.topic_settings import read_replicas
 from storage_engine.model.known_logs import Absence, LogIdentity
 
-_UNKNOWN = "whether its topic was deleted isn't known"
+_UNTOLD = "whether its topic was deleted isn't known"
 
 
 def identities(node: Node) -> dict[str, LogIdentity]:
@@ -40,6 +40,20 @@ def _identity(directory: LogDirectory, log: PartitionLog, told_at: int) -> LogId
         return LogIdentity("", told_at)
 
 
+def aside_path(node: Node, name: str, log_id: str) -> str:
+    """Return where a broker has set a log aside, under another name; "": nowhere.
+
+    :param log_id: of the log. Where it or that of a directory can't be told, the name decides.
+    """
+    for directory in node.directories:
+        for log in directory.aside:
+            if log.name.log != name or log.is_link:
+                continue
+            if len({log_id, _identity(directory, log, 0).log_id} - {""}) < 2:
+                return log.directory
+    return ""
+
+
 def _metadata_end(node: Node) -> int:
     """Return where a node's copy of the cluster's metadata ends; 0: it has none."""
     return next((end_offset(log) for _, log in node.logs if log.name.log == LOG), 0)
@@ -56,27 +70,32 @@ def absences(node: Node, logs: Mapping[str, LogIdentity]) -> dict[str, Absence]:
 
     def absence(name: str, log: LogIdentity) -> Absence:
         if node.failed:
-            return Absence(False, f"it may lie in {next(iter(node.failed))}, which can't be read")
+            return _unknown(f"it may lie in {next(iter(node.failed))}, which can't be read")
         if isinstance(metadata, str):
-            return Absence(False, f"{_UNKNOWN}: {metadata}")
+            return _unknown(f"{_UNTOLD}: {metadata}")
         if end < log.told_at:
-            return Absence(
-                False,
-                f"{_UNKNOWN}: the node's copy of the metadata ends at {end}, and reached {log.told_at} "
-                "before, so it is another one or an older one",
+            return _unknown(
+                f"{_UNTOLD}: the node's copy of the metadata ends at {end}, and reached {log.told_at} "
+                "before, so it is another one or an older one"
             )
         topic, _, number = name.rpartition("-")
         if not log.log_id:
             topic_id = metadata.topic_ids.get(topic)
         elif cluster_of(log.log_id) not in node.cluster_ids:
-            return Absence(False, f"{_UNKNOWN}: the node is of another cluster than the log was")
+            return _unknown(f"{_UNTOLD}: the node is of another cluster than the log was")
         else:
             topic_id = known.get(topic_of(log.log_id))
         if topic_id is None:
             return Absence(True, "its topic was deleted")
-        return _by_replicas(node, metadata, topic_id, int(number))
+        told = _by_replicas(node, metadata, topic_id, int(number))
+        aside = "" if told.is_right else aside_path(node, name, log.log_id)
+        return _unknown(f"its broker has set it aside as {aside}") if aside else told
 
     return {name: absence(name, log) for name, log in logs.items()}
+
+
+def _unknown(why: str) -> Absence:
+    return Absence(False, why, is_unknown=True)
 
 
 def _metadata(node: Node) -> ClusterMetadata | str:
@@ -93,7 +112,7 @@ def _by_replicas(node: Node, metadata: ClusterMetadata, topic_id: uuid.UUID, num
     assert node.properties is not None
     state = metadata.partition_states.get((topic_id, number))
     if state is None or not state.replicas:
-        return Absence(False, "the cluster's metadata on this node don't say which nodes have its replicas")
+        return _unknown("the cluster's metadata on this node don't say which nodes have its replicas")
     if int(node.properties.node_id) not in state.replicas:
         return Absence(True, f"its replicas are on {nodes_text(state.replicas)} by now")
     return Absence(False, "by its copy of the cluster's metadata this node has a replica of it")

@@ -5,8 +5,12 @@ A directory that is taken out of ``log.dirs`` is looked at by nobody any more, a
 
 from __future__ import annotations
 
+import uuid
+
+from storage_engine.kafka.absent_logs import aside_path
 from storage_engine.kafka.cluster_metadata import ClusterMetadata
 from storage_engine.kafka.layout import Node
+from storage_engine.kafka.partition_metadata import log_id_text
 from storage_engine.kafka.topic_settings import TopicSettings
 from storage_engine.model.diagnosis import named_in_short
 from storage_engine.wording import count_text
@@ -19,7 +23,8 @@ ADVICE = (
 
 def missing_logs(node: Node, topics: TopicSettings) -> tuple[str, ...]:
     """Return the names of logs that no directory of a node has, though its copy of the metadata counts on a
-    replica here. Where that isn't known, or directories have failed, which is said elsewhere, none.
+    replica here. Where that isn't known, or directories have failed, which is said elsewhere, none. One that
+    its broker has set aside is not missing.
 
     :param topics: of the node, as its files alone say them.
     """
@@ -28,19 +33,22 @@ def missing_logs(node: Node, topics: TopicSettings) -> tuple[str, ...]:
         return ()
     (node_id,) = node_ids
     here = {log.name.log for _, log in node.logs}
+    cluster_id = next(iter(node.cluster_ids), "")
     return tuple(
         name
-        for name in sorted(_expected(topics.metadata, node_id) - here)
+        for name, (topic_id, partition) in sorted(_expected(topics.metadata, node_id).items())
+        if name not in here
         # A topic that was made just now has its directory by now.
-        if not any((one.path / name).is_dir() for one in node.directories)
+        and not any((one.path / name).is_dir() for one in node.directories)
+        and not aside_path(node, name, log_id_text(cluster_id, topic_id, partition))
     )
 
 
-def _expected(metadata: ClusterMetadata, node_id: int | None) -> set[str]:
+def _expected(metadata: ClusterMetadata, node_id: int | None) -> dict[str, tuple[uuid.UUID, int]]:
     """Return the logs of which a node has a replica that is neither on its way here nor away."""
     topics = {topic_id: name for name, topic_id in metadata.topic_ids.items()}
     return {
-        f"{topics[topic_id]}-{partition}"
+        f"{topics[topic_id]}-{partition}": (topic_id, partition)
         for (topic_id, partition), state in metadata.partition_states.items()
         if topic_id in topics
         and node_id in state.replicas

@@ -55,6 +55,7 @@ class ReleasedSpan:
     :param unasked: the lake that proved it, where that can't be asked now; "" otherwise.
     :param others: where others deleted it, what is known of that; "" where a run deleted it.
     :param lineage: of the log then: what is archived of an older one had other bytes; 0: not known.
+    :param unknown: nobody can tell whether it has gone: it may lie where nobody can look.
     """
 
     log: str
@@ -64,6 +65,7 @@ class ReleasedSpan:
     unasked: str = ""
     others: str = ""
     lineage: int = 0
+    unknown: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +117,8 @@ def log_ranges(
 
 
 def lost_ranges(ranges: Iterable[RangeStatus]) -> tuple[RangeStatus, ...]:
-    """The ranges whose bytes are nowhere."""
-    return tuple(row for row in ranges if row.where is Where.LOST)
+    """Return the ranges whose bytes are in no place that is known."""
+    return tuple(row for row in ranges if row.where in (Where.LOST, Where.UNKNOWN))
 
 
 def _one_log(
@@ -207,16 +209,22 @@ def _judge(
         )
         faults.append((Status.WARNING, place))
     else:
-        where = Where.LOST
-        excuses = sorted({span.excused for span in released if span.excused})
-        excused = bool(released) and all(span.excused for span in released) and not current
-        verdict = Status.WARNING if excused else Status.FAILURE
-        place = "deleted without an archive: " + "; ".join(excuses) if excused else _how_lost(released)
+        where, verdict, place = _nowhere(released, has_receipt=bool(current))
         faults.insert(0, (verdict, place))
     status = worst(severity for severity, _ in faults)
     detail = "; ".join(text for _, text in faults) if faults else place
     names = dict.fromkeys([*(s.name for s in (*local, *shielded)), *(_name(r) for r in current)])
     return RangeStatus(log, start, end, where, status, tuple(names), detail)
+
+
+def _nowhere(released: Sequence[ReleasedSpan], *, has_receipt: bool) -> tuple[Where, Status, str]:
+    """Say what became of bytes that are in no place that is known."""
+    open_spans = [span for span in released if not span.excused]
+    if released and not open_spans and not has_receipt:
+        excuses = sorted({span.excused for span in released})
+        return Where.LOST, Status.WARNING, "deleted without an archive: " + "; ".join(excuses)
+    is_unknown = bool(open_spans) and all(span.unknown for span in open_spans)
+    return Where.UNKNOWN if is_unknown else Where.LOST, Status.FAILURE, _how_lost(released)
 
 
 def _how_lost(released: Sequence[ReleasedSpan]) -> str:

@@ -25,13 +25,14 @@ class LogIdentity:
 class Absence:
     """Why a log isn't here.
 
-    :param is_right: it was deleted, or belongs elsewhere by now. Otherwise it should be here, or nobody can
-        tell.
+    :param is_right: it was deleted, or belongs elsewhere by now.
     :param why: a clause.
+    :param is_unknown: nobody can tell whether it should be here, or it may lie where it isn't served from.
     """
 
     is_right: bool
     why: str
+    is_unknown: bool = False
 
 
 class IdentifiedLogs:

@@ -46,6 +46,8 @@ class Where(StrEnum):
     """Gone from the log and not in the lake yet; a second name keeps the bytes."""
     LOST = "LOST"
     """Neither on disk nor provably in the lake."""
+    UNKNOWN = "UNKNOWN"
+    """In no lake, and nobody can tell whether the broker still has it, or deleted it rightly."""
 
 
 @dataclass(frozen=True, slots=True)

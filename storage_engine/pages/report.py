@@ -34,6 +34,7 @@ _PLACES = {
     Where.LOCAL: "on disk",
     Where.SHIELDED: "gone, in the shield, not archived yet",
     Where.LOST: "lost",
+    Where.UNKNOWN: "not found, and not known to be lost",
 }
 _VERDICTS = {
     "OK": ("Valid", "ok", "Store and lake together hold every byte once."),

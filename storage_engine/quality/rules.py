@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import pandas as pd
 
+_NOWHERE = ("LOST", "UNKNOWN")
+
 
 def named_by_offset(rows: pd.DataFrame) -> pd.Series[bool]:
     """A segment's name is 20 digits and its first frame carries that physical offset.
@@ -81,22 +83,22 @@ def one_interval(rows: pd.DataFrame) -> pd.Series[bool]:
     """Judge whether store and lake hold one interval: each range begins where the one before it ends.
 
     A range that is lost doesn't count, so the range behind a gap breaks the rule; one that a person
-    gave up (WARNING) does.
+    gave up (WARNING) does. What is unknown counts as lost.
 
     :param rows: log, start_offset, end_offset, where, status.
     """
-    held = (rows["where"] != "LOST") | (rows["status"] != "FAILURE")
+    held = not_lost(rows)
     good = pd.Series(True, index=rows.index)
     good[held] = back_to_back(rows.loc[held, ["log", "start_offset", "end_offset"]])
     return good
 
 
 def not_lost(rows: pd.DataFrame) -> pd.Series[bool]:
-    """No range is lost unless a person decided it.
+    """No range is lost unless a person decided it. What is unknown counts as lost.
 
     :param rows: where, status.
     """
-    return (rows["where"] != "LOST") | (rows["status"] != "FAILURE")
+    return ~rows["where"].isin(_NOWHERE) | (rows["status"] != "FAILURE")
 
 
 def not_let_go(rows: pd.DataFrame) -> pd.Series[bool]:

@@ -15,7 +15,7 @@ from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.model.jsonable import from_jsonable
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.receipt import Receipt, SegmentIdentity
-from storage_engine.model.validation import RangeStatus, Where
+from storage_engine.model.validation import RangeStatus
 from storage_engine.retention.current_receipts import current_receipts
 from storage_engine.retention.history import released_spans, segment_subject
 from storage_engine.retention.known_heads import known_heads
@@ -153,10 +153,6 @@ def drift_alarms(drift: Iterable[Drift], ranges: Sequence[RangeStatus]) -> tuple
         ]
         alarms.append(f"{one.kind.value}: {one.detail} {one.log} {', '.join(parts)}.")
     return tuple(alarms)
-
-
-def lost(ranges: Iterable[RangeStatus]) -> tuple[RangeStatus, ...]:
-    return tuple(row for row in ranges if row.where is Where.LOST)
 
 
 def _in_unasked_lakes(

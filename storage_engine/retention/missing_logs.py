@@ -28,7 +28,7 @@ from storage_engine.retention.seen_logs import (
     remembered,
 )
 
-_NOTHING_TOLD = Absence(False, "nothing tells why")
+_NOTHING_TOLD = Absence(False, "nothing tells why", is_unknown=True)
 
 
 def remember_logs(
@@ -72,7 +72,14 @@ def missing_spans(
         part
         for one in found
         for part in excused_parts(
-            ReleasedSpan(one.log, one.start_offset, one.end_offset, others=one.why, lineage=one.lineage),
+            ReleasedSpan(
+                one.log,
+                one.start_offset,
+                one.end_offset,
+                others=one.why,
+                lineage=one.lineage,
+                unknown=one.is_unknown,
+            ),
             accepted,
         )
     )

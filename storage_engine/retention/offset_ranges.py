@@ -31,6 +31,8 @@ _NOBODY = "neither on disk nor in a lake, and none of our runs deleted it"
 
 ACCEPTED = "accepted"
 """Reason of a loss that a person has accepted."""
+MISSING = "missing"
+"""Reason of what should be somewhere and isn't, or of which nobody can tell whether it should."""
 
 
 class Place(StrEnum):
@@ -46,6 +48,7 @@ class Place(StrEnum):
     LOST = "lost"
     """Neither on disk nor in a lake."""
     UNKNOWN = "unknown"
+    """A lake can't be asked, or nobody can tell whether it should be on disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,8 @@ class OffsetRange:
 
     :param segments: how many; 0 for what is nowhere.
     :param reason: a stable word: the plan's, of what is on disk; shielded; accepted or missing, if lost;
-        faulty, if verifying found a fault in the lake that no later look found gone.
+        missing, if nobody can tell whether it should be on disk; faulty, if verifying found a fault in the
+        lake that no later look found gone.
     :param detail: of its first segment, as a sentence; "" where the reason says it all.
     """
 
@@ -216,13 +220,14 @@ def _why(part: Interval, gone: Sequence[ReleasedSpan], unasked: str) -> tuple[Pl
     if unasked:
         return Place.UNKNOWN, "", unasked
     by = [one for one in gone if one.start_offset <= part[0] and part[1] <= one.end_offset]
-    excuses = [one.excused for one in by]
-    if by and all(excuses):
-        return Place.LOST, ACCEPTED, "; ".join(sorted(set(excuses)))
-    others = sorted({one.others for one in by if one.others})
-    if others:
-        return Place.LOST, "missing", "; ".join(others)
-    return Place.LOST, "missing", "deleted by a run, and no lake has it" if by else _NOBODY
+    open_spans = [one for one in by if not one.excused]
+    if by and not open_spans:
+        return Place.LOST, ACCEPTED, "; ".join(sorted({one.excused for one in by}))
+    is_unknown = bool(open_spans) and all(one.unknown for one in open_spans)
+    where = Place.UNKNOWN if is_unknown else Place.LOST
+    if others := sorted({one.others for one in by if one.others}):
+        return where, MISSING, "; ".join(others)
+    return where, MISSING, "deleted by a run, and no lake has it" if by else _NOBODY
 
 
 def _in_lineage(pieces: Iterable[OffsetRange], lineage: int) -> list[Interval]:

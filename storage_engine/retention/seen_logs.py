@@ -44,6 +44,7 @@ class Missing:
     """Offsets [start_offset, end_offset) of a log that were here, and should be, and aren't.
 
     :param why: what is known of that, as a sentence without its end.
+    :param is_unknown: nobody can tell whether the log should be here.
     """
 
     log: str
@@ -51,6 +52,7 @@ class Missing:
     start_offset: int
     end_offset: int
     why: str
+    is_unknown: bool = False
 
 
 def logs_of_snapshot(
@@ -132,9 +134,10 @@ def missing_ranges(
     for one in known:
         when = f"[{one.start_offset}, {one.end_offset}) on {time_text(one.at_ms)}"
         if one in absences:
-            if not absences[one].is_right and one.start_offset < one.end_offset:
-                why = f"the log isn't on disk, and had offsets {when}; {absences[one].why}"
-                yield Missing(one.log, one.lineage, one.start_offset, one.end_offset, why)
+            absence = absences[one]
+            if not absence.is_right and one.start_offset < one.end_offset:
+                why = f"the log isn't on disk, and had offsets {when}; {absence.why}"
+                yield Missing(one.log, one.lineage, one.start_offset, one.end_offset, why, absence.is_unknown)
             continue
         now = found[one.log]
         start = max(now.end_offset, one.start_offset)

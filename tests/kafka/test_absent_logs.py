@@ -1,4 +1,7 @@
-"""A log that was seen before and isn't on disk is lost, unless a lake has it or its topic was deleted."""
+"""A log that was seen before and isn't on disk is lost, unless a lake has it or its topic was deleted.
+
+Where nobody can tell, it is unknown.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,9 @@ import pytest
 from storage_engine.cycle import archive_here
 from storage_engine.exceptions import BadInputError
 from storage_engine.journal.database import JournalDatabase
+from storage_engine.kafka.absent_logs import absences, identities
+from storage_engine.kafka.layout import read_node, read_what_is_left
+from storage_engine.kafka.partition_metadata import text_of
 from storage_engine.lake.making import make_lake
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.validation import RangeStatus, Status, Where, worst
@@ -19,7 +25,7 @@ from storage_engine.model.verification import VerifyLevel
 from storage_engine.quality.facts import Facts, collect_facts
 from storage_engine.retention import steps
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.offset_ranges import Place
+from storage_engine.retention.offset_ranges import OffsetRange, Place
 from storage_engine.retention.seen_log_records import _SEEN, kept_logs
 from storage_engine.retention.steps.context import opened
 from storage_engine.retention.steps.recording_ranges import store_ranges
@@ -65,6 +71,13 @@ def rows(result: Facts, log: str) -> list[tuple[int, int, str, str]]:
 def lost(result: Facts) -> RangeStatus:
     (found,) = (one for one in result.ranges if one.where is Where.LOST)
     return found
+
+
+def places(store: ManagedStore) -> tuple[OffsetRange, ...]:
+    """Return where bytes are, as the console shows it."""
+    with opened(store) as context:
+        measured = measure_lag(context)
+        return store_ranges(context, measured.snapshot, measured)
 
 
 def test_what_no_lake_has_of_a_log_that_is_gone_is_lost(store: ManagedStore, made: MadeNode) -> None:
@@ -176,18 +189,60 @@ def of_another_cluster(made: MadeNode) -> None:
 
 
 @pytest.mark.parametrize("unknown", [without_metadata, older_metadata, of_another_cluster])
-def test_what_nobody_can_tell_is_lost(store: ManagedStore, made: MadeNode, unknown: Any) -> None:
+def test_what_nobody_can_tell_is_unknown(store: ManagedStore, made: MadeNode, unknown: Any) -> None:
     shutil.rmtree(made.directories[0] / "a-0")
     unknown(made)
+    result = validated(store)
+    assert ("a-0", Where.UNKNOWN) in {(one.log, one.where) for one in result.ranges}
     assert "whether its topic was deleted isn't known" in next(
-        one.detail for one in validated(store).ranges if one.where is Where.LOST and one.log == "a-0"
+        one.detail for one in result.ranges if one.where is Where.UNKNOWN and one.log == "a-0"
     )
+    # It may be lost, so that it is no less a failure.
+    assert overall(result) is Status.FAILURE
+    assert Where.UNKNOWN in {one.where for one in verify_store(store, VerifyLevel.STORE)[0].ranges}
+    assert Place.UNKNOWN in {one.where for one in places(store) if one.log == "a-0"}
+    assert Place.LOST not in {one.where for one in places(store) if one.log == "a-0"}
+
+
+def test_a_person_may_go_on_without_what_is_unknown(store: ManagedStore, made: MadeNode) -> None:
+    shutil.rmtree(made.directories[0] / "a-0")
+    without_metadata(made)
+    steps.accept_loss(store, 4, 6, "anna", "the cluster is gone", "a-0")
+    assert rows(validated(store), "a-0")[-1] == (4, 6, "LOST", "WARNING")
+    (accepted,) = (one for one in places(store) if (one.log, one.start_offset) == ("a-0", 4))
+    assert (accepted.where, accepted.reason) == (Place.LOST, "accepted")
+
+
+@pytest.mark.parametrize("state", ["delete", "future", "stray"])
+def test_what_its_broker_has_set_aside_is_unknown(store: ManagedStore, made: MadeNode, state: str) -> None:
+    path = made.directories[0] / "a-0"
+    aside = path.with_name(f"a-0.{'0' * 32}-{state}")
+    path.rename(aside)
+    result = validated(store)
+    (unknown,) = (one for one in result.ranges if one.where is Where.UNKNOWN)
+    assert (unknown.log, unknown.start_offset, unknown.end_offset) == ("a-0", 4, 6)
+    assert f"its broker has set it aside as {aside}" in unknown.detail
+    # Of another topic of its name, or once it has been removed, it tells nothing.
+    metadata = aside / "partition.metadata"
+    metadata.write_text(f"version: 0\ntopic_id: {text_of(uuid.uuid4())}")
+    assert lost(validated(store)).log == "a-0"
+    shutil.rmtree(aside)
+    assert lost(validated(store)).log == "a-0"
+
+
+def test_what_may_lie_in_a_directory_that_has_failed_is_unknown(made: MadeNode) -> None:
+    node = read_node(made.properties)
+    known = {name: one for name, one in identities(node).items() if name == "a-0"}
+    shutil.rmtree(made.directories[0])
+    found = absences(read_what_is_left(made.properties), known)["a-0"]
+    assert (found.is_right, found.is_unknown) == (False, True)
+    assert f"it may lie in {made.directories[0]}, which can't be read" in found.why
 
 
 def test_what_a_person_accepts_as_lost_is_a_warning(store: ManagedStore, made: MadeNode) -> None:
     for name in ("a-0", "b-0"):
         shutil.rmtree(made.directories[name == "b-0"] / name)
-    with pytest.raises(BadInputError, match=r"LOST is a-0 \[4, 6\), b-0 \[4, 6\)"):
+    with pytest.raises(BadInputError, match=r"of these there is a-0 \[4, 6\), b-0 \[4, 6\)"):
         steps.accept_loss(store, 0, 6, "anna", "the disk is broken", "b-0")
     assert steps.accept_loss(store, 4, 6, "anna", "the disk is broken", "b-0").log == "b-0"
     result = validated(store)
@@ -234,7 +289,6 @@ def test_a_look_that_finds_all_as_it_was_writes_nothing(store: ManagedStore) -> 
 
 def test_pages_show_what_is_lost_of_it(store: ManagedStore, made: MadeNode) -> None:
     shutil.rmtree(made.directories[0] / "a-0")
-    with opened(store) as context:
-        measured = measure_lag(context)
-        found = store_ranges(context, measured.snapshot, measured)
-    assert [(one.start_offset, one.end_offset) for one in found if one.where is Place.LOST] == [(4, 6)]
+    assert [(one.start_offset, one.end_offset) for one in places(store) if one.where is Place.LOST] == [
+        (4, 6)
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from storage_engine.clock import clock_ms
 from storage_engine.kafka import BROKER
 from storage_engine.kafka.layout import read_node
 from storage_engine.kafka.missing_logs import missing_logs
+from storage_engine.kafka.partition_metadata import text_of
 from storage_engine.kafka.store import KafkaStore
 from storage_engine.kafka.topic_settings import read_topic_settings
 from storage_engine.model.broker_store import StoreSettings
@@ -72,6 +74,14 @@ def test_what_need_not_be_here_is_not_missing(made: MadeNode, change: Any) -> No
     made.write()
     take_out(made)
     assert missing(made) == ()
+
+
+def test_a_log_that_its_broker_has_set_aside_is_not_missing(made: MadeNode) -> None:
+    path = made.directories[1] / "b-0"
+    aside = path.rename(path.with_name(f"b-0.{'0' * 32}-stray"))
+    assert missing(made) == ()
+    (aside / "partition.metadata").write_text(f"version: 0\ntopic_id: {text_of(uuid.uuid4())}")
+    assert missing(made) == ("b-0",)
 
 
 def test_a_directory_that_appears_meanwhile_is_not_missing(made: MadeNode) -> None:

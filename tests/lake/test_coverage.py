@@ -163,6 +163,15 @@ def test_what_was_deleted_at_the_beginning_is_not_forgotten() -> None:
     ]
 
 
+def test_what_may_have_gone_is_unknown_unless_something_tells_that_it_went() -> None:
+    maybe = ReleasedSpan(LOG, 0, SIZE, others="its disk can't be read", unknown=True)
+    went = ReleasedSpan(LOG, 0, SIZE, others="no run deleted them")
+    assert [(row.where, row.status) for row in log_ranges((), (), released=[maybe])] == [
+        (Where.UNKNOWN, Status.FAILURE)
+    ]
+    assert [row.where for row in log_ranges((), (), released=[maybe, went])] == [Where.LOST]
+
+
 def test_what_a_person_let_go_without_an_archive_is_a_warning() -> None:
     rows = log_ranges([local(1)], [], released=[released(0, "waived by ada")])
     assert places(rows)[0] == (0, 1, Where.LOST, Status.WARNING)

@@ -108,7 +108,7 @@ function part(range, least) {
   const word = t(`where_${place}`);
   // What is nowhere has no file, and so no size: offsets alone say how much it was.
   const size = range.segments > 0 ? [bytes(range.size_bytes), counted("segments", range.segments)] : [];
-  const why = place === "accepted" || place === "lost" ? range.detail : "";
+  const why = ["accepted", "lost", "unknown"].includes(place) ? range.detail : "";
   const text = `${word}: ${[...size, t("offsets", { offsets: offsets(range.start_offset, range.end_offset) }), why].filter(Boolean).join(", ")}`;
   return h(
     "li",

@@ -191,7 +191,7 @@ export const words = {
   where_local_means: "on disk, in no lake",
   where_due_means: "on disk, and the broker's rules would delete it now",
   where_lost_means: "neither on disk nor in a lake",
-  where_unknown_means: "a lake can't be asked, or verify found a fault in it",
+  where_unknown_means: "a lake can't be asked, verify found a fault in it, or nobody can tell if it was deleted",
   where_accepted_means: "lost, and a person has accepted it",
   lost_line: "LOST: offsets {offsets} are neither on disk nor in a lake.",
   lost_line_of: "LOST: offsets {offsets} of {log} are neither on disk nor in a lake.",

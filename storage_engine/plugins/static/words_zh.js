@@ -191,7 +191,7 @@ export const words = {
   where_local_means: "在磁盘上，不在任何数据湖中",
   where_due_means: "在磁盘上，按 broker 规则现在会被删除",
   where_lost_means: "既不在磁盘上，也不在数据湖中",
-  where_unknown_means: "无法查询数据湖，或 verify 在其中发现了错误",
+  where_unknown_means: "无法查询数据湖，verify 在其中发现了错误，或无法判断它是否已被删除",
   where_accepted_means: "已丢失，且有人已接受",
   lost_line: "已丢失：偏移 {offsets} 既不在磁盘上，也不在数据湖中。",
   lost_line_of: "已丢失：{log} 的偏移 {offsets} 既不在磁盘上，也不在数据湖中。",

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import BadInputError
 from storage_engine.lake.catalog import open_lake
+from storage_engine.lake.coverage import lost_ranges
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.validation import RangeStatus
-from storage_engine.retention.drift import gone_ranges, lost, recorded_gone
+from storage_engine.retention.drift import gone_ranges, recorded_gone
 from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.losses import AcceptedLoss, record_loss
 from storage_engine.retention.managed_store import ManagedStore
@@ -28,10 +29,10 @@ def accept_loss(
 
     From then on validation warns of them, and doesn't fail.
 
-    :param start_offset: with ``end_offset`` a range of which every byte is LOST, by what the journal has of
-        segments that others deleted and of logs that are missing, and by the lakes.
-    :param log: that it is of; None: the first in which all of it is LOST.
-    :raises BadInputError: a part of the range isn't LOST, or nobody says why.
+    :param start_offset: with ``end_offset`` a range of which every byte is LOST or UNKNOWN, by what the
+        journal has of segments that others deleted and of logs that are missing, and by the lakes.
+    :param log: that it is of; None: the first in which all of it is.
+    :raises BadInputError: a part of the range is in a known place, or nobody says why.
     :raises LakeUnavailableError: a lake can't be asked, or lacks what it is known to have had: what seems to
         be lost may come back with it.
     """
@@ -58,14 +59,15 @@ def _accepted(
         snapshot = context.snapshot(clock_ms())
         missing = missing_logs(context.store, context.journal, record, context.broker, snapshot)
         gone += as_drift(missing)
-    rows = lost(gone_ranges(context.journal, record, context.store, gone))
+    rows = lost_ranges(gone_ranges(context.journal, record, context.store, gone))
     logs = dict.fromkeys(row.log for row in rows if only in (None, row.log))
     log = next((log for log in logs if _reaches(rows, log, start_offset) >= end_offset), None)
     if log is None or start_offset >= end_offset:
         named = (f"{row.log} [{row.start_offset}, {row.end_offset})" for row in rows)
         raise BadInputError(
-            f"{context.store.root}: expected a range of {only or 'the log'} that is LOST, found "
-            f"[{start_offset}, {end_offset}); LOST is {', '.join(named) or 'nothing'}. Nothing was recorded."
+            f"{context.store.root}: expected a range of {only or 'the log'} that is LOST or "
+            f"UNKNOWN, found [{start_offset}, {end_offset}); of these there is {', '.join(named) or 'none'}. "
+            "Nothing was recorded."
         )
     loss = AcceptedLoss(log, record.lineage_of(log), start_offset, end_offset, person, reason)
     record_loss(context.journal, begin_background_run(context, LOSSES_RUN), loss)
