@@ -8,6 +8,8 @@ from storage_engine.journal.answers import HoldRow, LossRow, Standing, VerifiedR
 from storage_engine.journal.records import Phase, Step
 from storage_engine.journal.schema import events, leases, runs, waivers
 
+_LOSS = ("log", "lineage", "start_offset", "end_offset", "person", "reason")
+
 _verifications = table(
     "storage_engine_verifications",
     *map(column, ("store_id", "receipt_hash", "level", "at_ms", "fault")),
@@ -60,7 +62,10 @@ def _losses(connection: Connection, store_id: str) -> tuple[LossRow, ...]:
         .where(runs.c.store_id == store_id, events.c.step == Step.ACCEPT_LOSS, events.c.phase == Phase.RESULT)
         .order_by(events.c.id)
     )
-    return tuple(LossRow(**row.payload["loss"], at_ms=row.at_ms) for row in connection.execute(query))
+    return tuple(
+        LossRow(**{name: row.payload["loss"][name] for name in _LOSS}, at_ms=row.at_ms)
+        for row in connection.execute(query)
+    )
 
 
 def _verified(connection: Connection, store_id: str) -> VerifiedRow | None:

@@ -164,8 +164,9 @@ class StorageEngineMonitorOperator(StoreOperator):
     """Renews the hold on a running broker's store, samples it, measures how far it is behind with flush,
     dispatch, index and checkpoint, and fails on what a person should know at once.
 
-    That is: what others did to the held store, a hold that can't be had, and limits of the policy that are
-    exceeded. It is what a notifier hangs on, as ``on_failure_callback``. A stopped broker's store is sampled.
+    That is: what others did to the held store, what is lost of any, a hold that can't be had, and limits of
+    the policy that are exceeded. It is what a notifier hangs on, as ``on_failure_callback``. A stopped
+    broker's store is sampled.
     """
 
     ui_color = "#f5efd9"

@@ -19,7 +19,7 @@ from storage_engine.model.validation import RangeStatus
 from storage_engine.retention.current_receipts import current_receipts
 from storage_engine.retention.history import released_spans, segment_subject
 from storage_engine.retention.known_heads import known_heads
-from storage_engine.retention.losses import accepted_losses, excused_parts
+from storage_engine.retention.losses import accepted_gaps, accepted_losses, excused_parts
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.shielding import changed_spans, shielded_spans
 
@@ -58,6 +58,7 @@ def gone_spans(
         spans += excused_parts(span, accepted)
     for changed in changed_spans(record.real_path, record.lineages):
         spans += excused_parts(changed, accepted)
+    spans += accepted_gaps(accepted)
     return (*spans, *_in_unasked_lakes(journal, record, spans, set(unasked)))
 
 

@@ -13,7 +13,10 @@ from storage_engine.model.jsonable import from_jsonable, to_jsonable
 
 @dataclass(frozen=True, slots=True)
 class AcceptedLoss:
-    """Bytes [start_offset, end_offset) of a log, in one lineage, that are nowhere, and who goes on."""
+    """Bytes [start_offset, end_offset) of a log, in one lineage, that are nowhere, and who goes on.
+
+    :param gap: what was known of it, where nothing but a gap between store and lake tells that it is gone.
+    """
 
     log: str
     lineage: int
@@ -21,6 +24,7 @@ class AcceptedLoss:
     end_offset: int
     person: str
     reason: str
+    gap: str = ""
 
 
 def record_loss(journal: Journal, run: Run, loss: AcceptedLoss) -> None:
@@ -37,6 +41,16 @@ def accepted_losses(journal: Journal, record: StoreRecord) -> tuple[AcceptedLoss
     events = journal.store_events(record.store_id, Step.ACCEPT_LOSS, Phase.RESULT)
     losses = (from_jsonable(AcceptedLoss, event.payload["loss"]) for event in events)
     return tuple(loss for loss in losses if loss.lineage == record.lineage_of(loss.log))
+
+
+def accepted_gaps(losses: Sequence[AcceptedLoss]) -> Iterator[ReleasedSpan]:
+    """Yield what is gone by nothing but a gap, and accepted: no journal has it among what went."""
+    for loss in losses:
+        if loss.gap:
+            span = ReleasedSpan(
+                loss.log, loss.start_offset, loss.end_offset, others=loss.gap, lineage=loss.lineage
+            )
+            yield from excused_parts(span, losses)
 
 
 def excused_parts(span: ReleasedSpan, losses: Sequence[AcceptedLoss]) -> Iterator[ReleasedSpan]:

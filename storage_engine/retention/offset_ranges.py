@@ -72,6 +72,11 @@ class OffsetRange:
     reason: str = ""
     detail: str = ""
 
+    @property
+    def is_missing(self) -> bool:
+        """Return whether it should be somewhere and isn't, as far as anybody can tell; not once accepted."""
+        return self.reason == MISSING
+
 
 @dataclass(frozen=True, slots=True)
 class Lakes:

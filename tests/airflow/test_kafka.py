@@ -89,6 +89,19 @@ def test_its_dags_sample_and_archive_it_and_none_deletes(node: Path, tmp_path: P
 
 
 @pytest.mark.again
+def test_the_monitor_fails_where_a_log_is_gone(
+    node: Path, load_dag: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    dag = load_dag("storage_monitor.py")
+    assert ran(dag)[1]["monitor"] == "success"
+    shutil.rmtree(node / "logs" / "plain-0")
+    assert ran(dag)[1]["monitor"] == "failed"
+    said = "".join(capfd.readouterr())
+    assert "segment-gone: the log isn't on disk" in said
+    assert "plain-0 [0, 3000) is LOST." in said
+
+
+@pytest.mark.again
 def test_its_brokers_tasks_are_looked_after_and_what_is_overdue_fails(
     node: Path, load_dag: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

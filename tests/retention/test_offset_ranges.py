@@ -263,11 +263,17 @@ def test_a_segment_that_somebody_removed_before_it_was_archived_is_told_as_lost(
     monitor(store, "before")
     (Path(store.root) / "commitlog" / f"{0:020d}").unlink()
     (Path(store.root) / "commitlog" / f"{MIB:020d}").unlink()
-    monitor(store, "after")
+    alarm = (
+        "segment-gone: neither on disk nor in a lake, and none of our runs deleted it. "
+        f"commitlog [{MIB}, {2 * MIB}) is LOST."
+    )
+    assert alarm in monitor(store, "after").alarms
     reader = JournalReader(store.journal_url)
     found = reader.findings(reader.stores()[0].store_id)
     assert found is not None
     assert found.found["lost"] == (f"1 range neither on disk nor in a lake: commitlog [{MIB}, {2 * MIB})")
+    steps.accept_loss(store, MIB, 2 * MIB, "ann", "removed by hand")
+    assert alarm not in monitor(store, "accepted").alarms
 
 
 def test_what_went_without_proof_in_this_lineage_is_not_archived_by_an_older_one(managed: Managed) -> None:

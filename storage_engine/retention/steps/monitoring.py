@@ -1,11 +1,13 @@
 """What a store needs between its cleanups: its hold renewed, a sample taken, what is behind measured.
 
-That is the broker with its own work, its consumer groups, and the lake."""
+That is the broker with its own work, its consumer groups, and the lake. And what is lost is told."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import GateRefusedError, StorageEngineError
@@ -16,8 +18,10 @@ from storage_engine.model.hold import HoldStatus
 from storage_engine.model.lag import GroupLag
 from storage_engine.model.policy import ArchiveMode, ShieldMode
 from storage_engine.retention.diagnosis.doctor import findings_of
+from storage_engine.retention.drift import recorded_gone
 from storage_engine.retention.group_lag import measure_groups
 from storage_engine.retention.hold_text import drift_text, due_alarms
+from storage_engine.retention.loss_alarms import loss_alarms
 from storage_engine.retention.steps.context import AnyStore, Context, managed_of, open_context
 from storage_engine.retention.steps.holding import hold
 from storage_engine.retention.steps.recording_drift import alarms_of
@@ -85,8 +89,10 @@ def monitor(store: AnyStore, run_key: str) -> MonitorResult:
         alarms += _expiry_alarms(context, measured)
     archive_lag = None if measured is None else measured.lag
     lags, lag_error = _lags(context)
+    for_pages = found_for_pages(context, measured)
+    alarms += loss_alarms(for_pages.get("ranges") or (), recorded_gone(context.journal, context.record))
     result = MonitorResult(status, sensed, tuple(dict.fromkeys(alarms)), lag_error, archive_lag)
-    _save(context, result, lags, measured)
+    _save(context, result, lags, for_pages)
     return result
 
 
@@ -155,7 +161,7 @@ def _save(
     context: Context,
     result: MonitorResult,
     lags: tuple[GroupLag, ...] | None,
-    measured: MeasuredLag | None,
+    for_pages: Mapping[str, Any],
 ) -> None:
     found = {
         "alarms": result.alarms,
@@ -167,7 +173,7 @@ def _save(
         "progress": result.sensed.progress,
         "lag_error": result.lag_error,
         "doctor": _findings(context),
-        **found_for_pages(context, measured),
+        **for_pages,
     }
     context.journal.save_findings(context.record.store_id, found, lags)
 

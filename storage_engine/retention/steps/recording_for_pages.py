@@ -11,7 +11,7 @@ from storage_engine.model.course import CourseStart
 from storage_engine.model.diagnosis import named_in_short
 from storage_engine.model.store import StoreSnapshot
 from storage_engine.retention.missing_logs import remember_logs
-from storage_engine.retention.offset_ranges import ACCEPTED, OffsetRange, Place
+from storage_engine.retention.offset_ranges import OffsetRange, Place
 from storage_engine.retention.steps.context import Context
 from storage_engine.retention.steps.recording_ranges import store_ranges
 from storage_engine.retention.steps.recording_rules import record_rules
@@ -65,7 +65,7 @@ def _start(context: Context, snapshot: StoreSnapshot) -> CourseStart | None:
 
 def _lost_text(ranges: Sequence[OffsetRange]) -> str:
     """Say which offsets are nowhere, as far as no person has accepted it; "": none."""
-    lost = [one for one in ranges if one.where is Place.LOST and one.reason != ACCEPTED]
+    lost = [one for one in ranges if one.where is Place.LOST and one.is_missing]
     named = named_in_short([f"{one.log} [{one.start_offset}, {one.end_offset})" for one in lost])
     return f"{count_text(len(lost), 'range')} neither on disk nor in a lake: {named}" if lost else ""
 

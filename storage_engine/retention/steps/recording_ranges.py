@@ -22,7 +22,7 @@ from storage_engine.retention.drift import gone_spans
 from storage_engine.retention.history import segment_subject
 from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.missing_logs import missing_logs, missing_spans
-from storage_engine.retention.offset_ranges import MISSING, Lakes, OffsetRange, Place, offset_ranges
+from storage_engine.retention.offset_ranges import Lakes, OffsetRange, Place, offset_ranges
 from storage_engine.retention.proofs import LakeProofs
 from storage_engine.retention.range_memory import (
     DeletedMemory,
@@ -86,7 +86,7 @@ def _of_replicas(
     lost = [
         (one.log, one.start_offset, one.end_offset)
         for one in ranges
-        if one.where is Place.LOST or one.reason == MISSING
+        if one.where is Place.LOST or one.is_missing
     ]
     if not lost or not has_replicas(context.broker):
         return ()

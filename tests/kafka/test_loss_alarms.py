@@ -1,0 +1,166 @@
+"""What is lost of a node is an alarm of its monitor at each look, until a person accepts it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from storage_engine.cycle import archive_here
+from storage_engine.exceptions import BadInputError
+from storage_engine.lake.making import make_lake
+from storage_engine.model.hold import Drift, DriftKind
+from storage_engine.model.validation import Status, Where
+from storage_engine.model.verification import VerifyLevel
+from storage_engine.retention import steps
+from storage_engine.retention.loss_alarms import loss_alarms
+from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.offset_ranges import MISSING, OffsetRange, Place
+from storage_engine.retention.steps import monitor
+from storage_engine.retention.verification import verify_store
+from tests.kafka.left_over_node import drop_topic
+from tests.kafka.made_node import MadeNode, metadata_record
+from tests.kafka.stopped_nodes import make_node, managed
+from tests.kafka_fixture import unpack
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> MadeNode:
+    """Logs a-0 and b-0 in a directory each, with offsets [0, 6); the active segment begins at 4."""
+    return make_node(tmp_path / "node")
+
+
+@pytest.fixture
+def store(made: MadeNode, tmp_path: Path) -> ManagedStore:
+    """Its store, of which what is sealed is in a lake, and which was looked at."""
+    return archived(tmp_path, made.root)
+
+
+def archived(tmp_path: Path, node: Path, budget_bytes: int | None = None) -> ManagedStore:
+    (tmp_path / "managed").mkdir()
+    store = managed(tmp_path / "managed", node)
+    make_lake(store.lake, "kafka")
+    steps.archive_sealed(store, "archived", archive_here, budget_bytes=budget_bytes)
+    assert gone(store) == []
+    return store
+
+
+def gone(store: ManagedStore) -> list[str]:
+    """Return the alarms of a look that tell what is gone."""
+    return [one for one in monitor(store, "look").alarms if one.startswith(DriftKind.SEGMENT_GONE)]
+
+
+def test_a_log_that_is_gone_is_an_alarm_until_a_person_accepts_it(
+    store: ManagedStore, made: MadeNode
+) -> None:
+    shutil.rmtree(made.directories[0] / "a-0")
+    (alarm,) = gone(store)
+    assert alarm.startswith("segment-gone: the log isn't on disk, and had offsets [0, 6) on ")
+    assert "this node has a replica of it. a-0 [4, 6) is LOST." in alarm
+    assert gone(store) == [alarm]
+    steps.accept_loss(store, 4, 6, "anna", "the disk is broken", "a-0")
+    assert gone(store) == []
+
+
+def without_its_first_segments(made: MadeNode) -> None:
+    for base in (0, 2):
+        for path in (made.directories[0] / "a-0").glob(f"{base:020d}.*"):
+            path.unlink()
+
+
+def test_segments_that_nobody_released_are_an_alarm_until_a_person_accepts_them(
+    made: MadeNode, tmp_path: Path
+) -> None:
+    store = archived(tmp_path, made.root, budget_bytes=1)
+    without_its_first_segments(made)
+    assert gone(store) == [
+        "segment-gone: neither on disk nor in a lake, and none of our runs deleted it. a-0 [2, 4) is LOST."
+    ]
+    with pytest.raises(BadInputError, match=r"of these there is a-0 \[2, 4\)"):
+        steps.accept_loss(store, 0, 4, "anna", "removed by hand", "a-0")
+    steps.accept_loss(store, 2, 4, "anna", "removed by hand")
+    assert gone(store) == []
+    (row,) = (
+        one
+        for one in verify_store(store, VerifyLevel.STORE)[0].ranges
+        if (one.log, one.start_offset) == ("a-0", 2)
+    )
+    assert (row.end_offset, row.where, row.status) == (4, Where.LOST, Status.WARNING)
+    assert "accepted by anna (removed by hand): neither on disk nor in a lake" in row.detail
+
+
+def deleted_by_its_owner(made: MadeNode) -> None:
+    shutil.rmtree(made.directories[0] / "a-0")
+    made.more_records.append(metadata_record(9, made.topic_ids["a"].bytes))
+    made.write()
+
+
+def deleted_and_not_removed_yet(made: MadeNode) -> None:
+    path = made.directories[0] / "a-0"
+    path.rename(path.with_name(f"a-0.{'0' * 32}-delete"))
+    made.more_records.append(metadata_record(9, made.topic_ids["a"].bytes))
+    made.write()
+
+
+def moved_away(made: MadeNode) -> None:
+    path = made.directories[0] / "a-0"
+    path.rename(path.with_name(f"a-0.{'0' * 32}-stray"))
+    made.replicas["a-0"] = (2,)
+    made.write()
+
+
+@pytest.mark.parametrize("why", [deleted_by_its_owner, deleted_and_not_removed_yet, moved_away])
+def test_what_is_rightly_gone_is_no_alarm(
+    store: ManagedStore, made: MadeNode, why: Callable[[MadeNode], None]
+) -> None:
+    why(made)
+    assert gone(store) == []
+
+
+def set_aside(made: MadeNode) -> None:
+    path = made.directories[0] / "a-0"
+    path.rename(path.with_name(f"a-0.{'0' * 32}-stray"))
+
+
+def without_metadata(made: MadeNode) -> None:
+    shutil.rmtree(made.directories[0] / "a-0")
+    drop_topic(made, "a")
+    shutil.rmtree(made.root / "meta" / "__cluster_metadata-0")
+
+
+@pytest.mark.parametrize("why", [set_aside, without_metadata])
+def test_what_nobody_can_tell_is_not_told_as_lost(
+    store: ManagedStore, made: MadeNode, why: Callable[[MadeNode], None]
+) -> None:
+    why(made)
+    (alarm,) = gone(store)
+    assert "a-0 [4, 6) is UNKNOWN." in alarm
+    assert "LOST" not in alarm
+
+
+@pytest.mark.slow
+def test_a_log_that_a_broker_wrote_and_somebody_removed_is_an_alarm(tmp_path: Path) -> None:
+    node = unpack(tmp_path / "node")
+    store = archived(tmp_path, node, budget_bytes=1)
+    (logs,) = {path.parent for path in node.rglob("plain-0")}
+    shutil.rmtree(logs / "plain-0")
+    (alarm,) = gone(store)
+    assert "this node has a replica of it. plain-0 [" in alarm
+    assert alarm.endswith("is LOST.")
+
+
+def test_what_was_told_as_drift_is_no_alarm_again_and_many_are_counted() -> None:
+    lost = [OffsetRange("a-0", 1, at, at + 1, 0, 0, Place.LOST, MISSING, "why") for at in range(0, 24, 2)]
+    told = loss_alarms(lost, [(Drift(DriftKind.SEGMENT_GONE, "told.", "a-0", 0, 1), 1)])
+    assert told[0] == "segment-gone: why. a-0 [2, 3) is LOST."
+    assert len(told) == 11
+    assert told[-1] == (
+        "segment-gone: 1 more range neither on disk nor in a lake; storage-engine verify names each"
+    )
+    elsewhere = Drift(DriftKind.SEGMENT_GONE, "told.", "b-0", 0, 30)
+    of_before = Drift(DriftKind.SEGMENT_GONE, "told.", "a-0", 0, 30)
+    assert len(loss_alarms(lost[:2], [(elsewhere, 1), (of_before, 2)])) == 2
+    accepted = OffsetRange("a-0", 1, 0, 1, 0, 0, Place.LOST, "accepted", "by ann")
+    assert loss_alarms([accepted], []) == ()
