@@ -17,7 +17,7 @@ from storage_engine.kafka.log_end import end_offset
 from storage_engine.kafka.partition_metadata import cluster_of, text_of, topic_of
 from storage_engine.kafka.replica_state import nodes_text
 from storage_engine.kafka.topic_settings import read_replicas
-from storage_engine.model.known_logs import Absence, LogIdentity
+from storage_engine.model.known_logs import Absence, LogIdentity, may_be_one
 
 _UNTOLD = "whether its topic was deleted isn't known"
 
@@ -49,7 +49,7 @@ def aside_path(node: Node, name: str, log_id: str) -> str:
         for log in directory.aside:
             if log.name.log != name or log.is_link:
                 continue
-            if len({log_id, _identity(directory, log, 0).log_id} - {""}) < 2:
+            if may_be_one(log_id, _identity(directory, log, 0).log_id):
                 return log.directory
     return ""
 

@@ -7,12 +7,13 @@ counts as part of the interval, so that a loss at its beginning can't hide.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeVar
 
 from storage_engine.model.by_log import by_log
+from storage_engine.model.known_logs import log_label
 from storage_engine.model.receipt import Receipt, SegmentIdentity
 from storage_engine.model.validation import RangeStatus, Status, Where, worst
 
@@ -56,6 +57,8 @@ class ReleasedSpan:
     :param others: where others deleted it, what is known of that; "" where a run deleted it.
     :param lineage: of the log then: what is archived of an older one had other bytes; 0: not known.
     :param unknown: nobody can tell whether it has gone: it may lie where nobody can look.
+    :param log_id: which log it went from, as receipts have it; "" where that isn't known.
+    :param is_other: another log has the name of that one by now.
     """
 
     log: str
@@ -66,12 +69,15 @@ class ReleasedSpan:
     others: str = ""
     lineage: int = 0
     unknown: bool = False
+    log_id: str = ""
+    is_other: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSpan:
     """What another store has archived of a log that both have a replica of.
 
+    :param log: its name, or what it is called once another one has that.
     :param store_id: of that store.
     """
 
@@ -91,6 +97,8 @@ def log_ranges(
 ) -> tuple[RangeStatus, ...]:
     """Cut every log into ranges that share a place and a verdict, in order of log and offset.
 
+    Of a log whose name another one has by now only that is told which is in no place that is known.
+
     :param local: what is on disk; spans without a byte (preallocated files) are ignored.
     :param receipts: of one store. Of several lineages that cover an offset the highest counts: a person
         opened it because the offset was written again, and the older bytes stay in the lake as history.
@@ -100,20 +108,52 @@ def log_ranges(
     """
     spans = by_log(span for span in local if span.end_offset > span.start_offset)
     proofs = by_log(receipts)
-    gone = by_log(span for span in released if span.end_offset > span.start_offset)
+    went = [span for span in released if span.end_offset > span.start_offset]
+    gone = by_log(span for span in went if not span.is_other)
     others = by_log(replicas)
-    return tuple(
+    found = [
         row
         for log in sorted({*spans, *proofs, *gone})
         for row in _one_log(
             log,
             spans.get(log, []),
-            proofs.get(log, []),
+            _of_that_log(proofs.get(log, []), [] if log in spans else gone.get(log, [])),
             gone.get(log, []),
             broken or {},
             others.get(log, []),
         )
-    )
+    ]
+    found += _other_logs([span for span in went if span.is_other], proofs, broken or {}, others)
+    return tuple(sorted(found, key=lambda row: (row.log, row.start_offset)))
+
+
+def _of_that_log(receipts: Sequence[Receipt], gone: Sequence[ReleasedSpan]) -> Sequence[Receipt]:
+    """Leave out receipts of other logs that had the name of one that is gone."""
+    ids = {span.log_id for span in gone if span.log_id}
+    return [row for row in receipts if not (ids and row.log_id) or row.log_id in ids]
+
+
+def _other_logs(
+    gone: Iterable[ReleasedSpan],
+    proofs: Mapping[str, Sequence[Receipt]],
+    broken: Mapping[SegmentIdentity, str],
+    replicas: Mapping[str, Sequence[ReplicaSpan]],
+) -> Iterator[RangeStatus]:
+    """Yield what is in no place that is known of logs whose names others have by now."""
+    spans: dict[tuple[str, str], list[ReleasedSpan]] = {}
+    for span in gone:
+        spans.setdefault((span.log, span.log_id), []).append(span)
+    for (log, log_id), of_log in spans.items():
+        label = log_label(log, log_id)
+        mine = [row for row in proofs.get(log, []) if row.log_id == log_id]
+        rows = _one_log(label, [], mine, of_log, broken, replicas.get(label, []))
+        yield from (
+            row
+            for row in lost_ranges(rows)
+            if any(
+                span.start_offset < row.end_offset and row.start_offset < span.end_offset for span in of_log
+            )
+        )
 
 
 def lost_ranges(ranges: Iterable[RangeStatus]) -> tuple[RangeStatus, ...]:

@@ -21,6 +21,7 @@ from storage_engine.lake.receipts import current, read_receipts
 from storage_engine.lake.scan import EVERY_OFFSET
 from storage_engine.lake.soundness import Depth
 from storage_engine.lake.soundness_reader import broken_receipts
+from storage_engine.model.known_logs import log_label
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import Segment
 from storage_engine.model.validation import RangeStatus
@@ -128,7 +129,9 @@ def replica_spans(
     :raises LakeUnavailableError: the lake can't be read.
     """
     lost = lost_ranges(ranges)
-    logs = {row.log: row.log_id for row in sorted(rows, key=attrgetter("sequence")) if row.log_id}
+    known = [row for row in sorted(rows, key=attrgetter("sequence")) if row.log_id]
+    logs = {row.log: str(row.log_id) for row in known}
+    logs |= {log_label(row.log, str(row.log_id)): str(row.log_id) for row in known}
     spans = [(one.log, one.start_offset, one.end_offset) for one in lost]
     return spans_of_replicas(lake, rows[0].store_id, logs, spans) if rows else ()
 

@@ -21,6 +21,16 @@ class LogIdentity:
     told_at: int = 0
 
 
+def may_be_one(log_id: str, other_id: str) -> bool:
+    """Return whether two identities may be of one log; "" is of any."""
+    return len({log_id, other_id} - {""}) < 2
+
+
+def log_label(log: str, log_id: str) -> str:
+    """Return what a log is called once another one has its name."""
+    return f"{log} ({log_id})"
+
+
 @dataclass(frozen=True, slots=True)
 class Absence:
     """Why a log isn't here.

@@ -13,6 +13,7 @@ from storage_engine.lake.soundness import losses
 from storage_engine.lake.soundness_reader import find_faults
 from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.model.jsonable import from_jsonable
+from storage_engine.model.known_logs import log_label
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.receipt import Receipt, SegmentIdentity
 from storage_engine.model.validation import RangeStatus
@@ -120,7 +121,17 @@ def gone_ranges(
             unasked.append(config.location)
     proven = {row.identity: row for row in rows}
     released = (
-        *(ReleasedSpan(one.log, one.start_offset, one.end_offset, others=one.detail) for one in gone),
+        *(
+            ReleasedSpan(
+                one.log,
+                one.start_offset,
+                one.end_offset,
+                others=one.detail,
+                log_id=one.log_id,
+                is_other=bool(one.log_id),
+            )
+            for one in gone
+        ),
         *changed_spans(store.real_root, record.lineages),
         *released_spans(journal, record.store_id, unasked),
     )
@@ -130,7 +141,9 @@ def gone_ranges(
         row
         for row in log_ranges(kept, proven.values(), released=released)
         if any(
-            row.log == one.log and one.start_offset < row.end_offset and row.start_offset < one.end_offset
+            row.log == (log_label(one.log, one.log_id) if one.log_id else one.log)
+            and one.start_offset < row.end_offset
+            and row.start_offset < one.end_offset
             for one in gone
         )
     )

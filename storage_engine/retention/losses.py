@@ -9,12 +9,14 @@ from itertools import pairwise
 from storage_engine.journal.journal import Journal, Phase, Run, Step, StoreRecord
 from storage_engine.lake.coverage import ReleasedSpan
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
+from storage_engine.model.known_logs import may_be_one
 
 
 @dataclass(frozen=True, slots=True)
 class AcceptedLoss:
     """Bytes [start_offset, end_offset) of a log, in one lineage, that are nowhere, and who goes on.
 
+    :param log_id: which log it is, as receipts have it, where that is known: another one may get its name.
     :param gap: what was known of it, where nothing but a gap between store and lake tells that it is gone.
     """
 
@@ -25,6 +27,7 @@ class AcceptedLoss:
     person: str
     reason: str
     gap: str = ""
+    log_id: str = ""
 
 
 def record_loss(journal: Journal, run: Run, loss: AcceptedLoss) -> None:
@@ -59,6 +62,7 @@ def excused_parts(span: ReleasedSpan, losses: Sequence[AcceptedLoss]) -> Iterato
         loss
         for loss in losses
         if loss.log == span.log
+        and may_be_one(loss.log_id, span.log_id)
         and loss.start_offset < span.end_offset
         and span.start_offset < loss.end_offset
     ]

@@ -79,6 +79,8 @@ def missing_spans(
                 others=one.why,
                 lineage=one.lineage,
                 unknown=one.is_unknown,
+                log_id=one.log_id,
+                is_other=one.is_other,
             ),
             accepted,
         )
@@ -88,7 +90,14 @@ def missing_spans(
 def as_drift(found: Iterable[Missing]) -> tuple[Drift, ...]:
     """Return what is missing as what others deleted."""
     return tuple(
-        Drift(DriftKind.SEGMENT_GONE, f"{one.why}.", one.log, one.start_offset, one.end_offset)
+        Drift(
+            DriftKind.SEGMENT_GONE,
+            f"{one.why}.",
+            one.log,
+            one.start_offset,
+            one.end_offset,
+            log_id=one.log_id if one.is_other else "",
+        )
         for one in found
     )
 

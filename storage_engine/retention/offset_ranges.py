@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
@@ -16,6 +16,7 @@ from typing import TypeVar
 from storage_engine.lake.archived_spans import ArchivedSpan
 from storage_engine.lake.coverage import LocalSpan, ReleasedSpan
 from storage_engine.model.by_log import by_log
+from storage_engine.model.known_logs import log_label
 from storage_engine.model.lineages import Lineages
 from storage_engine.model.plan import Decision
 from storage_engine.model.store import SegmentId, SegmentState
@@ -109,13 +110,18 @@ def offset_ranges(
     :param ends: by log, its logical end; files behind it have no byte yet.
     :param shielded: gone from the log, and kept under a second name.
     :param gone: what was deleted, by the journal. It is part of the log, so a loss at its beginning shows.
+        What went from logs whose names others have by now is left out.
     """
     local: dict[str, list[OffsetRange]] = defaultdict(list)
     for decision in decisions:
         one = _local(decision, ends[decision.segment.log], lakes, lineages)
         if one.start_offset < one.end_offset:
             local[one.log].append(one)
-    archived, kept, missing = _by_log(lakes.spans), _by_log(shielded), _by_log(gone)
+    archived, kept, missing = (
+        _by_log(lakes.spans),
+        _by_log(shielded),
+        _by_log(one for one in gone if not one.is_other),
+    )
     found: list[OffsetRange] = []
     for log in sorted({*local, *archived, *kept, *missing}):
         lineage = lineages.of(log)
@@ -137,6 +143,24 @@ def offset_ranges(
         pieces += _nowhere(log, lineage, _covered(pieces, lineage, missing[log]), missing[log], lakes.unasked)
         found += _condensed(pieces)
     return tuple(found)
+
+
+def ranges_of_others(
+    gone: Iterable[ReleasedSpan],
+    proven: Callable[[ReleasedSpan], Iterable[Interval]],
+    unasked: str,
+) -> Iterator[OffsetRange]:
+    """Yield what went from logs whose names others have by now, and is in no place that is known.
+
+    :param proven: returns what lakes have of the very log of a span.
+    :param unasked: why a lake can't be asked; "" where all could be.
+    """
+    for span in gone:
+        if span.is_other:
+            label = log_label(span.log, span.log_id)
+            for part in _without(span.start_offset, span.end_offset, _merged(proven(span))):
+                where, reason, detail = _why(part, [span], unasked)
+                yield OffsetRange(label, span.lineage, *part, 0, 0, where, reason, detail)
 
 
 def _by_log(spans: Iterable[S]) -> dict[str, list[S]]:

@@ -37,7 +37,8 @@ def _unproven_text(record: StoreRecord, store: ManagedStore, one: Drift) -> str:
     unasked = []
     for config in store.lakes:
         try:
-            spans += _proven(open_lake(config), record, one)
+            lake = open_lake(config)
+            spans += proven_of_log(lake, record, one.log, one.log_id, (one.start_offset, one.end_offset))
         except (StorageEngineError, OSError) as error:
             unasked.append(f"the lake at {config.location} can't be asked: {str(error).removesuffix('.')}")
     missing = [f"[{first}, {end})" for first, end in _gaps(one.start_offset, one.end_offset, spans)]
@@ -48,17 +49,19 @@ def _unproven_text(record: StoreRecord, store: ManagedStore, one: Drift) -> str:
     return f"No lake has offsets {', '.join(missing)} of it."
 
 
-def _proven(lake: Lake, record: StoreRecord, one: Drift) -> Spans:
-    """Return what this store and others with a replica of the log have archived of it, soundly.
+def proven_of_log(lake: Lake, record: StoreRecord, log: str, log_id: str, offsets: tuple[int, int]) -> Spans:
+    """Return what this store and others with a replica of a log have archived of it, soundly.
 
     Of several lineages of the log the last one counts: an earlier one had other bytes.
+
+    :param offsets: of the log: the first and that behind the last that are asked for.
+    :raises LakeUnavailableError: the lake can't be read.
     """
-    rows = [row for row in receipts(lake, record.store_id, log=one.log) if row.log_id == one.log_id]
+    rows = [row for row in receipts(lake, record.store_id, log=log) if row.log_id == log_id]
     newest = max((row.lineage for row in rows), default=0)
     rows = [row for row in rows if row.lineage == newest]
     unsound = losses(find_faults(lake, rows))
-    wanted = [(one.log, one.start_offset, one.end_offset)]
-    others = spans_of_replicas(lake, record.store_id, {one.log: one.log_id}, wanted)
+    others = spans_of_replicas(lake, record.store_id, {log: log_id}, [(log, *offsets)])
     own = [(row.base_offset, row.end) for row in rows if row.identity not in unsound]
     return [*own, *((span.start_offset, span.end_offset) for span in others)]
 

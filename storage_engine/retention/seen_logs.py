@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from storage_engine.model.known_logs import Absence, LogIdentity
+from storage_engine.model.known_logs import Absence, LogIdentity, may_be_one
 from storage_engine.model.lineages import Lineages
 from storage_engine.model.plan import Plan
 from storage_engine.model.store import LogSnapshot, StoreSnapshot
@@ -35,8 +35,7 @@ class SeenLog:
 
     def is_same_log(self, other: SeenLog) -> bool:
         """Return whether it is the same log; where one of them has no identity, by the name alone."""
-        ids = {self.identity.log_id, other.identity.log_id} - {""}
-        return self.log == other.log and len(ids) < 2
+        return self.log == other.log and may_be_one(self.identity.log_id, other.identity.log_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +44,8 @@ class Missing:
 
     :param why: what is known of that, as a sentence without its end.
     :param is_unknown: nobody can tell whether the log should be here.
+    :param log_id: which log it is of, as receipts have it; "": it can't be told.
+    :param is_other: another log has its name by now, so that nothing by that name tells of it.
     """
 
     log: str
@@ -53,6 +54,8 @@ class Missing:
     end_offset: int
     why: str
     is_unknown: bool = False
+    log_id: str = ""
+    is_other: bool = False
 
 
 def logs_of_snapshot(
@@ -121,9 +124,9 @@ def remembered(
 
 
 def missing_ranges(
-    known: Iterable[SeenLog], here: Iterable[SeenLog], absences: Mapping[SeenLog, Absence]
+    known: Sequence[SeenLog], here: Iterable[SeenLog], absences: Mapping[SeenLog, Absence]
 ) -> Iterator[Missing]:
-    """Yield what of known logs should be here and isn't.
+    """Yield what of known logs should be here and isn't. Another log of its name hides none of it.
 
     Of a log that is here that is its end: no broker cuts below what replicas in sync have. Its beginning goes
     as it expires.
@@ -131,16 +134,28 @@ def missing_ranges(
     :param absences: of :func:`absent_logs`.
     """
     found = {one.log: one for one in here}
+    newest = {one.log: one for one in sorted(known, key=lambda one: one.at_ms)} | found
     for one in known:
         when = f"[{one.start_offset}, {one.end_offset}) on {time_text(one.at_ms)}"
         if one in absences:
             absence = absences[one]
             if not absence.is_right and one.start_offset < one.end_offset:
-                why = f"the log isn't on disk, and had offsets {when}; {absence.why}"
-                yield Missing(one.log, one.lineage, one.start_offset, one.end_offset, why, absence.is_unknown)
+                is_other = not one.is_same_log(newest[one.log])
+                again = ", and another one has its name by now" if is_other else ""
+                why = f"the log isn't on disk, and had offsets {when}{again}; {absence.why}"
+                yield Missing(
+                    one.log,
+                    one.lineage,
+                    one.start_offset,
+                    one.end_offset,
+                    why,
+                    absence.is_unknown,
+                    one.identity.log_id,
+                    is_other,
+                )
             continue
         now = found[one.log]
         start = max(now.end_offset, one.start_offset)
         if start < one.safe_end and now.lineage == one.lineage:
             why = f"the log ends at {now.end_offset}, and had offsets {when}: it was cut, or made again empty"
-            yield Missing(one.log, one.lineage, start, one.safe_end, why)
+            yield Missing(one.log, one.lineage, start, one.safe_end, why, log_id=one.identity.log_id)

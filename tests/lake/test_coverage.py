@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_engine.lake.coverage import LocalSpan, ReleasedSpan, log_ranges, lost_ranges
+from storage_engine.model.known_logs import log_label
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.validation import RangeStatus, Status, Where
+from storage_engine.retention.offset_ranges import ranges_of_others
 
 SIZE = 100
 LOG = "commitlog"
@@ -91,6 +94,27 @@ def test_ranges_cover_the_span_once_and_gaps_are_lost(
             }[number in on_disk, number in in_lake]
         )
         assert row.status is (Status.FAILURE if row.where is Where.LOST else Status.OK)
+
+
+@given(on_disk=segments, in_lake=segments, of_other=segments, gone=segments)
+def test_what_is_lost_of_a_log_whose_name_another_has_depends_on_that_one_in_nothing(
+    on_disk: set[int], in_lake: set[int], of_other: set[int], gone: set[int]
+) -> None:
+    here = [local(n, unchanged=True) for n in on_disk]
+    rows = [replace(receipt(n), log_id="c/second/0") for n in in_lake]
+    before = [replace(receipt(n + 20), base_offset=n * SIZE, log_id="c/first/0") for n in of_other]
+    went = [replace(released(n), others="it was here", log_id="c/first/0", is_other=True) for n in gone]
+    lost = [row for row in log_ranges(here, [*rows, *before], released=went) if row.log != LOG]
+    assert {row.log for row in lost} <= {log_label(LOG, "c/first/0")}
+    assert {row.where for row in lost} <= {Where.LOST}
+    found = {n for row in lost for n in range(row.start_offset // SIZE, row.end_offset // SIZE)}
+    assert found == gone - of_other
+    plain = log_ranges(here, [*rows, *before])
+    assert tuple(row for row in log_ranges(here, [*rows, *before], released=went) if row.log == LOG) == plain
+    # The console says the same of it.
+    spans = [(n * SIZE, (n + 1) * SIZE) for n in of_other]
+    shown = ranges_of_others(went, lambda _: spans, "")
+    assert {n for one in shown for n in range(one.start_offset // SIZE, one.end_offset // SIZE)} == found
 
 
 @given(on_disk=segments.filter(bool), in_lake=segments)

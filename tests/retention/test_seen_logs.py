@@ -24,6 +24,17 @@ def test_another_log_under_a_name_is_not_the_one_that_was_seen() -> None:
     assert ranges([A], [AGAIN], GONE) == []
 
 
+def test_another_log_hides_nothing_however_far_it_reaches() -> None:
+    grown = replace(AGAIN, end_offset=900, safe_end=900)
+    (missing,) = missing_ranges([A], [grown], {A: WRONG})
+    assert (missing.start_offset, missing.end_offset) == (10, 50)
+    assert (missing.log_id, missing.is_other) == ("c/first/0", True)
+    assert "another one has its name by now" in missing.why
+    # Of two that are gone the one that was seen last has the name.
+    found = {one.log_id: one for one in missing_ranges([A, grown], [], {A: WRONG, grown: WRONG})}
+    assert [found["c/first/0"].is_other, found["c/second/0"].is_other] == [True, False]
+
+
 def test_both_are_remembered_until_the_first_is_known_to_be_rightly_gone() -> None:
     assert remembered([A], [AGAIN], {A: WRONG}) == (A, AGAIN)
     assert remembered([A, AGAIN], [AGAIN], {A: WRONG}) == (A, AGAIN)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import BadInputError
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.coverage import lost_ranges
+from storage_engine.model.known_logs import log_label, may_be_one
 from storage_engine.model.policy import ArchiveMode
+from storage_engine.model.validation import RangeStatus
 from storage_engine.retention.drift import gone_ranges, recorded_gone
 from storage_engine.retention.known_heads import known_heads
-from storage_engine.retention.losses import AcceptedLoss, record_loss
+from storage_engine.retention.losses import AcceptedLoss, accepted_losses, record_loss
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.missing_logs import as_drift, missing_logs
+from storage_engine.retention.seen_logs import Missing
 from storage_engine.retention.steps.archiving import begin_background_run
 from storage_engine.retention.steps.context import Context, opened
 from storage_engine.retention.steps.recording_ranges import store_ranges
@@ -58,25 +61,25 @@ def _accepted(
         known.check(open_lake(config), context.record.store_id)
     record = context.record
     rows = _told(context)
-    log = _log_of(rows, offsets, only)
-    if log is None:
+    label = _label_of(rows, offsets, only)
+    if label is None:
         rows += _gaps(context, rows)
-        log = _log_of(rows, offsets, only)
-    if log is None or start_offset >= end_offset:
-        named = (f"{row.log} [{row.start_offset}, {row.end_offset})" for row in rows)
+        label = _label_of(rows, offsets, only)
+    if label is None or start_offset >= end_offset:
+        named = (f"{row.label} [{row.start_offset}, {row.end_offset})" for row in rows)
         raise BadInputError(
             f"{context.store.root}: expected a range of {only or 'the log'} that is LOST or "
             f"UNKNOWN, found [{start_offset}, {end_offset}); of these there is {', '.join(named) or 'none'}. "
             "Nothing was recorded."
         )
-    gap = "; ".join(
-        dict.fromkeys(
-            row.gap
-            for row in rows
-            if row.gap and row.log == log and row.start_offset < end_offset and start_offset < row.end_offset
-        )
-    )
-    loss = AcceptedLoss(log, record.lineage_of(log), start_offset, end_offset, person, reason, gap)
+    mine = [
+        row
+        for row in rows
+        if row.label == label and row.start_offset < end_offset and start_offset < row.end_offset
+    ]
+    gap = "; ".join(dict.fromkeys(row.gap for row in mine if row.gap))
+    log, log_id = mine[0].log, next((row.log_id for row in mine if row.log_id), "")
+    loss = AcceptedLoss(log, record.lineage_of(log), start_offset, end_offset, person, reason, gap, log_id)
     record_loss(context.journal, begin_background_run(context, LOSSES_RUN), loss)
     return loss
 
@@ -86,12 +89,22 @@ class _Lost:
     """A range that is in no place that is known.
 
     :param gap: what is known of it, where nothing but a gap between store and lake tells that it is gone.
+    :param log_id: which log it is of; "": it isn't known.
+    :param is_other: another log has the name of that one by now.
+    :param is_accepted: a person has accepted it before.
     """
 
     log: str
     start_offset: int
     end_offset: int
     gap: str = ""
+    log_id: str = ""
+    is_other: bool = False
+    is_accepted: bool = False
+
+    @property
+    def label(self) -> str:
+        return log_label(self.log, self.log_id) if self.is_other else self.log
 
 
 def _told(context: Context) -> list[_Lost]:
@@ -99,12 +112,32 @@ def _told(context: Context) -> list[_Lost]:
     record = context.record
     recorded = recorded_gone(context.journal, record)
     gone = [one for one, lineage in recorded if lineage == record.lineage_of(one.log)]
+    missing: tuple[Missing, ...] = ()
     if context.broker.tells_absences:
         snapshot = context.snapshot(clock_ms())
         missing = missing_logs(context.store, context.journal, record, context.broker, snapshot)
         gone += as_drift(missing)
-    found = lost_ranges(gone_ranges(context.journal, record, context.store, gone))
-    return [_Lost(row.log, row.start_offset, row.end_offset) for row in found]
+    accepted = accepted_losses(context.journal, record)
+
+    def lost(row: RangeStatus) -> _Lost:
+        of = next((one for one in missing if _is_of(row, one)), None)
+        found = _Lost(row.log, row.start_offset, row.end_offset)
+        if of is not None:
+            found = replace(found, log=of.log, log_id=of.log_id, is_other=of.is_other)
+        return replace(found, is_accepted=any(_is_accepted(found, one) for one in accepted))
+
+    return list(map(lost, lost_ranges(gone_ranges(context.journal, record, context.store, gone))))
+
+
+def _is_of(row: RangeStatus, one: Missing) -> bool:
+    """Return whether a range is of what is missing."""
+    name = log_label(one.log, one.log_id) if one.is_other else one.log
+    return row.log == name and one.start_offset < row.end_offset and row.start_offset < one.end_offset
+
+
+def _is_accepted(found: _Lost, loss: AcceptedLoss) -> bool:
+    is_inside = loss.start_offset <= found.start_offset and found.end_offset <= loss.end_offset
+    return is_inside and loss.log == found.log and may_be_one(loss.log_id, found.log_id)
 
 
 def _gaps(context: Context, told: Sequence[_Lost]) -> list[_Lost]:
@@ -120,21 +153,22 @@ def _gaps(context: Context, told: Sequence[_Lost]) -> list[_Lost]:
         for one in store_ranges(context, snapshot, measured)
         if one.is_missing
         and not any(
-            row.log == one.log and row.start_offset < one.end_offset and one.start_offset < row.end_offset
+            row.label == one.log and row.start_offset < one.end_offset and one.start_offset < row.end_offset
             for row in told
         )
     ]
 
 
-def _log_of(rows: Sequence[_Lost], offsets: tuple[int, int], only: str | None) -> str | None:
-    """Return the first log that has all of some offsets among what is lost of it."""
-    logs = dict.fromkeys(row.log for row in rows if only in (None, row.log))
-    return next((log for log in logs if _reaches(rows, log, offsets[0]) >= offsets[1]), None)
+def _label_of(rows: Sequence[_Lost], offsets: tuple[int, int], only: str | None) -> str | None:
+    """Return the first log that has all of some offsets among what is lost of it, not accepted ones first."""
+    ordered = sorted(rows, key=attrgetter("is_accepted"))
+    labels = dict.fromkeys(row.label for row in ordered if only in (None, row.log, row.label))
+    return next((label for label in labels if _reaches(rows, label, offsets[0]) >= offsets[1]), None)
 
 
-def _reaches(rows: Sequence[_Lost], log: str, offset: int) -> int:
+def _reaches(rows: Sequence[_Lost], label: str, offset: int) -> int:
     """Return up to where a log is lost without a gap from an offset on."""
     for row in sorted(rows, key=attrgetter("start_offset")):
-        if row.log == log and row.start_offset <= offset < row.end_offset:
+        if row.label == label and row.start_offset <= offset < row.end_offset:
             offset = row.end_offset
     return offset

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from storage_engine.clock import clock_ms
@@ -22,7 +22,13 @@ from storage_engine.retention.drift import gone_spans
 from storage_engine.retention.history import segment_subject
 from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.missing_logs import missing_logs, missing_spans
-from storage_engine.retention.offset_ranges import Lakes, OffsetRange, Place, offset_ranges
+from storage_engine.retention.offset_ranges import (
+    Lakes,
+    OffsetRange,
+    Place,
+    offset_ranges,
+    ranges_of_others,
+)
 from storage_engine.retention.proofs import LakeProofs
 from storage_engine.retention.range_memory import (
     DeletedMemory,
@@ -32,6 +38,7 @@ from storage_engine.retention.range_memory import (
     look_at_lakes,
 )
 from storage_engine.retention.range_records import keep_ranges, kept_ranges
+from storage_engine.retention.replaced_logs import proven_of_log
 from storage_engine.retention.replica_divergence import has_replicas
 from storage_engine.retention.shielding import shielded_spans
 from storage_engine.retention.steps.context import Context
@@ -70,10 +77,15 @@ def store_ranges(
         lineages = context.record.lineages
         return offset_ranges(plan.decisions, ends, lakes, lineages, shielded=shielded, gone=gone)
 
+    def proven(span: ReleasedSpan) -> Iterator[tuple[int, int]]:
+        offsets = (span.start_offset, span.end_offset)
+        for asked in measured.proofs.asked if measured is not None and not lakes.unasked else ():
+            yield from proven_of_log(asked.lake, context.record, span.log, span.log_id, offsets)
+
     found_ranges = ranges(lakes)
-    if measured is None or not (more := _of_replicas(context, snapshot, measured, found_ranges)):
-        return found_ranges
-    return ranges(replace(lakes, spans=(*lakes.spans, *more)))
+    if measured is not None and (more := _of_replicas(context, snapshot, measured, found_ranges)):
+        found_ranges = ranges(replace(lakes, spans=(*lakes.spans, *more)))
+    return (*found_ranges, *ranges_of_others(missed, proven, lakes.unasked))
 
 
 def _of_replicas(
