@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 
 from storage_engine.exceptions import CorruptFileError
@@ -97,6 +97,27 @@ def emptied(directory: LogDirectory, log: PartitionLog) -> Iterator[str]:
             )
 
 
+def own_ends(directory: LogDirectory, log: PartitionLog, bases: Collection[int]) -> dict[int, int]:
+    """Return where segments end behind which something is missing before the next one, by base offset.
+
+    :param bases: of the segments to look at.
+    :raises OSError: a segment can't be read.
+    """
+    found = {}
+    for segment, following in pairwise(log.segments):
+        if segment.base_offset in bases:
+            end = segment_end(segment)
+            if end < following.base_offset and not _is_whole(directory, log, end, following):
+                found[segment.base_offset] = end
+    return found
+
+
+def _is_whole(directory: LogDirectory, log: PartitionLog, end: int, following: SegmentFiles) -> bool:
+    """Return whether nothing is missing, or there twice, between a segment's end and the next one."""
+    cleaned_to = directory.cleaned_to.get(log.name.log, 0)
+    return end == following.base_offset or end < following.base_offset <= cleaned_to
+
+
 def holes(directory: LogDirectory, log: PartitionLog, segments: Sequence[SegmentFiles]) -> Iterator[str]:
     """Yield where a segment doesn't end at the beginning of the next one.
 
@@ -105,10 +126,9 @@ def holes(directory: LogDirectory, log: PartitionLog, segments: Sequence[Segment
     :param segments: of the log, oldest first and none left out.
     :raises OSError: a segment can't be read.
     """
-    cleaned_to = directory.cleaned_to.get(log.name.log, 0)
     for segment, following in pairwise(segments):
         end = segment_end(segment)
-        if end == following.base_offset or end < following.base_offset <= cleaned_to:
+        if _is_whole(directory, log, end, following):
             continue
         what = "is missing" if end < following.base_offset else "is there twice"
         first, last = sorted((end, following.base_offset))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -16,10 +15,12 @@ from storage_engine.kafka import meta_properties
 from storage_engine.kafka.absent_logs import absences, identities
 from storage_engine.kafka.archiving import archivable_of_node, contexts_of, contradiction_of, log_id_of
 from storage_engine.kafka.deleted_topics import words_for_nothing
-from storage_engine.kafka.layout import LogDirectory, Node, PartitionLog, data_paths, read_node
+from storage_engine.kafka.layout import Node, data_paths, read_node
 from storage_engine.kafka.left_overs import remove as remove_left_over
 from storage_engine.kafka.lock_holder import holder_text, runs
-from storage_engine.kafka.log_end import LogEnd, first_batch_ms, log_end
+from storage_engine.kafka.log_end import first_batch_ms, log_end
+from storage_engine.kafka.log_faults import own_ends
+from storage_engine.kafka.log_snapshots import log_snapshot
 from storage_engine.kafka.next_deletions import deletes_at_ms
 from storage_engine.kafka.observed_tasks import tasks_of
 from storage_engine.kafka.plan import (
@@ -50,7 +51,6 @@ from storage_engine.model.store import (
     Segment,
     SegmentContext,
     SegmentId,
-    SegmentState,
     StoreSnapshot,
 )
 
@@ -236,6 +236,17 @@ class KafkaStore(BrokerStore):
     def absences(self, logs: Mapping[str, LogIdentity]) -> Mapping[str, Absence]:
         return absences(self.seen.node if self.seen else self.read_node(0), logs)
 
+    def own_ends(self, segments: Sequence[Segment]) -> Mapping[SegmentId, int]:
+        node, wanted = self.seen.node if self.seen else self.read_node(0), by_log(segments)
+        found: dict[SegmentId, int] = {}
+        for directory, log in node.logs:
+            bases = {one.base_offset for one in wanted.get(log.name.log, ())}
+            # Of a log that its running broker deletes from just now, the next look knows.
+            with suppress(FileNotFoundError):
+                ends = own_ends(directory, log, bases)
+                found |= {SegmentId(log.name.log, base): end for base, end in ends.items()}
+        return found
+
     @property
     def tells_logs_apart(self) -> bool:
         return True
@@ -371,30 +382,3 @@ def _seen(node: Node) -> SeenNode:
             end = log_end(log)
             known[log.name.log] = SeenLog(log_snapshot(directory, log, end), directory, log, end)
     return SeenNode(tuple(one.seen for one in known.values()), node, known)
-
-
-def log_snapshot(directory: LogDirectory, log: PartitionLog, end: LogEnd) -> LogSnapshot:
-    """Return a log as the contract has it: all segments but the last are sealed.
-
-    What is above the checkpointed high watermark counts as not yet safe; without an entry all does.
-    """
-    name = log.name.log
-    watermark = min(directory.high_watermarks.get(name, 0), end.offset)
-    return LogSnapshot(name, tuple(_segments(log, end.offset)), end.offset, watermark)
-
-
-def _segments(log: PartitionLog, end: int) -> Iterator[Segment]:
-    name = log.name.log
-    for files, following in pairwise(log.segments):
-        yield Segment(
-            name,
-            files.base_offset,
-            files.log,
-            SegmentState.SEALED,
-            end=following.base_offset,
-            companions=files.companions,
-        )
-    for files in log.segments[-1:]:
-        yield Segment(
-            name, files.base_offset, files.log, SegmentState.ACTIVE, end=end, companions=files.companions
-        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from storage_engine.lake.coverage import LocalSpan
 from storage_engine.lake.staging import sha256_of
 from storage_engine.model.companions import MAX_COMPANION_BYTES, Companion
 from storage_engine.model.receipt import Receipt
-from storage_engine.model.store import FileFacts, LogSnapshot, Segment, StoreSnapshot
+from storage_engine.model.store import FileFacts, LogSnapshot, Segment, SegmentId, StoreSnapshot
 from storage_engine.same_bytes.own_acts import OwnActs, read_own_acts
 from storage_engine.untrusted import read_file
 
@@ -33,6 +33,7 @@ def local_spans(
     *,
     pending: frozenset[tuple[str, int]] = frozenset(),
     hash_changed: bool = True,
+    ends: Mapping[SegmentId, int] | None = None,
 ) -> tuple[LocalSpan, ...]:
     """Return what a store has on disk, compared with its receipts. A file that goes away meanwhile isn't on
     disk.
@@ -41,6 +42,7 @@ def local_spans(
     :param pending: (log, base offset) of segments that are planned to go.
     :param hash_changed: read and hash an archived segment whose facts are no longer those it was proven
         with; without it such a segment is only known to have been touched.
+    :param ends: of segments that end before the next one begins.
     :raises OSError: a segment to hash can't be read.
     """
     newest = {(row.log, row.base_offset): row for row in sorted(rows, key=lambda row: row.lineage)}
@@ -51,7 +53,8 @@ def local_spans(
             with suppress(FileNotFoundError):
                 receipt = newest.get((log.name, segment.base_offset))
                 found = compare(segment.files, receipt, acts, hash_changed=hash_changed)
-                spans.append(_local_span(log, segment, found, pending))
+                end = (ends or {}).get(segment.id, segment.end_offset)
+                spans.append(_local_span(log, segment, end, found, pending))
     return tuple(spans)
 
 
@@ -118,12 +121,12 @@ def is_same_companion(broker: str, proven: Companion, path: Path) -> bool:
 
 
 def _local_span(
-    log: LogSnapshot, segment: Segment, found: Compared, pending: frozenset[tuple[str, int]]
+    log: LogSnapshot, segment: Segment, end: int, found: Compared, pending: frozenset[tuple[str, int]]
 ) -> LocalSpan:
     return LocalSpan(
         log=log.name,
         start_offset=segment.base_offset,
-        end_offset=min(segment.end_offset, log.max_offset),
+        end_offset=min(end, log.max_offset),
         name=segment.name,
         sha256=found.sha256,
         unchanged=found.unchanged,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from storage_engine.model.store import StoreSnapshot
+from storage_engine.model.store import Segment, SegmentId, StoreSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,13 @@ class IdentifiedLogs:
 
     def absences(self, logs: Mapping[str, LogIdentity]) -> Mapping[str, Absence]:
         """Say of logs that were seen before, and that aren't here, why that is.
+
+        :raises OSError: a file can't be read.
+        """
+        return {}
+
+    def own_ends(self, segments: Sequence[Segment]) -> Mapping[SegmentId, int]:
+        """Return the ends of sealed segments behind which something is missing before the next one.
 
         :raises OSError: a file can't be read.
         """

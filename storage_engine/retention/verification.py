@@ -23,7 +23,7 @@ from storage_engine.lake.verify import verify
 from storage_engine.long_work import told
 from storage_engine.model.heads import ChainHead, LakeHead
 from storage_engine.model.receipt import Receipt
-from storage_engine.model.store import StoreSnapshot
+from storage_engine.model.store import SegmentId, StoreSnapshot
 from storage_engine.model.validation import Status
 from storage_engine.model.verification import Finding, StoreVerification, VerifyLevel
 from storage_engine.retention.broker_answers import take_snapshot
@@ -35,6 +35,7 @@ from storage_engine.retention.known_heads import KnownHeads, journalled_heads, k
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.missing_logs import missing_logs, missing_spans
 from storage_engine.retention.proofs import LakeProofs, Proofs, reachable_lakes, without_older
+from storage_engine.retention.segment_ends import own_ends, proven_ends
 from storage_engine.retention.shielding import shielded_spans
 from storage_engine.retention.unnamed_lakes import how_to_name, lake_named, unnamed_heads
 from storage_engine.retention.verification_memory import VerificationMemory
@@ -100,16 +101,16 @@ def verify_store(
         journal = Journal(store.journal_url)
         record = identify(store, journal)
         absent = missing_logs(store, journal, record, broker, snapshot)
-    store_id = record.store_id
-    known = known_heads(journal, record)
-    lakes, unreachable = without_older(lakes, unreachable, known, store_id)
+        store_id, known = record.store_id, known_heads(journal, record)
+        lakes, unreachable = without_older(lakes, unreachable, known, store_id)
+        renewed = [_renew(lake, store_id) if renew else 0 for lake in lakes]
+        rows = [receipts(lake, store_id) for lake in lakes]
+        ends = own_ends(broker, snapshot, _proven_ends(snapshot, record, rows))
     released = (
         *all_gone_spans(journal, record, unreachable),
         *missing_spans(journal, record, absent),
     )
     kept = shielded_spans(store.real_root, record.lineages)
-    renewed = [_renew(lake, store_id) if renew else 0 for lake in lakes]
-    rows = [receipts(lake, store_id) for lake in lakes]
     memory: VerificationMemory | None = None
     try:
         memory = VerificationMemory(store.journal_url)
@@ -125,7 +126,7 @@ def verify_store(
             lake,
             level,
             store_id=store_id,
-            local=(*local_spans(snapshot, everywhere), *kept),
+            local=(*local_spans(snapshot, everywhere, ends=ends), *kept),
             elsewhere=elsewhere,
             released=lambda _store_id: released,
             known=partial(_known_of, known, lake),
@@ -146,6 +147,17 @@ def verify_store(
         )
         for result in results
     )
+
+
+def _proven_ends(
+    snapshot: StoreSnapshot, record: StoreRecord, rows: Sequence[Sequence[Receipt]]
+) -> dict[SegmentId, int]:
+    """Return where sealed segments end by their receipts."""
+    by_id: dict[SegmentId, list[Receipt]] = {}
+    for row in (one for of_lake in rows for one in of_lake):
+        if row.lineage == record.lineage_of(row.log):
+            by_id.setdefault(SegmentId(row.log, row.base_offset), []).append(row)
+    return proven_ends(snapshot, lambda id_: by_id.get(id_, ()), read_own_acts(record.real_path))
 
 
 def _credited_count(journal: Journal, record: StoreRecord, lake: Lake, snapshot: StoreSnapshot) -> int:

@@ -14,11 +14,15 @@ from storage_engine.lake.making import make_lake
 from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.model.validation import Status, Where
 from storage_engine.model.verification import VerifyLevel
+from storage_engine.quality.facts import collect_facts
 from storage_engine.retention import steps
 from storage_engine.retention.loss_alarms import loss_alarms
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.offset_ranges import MISSING, OffsetRange, Place
 from storage_engine.retention.steps import monitor
+from storage_engine.retention.steps.context import opened
+from storage_engine.retention.steps.recording_ranges import store_ranges
+from storage_engine.retention.steps.sealed import measure_lag
 from storage_engine.retention.verification import verify_store
 from tests.kafka.left_over_node import drop_topic
 from tests.kafka.made_node import MadeNode, metadata_record
@@ -91,6 +95,66 @@ def test_segments_that_nobody_released_are_an_alarm_until_a_person_accepts_them(
     assert "accepted by anna (removed by hand): neither on disk nor in a lake" in row.detail
 
 
+def without_one_in_the_middle(made: MadeNode) -> None:
+    for path in (made.directories[0] / "a-0").glob(f"{2:020d}.*"):
+        path.unlink()
+
+
+def places(store: ManagedStore) -> list[tuple[int, int, Place]]:
+    """Return where offsets of a-0 are, as the console shows it."""
+    with opened(store) as context:
+        measured = measure_lag(context)
+        found = store_ranges(context, measured.snapshot, measured)
+    return [(one.start_offset, one.end_offset, one.where) for one in found if one.log == "a-0"]
+
+
+def lost(store: ManagedStore) -> list[tuple[str, int, int, Status]]:
+    """Return what verify says is lost, which validation has to say, too."""
+    (verified,) = verify_store(store, VerifyLevel.STORE)
+    validated = collect_facts(store, None, full=False, with_lake=True)
+    found, again = (
+        [(one.log, one.start_offset, one.end_offset, one.status) for one in ranges if one.where is Where.LOST]
+        for ranges in (verified.ranges, validated.ranges)
+    )
+    assert found == again
+    return found
+
+
+def test_a_segment_that_is_gone_from_the_middle_is_an_alarm_until_a_person_accepts_it(
+    made: MadeNode, tmp_path: Path
+) -> None:
+    store = archived(tmp_path, made.root, budget_bytes=1)
+    without_one_in_the_middle(made)
+    (alarm,) = gone(store)
+    first = made.directories[0] / "a-0" / f"{0:020d}.log"
+    said = f"{first} ends at offset 2, and the next segment begins at 4"
+    assert alarm == f"segment-gone: {said}. a-0 [2, 4) is LOST."
+    assert places(store) == [(0, 2, Place.BOTH), (2, 4, Place.LOST), (4, 6, Place.LOCAL)]
+    steps.accept_loss(store, 2, 4, "anna", "removed by hand", "a-0")
+    assert gone(store) == []
+    assert lost(store) == [("a-0", 2, 4, Status.WARNING)]
+
+
+def test_it_is_an_alarm_where_the_one_before_it_is_in_no_lake_either(made: MadeNode, tmp_path: Path) -> None:
+    (tmp_path / "managed").mkdir()
+    store = managed(tmp_path / "managed", made.root)
+    make_lake(store.lake, "kafka")
+    without_one_in_the_middle(made)
+    (alarm,) = gone(store)
+    assert alarm.endswith("a-0 [2, 4) is LOST.")
+    assert lost(store) == [("a-0", 2, 4, Status.FAILURE)]
+    # The cleaner leaves such gaps in what it has cleaned.
+    made.checkpoint("cleaner-offset-checkpoint", {"a-0": 4})
+    assert gone(store) == []
+
+
+def test_what_a_lake_has_of_the_middle_is_archived(store: ManagedStore, made: MadeNode) -> None:
+    without_one_in_the_middle(made)
+    assert gone(store) == []
+    assert places(store) == [(0, 2, Place.BOTH), (2, 4, Place.ARCHIVED), (4, 6, Place.LOCAL)]
+    assert lost(store) == []
+
+
 def deleted_by_its_owner(made: MadeNode) -> None:
     shutil.rmtree(made.directories[0] / "a-0")
     made.more_records.append(metadata_record(9, made.topic_ids["a"].bytes))
@@ -138,6 +202,17 @@ def test_what_nobody_can_tell_is_not_told_as_lost(
     (alarm,) = gone(store)
     assert "a-0 [4, 6) is UNKNOWN." in alarm
     assert "LOST" not in alarm
+
+
+@pytest.mark.slow
+def test_a_segment_that_a_broker_wrote_and_somebody_removed_is_an_alarm(tmp_path: Path) -> None:
+    node = unpack(tmp_path / "node")
+    store = archived(tmp_path, node, budget_bytes=1)
+    (logs,) = {path.parent for path in node.rglob("plain-0")}
+    bases = [int(path.stem) for path in sorted((logs / "plain-0").glob("*.log"))]
+    (logs / "plain-0" / f"{bases[2]:020d}.log").unlink()
+    (alarm,) = gone(store)
+    assert alarm.endswith(f"plain-0 [{bases[2]}, {bases[3]}) is LOST.")
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from storage_engine.lake.archived_spans import ArchivedSpan, receipt_spans
 from storage_engine.lake.coverage import ReleasedSpan
 from storage_engine.lake.replica_coverage import spans_of_replicas
 from storage_engine.lake.verify_turns import History, by_receipt, standing_fault
-from storage_engine.model.plan import PlanRequest
+from storage_engine.model.plan import Decision, PlanRequest
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.store import SegmentId, StoreSnapshot
 from storage_engine.retention.broker_answers import propose, take_archivable
@@ -42,6 +42,7 @@ from storage_engine.retention.replaced_logs import proven_of_log
 from storage_engine.retention.replica_divergence import has_replicas
 from storage_engine.retention.shielding import shielded_spans
 from storage_engine.retention.steps.context import Context
+from storage_engine.retention.steps.holes import ends_of_segments, hole_spans
 from storage_engine.retention.steps.sealed import MeasuredLag
 from storage_engine.retention.verification_memory import checks_of_faulty
 
@@ -70,12 +71,15 @@ def store_ranges(
     shielded = shielded_spans(context.store.real_root, context.record.lineages)
     missing = missing_logs(context.store, context.journal, context.record, context.broker, snapshot)
     missed = missing_spans(context.journal, context.record, missing)
-    gone = (*gone_spans(context.journal, context.record), *deleted, *missed)
+    own = ends_of_segments(context, snapshot, measured)
+    holes = hole_spans(context, snapshot, own)
+    gone = (*gone_spans(context.journal, context.record), *deleted, *missed, *holes)
+    decisions = [_ending_at(one, own.get(one.segment.id)) for one in plan.decisions]
 
     def ranges(lakes: Lakes) -> tuple[OffsetRange, ...]:
         ends = {log.name: log.max_offset for log in snapshot.logs}
         lineages = context.record.lineages
-        return offset_ranges(plan.decisions, ends, lakes, lineages, shielded=shielded, gone=gone)
+        return offset_ranges(decisions, ends, lakes, lineages, shielded=shielded, gone=gone)
 
     def proven(span: ReleasedSpan) -> Iterator[tuple[int, int]]:
         offsets = (span.start_offset, span.end_offset)
@@ -86,6 +90,11 @@ def store_ranges(
     if measured is not None and (more := _of_replicas(context, snapshot, measured, found_ranges)):
         found_ranges = ranges(replace(lakes, spans=(*lakes.spans, *more)))
     return (*found_ranges, *ranges_of_others(missed, proven, lakes.unasked))
+
+
+def _ending_at(decision: Decision, end: int | None) -> Decision:
+    """Return a decision on a segment that ends where it says itself."""
+    return decision if end is None else replace(decision, segment=replace(decision.segment, end=end))
 
 
 def _of_replicas(
