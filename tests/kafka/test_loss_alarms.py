@@ -8,14 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from storage_engine.clock import clock_ms
 from storage_engine.cycle import archive_here
 from storage_engine.exceptions import BadInputError
 from storage_engine.lake.making import make_lake
+from storage_engine.model.diagnosis import Severity
 from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.model.validation import Status, Where
 from storage_engine.model.verification import VerifyLevel
 from storage_engine.quality.facts import collect_facts
 from storage_engine.retention import steps
+from storage_engine.retention.diagnosis.doctor import diagnose
 from storage_engine.retention.loss_alarms import loss_alarms
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.offset_ranges import MISSING, OffsetRange, Place
@@ -66,6 +69,29 @@ def test_a_log_that_is_gone_is_an_alarm_until_a_person_accepts_it(
     assert gone(store) == [alarm]
     steps.accept_loss(store, 4, 6, "anna", "the disk is broken", "a-0")
     assert gone(store) == []
+
+
+def told_by_doctor(store: ManagedStore) -> list[tuple[Severity, str]]:
+    found = diagnose(store, clock_ms(), has_lake=True).findings
+    return [(one.severity, one.what) for one in found if one.kind in ("logs-lost", "logs-unknown")]
+
+
+def test_doctor_tells_what_is_lost_of_a_log_until_a_person_accepts_it(
+    store: ManagedStore, made: MadeNode
+) -> None:
+    assert told_by_doctor(store) == []
+    shutil.rmtree(made.directories[0] / "a-0")
+    lost = "1 range of missing logs lost, as no lake has it: a-0 [4, 6)"
+    assert told_by_doctor(store) == [(Severity.URGENT, lost)]
+    steps.accept_loss(store, 4, 6, "anna", "the disk is broken", "a-0")
+    assert told_by_doctor(store) == []
+
+
+def test_doctor_takes_nothing_for_lost_that_nobody_can_tell(store: ManagedStore, made: MadeNode) -> None:
+    set_aside(made)
+    ((severity, what),) = told_by_doctor(store)
+    assert severity is Severity.WARNING
+    assert "whether it should be on disk isn't known: a-0 [4, 6)" in what
 
 
 def without_its_first_segments(made: MadeNode) -> None:

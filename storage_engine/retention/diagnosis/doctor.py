@@ -10,22 +10,20 @@ from typing import TYPE_CHECKING
 from storage_engine.brokers import find_broker
 from storage_engine.clock import jumped_forward_ms, read_clock
 from storage_engine.exceptions import BrokerError, NotOnBrokerError, StorageEngineError, StoreNotFoundError
-from storage_engine.lake.config import CATALOG_FILE
 from storage_engine.model.broker_store import BrokerStore
 from storage_engine.model.diagnosis import BrokerDiagnosis, Finding, Severity, by_severity
 from storage_engine.model.heads import LakeHead
 from storage_engine.model.hold import HoldMemory
-from storage_engine.model.plan import PlanRequest
 from storage_engine.model.store import Segment
 from storage_engine.retention.answering import check_answers
-from storage_engine.retention.broker_answers import ask, propose
+from storage_engine.retention.broker_answers import ask
 from storage_engine.retention.brokers import assumes_defaults, open_store, settings_of
 from storage_engine.retention.diagnosis.access_rights import access_findings, look_at_access
 from storage_engine.retention.diagnosis.clock_check import clock_findings
-from storage_engine.retention.diagnosis.figures import Figures, take_figures
+from storage_engine.retention.diagnosis.figures import Figures, due_now, take_figures
 from storage_engine.retention.diagnosis.file_systems import look_at_mounts, mount_findings
 from storage_engine.retention.diagnosis.growth import DAY_MS
-from storage_engine.retention.diagnosis.left_behind import hold_findings, look_at_remains
+from storage_engine.retention.diagnosis.left_behind import hold_findings, local_lakes, look_at_remains
 from storage_engine.retention.diagnosis.losses_ahead import (
     consumer_findings,
     pending_findings,
@@ -46,6 +44,7 @@ from storage_engine.retention.diagnosis.space_and_time import (
     space_findings,
 )
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.seen_logs import Missing
 from storage_engine.retention.stamp import Stamp
 from storage_engine.retention.unnamed_lakes import directory_of
 
@@ -135,7 +134,7 @@ def diagnose(
         figures, stamp, due = _open(store, said, known, now_ms, has_lake=has_lake)
     if pipeline is not None:
         found += pipeline_findings(pipeline, now_ms)
-    stamped = _local_lakes(stamp)
+    stamped = local_lakes(stamp)
     other_lake = ""
     if has_lake and (head := _misplaced(known, stamp)) is not None:
         # What isn't proven here may be there: nothing of it is to be archived a second time.
@@ -251,7 +250,7 @@ def _open(
     if looked is None:
         return None, None, 0
     if has_lake:
-        _ask_lakes(store, known, looked.figures, looked.stamp)
+        _ask_lakes(store, known, looked)
         from storage_engine.retention.diagnosis.lake_check import lake_findings, place_findings
 
         waiting = None if known.unproven is None else sum(one.disk_bytes for one in known.unproven)
@@ -268,12 +267,14 @@ class _Looked:
 
     :param data_paths: where its broker writes.
     :param due: how many segments could be deleted now; 0 where nobody asked.
+    :param missing: what the journal remembers of logs that should be here; nothing where nobody asked.
     """
 
     figures: Figures
     stamp: Stamp | None
     data_paths: tuple[Path, ...]
     due: int
+    missing: tuple[Missing, ...]
 
 
 def _look(
@@ -284,7 +285,7 @@ def _look(
     :param at: the store where it is open, of which nothing is planned; None: it is opened.
     :return: None: it can't be looked at.
     """
-    found, due = known.findings, 0
+    found, due, missing = known.findings, 0, tuple[Missing, ...]()
     try:
         with closing(open_store(store, known.memory)) if at is None else nullcontext(at) as opened:
             data_paths = tuple(ask(store.broker, "tell where it writes", lambda: opened.data_paths))
@@ -293,7 +294,11 @@ def _look(
             found += remains
             figures = take_figures(opened, store.broker, now_ms, known.samples, said.full_percent)
             if at is None:
-                due = _due(opened, figures, now_ms)
+                due = due_now(opened, figures, now_ms)
+                if known.journal is not None and known.record is not None:
+                    from storage_engine.retention.missing_logs import missing_logs
+
+                    missing = missing_logs(store, known.journal, known.record, opened, figures.snapshot)
     except StoreNotFoundError:
         raise
     except (StorageEngineError, OSError) as error:
@@ -309,13 +314,7 @@ def _look(
         unit = find_broker(store.broker).words.queue
         found += [*consumer_findings(figures, unit), *hold_findings(figures.hold)]
     found += pending_findings(figures)
-    return _Looked(figures, stamp, data_paths, due)
-
-
-def _due(opened: BrokerStore, figures: Figures, now_ms: int) -> int:
-    most = sum(len(log.segments) for log in figures.snapshot.logs)
-    request = PlanRequest(manual=True, max_segments=most)
-    return len(propose(opened, figures.snapshot, now_ms, request).to_delete)
+    return _Looked(figures, stamp, data_paths, due, missing)
 
 
 def _ask_journal(store: ManagedStore, now_ms: int) -> _Known:
@@ -357,8 +356,8 @@ def _read_samples(known: _Known, now_ms: int) -> None:
     known.samples = known.journal.max_offsets(known.record.store_id, now_ms - DAY_MS)
 
 
-def _ask_lakes(store: ManagedStore, known: _Known, figures: Figures, stamp: Stamp | None) -> None:
-    """Read what the lakes prove of the sealed segments; where nobody can tell, that is a finding."""
+def _ask_lakes(store: ManagedStore, known: _Known, looked: _Looked) -> None:
+    """Read what the lakes prove of sealed segments and missing logs; that nobody can tell is a finding."""
     from storage_engine.retention.diagnosis.lake_check import (
         has_segments_of,
         look_at_lakes,
@@ -366,18 +365,17 @@ def _ask_lakes(store: ManagedStore, known: _Known, figures: Figures, stamp: Stam
     )
     from storage_engine.retention.diagnosis.refused_archives import refused_by_last_archive, refused_findings
 
+    segments = looked.figures.archivable.segments
     known.lakes = look_at_lakes(store, known.record, known.journal is not None)
     if all(one.refused for one in known.lakes):
         return
-    if known.record is None and has_segments_of(known.lakes, stamp, store.real_root):
+    if known.record is None and has_segments_of(known.lakes, looked.stamp, store.real_root):
         known.unknown_proof = known.unknown_proof or UnknownProof.STORE
     if known.unknown_proof is not None:
-        known.findings.append(unknown_proof_finding(known.unknown_proof, len(figures.archivable.segments)))
+        known.findings.append(unknown_proof_finding(known.unknown_proof, len(segments)))
         return
     try:
-        known.unproven, notices = unproven_segments(
-            store, known.journal, known.record, figures.archivable.segments
-        )
+        known.unproven, notices = unproven_segments(store, known.journal, known.record, segments)
         mend = refused_by_last_archive(known.journal, known.record, known.unproven)
     except StorageEngineError as error:
         known.findings.append(
@@ -385,6 +383,10 @@ def _ask_lakes(store: ManagedStore, known: _Known, figures: Figures, stamp: Stam
         )
         return
     known.some_unasked = bool(notices) or any(one.refused for one in known.lakes)
+    if looked.missing and known.journal and known.record and not known.some_unasked:
+        from storage_engine.retention.diagnosis.missing_check import missing_findings
+
+        known.findings += missing_findings(store, known.journal, known.record, looked.missing)
     known.refused = frozenset(one.log for one in mend)
     known.findings += refused_findings(mend)
     known.findings += [
@@ -392,9 +394,3 @@ def _ask_lakes(store: ManagedStore, known: _Known, figures: Figures, stamp: Stam
         for one in notices
         if not any(lake.refused and lake.refused in one for lake in known.lakes)
     ]
-
-
-def _local_lakes(stamp: Stamp | None) -> tuple[str, ...]:
-    """Return the directories of the lakes that a stamp names and that are there."""
-    places = [] if stamp is None else [directory_of(head) for head in stamp.lakes]
-    return tuple(dict.fromkeys(one for one in places if one and (Path(one) / CATALOG_FILE).is_file()))

@@ -8,12 +8,14 @@ from pathlib import Path
 
 from storage_engine.exceptions import StoreIdentityError
 from storage_engine.host import is_this_host
+from storage_engine.lake.config import CATALOG_FILE
 from storage_engine.model.diagnosis import Finding, Severity
 from storage_engine.model.hold import HoldStatus
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.quarantine.look import QuarantineLook, look_at_quarantines
 from storage_engine.retention.shielding import ShieldSummary, shield_summary
 from storage_engine.retention.stamp import Stamp, missing_stamps, read_stamp
+from storage_engine.retention.unnamed_lakes import directory_of
 from storage_engine.wording import bytes_text, count_text, time_text
 
 
@@ -124,3 +126,9 @@ def hold_findings(hold: HoldStatus | None) -> Iterator[Finding]:
     why = f" ({hold.notices[0].removesuffix('.')})" if hold.notices else ""
     what = f"the store isn't held, so its broker deletes by its own rules{why}"
     yield Finding(Severity.WARNING, "not-held", what, "hold it: storage-engine hold")
+
+
+def local_lakes(stamp: Stamp | None) -> tuple[str, ...]:
+    """Return the directories of the lakes that a stamp names and that are there."""
+    places = [] if stamp is None else [directory_of(head) for head in stamp.lakes]
+    return tuple(dict.fromkeys(one for one in places if one and (Path(one) / CATALOG_FILE).is_file()))
