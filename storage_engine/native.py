@@ -7,6 +7,7 @@ uses one of these.
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -30,6 +31,8 @@ _CONSTANTS = frozenset(
 )
 """Modules without kernels whose values are compiled into them."""
 LITTLE_ENDIAN: Final = sys.byteorder == "little"
+_TYPES = {"int": types.int64, "bool": types.boolean, "bytes": numba.typeof(b"")}
+"""By how arguments of a kernel are annotated."""
 
 
 def kernel(function: Kernel) -> Kernel:
@@ -37,7 +40,31 @@ def kernel(function: Kernel) -> Kernel:
 
     Who may write neither beside this file nor in a home, as a service's user, compiles it in each process.
     """
-    options = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
+    return _compiled(function, nogil=True)
+
+
+def held_kernel(function: Kernel) -> Kernel:
+    """Compile a function that is done within microseconds: no other thread of Python runs meanwhile.
+
+    To let others run and to wait for one's turn again takes longer than such a function.
+    """
+    return _compiled(function, nogil=False)
+
+
+def direct(compiled: Kernel) -> Kernel:
+    """Return the entry of a kernel, for arguments of the types that its annotations name.
+
+    It doesn't look the types up at each call, which takes half of a short call's time.
+    """
+    dispatcher = cast("Any", compiled)
+    parameters = inspect.signature(dispatcher.py_func).parameters.values()
+    types_of = tuple(_TYPES[each.annotation] for each in parameters)
+    dispatcher.compile(types_of)
+    return cast("Kernel", dispatcher.overloads[types_of].entry_point)
+
+
+def _compiled(function: Kernel, *, nogil: bool) -> Kernel:
+    options = {"nogil": nogil, "error_model": "numpy", "no_cfunc_wrapper": True}
     compiled = None
     with suppress(RuntimeError):  # no place to keep it
         compiled = numba.njit(cache=True, **options)(function)
@@ -180,6 +207,17 @@ def word(table: int, index: int) -> int:
 def set_word(table: int, index: int, value: int) -> None:
     """Write an element of a table of 64-bit integers at an address."""
     store_i64(table + 8 * index, value)
+
+
+@_intrinsic
+def address_of_bytes(typingctx: Any, value: Any) -> Any:
+    """Address of the first of some bytes; the caller keeps them alive."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, args[0])
+        return builder.ptrtoint(array.data, ir.IntType(64))
+
+    return types.int64(value), generate
 
 
 @_intrinsic

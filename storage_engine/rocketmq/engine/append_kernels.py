@@ -1,4 +1,4 @@
-"""Compiled writing of a client's batch as frames, into the mapped log (MessageExtEncoder, doAppend)."""
+"""Compiled writing of messages as frames, into the mapped log (MessageExtEncoder, doAppend)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from typing import Final
 
 from storage_engine.crc import crc32
 from storage_engine.native import (
+    address_of_bytes,
     copy_bytes,
+    held_kernel,
     inlined,
-    kernel,
     load_be_i16,
     load_be_i32,
     load_u8,
@@ -20,38 +21,66 @@ from storage_engine.native import (
     word,
 )
 from storage_engine.rocketmq.frame import (
+    BLANK_HEADER_BYTES,
+    BODY_AT,
     BODY_CRC_AT,
+    BORN_HOST_AT,
+    BORN_HOST_IPV6,
+    BORN_TIMESTAMP_AT,
+    CRC_MASK,
     FLAG_AT,
+    INNER_BATCH,
+    IPV6_EXTRA_BYTES,
+    MAGIC_AT,
     NAME_VALUE_SEPARATOR,
     PHYSICAL_OFFSET_AT,
     PROPERTY_CRC_BYTES,
     PROPERTY_SEPARATOR,
+    QUEUE_ID_AT,
     QUEUE_OFFSET_AT,
     SIZE_AT,
+    STORE_HOST_IPV6,
+    SYS_FLAG_AT,
 )
 
-# Places in the table of arguments.
-SOURCE: Final = 0
-SOURCE_BYTES: Final = 1
-HEADER: Final = 2
-HEADER_BYTES: Final = 3
-TOPIC: Final = 4
-TOPIC_BYTES: Final = 5
-PROPERTIES: Final = 6
-PROPERTIES_BYTES: Final = 7
-CRC_FUNCTION: Final = 8
-CRC_TABLE: Final = 9
-PROPERTY_CRC: Final = 10
-MESSAGES: Final = 11
-"""Gets the number of messages."""
-ARGUMENTS: Final = 12
+# Places in a file's table, of 64 bits each.
+TARGET: Final = 0
+"""Address of the memory that messages are written to; 0: it is gone."""
+FILE_BYTES: Final = 1
+BASE_OFFSET: Final = 2
+WROTE: Final = 3
+STORE_MS: Final = 4
+FILE_FIELDS: Final = 5
 
-_MAX_SHORT = (1 << 15) - 1
-_BATCH_HEADER = 20
-_CRC_NAME = tuple(b"__CRC32#")
+# Places in a log's table.
+LONGEST: Final = 0
+"""Bytes that a frame may have."""
+CRC_FUNCTION: Final = 1
+CRC_TABLE: Final = 2
+PROPERTY_CRC: Final = 3
+"""Whether each frame ends with its CRC."""
 
+# Why nothing was written.
 MALFORMED: Final = -1
 PROPERTIES_TOO_LONG: Final = -2
+FRAME_TOO_LONG: Final = -3
+NO_ROOM: Final = -4
+"""Left in the file; the frame's end and the blank's header have to fit."""
+INNER: Final = -5
+"""A flag or a property says that a message is more than one."""
+OUT_OF_RANGE: Final = -6
+"""A number is too large for its field, or a host is no address and port."""
+UNMAPPED: Final = -7
+
+_MAGIC_BYTES = 4
+"""Before a topic's length and name, as the two go together."""
+_MAX_SHORT = (1 << 15) - 1
+_BATCH_HEADER = 20
+_HOST_BYTES = 8
+"""Of an IPv4 address and a port."""
+_NO_IPV6 = ~(BORN_HOST_IPV6 | STORE_HOST_IPV6)
+_CRC_NAME = tuple(b"__CRC32#")
+_INNER = tuple(b"INNER_")
 
 
 @inlined
@@ -63,40 +92,11 @@ def property_bytes(source: int, own: int, shared: int, reserved: int) -> int:
     return own + separator + shared + reserved
 
 
-@kernel
-def measure_batch(arguments: int) -> int:
-    """Return the bytes that a batch's frames take, or what is wrong with it. Counts its messages."""
-    at = word(arguments, SOURCE)
-    end = at + word(arguments, SOURCE_BYTES)
-    fixed = word(arguments, HEADER_BYTES) + word(arguments, TOPIC_BYTES) + 2
-    reserved = PROPERTY_CRC_BYTES if word(arguments, PROPERTY_CRC) else 0
-    total = 0
-    messages = 0
-    while at < end:
-        if end - at < _BATCH_HEADER + 2:
-            return MALFORMED
-        body = load_be_i32(at + 16)
-        if body < 0 or body > end - at - _BATCH_HEADER - 2:
-            return MALFORMED
-        properties_at = at + _BATCH_HEADER + body + 2
-        own = load_be_i16(properties_at - 2)
-        if own < 0 or properties_at + own > end:
-            return MALFORMED
-        length = property_bytes(properties_at, own, word(arguments, PROPERTIES_BYTES), reserved)
-        if length > _MAX_SHORT:
-            return PROPERTIES_TOO_LONG
-        total += fixed + body + length
-        messages += 1
-        at = properties_at + own
-    set_word(arguments, MESSAGES, messages)
-    return total
-
-
 @inlined
-def put_property_crc(at: int, size: int, function: int, table: int) -> None:
+def put_property_crc(at: int, size: int, log: int) -> None:
     """Write the property with a frame's CRC into its last bytes (MessageDecoder#createCrc32)."""
     begin = size - PROPERTY_CRC_BYTES
-    crc = crc32(function, table, at, begin) & 0x7FFFFFFF
+    crc = crc32(word(log, CRC_FUNCTION), word(log, CRC_TABLE), at, begin) & CRC_MASK
     for i in range(8):
         store_u8(at + begin + i, _CRC_NAME[i])
     store_u8(at + begin + 8, NAME_VALUE_SEPARATOR)
@@ -106,48 +106,304 @@ def put_property_crc(at: int, size: int, function: int, table: int) -> None:
     store_u8(at + size - 1, PROPERTY_SEPARATOR)
 
 
-@kernel
-def write_batch(arguments: int, out: int, physical_offset: int, queue_offset: int) -> None:
-    """Write a batch's frames; :func:`measure_batch` found it well-formed and that there is room."""
-    at = word(arguments, SOURCE)
-    end = at + word(arguments, SOURCE_BYTES)
-    header_bytes = word(arguments, HEADER_BYTES)
-    topic_bytes = word(arguments, TOPIC_BYTES)
-    shared = word(arguments, PROPERTIES_BYTES)
-    function = word(arguments, CRC_FUNCTION)
-    table = word(arguments, CRC_TABLE)
-    reserved = PROPERTY_CRC_BYTES if word(arguments, PROPERTY_CRC) else 0
-    target = out
+@inlined
+def put_header(
+    target: int,
+    topic: int,
+    queue_id: int,
+    sys_flag: int,
+    born_ms: int,
+    born_host: int,
+    store_ms: int,
+    store_host: int,
+    reconsume_times: int,
+    prepared_offset: int,
+) -> int:
+    """Write what a message, or all of a batch, have in common; return where the body's length lies."""
+    copy_bytes(target + MAGIC_AT, topic, _MAGIC_BYTES)
+    store_be_i32(target + QUEUE_ID_AT, queue_id)
+    store_be_i32(target + SYS_FLAG_AT, sys_flag)
+    store_be_i64(target + BORN_TIMESTAMP_AT, born_ms)
+    at = target + BORN_HOST_AT
+    length = _HOST_BYTES + (IPV6_EXTRA_BYTES if sys_flag & BORN_HOST_IPV6 else 0)
+    copy_bytes(at, born_host, length)
+    at += length
+    store_be_i64(at, store_ms)
+    at += 8
+    length = _HOST_BYTES + (IPV6_EXTRA_BYTES if sys_flag & STORE_HOST_IPV6 else 0)
+    copy_bytes(at, store_host, length)
+    at += length
+    store_be_i32(at, reconsume_times)
+    store_be_i64(at + 4, prepared_offset)
+    return at + 12
+
+
+@inlined
+def put_rest(
+    target: int,
+    length_at: int,
+    size: int,
+    flag: int,
+    queue_offset: int,
+    physical_offset: int,
+    body: int,
+    body_bytes: int,
+    topic: int,
+    topic_bytes: int,
+    log: int,
+) -> int:
+    """Write what each message has of its own, but for its properties; return where those lie."""
+    store_be_i32(target + SIZE_AT, size)
+    crc = 0
+    if body_bytes:
+        crc = crc32(word(log, CRC_FUNCTION), word(log, CRC_TABLE), body, body_bytes) & CRC_MASK
+    store_be_i32(target + BODY_CRC_AT, crc)
+    store_be_i32(target + FLAG_AT, flag)
+    store_be_i64(target + QUEUE_OFFSET_AT, queue_offset)
+    store_be_i64(target + PHYSICAL_OFFSET_AT, physical_offset)
+    store_be_i32(length_at, body_bytes)
+    place = length_at + 4
+    copy_bytes(place, body, body_bytes)
+    place += body_bytes
+    copy_bytes(place, topic + _MAGIC_BYTES, topic_bytes)
+    return place + topic_bytes + 2
+
+
+@inlined
+def names_inner(properties: int, length: int) -> bool:
+    """Return whether the name of a property by which a message is more than one stands in a block."""
+    for at in range(properties, properties + length - len(_INNER) + 1):
+        if load_u8(at) == _INNER[0]:
+            i = 1
+            while i < len(_INNER) and load_u8(at + i) == _INNER[i]:
+                i += 1
+            if i == len(_INNER):
+                return True
+    return False
+
+
+@inlined
+def fits_32(value: int) -> bool:
+    return -0x80000000 <= value <= 0x7FFFFFFF
+
+
+@inlined
+def is_host(length: int) -> bool:
+    """Return whether so many bytes are an address and a port."""
+    return length == _HOST_BYTES or length == _HOST_BYTES + IPV6_EXTRA_BYTES
+
+
+@inlined
+def with_hosts(sys_flag: int, born_bytes: int, store_bytes: int) -> int:
+    """Return a system flag that says which hosts are IPv6 ones."""
+    born = BORN_HOST_IPV6 if born_bytes != _HOST_BYTES else 0
+    store = STORE_HOST_IPV6 if store_bytes != _HOST_BYTES else 0
+    return sys_flag & _NO_IPV6 | born | store
+
+
+@held_kernel
+def write_message(
+    file: int,
+    log: int,
+    topic: bytes,
+    body: bytes,
+    properties: bytes,
+    queue_id: int,
+    flag: int,
+    queue_offset: int,
+    sys_flag: int,
+    born_ms: int,
+    born_host: bytes,
+    store_ms: int,
+    store_host: bytes,
+    reconsume_times: int,
+    prepared_offset: int,
+    may_be_inner: bool,
+) -> tuple[int, int]:
+    """Write one message behind the last one; return its physical offset, or why it wasn't, and its size.
+
+    :param file: address of the file's table, whose positions go on.
+    :param log: address of the log's table.
+    :param topic: its magic, its length and its name, as a frame has them.
+    :param may_be_inner: the caller knows what an ``INNER_`` property says.
+    """
+    block, own = address_of_bytes(properties), len(properties)
+    if not may_be_inner and (sys_flag & INNER_BATCH or names_inner(block, own)):
+        return INNER, 0
+    numbers = fits_32(queue_id) and fits_32(flag) and fits_32(sys_flag) and fits_32(reconsume_times)
+    if not (numbers and is_host(len(born_host)) and is_host(len(store_host))):
+        return OUT_OF_RANGE, 0
+    length = own
+    if word(log, PROPERTY_CRC):
+        length += PROPERTY_CRC_BYTES
+        if own > 0 and load_u8(block + own - 1) != PROPERTY_SEPARATOR:
+            length += 1
+    if length > _MAX_SHORT:
+        return PROPERTIES_TOO_LONG, 0
+    topic_bytes = len(topic) - _MAGIC_BYTES
+    size = BODY_AT + len(born_host) + len(store_host) - 2 * _HOST_BYTES
+    size += len(body) + topic_bytes + 2 + length
+    if size > word(log, LONGEST):
+        return FRAME_TOO_LONG, 0
+    wrote = word(file, WROTE)
+    if size + BLANK_HEADER_BYTES > word(file, FILE_BYTES) - wrote:
+        return NO_ROOM, 0
+    target = word(file, TARGET) + wrote
+    if target == wrote:
+        return UNMAPPED, 0
+    physical_offset = word(file, BASE_OFFSET) + wrote
+    length_at = put_header(
+        target,
+        address_of_bytes(topic),
+        queue_id,
+        with_hosts(sys_flag, len(born_host), len(store_host)),
+        born_ms,
+        address_of_bytes(born_host),
+        store_ms,
+        address_of_bytes(store_host),
+        reconsume_times,
+        prepared_offset,
+    )
+    place = put_rest(
+        target,
+        length_at,
+        size,
+        flag,
+        queue_offset,
+        physical_offset,
+        address_of_bytes(body),
+        len(body),
+        address_of_bytes(topic),
+        topic_bytes,
+        log,
+    )
+    store_be_i16(place - 2, length)
+    copy_bytes(place, block, own)
+    if word(log, PROPERTY_CRC):
+        if length > own + PROPERTY_CRC_BYTES:
+            store_u8(place + own, PROPERTY_SEPARATOR)
+        put_property_crc(target, size, log)
+    set_word(file, STORE_MS, store_ms)
+    set_word(file, WROTE, wrote + size)
+    return physical_offset, size
+
+
+@inlined
+def measure_batch(source: int, end: int, fixed: int, shared: int, reserved: int) -> tuple[int, int]:
+    """Return the bytes that a batch's frames take, or what is wrong with it, and how many there are."""
+    at = source
+    total = 0
+    messages = 0
     while at < end:
+        if end - at < _BATCH_HEADER + 2:
+            return MALFORMED, 0
         body = load_be_i32(at + 16)
+        if body < 0 or body > end - at - _BATCH_HEADER - 2:
+            return MALFORMED, 0
         properties_at = at + _BATCH_HEADER + body + 2
         own = load_be_i16(properties_at - 2)
+        if own < 0 or properties_at + own > end:
+            return MALFORMED, 0
         length = property_bytes(properties_at, own, shared, reserved)
-        size = header_bytes + body + topic_bytes + 2 + length
-        copy_bytes(target, word(arguments, HEADER), header_bytes)
-        store_be_i32(target + SIZE_AT, size)
-        crc = crc32(function, table, at + _BATCH_HEADER, body) & 0x7FFFFFFF if body else 0
-        store_be_i32(target + BODY_CRC_AT, crc)
-        store_be_i32(target + FLAG_AT, load_be_i32(at + 12))
-        store_be_i64(target + QUEUE_OFFSET_AT, queue_offset)
-        store_be_i64(target + PHYSICAL_OFFSET_AT, physical_offset)
-        store_be_i32(target + header_bytes - 4, body)
-        place = target + header_bytes
-        copy_bytes(place, at + _BATCH_HEADER, body)
-        place += body
-        copy_bytes(place, word(arguments, TOPIC), topic_bytes)
-        place += topic_bytes
-        store_be_i16(place, length)
-        place += 2
-        copy_bytes(place, properties_at, own)
+        if length > _MAX_SHORT:
+            return PROPERTIES_TOO_LONG, 0
+        total += fixed + body + length
+        messages += 1
+        at = properties_at + own
+    return (total, messages) if messages else (MALFORMED, 0)
+
+
+@held_kernel
+def write_batch(
+    file: int,
+    log: int,
+    topic: bytes,
+    messages: bytes,
+    properties: bytes,
+    queue_id: int,
+    queue_offset: int,
+    sys_flag: int,
+    born_ms: int,
+    born_host: bytes,
+    store_ms: int,
+    store_host: bytes,
+    reconsume_times: int,
+) -> tuple[int, int, int]:
+    """Write a batch; return its physical offset, or why it wasn't written, its size and its messages.
+
+    :param file: address of the file's table, whose positions go on.
+    :param log: address of the log's table.
+    :param topic: its magic, its length and its name, as a frame has them.
+    :param messages: each with its size, a CRC, a magic, a flag, its body and its properties.
+    :param properties: that each message gets behind its own.
+    """
+    numbers = fits_32(queue_id) and fits_32(sys_flag) and fits_32(reconsume_times)
+    if not (numbers and is_host(len(born_host)) and is_host(len(store_host))):
+        return OUT_OF_RANGE, 0, 0
+    flags = with_hosts(sys_flag, len(born_host), len(store_host))
+    reserved = PROPERTY_CRC_BYTES if word(log, PROPERTY_CRC) else 0
+    block, shared = address_of_bytes(properties), len(properties)
+    topic_bytes = len(topic) - _MAGIC_BYTES
+    fixed = BODY_AT + len(born_host) + len(store_host) - 2 * _HOST_BYTES + topic_bytes + 2
+    at = address_of_bytes(messages)
+    end = at + len(messages)
+    total, count = measure_batch(at, end, fixed, shared, reserved)
+    if total <= 0:
+        return total, 0, 0
+    wrote = word(file, WROTE)
+    if total + BLANK_HEADER_BYTES > word(file, FILE_BYTES):
+        return FRAME_TOO_LONG, 0, 0
+    if total + BLANK_HEADER_BYTES > word(file, FILE_BYTES) - wrote:
+        return NO_ROOM, 0, 0
+    target = word(file, TARGET) + wrote
+    if target == wrote:
+        return UNMAPPED, 0, 0
+    begin = word(file, BASE_OFFSET) + wrote
+    physical_offset = begin
+    while at < end:
+        body = load_be_i32(at + 16)
+        own_at = at + _BATCH_HEADER + body + 2
+        own = load_be_i16(own_at - 2)
+        length = property_bytes(own_at, own, shared, reserved)
+        size = fixed + body + length
+        length_at = put_header(
+            target,
+            address_of_bytes(topic),
+            queue_id,
+            flags,
+            born_ms,
+            address_of_bytes(born_host),
+            store_ms,
+            address_of_bytes(store_host),
+            reconsume_times,
+            0,
+        )
+        place = put_rest(
+            target,
+            length_at,
+            size,
+            load_be_i32(at + 12),
+            queue_offset,
+            physical_offset,
+            at + _BATCH_HEADER,
+            body,
+            address_of_bytes(topic),
+            topic_bytes,
+            log,
+        )
+        store_be_i16(place - 2, length)
+        copy_bytes(place, own_at, own)
         place += own
         if length - reserved - own > shared:
             store_u8(place, PROPERTY_SEPARATOR)
             place += 1
-        copy_bytes(place, word(arguments, PROPERTIES), shared)
+        copy_bytes(place, block, shared)
         if reserved:
-            put_property_crc(target, size, function, table)
+            put_property_crc(target, size, log)
         target += size
         physical_offset += size
         queue_offset += 1
-        at = properties_at + own
+        at = own_at + own
+    set_word(file, STORE_MS, store_ms)
+    set_word(file, WROTE, wrote + total)
+    return begin, total, count

@@ -53,7 +53,7 @@ from storage_engine.rocketmq.frame import (
     TRANSACTION_MASK,
     TRANSACTION_ROLLBACK,
 )
-from storage_engine.rocketmq.frame_kernels import Ints32, Ints64, body_position, hash_bytes, same_bytes
+from storage_engine.rocketmq.frame_kernels import Ints32, Ints64, body_position, hash_bytes
 
 # Fields of a row, 64 bits each. Places are counted from the buffer's beginning.
 POSITION: Final = 0
@@ -317,25 +317,6 @@ def read_frames(
         position += size
     state[0] = position
     return count
-
-
-@kernel
-def first_stranger(base: int, rows: int, order: Ints64) -> int:
-    """Return the place in ``order`` of a row that has its forerunner's key and another topic or queue; -1."""
-    for i in range(1, len(order)):
-        row = rows + 8 * FIELDS * order[i]
-        before = rows + 8 * FIELDS * order[i - 1]
-        if word(row, QUEUE_KEY) != word(before, QUEUE_KEY):
-            continue
-        if (
-            word(row, QUEUE_ID) != word(before, QUEUE_ID)
-            or word(row, TOPIC_BYTES) != word(before, TOPIC_BYTES)
-            or not same_bytes(
-                base + word(row, TOPIC_AT), base + word(before, TOPIC_AT), word(row, TOPIC_BYTES)
-            )
-        ):
-            return i
-    return -1
 
 
 @kernel

@@ -33,6 +33,7 @@ class EntryFiles:
         """Bytes of the last file that are in use."""
         self.flushed = 0
         """Offset up to which all is on disk."""
+        self._named = (-1, "")
         self._new_directories: list[Path] = []
         self._deleted = False
         """A file was deleted, and its directory isn't flushed."""
@@ -69,6 +70,15 @@ class EntryFiles:
     def path(self, base_offset: int) -> Path:
         return self.directory / file_name(base_offset)
 
+    def _last_path(self) -> str:
+        """Return the path of the last file, which is made once for many appends."""
+        base, path = self._named
+        if base != self.bases[-1]:
+            base = self.bases[-1]
+            path = str(self.path(base))
+            self._named = base, path
+        return path
+
     def begin_file(self, start_offset: int) -> bool:
         """Make the file that the next entry goes to, if there is none with room.
 
@@ -94,7 +104,7 @@ class EntryFiles:
         while len(view):
             self.begin_file(self.end)
             count = min(len(view), self.file_bytes - self.wrote)
-            fd = os.open(self.path(self.bases[-1]), _OPEN)
+            fd = os.open(self._last_path(), _OPEN)
             try:
                 position = self.wrote
                 part = view[:count]
@@ -121,9 +131,7 @@ class EntryFiles:
         :raises OSError: the disk refuses; what was flushed before counts on.
         """
         bases, end = self.written()
-        if self._deleted:
-            self._deleted = False
-            durable.fsync_path(self.directory)
+        self._flush_deletions()
         if end // PAGE_BYTES - self.flushed // PAGE_BYTES < least_pages or end == self.flushed:
             return
         while self._new_directories:
@@ -134,6 +142,11 @@ class EntryFiles:
                 self._flush_file(base)
         durable.fsync_path(self.directory)
         self.flushed = end
+
+    def _flush_deletions(self) -> None:
+        if self._deleted:
+            self._deleted = False
+            durable.fsync_path(self.directory)
 
     def _flush_file(self, base: int) -> None:
         try:
@@ -197,8 +210,11 @@ class EntryFiles:
     def erase_rest(self) -> None:
         """Write zeros over what lies behind the last entry, durably: no recovery may take it for entries.
 
+        Files that were cut off don't come back either.
+
         :raises OSError: the disk refuses.
         """
+        self._flush_deletions()
         if not self.bases or self.wrote == self.file_bytes:
             return
         fd = os.open(self.path(self.bases[-1]), _OPEN)

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
-from contextlib import suppress
 
 from storage_engine.clock import clock_ms
 from storage_engine.rocketmq.engine.engine_settings import EngineSettings, FlushMode
 from storage_engine.rocketmq.engine.flush_guard import FlushGuard
+from storage_engine.rocketmq.engine.group_commit import GroupCommit
 from storage_engine.rocketmq.engine.mapped_file_queue import FileQueue
 from storage_engine.rocketmq.engine.queue_table import QueueTable
 from storage_engine.rocketmq.engine.store_checkpoint import StoreCheckpoint
 
 OnFailure = Callable[[OSError], None]
-_GATHERING_SECONDS = 0.0002
-"""Far less than a flush takes."""
 
 
 class Service:
@@ -63,12 +60,7 @@ class LogFlusher:
         self._failed = False
         self._on_failure = on_failure
         self._sync = settings.flush_mode is FlushMode.SYNC
-        self._turn = threading.Condition()
-        self._flushing = False
-        self._waiting: list[int] = []
-        """Offsets that puts wait for."""
-        self._together = 0
-        """How many waited when the last flush ended."""
+        self._commits = GroupCommit(self.flush, lambda: files.flushed_where)
         self._last_flush_ms = self._last_commit_ms = 0
         seconds = settings.flush_interval_ms / 1000
         self._services = [Service("flush-commitlog", self._flush_by_time, seconds, self._fail)]
@@ -83,42 +75,11 @@ class LogFlusher:
     def wait_for(self, offset: int) -> bool:
         """Wait until the log is on disk up to an offset; False after the time that a put waits.
 
-        Of all that wait one flushes, for itself and for who has written meanwhile (GroupCommitService).
         Without SYNC_FLUSH there is nothing to wait for.
         """
         if not self._sync:
             return True
-        deadline = time.monotonic() + self._settings.sync_flush_timeout_ms / 1000
-        with self._turn:
-            self._waiting.append(offset)
-        while self._files.flushed_where < offset:
-            with self._turn:
-                while self._flushing and self._files.flushed_where < offset:
-                    if not self._turn.wait(deadline - time.monotonic()):
-                        return False
-                if self._files.flushed_where >= offset:
-                    break
-                if self._failed or time.monotonic() > deadline:
-                    return False
-                self._flushing = True
-            self._flush_for_all()
-        return time.monotonic() <= deadline
-
-    def _flush_for_all(self) -> None:
-        """Flush for the puts that wait, and wake those whose message is on disk."""
-        try:
-            # Whom the last flush released writes again within a moment, and need not wait for the next flush.
-            end = time.monotonic() + _GATHERING_SECONDS
-            while len(self._waiting) < self._together and time.monotonic() < end:
-                time.sleep(_GATHERING_SECONDS / 5)
-            with suppress(OSError):
-                self.flush()
-        finally:
-            with self._turn:
-                flushed, self._together = self._files.flushed_where, len(self._waiting)
-                self._waiting = [offset for offset in self._waiting if offset > flushed]
-                self._flushing = False
-                self._turn.notify_all()
+        return self._commits.wait_for(offset, self._settings.sync_flush_timeout_ms / 1000)
 
     def flush(self) -> None:
         """Commit and flush all that is written.

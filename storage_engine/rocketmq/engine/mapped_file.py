@@ -9,7 +9,9 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import struct
 import threading
+from array import array
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,15 +22,20 @@ import numpy.typing as npt
 
 from storage_engine import durable
 from storage_engine.arrow_memory import address_of
+from storage_engine.rocketmq.engine import append_kernels
 from storage_engine.rocketmq.engine.erasing import erase_behind
 from storage_engine.rocketmq.engine.transient_pool import TransientPool
+from storage_engine.rocketmq.frame import MAGIC_BLANK
 from storage_engine.rocketmq.stored_files import refuse_link
 
 PAGE_BYTES = 4096
 _AHEAD_BYTES = 32 << 20
 _LEAST_AHEAD_BYTES = 1 << 20
-_POPULATE_READ = 22
-"""MADV_POPULATE_READ, of Linux 5.14 and later."""
+_CALLS_AHEAD, _MOST_WRITABLE_BYTES = 4, 64 << 20
+"""How far a fast producer's pages are made writable: it reaches them within so many calls."""
+_POPULATE_READ, _POPULATE_WRITE = 22, 23
+"""MADV_POPULATE_READ and MADV_POPULATE_WRITE, of Linux 5.14 and later."""
+_BLANK = struct.Struct(">iI")
 _libc = ctypes.CDLL(None)
 
 
@@ -74,16 +81,32 @@ class WritableFile:
         self._buffer = pool.borrow() if pool else None
         self.target: mmap.mmap = self._buffer or self._mapping
         """What new messages are written to."""
-        self.wrote = self.committed = self.flushed = 0
-        self.store_timestamp_ms = 0
+        self._table = array("q", [0] * append_kernels.FILE_FIELDS)
+        self._table[append_kernels.TARGET] = address_of(np.frombuffer(self.target, np.uint8))
+        self._table[append_kernels.FILE_BYTES] = size_bytes
+        self._table[append_kernels.BASE_OFFSET] = base_offset
+        self.table_address = self._table.buffer_info()[0]
+        """Of the table by which the kernels append to the file."""
+        self.committed = self.flushed = 0
         self._committed_timestamp_ms = 0
-        self._mapped_ahead = 0
+        self._mapped_ahead = self._writable_ahead = 0
+        self._wrote_before = 0
+        """Up to where it was written when pages were mapped ahead the last time."""
         self._guard = threading.Lock()
         self._commits = threading.Lock()
         self._pins = 1
         self._unmapped = False
         self.available = True
         self.first_shutdown_ms = 0
+
+    @property
+    def wrote(self) -> int:
+        return self._table[append_kernels.WROTE]
+
+    @property
+    def store_timestamp_ms(self) -> int:
+        """Return the store time of the newest message; 0: none was written since the file was opened."""
+        return self._table[append_kernels.STORE_MS]
 
     @property
     def end_offset(self) -> int:
@@ -108,15 +131,17 @@ class WritableFile:
         """Return the store time of a message that readers see already, the newest but for a moment."""
         return self._committed_timestamp_ms if self._pool else self.store_timestamp_ms
 
-    @property
-    def target_address(self) -> int:
-        """Return where the memory lies that new messages are written to."""
-        if self._buffer is None:
-            return self.address
-        return address_of(np.frombuffer(self._buffer, np.uint8))
-
     def set_positions(self, position: int) -> None:
-        self.wrote = self.committed = self.flushed = position
+        self._table[append_kernels.WROTE] = self._wrote_before = position
+        self.committed = self.flushed = position
+
+    def fill_up(self, store_ms: int) -> None:
+        """Write the blank behind the last message, so that the file is full."""
+        remaining = self.size_bytes - self.wrote
+        if remaining:
+            _BLANK.pack_into(self.target, self.wrote, remaining, MAGIC_BLANK)
+            self._table[append_kernels.STORE_MS] = store_ms
+            self._table[append_kernels.WROTE] = self.size_bytes
 
     def pin(self) -> bool:
         """Keep the file mapped; False when it is being deleted (ReferenceResource#hold)."""
@@ -171,18 +196,29 @@ class WritableFile:
     def map_ahead(self) -> None:
         """Have the pages that are written next cleared and mapped, so that no put has to wait for that.
 
-        They stay clean, so that no flush writes them. Where the system can't do it, puts wait as before.
+        They stay clean, so that no flush writes them, but those that puts reach before the next few calls.
+        Where the system can't do it, puts wait as before.
         """
         wrote = self.wrote
-        begin = max(self._mapped_ahead, wrote) // PAGE_BYTES * PAGE_BYTES
-        end = min(wrote + _AHEAD_BYTES, self.size_bytes)
-        if end - begin < _LEAST_AHEAD_BYTES or self._buffer is not None or not self.pin():
+        grown, self._wrote_before = wrote - self._wrote_before, wrote
+        if self._buffer is not None or not self.pin():
             return
         try:
-            _libc.madvise(ctypes.c_void_p(self.address + begin), ctypes.c_size_t(end - begin), _POPULATE_READ)
-            self._mapped_ahead = end
+            if grown >= _LEAST_AHEAD_BYTES:
+                end = wrote + min(_CALLS_AHEAD * grown, _MOST_WRITABLE_BYTES)
+                self._writable_ahead = self._populate(self._writable_ahead, end, _POPULATE_WRITE)
+            else:
+                self._mapped_ahead = self._populate(self._mapped_ahead, wrote + _AHEAD_BYTES, _POPULATE_READ)
         finally:
             self.unpin()
+
+    def _populate(self, known: int, end: int, advice: int) -> int:
+        begin = max(known, self.wrote) // PAGE_BYTES * PAGE_BYTES
+        end = min(end, self.size_bytes)
+        if end - begin < _LEAST_AHEAD_BYTES:
+            return known
+        _libc.madvise(ctypes.c_void_p(self.address + begin), ctypes.c_size_t(end - begin), advice)
+        return end
 
     def commit(self, least_pages: int) -> int:
         """Write what is in the buffer into the file; return the new position (DefaultMappedFile#commit)."""
@@ -225,7 +261,7 @@ class WritableFile:
 
     def _give_back_buffer(self) -> None:
         if self._pool is not None and self._buffer is not None and self._mapping is not None:
-            self.target = self._mapping
+            self.target, self._table[append_kernels.TARGET] = self._mapping, self.address
             self._pool.give_back(self._buffer)
             self._buffer = None
 
@@ -238,6 +274,7 @@ class WritableFile:
         mapping, self._mapping = self._mapping, None
         self.array = np.empty(0, np.uint8)
         del self.target
+        self._table[append_kernels.TARGET] = 0
         if mapping is not None:
             with suppress(BufferError):
                 mapping.close()

@@ -10,9 +10,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from storage_engine.arrow_memory import address_of
 from storage_engine.rocketmq import consume_queue
 from storage_engine.rocketmq.consume_queue_ext import END_BLANK_BYTES, HEADER_BYTES, MAX_ADDRESS, unit_offset
 from storage_engine.rocketmq.engine.entry_files import EntryFiles
+from storage_engine.rocketmq.engine.queue_entry_kernels import next_entries
 from storage_engine.rocketmq.queue_files import FILLER_SIZE, Entries, EntryFormat
 
 UNIT = consume_queue.DTYPE.itemsize
@@ -166,6 +168,24 @@ class QueueWriter:
         if self.ext:
             self.ext.files.load()
 
+    def append_next(self, rows: int, chosen: int, count: int) -> bool:
+        """Write the entries of messages that follow the last one and each other, as nearly all do.
+
+        :param rows: address of a dispatch's rows.
+        :param chosen: address of the numbers of those that are meant.
+        :return: False: nothing was written, and :meth:`append` has to look at each.
+        """
+        if self.ext or not self.files.bases:
+            return False
+        entries = np.empty(UNIT * count, np.uint8)
+        end = next_entries(
+            rows, chosen, count, self.max_physical_offset, self.next_queue_offset, address_of(entries)
+        )
+        if end:
+            self.files.append(entries.data)
+            self.max_physical_offset = end
+        return end > 0
+
     def append(
         self, physical: Longs, sizes: Longs, tags_codes: Longs, queue_offsets: Longs, store_ms: Longs | None
     ) -> None:
@@ -238,6 +258,8 @@ class QueueWriter:
                 break
         self.files.truncate(end)
         if self.ext:
+            # Units are written over next, maybe at other places: no entry of before may point to them.
+            self.files.erase_rest()
             self.ext.recover()
             self.ext.truncate_behind(newest_ext)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -20,13 +21,10 @@ from storage_engine.rocketmq.engine.batch_queue_writer import BatchQueueWriter
 from storage_engine.rocketmq.engine.engine_settings import LIGHT_PREFIX, EngineSettings
 from storage_engine.rocketmq.engine.index_writer import IndexWriter
 from storage_engine.rocketmq.engine.new_message import parse_properties
+from storage_engine.rocketmq.engine.queue_entry_kernels import group_by_queue
 from storage_engine.rocketmq.engine.queue_table import QueueTable
-from storage_engine.rocketmq.frame import (
-    SCHEDULE_TOPIC,
-    TRANSACTION_COMMIT,
-    TRANSACTION_MASK,
-    TRANSACTION_NOT,
-)
+from storage_engine.rocketmq.engine.queue_writer import QueueWriter
+from storage_engine.rocketmq.frame import SCHEDULE_TOPIC
 from storage_engine.rocketmq.index_file import java_hash
 
 Bytes = npt.NDArray[np.uint8]
@@ -57,6 +55,7 @@ class FrameReader:
         self._delays = np.array(delays or (0,), np.int64)
         self._levels = len(delays)
         self._rows = np.empty((ROWS_AT_ONCE, kernels.FIELDS), np.int64)
+        self._delays_address, self._rows_address = address_of(self._delays), address_of(self._rows)
         self._state = np.empty(2, np.int64)
 
     def read(self, data: Bytes, position: int, end: int, limit: int, *, check_crc: bool) -> Walk:
@@ -76,13 +75,52 @@ class FrameReader:
             crc.table,
             self._check if check_crc else kernels.NO_CRC,
             _SEED,
-            address_of(self._delays),
+            self._delays_address,
             self._levels,
-            address_of(self._rows),
+            self._rows_address,
             ROWS_AT_ONCE,
             self._state,
         )
         return Walk(self._rows[:count], int(self._state[0]), int(self._state[1]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    """Rows of a dispatch, queue by queue.
+
+    :param order: their numbers; only of those that have an entry.
+    :param begins: where in it each queue begins, and where the last ends.
+    :param marks: all marks of all rows together.
+    :param last: the last row that has an entry; -1: none has.
+    """
+
+    order: Rows
+    order_address: int
+    begins: list[int]
+    marks: int
+    last: int
+
+
+class _Sorter:
+    """Sorts rows by queue, always in the same memory."""
+
+    def __init__(self) -> None:
+        self._table, self._of_rows = np.empty(2 * ROWS_AT_ONCE, np.int64), np.empty(ROWS_AT_ONCE, np.int64)
+        self._order, self._begins = np.empty(ROWS_AT_ONCE, np.int64), np.empty(ROWS_AT_ONCE + 1, np.int64)
+        self._addresses = [
+            address_of(memory) for memory in (self._table, self._of_rows, self._order, self._begins)
+        ]
+
+    def sort(self, base: int, rows: int, count: int) -> _Groups:
+        """Sort so many rows; what is returned stays valid until the next call.
+
+        :param base: address of the buffer.
+        :param rows: address of the rows, at most :data:`ROWS_AT_ONCE`.
+        """
+        table, of_rows, order, begins = self._addresses
+        slots = 1 << count.bit_length()
+        queues, marks, last = group_by_queue(base, rows, count, table, slots, of_rows, order, begins)
+        return _Groups(self._order, order, self._begins[: queues + 1].tolist(), marks, last)
 
 
 class Dispatcher:
@@ -99,6 +137,7 @@ class Dispatcher:
         :param clock: names new index files.
         """
         self._settings, self._queues, self._index, self._clock = settings, queues, index, clock
+        self._sorter = _Sorter()
         self.timestamp_ms = 0
         """Store time of the newest message that has an entry."""
 
@@ -110,52 +149,24 @@ class Dispatcher:
         """
         if not len(rows):
             return
-        for row in rows[rows[:, kernels.MARKS] & kernels.MALFORMED != 0]:
-            _correct_tags_code(data, row)
-        kind = rows[:, kernels.SYS_FLAG] & TRANSACTION_MASK
-        chosen = np.flatnonzero((kind == TRANSACTION_NOT) | (kind == TRANSACTION_COMMIT))
-        if len(chosen):
-            self._write_entries(data, rows, chosen)
-            self.timestamp_ms = int(rows[chosen[-1], kernels.STORE_MS])
-        if self._settings.multi_dispatch:
-            self._dispatch_further(data, rows[chosen])
+        address = address_of(rows)
+        groups = self._sorter.sort(address_of(data), address, len(rows))
+        if groups.marks & kernels.MALFORMED:
+            for number in np.flatnonzero(rows[:, kernels.MARKS] & kernels.MALFORMED).tolist():
+                _correct_tags_code(data, rows[number])
+        for begin, end in pairwise(groups.begins):
+            first = rows[groups.order[begin]]
+            topic = _text(data, first, kernels.TOPIC_AT, kernels.TOPIC_BYTES)
+            writer = self._queues.find(topic, int(first[kernels.QUEUE_ID]))
+            chosen = groups.order_address + 8 * begin
+            if not isinstance(writer, QueueWriter) or not writer.append_next(address, chosen, end - begin):
+                _append(writer, rows[groups.order[begin:end]])
+        if groups.last >= 0:
+            self.timestamp_ms = int(rows[groups.last, kernels.STORE_MS])
+        if self._settings.multi_dispatch and groups.marks & kernels.MULTI_DISPATCH:
+            self._dispatch_further(data, rows[np.sort(groups.order[: groups.begins[-1]])])
         if self._index is not None:
             self._index.put(address_of(data), data, rows, self._clock())
-
-    def _write_entries(self, data: Bytes, rows: Rows, chosen: Rows) -> None:
-        keys = rows[chosen, kernels.QUEUE_KEY]
-        order = chosen[np.argsort(keys, kind="stable")]
-        if kernels.first_stranger(address_of(data), address_of(rows), order) >= 0:
-            # Two queues share a hash: each message goes alone.
-            for i in chosen.tolist():
-                self._write_queue(data, rows[i : i + 1])
-            return
-        keys = rows[order, kernels.QUEUE_KEY]
-        begins = np.flatnonzero(np.append(True, keys[1:] != keys[:-1])).tolist()
-        for begin, end in zip(begins, [*begins[1:], len(order)], strict=True):
-            self._write_queue(data, rows[order[begin:end]])
-
-    def _write_queue(self, data: Bytes, rows: Rows) -> None:
-        """Write entries of one queue."""
-        topic = _text(data, rows[0], kernels.TOPIC_AT, kernels.TOPIC_BYTES)
-        writer = self._queues.find(topic, int(rows[0, kernels.QUEUE_ID]))
-        if isinstance(writer, BatchQueueWriter):
-            writer.append(
-                rows[:, kernels.PHYSICAL_OFFSET],
-                rows[:, kernels.SIZE],
-                rows[:, kernels.TAGS_CODE],
-                rows[:, kernels.STORE_MS],
-                rows[:, kernels.INNER_BASE],
-                rows[:, kernels.INNER_NUM],
-            )
-            return
-        writer.append(
-            rows[:, kernels.PHYSICAL_OFFSET],
-            rows[:, kernels.SIZE],
-            rows[:, kernels.TAGS_CODE],
-            rows[:, kernels.QUEUE_OFFSET],
-            rows[:, kernels.STORE_MS],
-        )
 
     def _dispatch_further(self, data: Bytes, rows: Rows) -> None:
         """Write entries of messages that belong to more queues (ConsumeQueue#multiDispatchLmqQueue)."""
@@ -179,6 +190,27 @@ class Dispatcher:
                     fields = (kernels.PHYSICAL_OFFSET, kernels.SIZE, kernels.TAGS_CODE)
                     physical, size, tags_code = (row[field : field + 1] for field in fields)
                     writer.append(physical, size, tags_code, np.array([int(offset)]), None)
+
+
+def _append(writer: QueueWriter | BatchQueueWriter, rows: Rows) -> None:
+    """Write entries of one queue."""
+    if isinstance(writer, BatchQueueWriter):
+        writer.append(
+            rows[:, kernels.PHYSICAL_OFFSET],
+            rows[:, kernels.SIZE],
+            rows[:, kernels.TAGS_CODE],
+            rows[:, kernels.STORE_MS],
+            rows[:, kernels.INNER_BASE],
+            rows[:, kernels.INNER_NUM],
+        )
+        return
+    writer.append(
+        rows[:, kernels.PHYSICAL_OFFSET],
+        rows[:, kernels.SIZE],
+        rows[:, kernels.TAGS_CODE],
+        rows[:, kernels.QUEUE_OFFSET],
+        rows[:, kernels.STORE_MS],
+    )
 
 
 def _text(data: Bytes, row: Rows, at: int, length: int) -> str:

@@ -5,7 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from storage_engine.rocketmq.engine.append import Appender
+from storage_engine.rocketmq.engine.engine_settings import settings_for
 from storage_engine.rocketmq.engine.mapped_file import WritableFile
+from storage_engine.rocketmq.engine.mapped_file_queue import FileQueue
+from storage_engine.rocketmq.engine.new_message import NewMessage
+from storage_engine.rocketmq.engine.queue_table import QueueTable
+from storage_engine.rocketmq.layout import resolve_layout
+from tests.rocketmq.engine.scenarios import write_conf
 
 FILE_BYTES = 64 << 20
 MOST_BYTES = 33 << 20
@@ -25,7 +32,7 @@ def test_what_is_written_next_is_mapped_and_stays_clean(tmp_path: Path) -> None:
     file.map_ahead()
     mapped = in_memory(file.path, "Rss")
     assert 16 << 20 < mapped < MOST_BYTES
-    assert in_memory(file.path, r"\w+_Dirty") == 0
+    assert in_memory(file.path, r"(?:Shared|Private)_Dirty") == 0
     # Again only once much of that is written.
     file.set_positions(100)
     file.map_ahead()
@@ -38,3 +45,25 @@ def test_what_is_written_next_is_mapped_and_stays_clean(tmp_path: Path) -> None:
     file.shutdown(0, 0)
     file.map_ahead()
     assert file.is_cleaned_up
+
+
+def test_what_a_fast_producer_reaches_at_once_is_writable_before(tmp_path: Path) -> None:
+    config = write_conf(tmp_path / "conf", tmp_path / "store", maxMessageSize=4 << 20)
+    (tmp_path / "store/commitlog").mkdir(parents=True)
+    layout = resolve_layout(config)
+    settings = settings_for(config, layout)
+    files = FileQueue((tmp_path / "store/commitlog",), FILE_BYTES)
+    appender = Appender(files, QueueTable(layout, settings, frozenset()), settings, lambda: 1)
+    message = NewMessage("orders", bytes(2 << 20))
+    appender.put(message)
+    file = files.last
+    assert file is not None
+    file.map_ahead()
+    assert 9 << 20 < in_memory(file.path, r"(?:Shared|Private)_Dirty") < 11 << 20
+    # A slow one leaves what comes next as it is.
+    appender.put(NewMessage("orders", b""))
+    file.flush(0)
+    file.map_ahead()
+    assert in_memory(file.path, r"(?:Shared|Private)_Dirty") == 0
+    del file
+    files.close()

@@ -11,7 +11,7 @@ from storage_engine.rocketmq import consume_queue
 from storage_engine.rocketmq.codec import CODEC
 from storage_engine.rocketmq.engine.message_store import MessageStore, open_store
 from storage_engine.rocketmq.engine.new_message import NewBatch, NewMessage, PutStatus, encode_batch
-from storage_engine.rocketmq.index_file import lookup, open_index, read_header
+from storage_engine.rocketmq.index_file import java_hash, lookup, open_index, read_header
 from storage_engine.rocketmq.layout import resolve_layout
 from storage_engine.rocketmq.mapped_files import file_name
 from storage_engine.rocketmq.queue_files import iter_queues
@@ -94,6 +94,24 @@ def test_a_store_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     assert {result.status for result in first + second} == {PutStatus.PUT_OK}
 
 
+def test_the_code_of_tags_that_are_no_text_is_the_brokers(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    with open_store(write_conf(tmp_path / "conf", root)) as store:
+        for tags in (b"plain", b"a\xffb", b"plain"):
+            store.put(NewMessage("orders", b"", b"TAGS\x01" + tags + b"\x02"))
+    entries = consume_queue.read_queue(consume_queue.list_files(root / "consumequeue/orders/0"))
+    # new String(new byte[] {'a', (byte) 0xff, 'b'}, UTF_8).hashCode()
+    assert entries["tags_code"].tolist() == [java_hash("plain"), 2_124_838, java_hash("plain")]
+
+
+def test_what_a_flag_says_of_hosts_gives_way_to_the_hosts(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    with open_store(write_conf(tmp_path / "conf", root)) as store:
+        assert store.put(NewMessage("orders", b"1", sys_flag=0x30)).status is PutStatus.PUT_OK
+        store.put(NewMessage("orders", b"2", born_host=bytes(20), store_host=bytes(20)))
+    assert [(row["body"], row["sys_flag"]) for row in rows_of(root)] == [(b"1", 0), (b"2", 0x30)]
+
+
 @pytest.mark.parametrize(
     ("message", "status"),
     [
@@ -102,6 +120,10 @@ def test_a_store_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
         (NewMessage("t", b"", b"k\x01" + b"v" * 32_768), PutStatus.PROPERTIES_SIZE_EXCEEDED),
         (NewMessage("t", b"", b"INNER_NUM\x012\x02"), PutStatus.MESSAGE_ILLEGAL),
         (NewMessage("t", b"", sys_flag=0x80), PutStatus.MESSAGE_ILLEGAL),
+        (NewMessage("t", b"", flag=1 << 31), PutStatus.MESSAGE_ILLEGAL),
+        (NewMessage("t", b"", reconsume_times=-(1 << 31) - 1), PutStatus.MESSAGE_ILLEGAL),
+        (NewMessage("t", b"", born_host=bytes(7)), PutStatus.MESSAGE_ILLEGAL),
+        (NewBatch("t", encode_batch([(b"", b"", 0)]), store_host=bytes(21)), PutStatus.MESSAGE_ILLEGAL),
         (NewBatch("t", b"\0" * 19), PutStatus.MESSAGE_ILLEGAL),
         (NewBatch("t", encode_batch([(b"", b"", 0)]), sys_flag=4), PutStatus.MESSAGE_ILLEGAL),
         (
