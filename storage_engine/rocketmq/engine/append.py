@@ -25,7 +25,7 @@ from storage_engine.rocketmq.engine.new_message import (
     properties_block,
 )
 from storage_engine.rocketmq.engine.queue_table import QueueTable, is_directory_name
-from storage_engine.rocketmq.frame import SCHEDULE_TOPIC
+from storage_engine.rocketmq.frame import SCHEDULE_TOPIC, TRANSACTION_PREPARED
 
 _V1, _V2 = struct.Struct(">IB"), struct.Struct(">Ih")
 _MAX_SHORT = (1 << 15) - 1
@@ -52,10 +52,12 @@ class Appender:
         self._closed = False
         self._topics: dict[str, bytes] = {}
         self._max_message_bytes = settings.max_message_bytes
-        longest_bytes = files.file_bytes - frame.BLANK_HEADER_BYTES
-        longest_bytes = min(settings.max_message_bytes + _SPARE_BYTES, longest_bytes)
+        body_bytes = settings.max_message_bytes
+        frame_bytes = min(body_bytes + _SPARE_BYTES, files.file_bytes - frame.BLANK_HEADER_BYTES)
         crc = crc_engine()
-        self._log = array("q", (longest_bytes, crc.function, crc.table, settings.append_property_crc))
+        self._log = array(
+            "q", (body_bytes, frame_bytes, crc.function, crc.table, settings.append_property_crc)
+        )
         self._log_address = self._log.buffer_info()[0]
         self._write_message = direct(kernels.write_message)
         self._write_batch = direct(kernels.write_batch)
@@ -84,11 +86,9 @@ class Appender:
             prepared_offset,
         ) = message
         topic_part = self._topics.get(topic) or self._topic_part(topic)
-        if not topic_part or queue_id < 0 or len(body) > self._max_message_bytes:
-            return PutResult(PutStatus.MESSAGE_ILLEGAL)
         queue = (topic, queue_id)
         offsets = self._queues.next_offsets
-        counted = not sys_flag & frame.TRANSACTION_PREPARED  # which a rollback's flag has as well
+        counted = not sys_flag & TRANSACTION_PREPARED  # which a rollback's flag has as well
         messages, light = 1, _NONE
         may_be_inner = False
         # A with statement takes twice the time.

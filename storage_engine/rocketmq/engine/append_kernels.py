@@ -53,11 +53,13 @@ STORE_MS: Final = 4
 FILE_FIELDS: Final = 5
 
 # Places in a log's table.
-LONGEST: Final = 0
-"""Bytes that a frame may have."""
-CRC_FUNCTION: Final = 1
-CRC_TABLE: Final = 2
-PROPERTY_CRC: Final = 3
+BODY_BYTES: Final = 0
+"""That a body may have."""
+FRAME_BYTES: Final = 1
+"""That a frame may have."""
+CRC_FUNCTION: Final = 2
+CRC_TABLE: Final = 3
+PROPERTY_CRC: Final = 4
 """Whether each frame ends with its CRC."""
 
 # Why nothing was written.
@@ -224,13 +226,21 @@ def write_message(
 
     :param file: address of the file's table, whose positions go on.
     :param log: address of the log's table.
-    :param topic: its magic, its length and its name, as a frame has them.
+    :param topic: its magic, its length and its name, as a frame has them; no bytes: no frame has it.
     :param may_be_inner: the caller knows what an ``INNER_`` property says.
     """
+    if len(topic) == 0 or len(body) > word(log, BODY_BYTES):
+        return FRAME_TOO_LONG, 0
     block, own = address_of_bytes(properties), len(properties)
     if not may_be_inner and (sys_flag & INNER_BATCH or names_inner(block, own)):
         return INNER, 0
-    numbers = fits_32(queue_id) and fits_32(flag) and fits_32(sys_flag) and fits_32(reconsume_times)
+    numbers = (
+        queue_id >= 0
+        and fits_32(queue_id)
+        and fits_32(flag)
+        and fits_32(sys_flag)
+        and fits_32(reconsume_times)
+    )
     if not (numbers and is_host(len(born_host)) and is_host(len(store_host))):
         return OUT_OF_RANGE, 0
     length = own
@@ -243,7 +253,7 @@ def write_message(
     topic_bytes = len(topic) - _MAGIC_BYTES
     size = BODY_AT + len(born_host) + len(store_host) - 2 * _HOST_BYTES
     size += len(body) + topic_bytes + 2 + length
-    if size > word(log, LONGEST):
+    if size > word(log, FRAME_BYTES):
         return FRAME_TOO_LONG, 0
     wrote = word(file, WROTE)
     if size + BLANK_HEADER_BYTES > word(file, FILE_BYTES) - wrote:

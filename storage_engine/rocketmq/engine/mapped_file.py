@@ -31,7 +31,7 @@ from storage_engine.rocketmq.stored_files import refuse_link
 PAGE_BYTES = 4096
 _AHEAD_BYTES = 32 << 20
 _LEAST_AHEAD_BYTES = 1 << 20
-_CALLS_AHEAD, _MOST_WRITABLE_BYTES = 4, 64 << 20
+_CALLS_AHEAD, _MOST_WRITABLE_BYTES = 2, 64 << 20
 """How far a fast producer's pages are made writable: it reaches them within so many calls."""
 _POPULATE_READ, _POPULATE_WRITE = 22, 23
 """MADV_POPULATE_READ and MADV_POPULATE_WRITE, of Linux 5.14 and later."""

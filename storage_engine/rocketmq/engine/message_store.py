@@ -36,7 +36,7 @@ from storage_engine.rocketmq.engine.transient_pool import TransientPool
 from storage_engine.rocketmq.layout import StoreLayout, resolve_layout
 
 _DISPATCH_INTERVAL_SECONDS = 0.001
-_MAP_AHEAD_INTERVAL_SECONDS = 0.005
+_MAP_AHEAD_INTERVAL_SECONDS = 0.02
 _LONGEST_DISPATCH_SECONDS = 60.0
 _PAUSE_SECONDS = 0.001
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from storage_engine.native import kernel, set_word, store_be_i32, store_be_i64, word
+from storage_engine.native import held_kernel, set_word, store_be_i32, store_be_i64, word
 from storage_engine.rocketmq.engine.dispatch_kernels import (
     FIELDS,
     MARKS,
@@ -26,7 +26,7 @@ _ROW_BYTES: Final = 8 * FIELDS
 _NONE: Final = -1
 
 
-@kernel
+@held_kernel
 def group_by_queue(
     base: int, rows: int, count: int, table: int, slots: int, groups: int, order: int, begins: int
 ) -> tuple[int, int, int]:
@@ -92,7 +92,7 @@ def group_by_queue(
     return queues, marks, last
 
 
-@kernel
+@held_kernel
 def next_entries(
     rows: int, chosen: int, count: int, max_physical: int, queue_offset: int, entries: int
 ) -> int:
