@@ -39,6 +39,8 @@ BATCH = 32
 THREADS = 4
 """That wait for the disk."""
 PUTS_A_LOOK = 16
+REST_SECONDS = 10.0
+"""Before a turn that waits for the disk: many disks take more for some seconds, and less behind that."""
 SECONDS = 4.0
 TURNS = 5
 REBUILT_MESSAGES = 400_000
@@ -68,10 +70,13 @@ def run() -> list[Bench]:
         ("engine_append_sync", THREADS, "SYNC_FLUSH", single, 1.0),
     ):
         ours, theirs = [], []
+        rest_seconds = REST_SECONDS if flush == "SYNC_FLUSH" else 0.0
         for _ in range(TURNS):
             with tempfile.TemporaryDirectory() as directory:
+                time.sleep(rest_seconds)
                 theirs.append(_java(Path(directory), threads, flush))
             with tempfile.TemporaryDirectory() as directory:
+                time.sleep(rest_seconds)
                 ours.append(_measured(Path(directory), threads, flush, sent))
         detail: dict[str, float | int | str] = {
             "threads": threads,
