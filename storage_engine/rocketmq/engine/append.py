@@ -135,6 +135,8 @@ class Appender:
                 offsets[queue] = queue_offset + messages
             for each in light:
                 offsets[each] = offsets.get(each, 0) + 1
+        except OverflowError:  # a number of more than 64 bits
+            return PutResult(PutStatus.MESSAGE_ILLEGAL)
         except OSError:
             return PutResult(PutStatus.CREATE_MAPPED_FILE_FAILED)
         finally:
@@ -178,6 +180,8 @@ class Appender:
                     if physical != kernels.NO_ROOM:
                         break
                     file = self._next_file(file, store_ms)
+            except OverflowError:
+                return PutResult(PutStatus.MESSAGE_ILLEGAL)
             except OSError:
                 return PutResult(PutStatus.CREATE_MAPPED_FILE_FAILED)
             if not size:

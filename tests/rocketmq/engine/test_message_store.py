@@ -121,6 +121,8 @@ def test_what_a_flag_says_of_hosts_gives_way_to_the_hosts(tmp_path: Path) -> Non
         (NewMessage("t", b"", b"INNER_NUM\x012\x02"), PutStatus.MESSAGE_ILLEGAL),
         (NewMessage("t", b"", sys_flag=0x80), PutStatus.MESSAGE_ILLEGAL),
         (NewMessage("t", b"", flag=1 << 31), PutStatus.MESSAGE_ILLEGAL),
+        (NewMessage("t", b"", born_timestamp_ms=1 << 63), PutStatus.MESSAGE_ILLEGAL),
+        (NewBatch("t", encode_batch([(b"", b"", 0)]), born_timestamp_ms=1 << 63), PutStatus.MESSAGE_ILLEGAL),
         (NewMessage("t", b"", reconsume_times=-(1 << 31) - 1), PutStatus.MESSAGE_ILLEGAL),
         (NewMessage("t", b"", born_host=bytes(7)), PutStatus.MESSAGE_ILLEGAL),
         (NewBatch("t", encode_batch([(b"", b"", 0)]), store_host=bytes(21)), PutStatus.MESSAGE_ILLEGAL),
