@@ -75,6 +75,24 @@ def _events() -> Events:
         return [(event.asset.uri, dict(event.extra)) for event in found]
 
 
+@pytest.fixture
+def pause(airflow_database: Path) -> Iterator[Callable[[str, bool], None]]:
+    """Pause the store's DAG of a kind, or not. In the end none is: tests of other files run them, too."""
+    from airflow.models.dag import DagModel
+    from airflow.utils.session import create_session
+
+    touched: set[str] = set()
+
+    def set_paused(kind: str, is_paused: bool) -> None:
+        touched.add(kind)
+        with create_session() as session:
+            session.get(DagModel, f"storage_{kind}__{STORE}").is_paused = is_paused
+
+    yield set_paused
+    for kind in tuple(touched):
+        set_paused(kind, False)
+
+
 def dag_of(file: str) -> Any:
     bag = DagBag(str(DAGS / file), load_op_links=False)
     assert bag.import_errors == {}
@@ -236,20 +254,12 @@ def test_a_run_that_is_there_already_is_told_nothing(
 
 @pytest.mark.again
 def test_what_is_due_for_a_dag_that_is_paused_fails_and_says_so(
-    store_connection: Any, run: Any, capsys: pytest.CaptureFixture[str]
+    store_connection: Any, run: Any, pause: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from airflow.models.dag import DagModel
-    from airflow.utils.session import create_session
-
     store = store_connection(STORE, extra={"archive_when": "seal"}, deleteWhen=ALL_HOURS)
     age(store.root, 1)
     run(dag_of("storage_retention.py"), dag_of("storage_archive.py"))
     age(store.root, 1)
-
-    def pause(kind: str, paused: bool) -> None:
-        with create_session() as session:
-            session.get(DagModel, f"storage_{kind}__{STORE}").is_paused = paused
-
     pause("retention", True)
     states, events = run(dag_of("storage_monitor.py"))
     # Its times were changed, so it is to be archived again.
