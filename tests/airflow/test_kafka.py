@@ -1,4 +1,4 @@
-"""A node of Kafka in Airflow: sampled and archived by its DAGs, and never deleted from."""
+"""A stopped node of Kafka in Airflow: its DAGs archive it, and delete in a run that a person starts alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.making import make_lake
 from storage_engine.lake.receipts import list_stores, receipts
+from storage_engine.own_directory import PLAIN_STAMP
 from storage_engine.sensors.cleanup import StorageEngineDueSensor
+from tests.kafka.stopped_nodes import LOGS, make_node
 from tests.kafka_fixture import unpack
 
 # What Airflow and its dependencies warn about in their own code is not ours to mend.
@@ -30,16 +32,8 @@ def _collected() -> Iterator[None]:
     gc.collect()
 
 
-@pytest.fixture
-def node(airflow_database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The directory of a node that the default connection leads to, with few logs, as each takes its time."""
-    root = tmp_path / "node"
-    root.mkdir()
-    unpack(root)
-    for log in (root / "logs").iterdir():
-        if log.is_dir() and log.name not in ("plain-0", "txn-0", "compacted-0"):
-            shutil.rmtree(log)
-    managed = tmp_path / "managed"
+def connect(root: Path, managed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the default connection lead to a node, and make its lake."""
     fields = {
         "root": str(root / "server.properties"),
         "broker_type": "kafka",
@@ -51,6 +45,26 @@ def node(airflow_database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     connection = {"conn_type": "storage_engine", "extra": fields}
     monkeypatch.setenv("AIRFLOW_CONN_STORAGE_ENGINE_DEFAULT", json.dumps(connection))
     make_lake(LakeConfig.local(managed / "lake"), "kafka")
+
+
+@pytest.fixture
+def node(airflow_database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory of a node that the default connection leads to, with few logs, as each takes its time."""
+    root = tmp_path / "node"
+    root.mkdir()
+    unpack(root)
+    for log in (root / "logs").iterdir():
+        if log.is_dir() and log.name not in ("plain-0", "txn-0", "compacted-0"):
+            shutil.rmtree(log)
+    connect(root, tmp_path / "managed", monkeypatch)
+    return root
+
+
+@pytest.fixture
+def expired_node(airflow_database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory of a node that the default connection leads to and whose closed segments have expired."""
+    root = make_node(tmp_path / "node").root
+    connect(root, tmp_path / "managed", monkeypatch)
     return root
 
 
@@ -64,12 +78,23 @@ def ran(dag: Any) -> tuple[str, dict[str, str]]:
 
 
 def content(root: Path) -> dict[str, str]:
+    """Return the digest of each file of a node, but for our stamps and the locks."""
     files = (path for path in sorted(root.rglob("*")) if path.is_file())
-    return {str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    return {
+        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files
+        if path.name not in (".lock", PLAIN_STAMP)
+    }
+
+
+def segments(root: Path, log: str) -> list[int]:
+    return sorted(int(path.stem) for path in root.rglob(f"{log}/*.log"))
 
 
 @pytest.mark.again
-def test_its_dags_sample_and_archive_it_and_none_deletes(node: Path, tmp_path: Path, load_dag: Any) -> None:
+def test_its_dags_sample_and_archive_it_and_what_its_topics_keep_stays(
+    node: Path, tmp_path: Path, load_dag: Any
+) -> None:
     before = content(node)
     assert ran(load_dag("storage_monitor.py")) == ("success", {"monitor": "success", "sense": "success"})
     state, tasks = ran(load_dag("storage_archive.py"))
@@ -77,15 +102,29 @@ def test_its_dags_sample_and_archive_it_and_none_deletes(node: Path, tmp_path: P
     lake = open_lake(LakeConfig.local(tmp_path / "managed" / "lake"))
     (store,) = list_stores(lake)
     found = receipts(lake, store.store_id)
-    sealed = {log: len(list((node / "logs" / log).glob("*.log"))) - 1 for log in ("plain-0", "txn-0")}
+    sealed = {log: len(segments(node, log)) - 1 for log in ("plain-0", "txn-0")}
     assert {log: sum(one.log == log for one in found) for log in sealed} == sealed
     assert len(found) == sum(sealed.values())
     assert ran(load_dag("storage_monitor.py"))[1]["sense"] == "skipped"
     state, tasks = ran(load_dag("storage_retention.py"))
-    assert state == "failed"
-    assert tasks["plan"] == "failed"
-    assert tasks["release"] == "upstream_failed"
+    assert state == "success"
+    assert {task for task, found in tasks.items() if found == "success"} == {"plan", "report"}
+    assert {tasks[task] for task in tasks.keys() - {"plan", "report"}} == {"skipped"}
     assert content(node) == before
+
+
+@pytest.mark.again
+def test_what_has_expired_goes_in_a_run_that_a_person_starts_and_no_dag_starts_one(
+    expired_node: Path, load_dag: Any
+) -> None:
+    before = content(expired_node)
+    assert ran(load_dag("storage_archive.py"))[0] == "success"
+    assert ran(load_dag("storage_monitor.py")) == ("success", {"monitor": "success", "sense": "skipped"})
+    assert content(expired_node) == before
+    state, tasks = ran(load_dag("storage_retention.py"))
+    assert state == "success", tasks
+    assert set(tasks.values()) == {"success"}
+    assert {log: segments(expired_node, log) for log in LOGS} == {log: [4] for log in LOGS}
 
 
 @pytest.mark.again
