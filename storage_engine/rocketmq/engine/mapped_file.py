@@ -33,7 +33,7 @@ _AHEAD_BYTES = 32 << 20
 _LEAST_AHEAD_BYTES = 1 << 20
 _CALLS_AHEAD, _MOST_WRITABLE_BYTES = 2, 64 << 20
 """How far a fast producer's pages are made writable: it reaches them within so many calls."""
-_POPULATE_READ, _POPULATE_WRITE = 22, 23
+_DONT_NEED, _POPULATE_READ, _POPULATE_WRITE = 4, 22, 23
 """MADV_POPULATE_READ and MADV_POPULATE_WRITE, of Linux 5.14 and later."""
 _BLANK = struct.Struct(">iI")
 _libc = ctypes.CDLL(None)
@@ -246,11 +246,22 @@ class WritableFile:
         position = self.read_position
         if _is_due(position, self.flushed, least_pages, self.is_full) and self.pin():
             try:
+                self._unmap_written(position)
                 os.fdatasync(self._fd)
                 self.flushed = position
             finally:
                 self.unpin()
         return self.flushed
+
+    def _unmap_written(self, position: int) -> None:
+        """Take pages that are written wholly out of the mapping before a flush; who reads them has them back.
+
+        A flush makes each mapped page read-only, and tells all processors of each by itself.
+        """
+        begin = -(-self.flushed // PAGE_BYTES) * PAGE_BYTES
+        end = position // PAGE_BYTES * PAGE_BYTES
+        if end - begin >= _LEAST_AHEAD_BYTES and self._buffer is None:
+            _libc.madvise(ctypes.c_void_p(self.address + begin), ctypes.c_size_t(end - begin), _DONT_NEED)
 
     def erase_rest(self) -> None:
         """Write zeros over what lies behind what was written, durably."""

@@ -26,6 +26,15 @@ def in_memory(path: Path, kind: str) -> int:
     return sum(int(size) << 10 for size in re.findall(rf"^{kind}: +(\d+) kB$", part, re.MULTILINE))
 
 
+def log_in(directory: Path) -> tuple[FileQueue, Appender]:
+    config = write_conf(directory / "conf", directory / "store", maxMessageSize=4 << 20)
+    (directory / "store/commitlog").mkdir(parents=True)
+    layout = resolve_layout(config)
+    settings = settings_for(config, layout)
+    files = FileQueue(layout.commitlog_paths, FILE_BYTES)
+    return files, Appender(files, QueueTable(layout, settings, frozenset()), settings, lambda: 1)
+
+
 def test_what_is_written_next_is_mapped_and_stays_clean(tmp_path: Path) -> None:
     file = WritableFile(tmp_path / "00000000000000000000", 0, FILE_BYTES)
     assert in_memory(file.path, "Rss") < 1 << 20
@@ -48,12 +57,7 @@ def test_what_is_written_next_is_mapped_and_stays_clean(tmp_path: Path) -> None:
 
 
 def test_what_a_fast_producer_reaches_at_once_is_writable_before(tmp_path: Path) -> None:
-    config = write_conf(tmp_path / "conf", tmp_path / "store", maxMessageSize=4 << 20)
-    (tmp_path / "store/commitlog").mkdir(parents=True)
-    layout = resolve_layout(config)
-    settings = settings_for(config, layout)
-    files = FileQueue((tmp_path / "store/commitlog",), FILE_BYTES)
-    appender = Appender(files, QueueTable(layout, settings, frozenset()), settings, lambda: 1)
+    files, appender = log_in(tmp_path)
     message = NewMessage("orders", bytes(2 << 20))
     appender.put(message)
     file = files.last
@@ -65,5 +69,22 @@ def test_what_a_fast_producer_reaches_at_once_is_writable_before(tmp_path: Path)
     file.flush(0)
     file.map_ahead()
     assert in_memory(file.path, r"(?:Shared|Private)_Dirty") == 0
+    del file
+    files.close()
+
+
+def test_what_a_flush_took_out_of_the_mapping_is_read_as_before(tmp_path: Path) -> None:
+    files, appender = log_in(tmp_path)
+    body = bytes(range(256)) * (3 << 12)
+    appender.put(NewMessage("orders", body))
+    file = files.last
+    assert file is not None
+    before = file.select(0)
+    assert before is not None
+    file.flush(0)
+    assert in_memory(file.path, "Rss") < 1 << 20
+    assert bytes(before.data).count(body) == 1
+    assert file.path.read_bytes()[: file.wrote] == bytes(before.data)
+    before.release()
     del file
     files.close()
