@@ -38,6 +38,10 @@ _new_tuple = tuple.__new__
 _INNER_NUM, _INNER_BASE = "INNER_NUM", "INNER_BASE"
 _DISPATCH, _DISPATCH_OFFSETS, _WAIT = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET", "WAIT"
 _NO_LIGHT_QUEUES = ("%RETRY%", "rmq_sys_")
+_REFUSALS = {
+    kernels.PROPERTIES_TOO_LONG: PutStatus.PROPERTIES_SIZE_EXCEEDED,
+    kernels.UNMAPPED: PutStatus.SERVICE_NOT_AVAILABLE,
+}
 _NONE: Final[Sequence[tuple[str, int]]] = ()
 Clock = Callable[[], int]
 
@@ -52,13 +56,15 @@ class Appender:
         self._closed = False
         self._topics: dict[str, bytes] = {}
         self._max_message_bytes = settings.max_message_bytes
-        body_bytes = settings.max_message_bytes
-        frame_bytes = min(body_bytes + _SPARE_BYTES, files.file_bytes - frame.BLANK_HEADER_BYTES)
+        body_bytes, batch_bytes = settings.max_message_bytes, files.file_bytes - frame.BLANK_HEADER_BYTES
+        frame_bytes = min(body_bytes + _SPARE_BYTES, batch_bytes)
         crc = crc_engine()
-        self._log = array(
-            "q", (body_bytes, frame_bytes, crc.function, crc.table, settings.append_property_crc)
-        )
+        with_crc = settings.append_property_crc
+        self._log = array("q", (body_bytes, frame_bytes, crc.function, crc.table, with_crc, batch_bytes))
         self._log_address = self._log.buffer_info()[0]
+        self._no_file = array("q", [0] * kernels.FILE_FIELDS)
+        """Has no room: a log without files gets one once a message is to be written."""
+        self._no_file_address = self._no_file.buffer_info()[0]
         self._write_message = direct(kernels.write_message)
         self._write_batch = direct(kernels.write_batch)
 
@@ -99,10 +105,10 @@ class Appender:
             queue_offset = offsets.get(queue, 0) if counted else 0
             store_ms = self._clock()
             files = self._files.files
-            file = files[-1] if files else self._files.last_for_write()
+            file = files[-1] if files else None
             while True:
                 physical, size = self._write_message(
-                    file.table_address,
+                    file.table_address if file else self._no_file_address,
                     self._log_address,
                     topic_part,
                     body,
@@ -160,10 +166,10 @@ class Appender:
             queue_offset = self._queues.next_offsets.get(queue, 0)
             store_ms = self._clock()
             try:
-                file = self._files.last or self._files.last_for_write()
+                file = self._files.last
                 while True:
                     physical, size, messages = self._write_batch(
-                        file.table_address,
+                        file.table_address if file else self._no_file_address,
                         self._log_address,
                         topic_part,
                         batch.messages,
@@ -201,12 +207,14 @@ class Appender:
         self._topics[topic] = part
         return part
 
-    def _next_file(self, file: WritableFile, store_ms: int) -> WritableFile:
-        """Return the file behind one that has no room; that one is filled up.
+    def _next_file(self, file: WritableFile | None, store_ms: int) -> WritableFile:
+        """Return the file behind one that has no room, which is filled up.
 
+        :param file: None: the log has none yet.
         :raises OSError: it can't be made.
         """
-        file.fill_up(store_ms)
+        if file:
+            file.fill_up(store_ms)
         return self._files.last_for_write()
 
     def _inner_batch(
@@ -246,6 +254,5 @@ class Appender:
 
 
 def _refused(reason: int) -> PutResult:
-    """Return what is said of a message that no frame can have."""
-    too_long = reason == kernels.PROPERTIES_TOO_LONG
-    return PutResult(PutStatus.PROPERTIES_SIZE_EXCEEDED if too_long else PutStatus.MESSAGE_ILLEGAL)
+    """Return what is said of a message that a kernel didn't write."""
+    return PutResult(_REFUSALS.get(reason, PutStatus.MESSAGE_ILLEGAL))

@@ -18,6 +18,7 @@ from storage_engine.native import (
     word,
 )
 from storage_engine.rocketmq.engine.frame_writing_kernels import (
+    BATCH_BYTES,
     BODY_BYTES,
     FRAME_BYTES,
     HOST_BYTES,
@@ -222,9 +223,9 @@ def write_batch(
     total, count = measure_batch(at, end, fixed, shared, reserved)
     if total <= 0:
         return total, 0, 0
-    wrote = word(file, WROTE)
-    if total + BLANK_HEADER_BYTES > word(file, FILE_BYTES):
+    if total > word(log, BATCH_BYTES):
         return FRAME_TOO_LONG, 0, 0
+    wrote = word(file, WROTE)
     if total + BLANK_HEADER_BYTES > word(file, FILE_BYTES) - wrote:
         return NO_ROOM, 0, 0
     target = word(file, TARGET) + wrote

@@ -43,6 +43,8 @@ CRC_FUNCTION: Final = 2
 CRC_TABLE: Final = 3
 PROPERTY_CRC: Final = 4
 """Whether each frame ends with its CRC."""
+BATCH_BYTES: Final = 5
+"""That all frames of a batch may have together."""
 
 MAGIC_BYTES: Final = 4
 """Before a topic's length and name, as the two go together."""

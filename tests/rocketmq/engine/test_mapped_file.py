@@ -9,7 +9,7 @@ from storage_engine.rocketmq.engine.append import Appender
 from storage_engine.rocketmq.engine.engine_settings import settings_for
 from storage_engine.rocketmq.engine.mapped_file import WritableFile
 from storage_engine.rocketmq.engine.mapped_file_queue import FileQueue
-from storage_engine.rocketmq.engine.new_message import NewMessage
+from storage_engine.rocketmq.engine.new_message import NewMessage, PutStatus
 from storage_engine.rocketmq.engine.queue_table import QueueTable
 from storage_engine.rocketmq.layout import resolve_layout
 from tests.rocketmq.engine.scenarios import write_conf
@@ -87,4 +87,13 @@ def test_what_a_flush_took_out_of_the_mapping_is_read_as_before(tmp_path: Path) 
     assert file.path.read_bytes()[: file.wrote] == bytes(before.data)
     before.release()
     del file
+    files.close()
+
+
+def test_nothing_is_written_to_a_file_that_is_gone(tmp_path: Path) -> None:
+    files, appender = log_in(tmp_path)
+    appender.put(NewMessage("orders", b""))
+    assert files.last is not None
+    files.last.shutdown(0, 0)
+    assert appender.put(NewMessage("orders", b"")).status is PutStatus.SERVICE_NOT_AVAILABLE
     files.close()

@@ -104,6 +104,25 @@ def test_the_code_of_tags_that_are_no_text_is_the_brokers(tmp_path: Path) -> Non
     assert entries["tags_code"].tolist() == [java_hash("plain"), 2_124_838, java_hash("plain")]
 
 
+@pytest.mark.parametrize(
+    "sent",
+    [
+        NewMessage("", b""),
+        NewMessage("t", bytes(1 << 16)),
+        NewBatch("t", encode_batch([(b"", b"", 0)] * 750)),
+        NewBatch("t", b"\0"),
+    ],
+    ids=["topic", "size", "batch-size", "batch"],
+)
+def test_a_store_gets_no_file_for_what_it_refuses(sent: NewMessage | NewBatch, tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    with open_store(write_conf(tmp_path / "conf", root)) as store:
+        (refused,) = put_all(store, [sent])
+        assert refused.status is PutStatus.MESSAGE_ILLEGAL
+        assert not list((root / "commitlog").iterdir())
+        assert store.put_batch(NewBatch("t", encode_batch([(b"1", b"", 0)]))).physical_offset == 0
+
+
 def test_what_a_flag_says_of_hosts_gives_way_to_the_hosts(tmp_path: Path) -> None:
     root = tmp_path / "store"
     with open_store(write_conf(tmp_path / "conf", root)) as store:
