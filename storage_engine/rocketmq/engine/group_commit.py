@@ -71,11 +71,14 @@ class GroupCommit:
                         continue
             if not me.gathers:
                 return me.is_flushed
-        self._flush_for_all()
+        self._flush_for_all(me)
         return me.is_flushed and time.monotonic() <= deadline
 
-    def _flush_for_all(self) -> None:
-        """Flush, and wake the puts whose bytes are on disk; all of them where the disk refuses."""
+    def _flush_for_all(self, leader: _Waiting) -> None:
+        """Flush, and wake the puts whose bytes are on disk; all of them where the disk refuses.
+
+        :param leader: the put that flushes; it waits no more, whatever became of its bytes.
+        """
         refused = True
         try:
             with suppress(OSError):
@@ -87,7 +90,7 @@ class GroupCommit:
                 before, self._waiting = self._waiting, []
                 for each in before:
                     each.is_flushed = each.offset <= flushed
-                    if not each.is_flushed and not refused:
+                    if not each.is_flushed and not refused and each is not leader:
                         self._waiting.append(each)
                         continue
                     each.gathers = False

@@ -102,3 +102,25 @@ def test_a_flush_that_takes_too_long_is_no_success() -> None:
     assert said == [False] * 3
     disk.flush_seconds = 0.0
     assert commits.wait_for(disk.write(), LONG_SECONDS)
+
+
+def test_one_whose_flush_did_not_reach_it_leaves_the_others_to_flush() -> None:
+    disk = Disk(0.1)
+    reaches: list[int] = []
+
+    def flush() -> None:
+        wrote = disk.flushed
+        disk.flush()
+        if not reaches:
+            disk.flushed = wrote
+        reaches.append(disk.flushed)
+
+    commits = GroupCommit(flush, lambda: disk.flushed)
+    said: list[bool] = []
+
+    def follow() -> None:
+        time.sleep(0.03)
+        said.append(commits.wait_for(disk.write(), 1.0))
+
+    in_threads(lambda: commits.wait_for(disk.write(), 1.0), follow, follow)
+    assert said == [True, True]
