@@ -262,6 +262,8 @@ class QueueWriter:
             self.files.erase_rest()
             self.ext.recover()
             self.ext.truncate_behind(newest_ext)
+            # Nor may a power loss leave a unit of before where an entry of then points to.
+            self.ext.files.erase_rest()
 
     def _with_units(self, entries: Entries, unflushed_from: int | None) -> int:
         """Return how many entries come before the first one whose unit a power loss took.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from storage_engine.rocketmq.broker_config import BrokerConfig
@@ -12,6 +13,7 @@ from storage_engine.rocketmq.consume_queue_ext import HEADER_BYTES
 from storage_engine.rocketmq.engine.entry_files import EntryFiles
 from storage_engine.rocketmq.engine.message_store import MessageStore, open_store
 from storage_engine.rocketmq.engine.new_message import NewMessage
+from storage_engine.rocketmq.engine.queue_writer import UNIT, ExtWriter, QueueWriter
 from storage_engine.rocketmq.layout import resolve_layout
 from tests.rocketmq.engine.killing import check_extensions, rows_of
 from tests.rocketmq.engine.scenarios import write_conf
@@ -74,3 +76,30 @@ def test_a_recovery_that_is_killed_leaves_no_entry_with_another_unit(
     rows = rows_of(root)
     assert len(rows) == FIRST + SECOND
     check_extensions(resolve_layout(config), rows)
+
+
+def opened(root: Path) -> QueueWriter:
+    writer = QueueWriter(root / "queue", 20 * UNIT, ExtWriter(root / "ext", 500))
+    writer.load()
+    writer.recover(0)
+    return writer
+
+
+def append(writer: QueueWriter, first: int, count: int, tags_code: int) -> None:
+    numbers = np.arange(first, first + count, dtype=np.int64)
+    codes = np.full(count, tags_code, np.int64)
+    writer.append(100 * numbers, np.full(count, 100), codes, numbers, 1000 + numbers)
+
+
+def test_no_entry_gets_a_unit_of_before_where_a_power_loss_took_its_own(tmp_path: Path) -> None:
+    append(opened(tmp_path), 0, 5, tags_code=1)
+    (queue,), (ext,) = (list((tmp_path / name).iterdir()) for name in ("queue", "ext"))
+    content = queue.read_bytes()
+    queue.write_bytes(content[: 3 * UNIT].ljust(len(content), b"\0"))
+    writer = opened(tmp_path)
+    assert writer.next_queue_offset == 3
+    on_disk = ext.read_bytes()
+    assert not any(on_disk[3 * HEADER_BYTES :])
+    append(writer, 3, 1, tags_code=2)
+    ext.write_bytes(on_disk)
+    assert opened(tmp_path).next_queue_offset == 3
