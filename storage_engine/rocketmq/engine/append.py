@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import threading
 from array import array
@@ -37,6 +38,7 @@ _new_tuple = tuple.__new__
 """Makes a result in a third of the time that its class takes."""
 _INNER_NUM, _INNER_BASE = "INNER_NUM", "INNER_BASE"
 _DISPATCH, _DISPATCH_OFFSETS, _WAIT = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET", "WAIT"
+_NUMBER = re.compile(r"[+-]?[0-9]{1,18}")
 _NO_LIGHT_QUEUES = ("%RETRY%", "rmq_sys_")
 _REFUSALS = {
     kernels.PROPERTIES_TOO_LONG: PutStatus.PROPERTIES_SIZE_EXCEEDED,
@@ -229,7 +231,9 @@ class Appender:
         if (_INNER_NUM in properties and not inner) or (inner and not self._queues.is_batch(message.topic)):
             return None
         number = properties.get(_INNER_NUM, "1")
-        count = max(1, int(number)) if inner and number.isdecimal() else 1
+        if inner and not (_NUMBER.fullmatch(number) and -_MAX_SHORT - 1 <= int(number) <= _MAX_SHORT):
+            return None
+        count = max(1, int(number)) if inner else 1
         light = (
             self._settings.light_queues
             and bool(properties.get(_DISPATCH, "").strip())

@@ -123,6 +123,19 @@ def test_a_store_gets_no_file_for_what_it_refuses(sent: NewMessage | NewBatch, t
         assert store.put_batch(NewBatch("t", encode_batch([(b"1", b"", 0)]))).physical_offset == 0
 
 
+@pytest.mark.parametrize("number", [b"x", b"40000", b"-32769", b"9" * 5000])
+def test_an_inner_batch_whose_number_no_broker_reads_is_refused(number: bytes, tmp_path: Path) -> None:
+    root, batches = tmp_path / "store", frozenset({BATCH_TOPIC})
+    properties = b"INNER_NUM\x01" + number + b"\x02"
+    with open_store(write_conf(tmp_path / "conf", root), batches=batches) as store:
+        refused = store.put(NewMessage(BATCH_TOPIC, b"1", properties, sys_flag=0x80))
+        assert refused.status is PutStatus.MESSAGE_ILLEGAL
+        assert store.put(NewMessage("orders", b"2")).status is PutStatus.PUT_OK
+    with open_store(write_conf(tmp_path / "conf", root), batches=batches):
+        pass
+    assert [row["body"] for row in rows_of(root)] == [b"2"]
+
+
 def test_what_a_flag_says_of_hosts_gives_way_to_the_hosts(tmp_path: Path) -> None:
     root = tmp_path / "store"
     with open_store(write_conf(tmp_path / "conf", root)) as store:
