@@ -158,9 +158,10 @@ class MessageStore:
         )
 
     def wait_until_dispatched(self, timeout_seconds: float = _LONGEST_DISPATCH_SECONDS) -> bool:
-        """Wait until each message has its entries; False when it takes longer."""
+        """Wait until each message that is there by now has its entries; False when it takes longer."""
         deadline = time.monotonic() + timeout_seconds
-        while self.dispatched_offset < self._dispatchable_end() and not self.failure:
+        end = self._dispatchable_end()
+        while self.dispatched_offset < end and not self.failure:
             if time.monotonic() > deadline:
                 return False
             time.sleep(_PAUSE_SECONDS)

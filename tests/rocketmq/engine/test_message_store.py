@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +173,28 @@ def test_what_no_frame_can_hold_is_refused_and_takes_no_offset(
     with open_store(write_conf(tmp_path / "conf", tmp_path / "store", maxMessageSize=1024)) as store:
         assert put_all(store, [message])[0].status is status
         assert store.put(NewMessage("t", b"")).queue_offset == 0
+
+
+def test_a_flush_waits_for_what_is_there_and_not_for_what_comes(tmp_path: Path) -> None:
+    batch = NewBatch("orders", encode_batch([(b"", b"", 0)] * 40))
+    flushed = threading.Event()
+    limit = time.monotonic() + 20
+
+    def produce() -> None:
+        while not flushed.is_set() and time.monotonic() < limit:
+            store.put_batch(batch)
+
+    with open_store(write_conf(tmp_path / "conf", tmp_path / "store")) as store:
+        producers = [threading.Thread(target=produce) for _ in range(2)]
+        for producer in producers:
+            producer.start()
+        store.put_batch(batch)
+        store.flush()
+        flushed_at = time.monotonic()
+        flushed.set()
+        for producer in producers:
+            producer.join()
+    assert flushed_at < limit
 
 
 def test_a_full_disk_and_a_stop_refuse_messages(tmp_path: Path) -> None:
