@@ -37,6 +37,7 @@ from storage_engine.rocketmq.frame import (
     MIN_MESSAGE_BYTES,
     NAME_VALUE_SEPARATOR,
     PHYSICAL_OFFSET_AT,
+    PROPERTY_CRC,
     PROPERTY_CRC_BYTES,
     PROPERTY_SEPARATOR,
     STORE_HOST_IPV6,
@@ -54,7 +55,7 @@ FAULT_BLANK_SIZE: Final = 7
 FAULT_BODY_CRC: Final = 8
 FAULT_PROPERTY_CRC: Final = 9
 
-_CRC_NAME = int.from_bytes(b"__CRC32#", "little")
+_CRC_NAME = int.from_bytes(PROPERTY_CRC, "little")
 _CRC_DIGITS = 10
 
 Ints32 = npt.NDArray[np.int32]

@@ -50,6 +50,15 @@ def managed(directory: Path, node: Path) -> ManagedStore:
     return ManagedStore.local("k", str(node / "server.properties"), directory, broker="kafka")
 
 
+def archived(directory: Path, node: Path) -> ManagedStore:
+    """Return a node's store, of which what is sealed is in a lake."""
+    directory.mkdir()
+    store = managed(directory, node)
+    make_lake(store.lake, "kafka")
+    steps.archive_sealed(store, "archived", archive_here)
+    return store
+
+
 def cleanup_steps(
     store: ManagedStore, run: str, request: PlanRequest | None = None
 ) -> Mapping[str, Callable[[], object]]:

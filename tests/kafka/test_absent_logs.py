@@ -18,7 +18,6 @@ from storage_engine.journal.database import JournalDatabase
 from storage_engine.kafka.absent_logs import absences, identities
 from storage_engine.kafka.layout import read_node, read_what_is_left
 from storage_engine.kafka.partition_metadata import text_of
-from storage_engine.lake.making import make_lake
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.validation import RangeStatus, Status, Where, worst
 from storage_engine.model.verification import VerifyLevel
@@ -33,7 +32,7 @@ from storage_engine.retention.steps.sealed import measure_lag
 from storage_engine.retention.verification import verify_store
 from tests.kafka.left_over_node import drop_topic
 from tests.kafka.made_node import MadeNode, batch_of, metadata_record, partition
-from tests.kafka.stopped_nodes import OLD_MS, clean, make_node, managed
+from tests.kafka.stopped_nodes import OLD_MS, archived, clean, make_node, managed
 
 
 @pytest.fixture
@@ -45,11 +44,7 @@ def made(tmp_path: Path) -> MadeNode:
 @pytest.fixture
 def store(made: MadeNode, tmp_path: Path) -> ManagedStore:
     """Its store, of which what is sealed is in a lake."""
-    (tmp_path / "managed").mkdir()
-    store = managed(tmp_path / "managed", made.root)
-    make_lake(store.lake, "kafka")
-    steps.archive_sealed(store, "archived", archive_here)
-    return store
+    return archived(tmp_path / "managed", made.root)
 
 
 def validated(store: ManagedStore) -> Facts:

@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.cycle import archive_here
 from storage_engine.exceptions import BadInputError
 from storage_engine.kafka.partition_metadata import text_of
-from storage_engine.lake.making import make_lake
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.verification import VerifyLevel
 from storage_engine.quality.facts import collect_facts
@@ -22,7 +20,7 @@ from storage_engine.retention.seen_log_records import kept_logs
 from storage_engine.retention.steps import monitor
 from storage_engine.retention.verification import verify_store
 from tests.kafka.made_node import CLUSTER, MadeNode, batch_of
-from tests.kafka.stopped_nodes import make_node, managed
+from tests.kafka.stopped_nodes import archived, make_node
 
 AGAIN = uuid.uuid5(uuid.NAMESPACE_DNS, "another")
 
@@ -36,10 +34,7 @@ def made(tmp_path: Path) -> MadeNode:
 @pytest.fixture
 def store(made: MadeNode, tmp_path: Path) -> ManagedStore:
     """Its store, of which what is sealed is in a lake, and which was looked at."""
-    (tmp_path / "managed").mkdir()
-    store = managed(tmp_path / "managed", made.root)
-    make_lake(store.lake, "kafka")
-    steps.archive_sealed(store, "archived", archive_here)
+    store = archived(tmp_path / "managed", made.root)
     assert gone(store) == []
     return store
 

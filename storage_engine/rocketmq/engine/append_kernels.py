@@ -20,10 +20,10 @@ from storage_engine.native import (
 from storage_engine.rocketmq.engine.frame_writing_kernels import (
     BATCH_BYTES,
     BODY_BYTES,
+    ENDS_WITH_CRC,
     FRAME_BYTES,
     HOST_BYTES,
     MAGIC_BYTES,
-    PROPERTY_CRC,
     fits_32,
     is_host,
     names_inner,
@@ -107,7 +107,7 @@ def write_message(
     if not (numbers and is_host(len(born_host)) and is_host(len(store_host))):
         return OUT_OF_RANGE, 0
     length = own
-    if word(log, PROPERTY_CRC):
+    if word(log, ENDS_WITH_CRC):
         length += PROPERTY_CRC_BYTES
         if own > 0 and load_u8(block + own - 1) != PROPERTY_SEPARATOR:
             length += 1
@@ -152,7 +152,7 @@ def write_message(
     )
     store_be_i16(place - 2, length)
     copy_bytes(place, block, own)
-    if word(log, PROPERTY_CRC):
+    if word(log, ENDS_WITH_CRC):
         if length > own + PROPERTY_CRC_BYTES:
             store_u8(place + own, PROPERTY_SEPARATOR)
         put_property_crc(target, size, log)
@@ -214,7 +214,7 @@ def write_batch(
     if not (numbers and is_host(len(born_host)) and is_host(len(store_host))):
         return OUT_OF_RANGE, 0, 0
     flags = with_hosts(sys_flag, len(born_host), len(store_host))
-    reserved = PROPERTY_CRC_BYTES if word(log, PROPERTY_CRC) else 0
+    reserved = PROPERTY_CRC_BYTES if word(log, ENDS_WITH_CRC) else 0
     block, shared = address_of_bytes(properties), len(properties)
     topic_bytes = len(topic) - MAGIC_BYTES
     fixed = BODY_AT + len(born_host) + len(store_host) - 2 * HOST_BYTES + topic_bytes + 2

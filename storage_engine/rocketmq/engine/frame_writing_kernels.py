@@ -25,6 +25,7 @@ from storage_engine.rocketmq.frame import (
     MAGIC_AT,
     NAME_VALUE_SEPARATOR,
     PHYSICAL_OFFSET_AT,
+    PROPERTY_CRC,
     PROPERTY_CRC_BYTES,
     PROPERTY_SEPARATOR,
     QUEUE_ID_AT,
@@ -41,7 +42,7 @@ FRAME_BYTES: Final = 1
 """That a frame may have."""
 CRC_FUNCTION: Final = 2
 CRC_TABLE: Final = 3
-PROPERTY_CRC: Final = 4
+ENDS_WITH_CRC: Final = 4
 """Whether each frame ends with its CRC."""
 BATCH_BYTES: Final = 5
 """That all frames of a batch may have together."""
@@ -51,7 +52,7 @@ MAGIC_BYTES: Final = 4
 HOST_BYTES: Final = 8
 """Of an IPv4 address and a port."""
 _NO_IPV6 = ~(BORN_HOST_IPV6 | STORE_HOST_IPV6)
-_CRC_NAME = tuple(b"__CRC32#")
+_CRC_NAME = tuple(PROPERTY_CRC)
 _INNER = tuple(b"INNER_")
 
 

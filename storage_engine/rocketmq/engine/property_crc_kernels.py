@@ -5,9 +5,14 @@ from __future__ import annotations
 from storage_engine.crc import crc32
 from storage_engine.native import inlined, load_u8
 from storage_engine.rocketmq.engine.java_text_kernels import is_text
-from storage_engine.rocketmq.frame import NAME_VALUE_SEPARATOR, PROPERTY_CRC_BYTES, PROPERTY_SEPARATOR
+from storage_engine.rocketmq.frame import (
+    NAME_VALUE_SEPARATOR,
+    PROPERTY_CRC,
+    PROPERTY_CRC_BYTES,
+    PROPERTY_SEPARATOR,
+)
 
-_NAME = tuple(b"__CRC32#")
+_NAME = tuple(PROPERTY_CRC)
 _CRC_MASK = 0x7FFFFFFF
 
 
