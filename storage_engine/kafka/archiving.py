@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -298,11 +297,11 @@ def _aborted_later(log: PartitionLog, end: int) -> Iterator[tuple[int, int, int]
     from storage_engine.kafka.transaction_states import UncommittedTransactions
 
     found = UncommittedTransactions.of_open(((it.producer_id, it.first_offset) for it in open_there), end)
-    for files, following in zip_longest(log.segments, log.segments[1:]):
+    for files, behind in log.with_ends(_LAST_OFFSET):
         if files.base_offset < end or not files.log.size_bytes:
             continue
         with mapped(files.log.path) as data:
-            found = found.continued(data, _LAST_OFFSET if following is None else following.base_offset)
+            found = found.continued(data, behind)
         first_open = found.first_open_offset
         if first_open is None or first_open >= end:
             break

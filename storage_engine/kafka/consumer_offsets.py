@@ -80,9 +80,8 @@ def _newest(log: PartitionLog) -> Mapping[bytes, bytes | None]:
 
 def _records(log: PartitionLog) -> tuple[list[pa.Array[Any]], list[pa.Array[Any]]]:
     segments = [read_stored(Path(one.log.path), _MAX_SEGMENT_BYTES) for one in log.segments]
-    ends = [*(one.base_offset for one in log.segments[1:]), _END]
     transactions = UncommittedTransactions.none(0)
-    for data, end in zip(segments, ends, strict=True):
+    for data, (_, end) in zip(segments, log.with_ends(_END), strict=True):
         transactions = transactions.continued(data, end)
     keys: list[pa.Array[Any]] = []
     values: list[pa.Array[Any]] = []

@@ -92,8 +92,7 @@ def _bytes_behind(log: PartitionLog, end: int) -> int:
     """Return how many bytes lie in the segments behind the newest snapshot."""
     snapshots = [int(Path(one.path).stem) for one in log.snapshots]
     begin = max((one for one in snapshots if one <= end), default=0)
-    ends = [*(one.base_offset for one in log.segments[1:]), end]
-    return sum(one.log.size_bytes for one, behind in zip(log.segments, ends, strict=True) if behind > begin)
+    return sum(segment.log.size_bytes for segment, behind in log.with_ends(end) if behind > begin)
 
 
 def transaction_findings(found: OpenInLogs, node: Mapping[str, str], at_ms: int) -> Iterator[Finding]:

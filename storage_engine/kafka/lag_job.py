@@ -37,7 +37,7 @@ class KafkaLagJob:
     context: LagContext
     consumers: Consumers
     snapshot: StoreSnapshot
-    newest: FileFacts
+    newest: FileFacts | None
 
     @property
     def source(self) -> LagSource:
@@ -107,9 +107,10 @@ def _check_plan(snapshot: StoreSnapshot, plan_segments: Collection[SegmentId]) -
         )
 
 
-def _newest(node: Node) -> FileFacts:
+def _newest(node: Node) -> FileFacts | None:
     """Return a file that whoever measures has to see: the last written of all logs."""
-    return max((one.log for _, log in node.logs for one in log.segments), key=lambda facts: facts.mtime_ns)
+    files = (segment.log for _, log in node.logs for segment in log.segments)
+    return max(files, key=lambda facts: facts.mtime_ns, default=None)
 
 
 def lag_context(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -83,6 +83,11 @@ class PartitionLog:
     def size_bytes(self) -> int:
         """Return what its segments' own files take, which ``retention.bytes`` is held against."""
         return sum(segment.log.size_bytes for segment in self.segments)
+
+    def with_ends(self, end: int) -> Iterator[tuple[SegmentFiles, int]]:
+        """Yield each segment and the offset behind it: the next base offset; of the last one ``end``."""
+        ends = [*(segment.base_offset for segment in self.segments), end]
+        return zip(self.segments, ends[1:], strict=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,8 +97,7 @@ def _offset_of(path: str) -> int:
 
 def _between(log: PartitionLog, begin: int, end: int) -> Iterator[SegmentFiles]:
     """Yield the segments that may have records of the offsets [begin, end)."""
-    following = [segment.base_offset for segment in log.segments[1:]]
-    for segment, behind in zip(log.segments, [*following, end], strict=True):
+    for segment, behind in log.with_ends(end):
         if begin < behind and segment.base_offset < end and segment.log.size_bytes:
             yield segment
 

@@ -60,8 +60,8 @@ class LagJob(Protocol):
         ...
 
     @property
-    def newest(self) -> FileFacts:
-        """A file that whoever measures has to see."""
+    def newest(self) -> FileFacts | None:
+        """A file that whoever measures has to see; None: the store has none."""
         ...
 
     @property

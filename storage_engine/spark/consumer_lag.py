@@ -154,9 +154,10 @@ def _compute(measure: Measure, file: Path, number: int, rows: tuple[int, int]) -
         return lag_part(table)
 
 
-def check_sight(newest: FileFacts, positions: Path) -> None:
+def check_sight(newest: FileFacts | None, positions: Path) -> None:
     """Make sure that this host sees the driver's files: a queue that it doesn't see would count as read."""
-    for path, inode in ((Path(newest.path), newest.inode), (positions, None)):
+    of_store = [] if newest is None else [(Path(newest.path), newest.inode)]
+    for path, inode in (*of_store, (positions, None)):
         try:
             found = path.stat().st_ino
         except OSError as error:

@@ -70,8 +70,7 @@ def from_their_starts(node: Node) -> Node:
     def left(log: PartitionLog, start: int | None) -> PartitionLog:
         if start is None:
             return log
-        ends = [following.base_offset for following in log.segments[1:]]
-        gone = sum(end <= start for end in ends)
+        gone = sum(following.base_offset <= start for following in log.segments[1:])
         return replace(log, segments=log.segments[gone:]) if gone else log
 
     known = {} if node.live is None else node.live.partitions
