@@ -29,7 +29,7 @@ from storage_engine.rocketmq.log_damage import log_damage
 from storage_engine.rocketmq.log_tail import near_logical_end
 from storage_engine.rocketmq.mapped_files import list_raw_files
 from storage_engine.rocketmq.queue_files import iter_queues
-from storage_engine.rocketmq.settings_review import contradictions, settings_in_effect
+from storage_engine.rocketmq.settings_review import contradictions, settings_in_effect, unread_settings
 from storage_engine.rocketmq.store import find_active
 from storage_engine.rocketmq.store_lock import is_locked, lock_holder
 from storage_engine.rocketmq.store_times import newest_message_ms
@@ -58,6 +58,8 @@ def diagnose(settings: StoreSettings, memory: HoldMemory | None, now_ms: int) ->
     running = _Running(True, "") if asked else _running(layout, config)
     damage = list(_damage(layout))
     findings += [*damage, *contradictions(config), *([] if asked else _state(layout, running))]
+    if settings.live is None:
+        findings += unread_settings(config.raw)
     findings += hold_remains(layout.root, memory, now_ms)
     return BrokerDiagnosis(
         version=version or _version_by_traces(layout.root),

@@ -1,12 +1,16 @@
-"""The settings by which a broker deletes: values, sources, and which defeat each other. Pure."""
+"""The settings by which a broker deletes: values, sources, and which defeat each other or are never read."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from difflib import SequenceMatcher
+from functools import cache
+from importlib import resources
 
 from storage_engine.model.diagnosis import Finding, SettingFrom, SettingInEffect, Severity
+from storage_engine.nearest import nearest
 from storage_engine.rocketmq.broker_config import (
     CLEAN_FORCIBLY_PROPERTY,
     WARNING_LEVEL_PROPERTY,
@@ -22,6 +26,8 @@ _UNITS_MS = {"s": 1000, "m": 60_000, "h": HOUR_MS, "d": 24 * HOUR_MS}
 _LEVEL = re.compile(r"([0-9]{1,9})([smhd])")
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 _LONG_DESTROY_MS = HOUR_MS
+_ALIKE = 0.9
+"""How like a known key a misspelt one is; 1: the same but for upper and lower case."""
 
 
 def _percent(value: int) -> str:
@@ -151,6 +157,36 @@ def contradictions(config: BrokerConfig) -> Iterator[Finding]:
             f"the broker refuses messages above {full} %",
             "keep an alarm on the disk's level",
         )
+
+
+def unread_settings(keys: Iterable[str]) -> Iterator[Finding]:
+    """Yield keys of broker.conf that no release of the broker reads, with the key that is meant."""
+    known = _setting_names()
+    unread = sorted(set(keys) - known - {WARNING_LEVEL_PROPERTY, CLEAN_FORCIBLY_PROPERTY})
+    meant = {key: nearest(key, known) or "" for key in unread}
+    misspelt = [
+        key
+        for key, name in meant.items()
+        if SequenceMatcher(None, key.casefold(), name.casefold()).ratio() >= _ALIKE
+    ]
+    for key in misspelt:
+        yield _warning(
+            f"{key}: no broker reads this key; what it sets keeps its default", f"write {meant[key]}"
+        )
+    if others := [key for key in unread if key not in misspelt]:
+        yield Finding(
+            Severity.NOTE,
+            "settings",
+            f"no broker reads {', '.join(others)}: what these lines set keeps its default",
+            "take them out, or look their names up",
+        )
+
+
+@cache
+def _setting_names() -> frozenset[str]:
+    """Return the keys of broker.conf that a release from 4.9.7 to 5.5.1 reads (MixAll#properties2Object)."""
+    names = resources.files("storage_engine.rocketmq").joinpath("setting_names.txt")
+    return frozenset(names.read_text().split())
 
 
 def _times(config: BrokerConfig) -> Iterator[Finding]:

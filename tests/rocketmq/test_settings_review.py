@@ -7,9 +7,14 @@ from pathlib import Path
 import pytest
 
 from storage_engine.exceptions import BrokerConfigError
-from storage_engine.model.diagnosis import SettingFrom
+from storage_engine.model.diagnosis import SettingFrom, Severity
 from storage_engine.rocketmq.broker_config import BrokerConfig, load_broker_config, usable_broker_config
-from storage_engine.rocketmq.settings_review import contradictions, longest_delay_ms, settings_in_effect
+from storage_engine.rocketmq.settings_review import (
+    contradictions,
+    longest_delay_ms,
+    settings_in_effect,
+    unread_settings,
+)
 
 
 def config(**overrides: str) -> BrokerConfig:
@@ -55,6 +60,28 @@ def test_what_defeats_another_is_told_with_what_to_set(overrides: dict[str, str]
 )
 def test_what_only_looks_like_it_is_not(overrides: dict[str, str]) -> None:
     assert not list(contradictions(config(**overrides)))
+
+
+def test_a_misspelt_key_is_told_with_the_one_that_a_broker_reads() -> None:
+    known = ("fileReservedTime", "listenPort", "brokerIP1", "rocketmq.broker.diskSpaceWarningLevelRatio")
+    assert not list(unread_settings(known))
+    misspelt = {
+        "fileReservedtime": "fileReservedTime",
+        "mapedFileSizeCommitLog": "mappedFileSizeCommitLog",
+        "brokerip1": "brokerIP1",
+    }
+    found = list(unread_settings([*known, *misspelt]))
+    assert {(one.what.partition(":")[0], one.advice) for one in found} == {
+        (key, f"write {name}") for key, name in misspelt.items()
+    }
+    assert {one.severity for one in found} == {Severity.WARNING}
+
+
+def test_keys_that_resemble_none_are_told_in_one_note() -> None:
+    keys = ("storePathConsumeQueue", "storePathIndex", "storeCheckpoint", "abortFile")
+    (note,) = unread_settings(keys)
+    assert note.severity is Severity.NOTE
+    assert all(key in note.what for key in keys)
 
 
 def test_levels_are_shown_with_the_brokers_limits() -> None:
