@@ -261,8 +261,8 @@ def _checked(node: Node) -> Node:
 def _read_directory(path: Path) -> LogDirectory:
     if not path.is_dir():
         raise StoreNotFoundError(
-            f"{path}: expected a log directory, found none. Nothing was changed. "
-            "Mount it, or correct log.dirs."
+            f"{path}: expected a log directory, found none. Nothing was changed. Mount it, or correct "
+            "log.dirs; of a broker in a container, in a copy of server.properties with this host's paths."
         )
     logs: list[PartitionLog] = []
     aside: list[PartitionLog] = []

@@ -216,7 +216,7 @@ def _effective(
     properties: dict[str, _Property], *, source: str | None, root: str | Path | None
 ) -> BrokerConfig:
     read = _Reader(properties)
-    root_dir = _root(properties.get("storePathRootDir"), root)
+    root_dir = _root(properties, root)
     commit_log = read.paths("storePathCommitLog") or (f"{root_dir}/commitlog",)
     consume_queue_bytes = read.size("mappedFileSizeConsumeQueue")
     if consume_queue_bytes is not None:  # MessageStoreConfig#getMappedFileSizeConsumeQueue: whole entries
@@ -270,8 +270,9 @@ def _effective(
     )
 
 
-def _root(configured: _Property | None, root: str | Path | None) -> str:
+def _root(properties: Mapping[str, _Property], root: str | Path | None) -> str:
     """The store's root: as the caller says, or as the broker is configured; both must agree."""
+    configured = properties.get("storePathRootDir")
     value = configured.value.strip() if configured is not None else ""
     if root is None:
         if not value:
@@ -280,8 +281,20 @@ def _root(configured: _Property | None, root: str | Path | None) -> str:
             )
         return value
     if configured is not None and value and Path(value).resolve() != Path(root).resolve():
-        raise configured.error(f"the store that was named, {Path(root).resolve()}")
+        error = configured.error(f"the store that was named, {Path(root).resolve()}")
+        raise BrokerConfigError(f"{error} {_hint(properties, value, Path(root).resolve())}")
     return str(root)
+
+
+def _hint(properties: Mapping[str, _Property], configured: str, root: Path) -> str:
+    """Return how to say where a container's paths lie on this host."""
+    settings = [f"storePathRootDir={root}"]
+    for key in ("storePathCommitLog", "readOnlyCommitLogStorePaths"):
+        text = properties[key].value.strip() if key in properties else ""
+        if configured in text:
+            settings.append(f"{key}={text.replace(configured.rstrip('/'), str(root))}")
+    given = " ".join(f"--set {setting}" for setting in settings)
+    return f"Where broker.conf has the paths inside a container, say what they are here: {given}"
 
 
 def _clamp(value: int, low: int, high: int) -> int:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from dataclasses import fields
 from pathlib import Path
 
@@ -202,3 +203,19 @@ def test_the_name_of_a_setting_is_the_one_that_sets_it(field: str, name: str) ->
 def test_every_setting_has_its_brokers_name() -> None:
     assert set(SETTING_NAMES) == {one.name for one in fields(BrokerConfig)} - {"raw", "source"}
     assert set(SETTING_NAMES.values()) < KNOWN_SETTINGS
+
+
+@pytest.mark.parametrize(
+    "log_paths", [None, "/home/rmq/store/commitlog", "/home/rmq/store/cl1,/home/rmq/store/cl2"]
+)
+def test_a_containers_paths_are_refused_with_the_settings_that_help(
+    tmp_path: Path, log_paths: str | None
+) -> None:
+    conf = tmp_path / "broker.conf"
+    given = "" if log_paths is None else f"storePathCommitLog={log_paths}\n"
+    conf.write_text(f"storePathRootDir=/home/rmq/store\n{given}")
+    with pytest.raises(BrokerConfigError, match="inside a container") as refused:
+        load_broker_config(conf, root=tmp_path)
+    overrides = dict(re.findall(r"--set (\w+)=(\S+)", str(refused.value)))
+    here = (log_paths or "/home/rmq/store/commitlog").replace("/home/rmq/store", str(tmp_path)).split(",")
+    assert load_broker_config(conf, overrides, root=tmp_path).store_path_commit_log == tuple(here)
