@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar
 
@@ -140,7 +140,8 @@ class DueRange:
 
 @dataclass(frozen=True, slots=True)
 class HoldStatus:
-    """:param held: nothing that isn't released on purpose can go now, as far as can be told.
+    """:param held: nothing that isn't released on purpose can go now, as far as can be told, but of
+        ``unheld``.
     :param fence_offset: base offset of the segment that keeps itself and all younger ones; -1: none is
         needed, since only the active segment is there.
     :param ends_at_ms: when the hold ends by itself unless it is renewed, whatever settings become; None: it
@@ -154,6 +155,8 @@ class HoldStatus:
         go soon: ``described`` says it.
     :param due: what goes soon though no lake has it.
     :param alarms: what else a person has to see to, such as a hold that can't be ended.
+    :param unheld: why logs aren't held at this moment though others of the store are, by name: nothing of
+        these is deleted by us.
     """
 
     held: bool
@@ -166,11 +169,12 @@ class HoldStatus:
     left_to_broker: bool = False
     due: tuple[DueRange, ...] = ()
     alarms: tuple[str, ...] = ()
+    unheld: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_well(self) -> bool:
-        """Return whether nothing goes that shouldn't: it is held, or nothing of it has to be."""
-        return self.held or (self.left_to_broker and not self.due and not self.alarms)
+        """Return whether nothing goes that shouldn't: all of it is held, or nothing of it has to be."""
+        return (self.held or self.left_to_broker) and not (self.unheld or self.due or self.alarms)
 
 
 @dataclass(frozen=True, slots=True)

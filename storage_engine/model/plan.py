@@ -64,6 +64,8 @@ class Reason(StrEnum):
     """It has expired, and may not be archived yet, as where a transaction is open in it."""
     REPLICAS_ELSEWHERE = "replicas-elsewhere"
     """Other nodes have replicas of its log, or may have, and it isn't known that they are stopped."""
+    NOT_HELD = "not-held"
+    """Where we delete beside a running broker: its log isn't held at this moment, or nobody leads it."""
     REMOTE_STORAGE = "remote-storage"
     """Its log is copied to remote storage, and the broker alone knows what is there."""
 

@@ -198,6 +198,10 @@ REASONS: Mapping[str, tuple[str, str]] = {
     ),
     "compacted": ("the broker's cleaner alone takes records from its log", ""),
     "not-archivable": ("it has expired, and may not be archived yet: the line says why", ""),
+    "not-held": (
+        "its log isn't held at this moment, or nobody leads it: the line says which",
+        "Run again when the line says; find out who sets its settings, or bring its leader back.",
+    ),
     "remote-storage": ("its broker deletes it by what remote storage has", ""),
 }
 """By the reason of a decision: the reason in words, and what to do where something is to be done."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from storage_engine.model.diagnosis import named_in_short
 from storage_engine.model.hold import Drift, DueRange, HoldStatus
 from storage_engine.model.live import RunningBroker
 from storage_engine.wording import bytes_text, count_text, time_text
@@ -33,6 +34,8 @@ def hold_text(status: HoldStatus) -> str:
     until = f"until {time_text(status.ends_at_ms)}" if status.ends_at_ms is not None else "until unmanaged"
     if status.described:
         text = f"held {until}: {status.described}"
+        if status.unheld:
+            text += f"; not held at this moment: {named_in_short(sorted(status.unheld))}"
         if status.deletes_from_ms is None:
             return text
         return f"{text}; if nobody renews it, the broker deletes from {time_text(status.deletes_from_ms)} on"

@@ -162,7 +162,7 @@ class Kills:
             if report.outcome.value != "done":
                 found.append(f"outcome {report.outcome.value}")
             status = context.broker.hold_status(clock_ms())
-            if not status.held or status.disturbances:
+            if not status.is_well or status.disturbances:
                 found.append(f"hold: {status}")
             if drift := context.journal.store_events(context.record.store_id, Step.DRIFT):
                 found.append(f"drift: {[one.payload for one in drift]}")
@@ -175,7 +175,7 @@ def main(work: Path, version: str, rounds: int) -> None:
     with running_kafka(work / "kafka", version, SETTINGS) as kafka:
         make_topics(kafka.address, *TOPICS, retention_ms=HOUR_MS, **small(version))
         kills = Kills(work, kafka)
-        while not in_child(lambda: hold(kills.store).status.held)[1]:
+        while not in_child(lambda: hold(kills.store).status.is_well)[1]:
             pass
         operations = kills.round(0, None, "")
         steps_of = [one.partition(": ")[::2] for one in operations]

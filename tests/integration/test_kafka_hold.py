@@ -104,7 +104,7 @@ def wait_for(store: LiveKafkaStore, expected: dict[str, dict[str, TopicSetting]]
 def renewed(store: LiveKafkaStore) -> HoldStatus:
     """Renew a hold until it counts."""
     deadline = time.monotonic() + SECONDS
-    while not (status := store.renew_hold(clock_ms())).held:
+    while not (status := store.renew_hold(clock_ms())).is_well:
         assert time.monotonic() < deadline, status
         time.sleep(INTERVAL_MS / 1000)
     return status

@@ -5,17 +5,19 @@ Kafka's own call is careful about little. What it doesn't look at, is looked at 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.kafka.file_names import PartitionDirectory
 from storage_engine.kafka.layout import LogDirectory, PartitionLog
-from storage_engine.kafka.live_facts import LivePartition
+from storage_engine.kafka.live_facts import LiveFacts, LivePartition
 from storage_engine.kafka.partition_metadata import NAME as PARTITION_METADATA
 from storage_engine.kafka.partition_metadata import read_topic_id
 from storage_engine.kafka.rules import RetentionSettings
 from storage_engine.kafka.server_properties import retention_settings
 from storage_engine.model.diagnosis import reason_of
+from storage_engine.model.plan import LogPlan, Reason
 from storage_engine.model.store import FileFacts, Segment
 
 
@@ -50,11 +52,35 @@ def log_fault(prefix: Prefix, live: LivePartition | None, cluster_id: str) -> st
         return "it is an internal topic's"
     if prefix.directory.meta is None or prefix.directory.meta.cluster_id != cluster_id:
         return f"its directory isn't known to be of cluster {cluster_id}"
+    if why := leader_fault(live):
+        return why
+    assert live is not None
+    return _other_topic(prefix, live) or _other_policy(live)
+
+
+def leader_fault(live: LivePartition | None) -> str:
+    """Return why nobody can cut a log; "": somebody leads it."""
     if live is None or live.refused:
         return "the cluster doesn't tell all of it" + (f": {live.refused[0]}" if live else "")
-    if live.leader is None:
-        return "no replica leads it"
-    return _other_topic(prefix, live) or _other_policy(live)
+    return "no replica leads it" if live.leader is None else ""
+
+
+def cut_to_held(plan: LogPlan, unheld: Mapping[str, str], live: LiveFacts | None) -> LogPlan:
+    """Keep all of a log that isn't held, or that nobody leads, of a plan by which we delete.
+
+    :param unheld: why logs aren't held, by name.
+    """
+    if not plan.to_delete:
+        return plan
+    partition = None if live is None else live.partitions.get(plan.log)
+    if not (why := unheld.get(plan.log, "") or leader_fault(partition)):
+        return plan
+    return LogPlan(
+        plan.log,
+        tuple(
+            replace(one, reason=Reason.NOT_HELD, detail=why) if one.deletes else one for one in plan.decisions
+        ),
+    )
 
 
 def boundary_fault(prefix: Prefix, live: LivePartition) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from storage_engine.exceptions import GateRefusedError, StoreBusyError
+from storage_engine.exceptions import StoreBusyError
 from storage_engine.kafka.live.drift import FoundLogs, all_drift, as_found, known_log
 from storage_engine.kafka.live.due_logs import DueLog, DueLogs, due_logs, gone_unproven
 from storage_engine.kafka.live.held_settings import (
@@ -26,7 +26,7 @@ from storage_engine.kafka.live.hold_decisions import Decision, Look, decide
 from storage_engine.kafka.live.hold_state import HoldState, KnownLog, load_state, save_state
 from storage_engine.kafka.live.needed_retention import ends_at_ms
 from storage_engine.kafka.live.shared_holds import states_of_others
-from storage_engine.kafka.live.topic_ages import HOUR_MS, bearable, found_logs, observe
+from storage_engine.kafka.live.topic_ages import HOUR_MS, bearable, bears_notices, found_logs, observe
 from storage_engine.kafka.live.topic_configs import is_deleted, read_settings
 from storage_engine.kafka.store import SeenNode
 from storage_engine.model.diagnosis import named_in_short
@@ -92,10 +92,13 @@ def _hold_due(judged: _Judged, still_alone: StillAlone) -> HoldStatus:
     store, memory, state, others = judged.store, judged.memory, judged.state, judged.others
     seen, logs, margin_ms, now_ms = judged.seen, judged.logs.of, judged.margin_ms, judged.now_ms
     bears = bearable(seen, now_ms, store.live.hold_hours * HOUR_MS)
-    # Held for longer before it goes, it would only fill its disk.
-    early_ms = min(margin_ms, bears.kept_ms)
     ours = {held.topic for held in state.settings}
-    near = {log.topic for log in logs.values() if log.going(now_ms, early_ms) or log.unknown_size}
+    near = {
+        log.topic
+        for log in logs.values()
+        # Held for longer before it goes, it would only fill its disk.
+        if log.going(now_ms, min(margin_ms, bears[log.topic].kept_ms)) or log.unknown_size
+    }
     still = {log.topic for log in logs.values() if log.going(now_ms, margin_ms, _TIMES)}
     wanted = near | (ours & still)
     first = {name: log.unproven[0].base_offset for name, log in logs.items() if log.unproven}
@@ -114,16 +117,16 @@ def _hold_due(judged: _Judged, still_alone: StillAlone) -> HoldStatus:
     state = looked_at(store, replace(state, logs=remembered), now_ms)
     raising = replace(found, topics=tuple(one for one in found.topics if one.topic in wanted))
     state = rely_on_others(memory, state, raising.topics, others, now_ms)
-    refused = dict(found.unheld)
-    try:
-        strict = store.live.hold == STRICT
-        state, why = raise_settings(
-            store.asked, memory, state, raising, still_alone, strict=strict, first_margin_ms=early_ms
-        )
-        refused |= why
-    except GateRefusedError as error:
-        said = str(error).partition(" No setting was changed.")[0].removesuffix(".")
-        refused |= dict.fromkeys((one.topic for one in raising.topics), said)
+    strict = store.live.hold == STRICT
+    raised = raise_settings(
+        store.asked, memory, state, raising, still_alone, strict=strict, first_margin_ms=margin_ms
+    )
+    state = raised.state
+    too_short = {
+        topic: why.partition(" No setting was changed.")[0].removesuffix(".")
+        for topic, why in raised.too_short.items()
+    }
+    refused = {**found.unheld, **raised.refused, **too_short}
     look = Look(now_ms, judged.logs, of_logs, deleted, others)
     decisions = decide(state, wanted, look, margin_ms)
     done = tuple(held for held in state.settings if not decisions[held.topic].stays)
@@ -131,8 +134,6 @@ def _hold_due(judged: _Judged, still_alone: StillAlone) -> HoldStatus:
     stays = tuple(replace(held, is_left=False) for held in state.settings if decisions[held.topic].stays)
     state = replace(state, settings=(*stays, *back.kept))
     save_state(memory, state)
-    longest = duration_text(bears.kept_ms)
-    too_early = f"its disks bear a hold of {longest} and no longer, so that it is held from then on"
     held = [
         replace(one, settings=in_effect(one, state))
         for one in raising.topics
@@ -140,12 +141,17 @@ def _hold_due(judged: _Judged, still_alone: StillAlone) -> HoldStatus:
     ]
     ends = {one.topic: ends_ms for one in held if (ends_ms := ends_at_ms((one,))) is not None}
     unheld = {topic: why for topic, why in refused.items() if topic in wanted}
-    unheld |= {log.topic: too_early for log in logs.values() if log.topic not in wanted}
+    unheld |= {
+        log.topic: f"its disks bear a hold of {duration_text(bears[log.topic].kept_ms)} and no longer, so "
+        "that it is held from then on"
+        for log in logs.values()
+        if log.topic not in wanted
+    }
     return replace(
         described(state),
         disturbances=drift,
-        due=tuple(_due(logs, state, (now_ms, margin_ms), unheld, ends)),
-        notices=(*bears.notices, *_notices(logs), *back.notices),
+        due=tuple(_due(logs, state, (now_ms, margin_ms), unheld, found.unread, ends)),
+        notices=(*bears_notices(bears), *_notices(logs), *back.notices),
         ends_at_ms=min(ends.values(), default=None),
         alarms=tuple(_alarms(decisions, judged.logs, back)),
     )
@@ -192,19 +198,21 @@ def _due(
     state: HoldState,
     within: tuple[int, int],
     unheld: Mapping[str, str],
+    unread: Mapping[str, str],
     ends: Mapping[str, int],
 ) -> Iterator[DueRange]:
     """Yield what goes though no lake has it, log by log.
 
     :param within: now, and a margin.
     :param unheld: why topics can't be held, or held any longer.
+    :param unread: why it isn't known for how long logs are held, by name.
     :param ends: of topics that are held, when that ends.
     """
     counts: dict[str, int] = {}
     for held in state.settings:
         counts[held.topic] = max(counts.get(held.topic, 0), held.counts_from_ms)
     for name, log in logs.items():
-        why = unheld.get(log.topic, "")
+        why = unheld.get(log.topic, "") or unread.get(name, "")
         # How fast it grows isn't known: it may go at once.
         going = log.unproven if why and log.unknown_size else log.going(*within)
         if not going:

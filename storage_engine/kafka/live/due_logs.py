@@ -29,7 +29,8 @@ class DueLog:
     :param span_ms: for how long the rules keep a record; None: for ever, or it isn't known.
     :param unknown_size: retention.bytes takes some of them, and nobody knows when.
     :param written: how far it is written, for how fast it grows at the next look.
-    :param unknown: why its settings aren't known, so that all of it counts as going now; "": they are.
+    :param unknown: why its settings or ages aren't known, so that all of it counts as going now; "": they
+        are.
     """
 
     topic: str
@@ -78,7 +79,6 @@ def due_logs(
 
     :param others: what other stores of the journal remember.
     :param proven: with the files that are proven: another topic of a name has other ones.
-    :raises OSError: a file can't be read.
     """
     settings = read_topic_settings(with_first_settings(seen.node, (state, *others)))
     changed = {held.topic for one in (state, *others) for held in one.settings}
@@ -92,10 +92,13 @@ def due_logs(
             kept = "the cluster doesn't tell them, and a hold has changed them"
         if not isinstance(kept, str) and (kept.compact or kept.remote):
             continue
+        known = state.logs.get(name)
         try:
-            found[name] = _due_log(one, kept, proven, state.logs.get(name), now_ms)
+            found[name] = _due_log(one, kept, proven, known, now_ms)
         except FileNotFoundError:
             gone.add(name)
+        except OSError as error:
+            found[name] = _due_log(one, f"a file of it can't be read: {error}", proven, known, now_ms)
     return DueLogs(found, frozenset(gone))
 
 
@@ -154,7 +157,6 @@ def active_and_expired(
 
     :param others: what other stores of the journal remember.
     :param kept: topics that stay held all the same.
-    :raises OSError: a file can't be read.
     """
     for name, log in due_logs(seen, state, others, {}, now_ms).of.items():
         last = () if log.unknown or log.topic in kept else log.unproven[-1:]

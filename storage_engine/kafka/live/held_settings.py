@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from storage_engine.exceptions import BrokerRefusedError, GateRefusedError
+from storage_engine.exceptions import BrokerRefusedError
 from storage_engine.kafka.live.client import Cluster
 from storage_engine.kafka.live.hold_state import HeldSetting, HoldState, TopicSetting, save_state
 from storage_engine.kafka.live.needed_retention import TopicAge, raised
@@ -17,7 +17,7 @@ from storage_engine.kafka.live.shared_holds import (
     states_of_others,
     with_first_value,
 )
-from storage_engine.kafka.live.topic_ages import Observed
+from storage_engine.kafka.live.topic_ages import Bearable, Observed
 from storage_engine.kafka.live.topic_configs import change_settings, is_deleted, read_settings
 from storage_engine.model.hold import HoldMemory
 from storage_engine.wording import duration_text, time_text
@@ -45,6 +45,20 @@ def rely_on_others(
     return state
 
 
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """What became of settings that had to be raised.
+
+    :param state: in which what the cluster now says is set.
+    :param refused: why the cluster didn't let topics be changed, by topic.
+    :param too_short: why topics weren't to be changed, as their disks can't bear it, by topic.
+    """
+
+    state: HoldState
+    refused: Mapping[str, str]
+    too_short: Mapping[str, str]
+
+
 def raise_settings(
     cluster: Cluster,
     memory: HoldMemory,
@@ -54,34 +68,34 @@ def raise_settings(
     *,
     strict: bool,
     first_margin_ms: int | None = None,
-) -> tuple[HoldState, Mapping[str, str]]:
+) -> Raised:
     """Raise what has to be, once it is remembered.
 
     :param still_alone: of :meth:`storage_engine.model.hold.HoldMemory.alone`, by which this is done.
     :param first_margin_ms: a setting that isn't ours yet is raised where it keeps records for less; None: as
         ours are, for less than half of the hold.
-    :return: the state, in which what the cluster now says is set; and why topics couldn't be changed.
-    :raises GateRefusedError: the disks can't bear it; nothing was changed.
     :raises StoreBusyError: another store changes settings of the cluster.
     :raises BrokerError: the cluster can't be asked, or may have taken a part of the changes.
     """
-    changes = [
-        change
-        for topic in found.topics
-        for change in raised(
+    changes: list[HeldSetting] = []
+    too_short: dict[str, str] = {}
+    for topic in found.topics:
+        bears = found.bears[topic.topic]
+        of_topic = raised(
             topic,
             state,
             found.at_ms,
-            found.kept_ms,
+            bears.kept_ms,
             strict=strict,
             interval_ms=found.interval_ms,
-            first_margin_ms=first_margin_ms,
+            first_margin_ms=None if first_margin_ms is None else min(first_margin_ms, bears.kept_ms),
         )
-    ]
+        if strict or bears.kept_ms >= _SHORTEST_INTERVALS * found.interval_ms:
+            changes += of_topic
+        elif any(of_topic):
+            too_short[topic.topic] = _too_short(bears, found.interval_ms)
     if not changes:
-        return state, {}
-    if found.kept_ms < _SHORTEST_INTERVALS * found.interval_ms and not strict:
-        raise GateRefusedError(_too_short(found))
+        return Raised(state, {}, too_short)
     others = states_of_others(memory)
     before = {(one.topic, one.key) for one in changes}
     kept = tuple(one for one in state.settings if (one.topic, one.key) not in before)
@@ -93,28 +107,28 @@ def raise_settings(
     still_alone()
     refused = change_settings(cluster, wanted)
     said = read_settings(cluster, list(wanted))
-    return (
+    return Raised(
         replace(state, settings=tuple(_as_said(one, said.get(one.topic)) for one in state.settings)),
         {topic: f"the cluster doesn't let us set it: {error.remark}" for topic, error in refused.items()},
+        too_short,
     )
 
 
-def _too_short(found: Observed) -> str:
+def _too_short(bears: Bearable, interval_ms: int) -> str:
     """Say why a hold would be shorter than its change takes: by how long it is to last, or by which disk."""
-    least_ms = _SHORTEST_INTERVALS * found.interval_ms
+    least_ms = _SHORTEST_INTERVALS * interval_ms
     least = (
         f"{duration_text(least_ms)}, four of the brokers' rounds "
-        f"(log.retention.check.interval.ms is {found.interval_ms})"
+        f"(log.retention.check.interval.ms is {interval_ms})"
     )
-    limit = found.bears.limit
-    if limit is None or found.bears.wanted_ms < least_ms:
+    if bears.limit is None or bears.wanted_ms < least_ms:
         return (
-            f"expected hold_hours of at least {least}, found {duration_text(found.bears.wanted_ms)}. "
-            "No setting was changed. Raise hold_hours, or shorten the brokers' rounds."
+            f"expected hold_hours of at least {least}, found {duration_text(bears.wanted_ms)}. "
+            "No setting was changed. Raise hold_hours, or shorten the brokers' rounds"
         )
     return (
-        f"expected disks that can bear a hold for {least}, found {duration_text(found.kept_ms)}: "
-        f"{limit}. No setting was changed. Archive and delete what is archived, or add space."
+        f"expected disks that can bear a hold for {least}, found {duration_text(bears.kept_ms)}: "
+        f"{bears.limit}. No setting was changed. Archive and delete what is archived, or add space"
     )
 
 

@@ -8,7 +8,7 @@ deleted from.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,7 @@ from storage_engine.kafka.live.hold_state import (
 )
 from storage_engine.kafka.live.needed_retention import TopicAge, ends_at_ms, protects
 from storage_engine.kafka.live.shared_holds import states_of_others
-from storage_engine.kafka.live.topic_ages import HOUR_MS, Observed, observe
+from storage_engine.kafka.live.topic_ages import HOUR_MS, Observed, bears_notices, observe
 from storage_engine.kafka.store import SeenNode
 from storage_engine.model.diagnosis import named_in_short
 from storage_engine.model.hold import Drift, HoldMemory, HoldStatus
@@ -69,21 +69,21 @@ def _renew(
     state = as_found(state, found.of_logs, found.settings, others)
     state = looked_at(store, replace(state, logs=_known_logs(state, found)), found.at_ms)
     state = rely_on_others(memory, state, found.topics, others, found.at_ms)
-    try:
-        strict = store.live.hold == STRICT
-        state, refused = raise_settings(store.asked, memory, state, found, still_alone, strict=strict)
-    except GateRefusedError as error:
-        raise GateRefusedError(f"{store.root}: {error}") from error
-    if refused:
+    strict = store.live.hold == STRICT
+    raised = raise_settings(store.asked, memory, state, found, still_alone, strict=strict)
+    state = raised.state
+    if raised.refused:
         found = replace(
             found,
-            topics=tuple(one for one in found.topics if one.topic not in refused),
-            unheld={**found.unheld, **refused},
+            topics=tuple(one for one in found.topics if one.topic not in raised.refused),
+            unheld={**found.unheld, **raised.refused},
         )
-        logs = {name: known for name, known in state.logs.items() if name.rpartition("-")[0] not in refused}
+        logs = {
+            name: known for name, known in state.logs.items() if name.rpartition("-")[0] not in raised.refused
+        }
         state = replace(state, logs=logs)
     save_state(memory, state)
-    return _status(state, found, drift)
+    return _status(store, state, found, drift, raised.too_short)
 
 
 def memory_of(store: LiveKafkaStore) -> HoldMemory:
@@ -124,50 +124,84 @@ def look(store: LiveKafkaStore, now_ms: int) -> HoldStatus:
     if memory is None or state is None:
         return HoldStatus(held=False, notices=("the store isn't held",))
     found = observe(store, now_ms, remembered=state.logs)
-    return _status(state, found, drift_of(state, found, memory))
+    return _status(store, state, found, drift_of(state, found, memory), {})
 
 
 def drift_of(state: HoldState, found: Observed, memory: HoldMemory) -> tuple[Drift, ...]:
     return tuple(all_drift(state, found.of_logs, found.settings, found.at_ms, states_of_others(memory)))
 
 
-def _status(state: HoldState, found: Observed, drift: tuple[Drift, ...]) -> HoldStatus:
-    """Return what a hold is worth: settings as they were found, and those that were set since."""
+def _status(
+    store: LiveKafkaStore,
+    state: HoldState,
+    found: Observed,
+    drift: tuple[Drift, ...],
+    too_short: Mapping[str, str],
+) -> HoldStatus:
+    """Return what a hold is worth: settings as they were found, and those that were set since.
+
+    Each log has its own answer. Of what isn't held the store plans nothing from here on.
+
+    :param too_short: why topics can't be held for longer than they are, by topic.
+    """
     topics = [replace(one, settings=in_effect(one, state)) for one in found.topics]
-    waits = [
-        one.counts_from_ms
-        for one in state.settings
-        if one.counts_from_ms > found.at_ms and one.topic in found.settings
-    ]
-    open_topics = [
-        one.topic
-        for one in topics
-        if any(
-            not protects(key, one.settings[key].value, one.logs, found.at_ms, 2 * found.interval_ms)
-            for key in HELD_SETTINGS
-        )
-    ]
-    said = list(found.notices)
-    if waits:
-        said.append(
-            f"the hold counts from {time_text(max(waits))} on, as brokers apply a change of settings later "
-            "than they show it: run the same again then"
-        )
-    if open_topics:
-        said.append(f"not held, so that the brokers may delete of them: {named_in_short(open_topics)}")
-    for topic, why in found.unheld.items():
-        said.append(f"topic {topic} is never held or deleted from: {why}")
-    ends = ends_at_ms(topics)
-    held = not waits and not open_topics
+    open_logs = {**found.unread, **dict(_open_logs(topics, state, found))}
+    held = [replace(one, logs=tuple(log for log in one.logs if log.log not in open_logs)) for one in topics]
+    held = [one for one in held if one.logs]
+    short = tuple(f"topic {topic} can't be held for longer: {why}" for topic, why in too_short.items())
+    store.unheld = {**_of_logs(found.unheld, found.of_logs.here), **open_logs}
     ours = [one for one in state.settings if one.topic in found.settings]
+    is_held = bool(held) or not open_logs
+    ends = ends_at_ms(held) if is_held else None
     return HoldStatus(
-        held=held,
-        ends_at_ms=ends if held else None,
+        held=is_held,
+        ends_at_ms=ends,
         disturbances=drift,
-        notices=tuple(said),
-        deletes_from_ms=ends if held else None,
+        notices=(
+            *bears_notices({one.topic: found.bears[one.topic] for one in topics}),
+            *_open_notices(open_logs),
+            *(f"topic {topic} is never held or deleted from: {why}" for topic, why in found.unheld.items()),
+        ),
+        deletes_from_ms=ends,
         described=f"{count_text(len(topics), 'topic')}, {count_text(len(ours), 'setting')} of them raised",
+        alarms=short,
+        unheld=open_logs if is_held else {},
     )
+
+
+def _open_logs(topics: Sequence[TopicAge], state: HoldState, found: Observed) -> Iterator[tuple[str, str]]:
+    """Yield logs that aren't held at this moment, with why."""
+    ours = {(one.topic, one.key): one for one in state.settings}
+    for topic in topics:
+        for key in HELD_SETTINGS:
+            value, known = topic.settings[key].value, ours.get((topic.topic, key))
+            least = value if known is None else known.least_value(value, found.at_ms)
+            for log in topic.logs:
+                if protects(key, least, (log,), found.at_ms, 2 * found.interval_ms):
+                    continue
+                if known is not None and protects(key, value, (log,), found.at_ms, 2 * found.interval_ms):
+                    counts_from = time_text(known.counts_from_ms)
+                    why = (
+                        f"the hold counts from {counts_from} on, as brokers apply a change of settings later "
+                        "than they show it: run the same again then"
+                    )
+                else:
+                    why = f"its {key} is {value}, so that the brokers may delete of it"
+                yield log.log, why
+
+
+def _open_notices(open_logs: Mapping[str, str]) -> Iterator[str]:
+    """Say of logs that they aren't held at this moment, those together that aren't for one reason."""
+    by_reason: dict[str, list[str]] = {}
+    for log, why in open_logs.items():
+        by_reason.setdefault(why, []).append(log)
+    for why, logs in by_reason.items():
+        yield f"nothing is deleted by us of what isn't held now, {named_in_short(logs)}: {why}"
+
+
+def _of_logs(topics: Mapping[str, str], logs: Collection[str]) -> Mapping[str, str]:
+    """Return what is said of topics by the names of their logs."""
+    return {log: topics[topic] for log in logs if (topic := log.rpartition("-")[0]) in topics}
 
 
 def in_effect(topic: TopicAge, state: HoldState) -> Mapping[str, TopicSetting]:

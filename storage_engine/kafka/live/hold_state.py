@@ -42,6 +42,7 @@ class HeldSetting:
     :param counts_from_ms: from when on it holds for sure: brokers apply a change later than they show it.
     :param is_left: we need it no more; it is put back once no other store of the journal needs it either.
     :param since_ms: from when on we need it; 0: not known.
+    :param until_then: the least value that brokers may work by until it holds; None: ``original``'s.
     """
 
     topic: str
@@ -53,6 +54,13 @@ class HeldSetting:
     counts_from_ms: int
     is_left: bool = False
     since_ms: int = 0
+    until_then: int | None = None
+
+    def least_value(self, found: int, now_ms: int) -> int:
+        """Return the least value that brokers may work by, of which the cluster shows ``found``."""
+        if now_ms >= self.counts_from_ms:
+            return found
+        return lesser(found, self.original.value if self.until_then is None else self.until_then)
 
     def has_set(self, found: TopicSetting) -> bool:
         """Return whether a value is one that we have set, or are about to."""
@@ -61,6 +69,11 @@ class HeldSetting:
     def is_ours(self, found: TopicSetting) -> bool:
         """Return whether nobody but us has changed the setting."""
         return self.has_set(found) or (not self.is_set and found == self.original)
+
+
+def lesser(one: int, other: int) -> int:
+    """Return the value that keeps less."""
+    return min(one, other, key=lambda value: (value == UNLIMITED, value))
 
 
 @dataclass(frozen=True, slots=True)

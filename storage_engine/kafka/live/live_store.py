@@ -15,6 +15,7 @@ from storage_engine.kafka.file_names import METADATA_TOPIC
 from storage_engine.kafka.layout import Node, read_what_is_left
 from storage_engine.kafka.live import due_hold, hold, release
 from storage_engine.kafka.live.client import Cluster
+from storage_engine.kafka.live.cut_faults import cut_to_held
 from storage_engine.kafka.live.hold_state import load_state
 from storage_engine.kafka.live.observe import observe
 from storage_engine.kafka.live.overlay import from_their_starts, with_first_settings, with_live
@@ -36,10 +37,12 @@ class LiveKafkaStore(KafkaStore):
 
     :param live: how its cluster is reached.
     :param memory: of its hold.
+    :param unheld: why logs aren't held, by name, as its hold was looked at last; nothing of them goes.
     """
 
     live: LiveBroker = field(default_factory=LiveBroker)
     memory: HoldMemory | None = None
+    unheld: Mapping[str, str] = field(default_factory=dict)
     _cluster: Cluster | None = None
 
     @property
@@ -90,7 +93,8 @@ class LiveKafkaStore(KafkaStore):
 
     @contextmanager
     def lock(self) -> Iterator[hold.LockedTopics]:
-        """The hold must stand before anything is decided on; it outlives the block.
+        """The hold must stand before anything is decided on; it outlives the block. A log that isn't held
+        keeps no other.
 
         :raises GateRefusedError: it can't be had, or its broker deletes by its own rules.
         """
@@ -98,8 +102,8 @@ class LiveKafkaStore(KafkaStore):
             raise GateRefusedError(f"{self.root}: {_LEFT_TO_ITS_BROKER}. Nothing was changed.")
         status = self.renew_hold(clock_ms())
         if not status.held:
-            raise GateRefusedError("; ".join(status.notices))
-        yield hold.LockedTopics(status.notices)
+            raise GateRefusedError("; ".join((*status.notices, *status.alarms)))
+        yield hold.LockedTopics((*status.notices, *status.alarms))
 
     def delete_segments(
         self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
@@ -114,6 +118,8 @@ class LiveKafkaStore(KafkaStore):
         if not self._is_ours:
             return found
         logs = self.cut_to_archivable(snapshot, found.logs)
+        live = self._node_of(snapshot, now_ms).live
+        logs = tuple(cut_to_held(log, self.unheld, live) for log in logs)
         return replace(found, logs=as_asked(logs, snapshot, request))
 
     @property

@@ -27,14 +27,28 @@ class LogAge:
     """What a log's expiry depends on.
 
     :param oldest_ms: the smallest of its segments' largest timestamps; None: it has none, or no age counts.
-    :param grown_bytes: what was written to it within the time that it is to be kept for.
+    :param grown_bytes: what was written to it within ``span_ms``.
+    :param latest_bytes: what was written to it at most within the time that a change takes to count.
     :param segment_bytes: size at which its segments are closed.
+    :param log: its name.
     """
 
     oldest_ms: int | None
     size_bytes: int
     grown_bytes: int
     segment_bytes: int
+    span_ms: int
+    latest_bytes: int
+    log: str
+
+    def growth_bytes(self, for_ms: int) -> int:
+        """Return by how much it may grow within some time: twice as fast as it did, as nobody knows.
+
+        By no more than it did in all of ``span_ms``; and by no less than within the last moments, as what has
+        begun to grow fast may go on.
+        """
+        average = min(2 * self.grown_bytes * for_ms // self.span_ms, self.grown_bytes)
+        return max(average + self.segment_bytes, self.latest_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +69,19 @@ def needed(key: str, logs: Collection[LogAge], now_ms: int, kept_ms: int) -> int
     if key == RETENTION_MS:
         oldest = [log.oldest_ms for log in logs if log.oldest_ms is not None]
         return max(0, now_ms - min(oldest)) + kept_ms if oldest else 0
-    return max((log.size_bytes + 2 * log.grown_bytes + 2 * log.segment_bytes for log in logs), default=0)
+    return max(
+        (log.size_bytes + max(2 * log.grown_bytes, log.latest_bytes) + 2 * log.segment_bytes for log in logs),
+        default=0,
+    )
 
 
 def protects(key: str, value: int, logs: Collection[LogAge], now_ms: int, for_ms: int) -> bool:
-    """Return whether a value keeps all that is there for some time."""
+    """Return whether a value keeps all that is there for some time, of size as fast as the logs grow."""
     if value == UNLIMITED or not logs:
         return True
     if key == RETENTION_MS:
         return value >= needed(key, logs, now_ms, for_ms)
-    return all(value >= log.size_bytes + log.grown_bytes + log.segment_bytes for log in logs)
+    return all(value >= log.size_bytes + log.growth_bytes(for_ms) for log in logs)
 
 
 def raised(
@@ -94,9 +111,11 @@ def raised(
         to = UNLIMITED if strict else max(needed(key, topic.logs, now_ms, kept_ms), found.value + 1)
         safe = protects(key, found.value, topic.logs, now_ms, 2 * interval_ms)
         counts_from_ms = now_ms if safe else now_ms + interval_ms
+        until_then = found.value
         if known is not None:
             # Of what isn't applied yet the cluster shows the new value all the same.
             counts_from_ms = max(counts_from_ms, known.counts_from_ms)
+            until_then = known.least_value(found.value, now_ms)
         if known is None:
             yield HeldSetting(
                 topic.topic,
@@ -107,12 +126,19 @@ def raised(
                 is_set=False,
                 counts_from_ms=counts_from_ms,
                 since_ms=now_ms,
+                until_then=until_then,
             )
         else:
             # Until the cluster says that it took the new one, it may have the one before.
             before = (found.value,) if found.is_own and known.is_ours(found) and found.value != to else ()
             before = () if found == known.original else before
-            yield replace(known, ours=(*before, to), is_set=False, counts_from_ms=counts_from_ms)
+            yield replace(
+                known,
+                ours=(*before, to),
+                is_set=False,
+                counts_from_ms=counts_from_ms,
+                until_then=until_then,
+            )
 
 
 def ends_at_ms(topics: Collection[TopicAge]) -> int | None:

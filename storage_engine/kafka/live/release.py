@@ -35,8 +35,8 @@ def delete_segments(
     """Have the cluster delete the records of these segments, the first ones of their logs.
 
     :param meanwhile: called now and then while it waits.
-    :raises ChangedUnderUsError: a log may not be cut, or was refused; says which. Where another log was cut
-        by this call, the leader's start tells.
+    :raises ChangedUnderUsError: a log may not be cut, or was refused; says which first. The others were cut,
+        as their leaders' starts tell.
     :raises GateRefusedError: the store isn't held; nothing was done.
     :raises BrokerError: the cluster can't be asked, or it isn't known what it did; all of them may go.
     :raises ReleasedTooMuchError: more is gone than these, or may be.
@@ -54,38 +54,49 @@ def delete_segments(
     node_id = node_id_of(store.seen.node) if store.seen is not None else None
     witnesses: dict[tuple[str, int], Witness] = {}
     cuts: list[Cut] = []
+    refusals: list[ChangedUnderUsError] = []
     for prefix in prefixes:
         live = facts.partitions.get(prefix.name.log)
-        if why := why_not(prefix, live, state, node_id, facts.cluster_id):
-            raise refused(prefix, why)
-        assert live is not None
-        assert live.high_watermark is not None
-        witnesses[prefix.key] = witness_of(prefix, prefix.boundary, live.high_watermark)
+        try:
+            if why := why_not(prefix, live, state, node_id, facts.cluster_id):
+                raise refused(prefix, why)
+            assert live is not None
+            assert live.high_watermark is not None
+            witnesses[prefix.key] = witness_of(prefix, prefix.boundary, live.high_watermark)
+        except ChangedUnderUsError as error:
+            refusals.append(error)
+            continue
         cuts.append(Cut(prefix, live))
     other = other_than(store.asked, witnesses, meanwhile)
-    for prefix in prefixes:
-        if prefix.key in other:
-            raise refused(prefix, other[prefix.key])
-    cut_remembered(store.asked, store.root, store.memory, cuts, meanwhile, is_held=True)
+    refusals += [refused(prefix, other[prefix.key]) for prefix in prefixes if prefix.key in other]
+    if cuts := [one for one in cuts if one.prefix.key not in other]:
+        cut_remembered(store.asked, store.root, store.memory, cuts, meanwhile, is_held=True)
+    if refusals:
+        raise refusals[0]
 
 
 def below_start(store: LiveKafkaStore, segments: Sequence[Segment]) -> frozenset[SegmentId]:
     """Return which of these segments lie wholly below where their leaders begin: they are deleted, wherever
     their files are.
 
-    :raises BrokerError: the cluster can't be asked, or doesn't tell of a log.
+    What we never had cut isn't deleted by us, whatever its leader doesn't tell.
+
+    :raises BrokerError: the cluster can't be asked, or doesn't tell of a log that we have had cut.
     """
     prefixes = list(_prefixes(store, segments))
     starts = starts_of(store.asked, prefixes)
+    known = (load_state(store.memory) or HoldState()).logs
     for prefix in prefixes:
-        if prefix.name.log not in starts:
+        name = prefix.name.log
+        was_cut = name in known and known[name].let_go >= prefix.segments[0].end_offset
+        if was_cut and name not in starts:
             raise BrokerUnavailableError(
-                f"{store.asked.address}: asked where log {prefix.name.log} begins, expected its leader's "
+                f"{store.asked.address}: asked where log {name} begins, expected its leader's "
                 "answer, found none. It isn't known what of it is deleted. Run the same again, which finds "
                 "it out.",
                 may_have_acted=True,
             )
-    return frozenset(one.id for one in segments if one.end_offset <= starts[one.log])
+    return frozenset(one.id for one in segments if one.end_offset <= starts.get(one.log, -1))
 
 
 def _prefixes(store: LiveKafkaStore, segments: Sequence[Segment]) -> Iterator[Prefix]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -85,8 +85,9 @@ class Observed:
     :param topics: that can be held.
     :param of_logs: of them, and where remembered ones are.
     :param unheld: why other topics can't be held, by topic.
+    :param unread: why it isn't known how old logs of ``topics`` are, by name; these aren't held.
     :param interval_ms: after which brokers work by a change.
-    :param bears: for how long nothing is to expire, as far as disks can bear it.
+    :param bears: by topic, for how long nothing of it is to expire, as far as its disks can bear it.
     """
 
     at_ms: int
@@ -94,17 +95,8 @@ class Observed:
     of_logs: FoundLogs
     unheld: Mapping[str, str]
     interval_ms: int
-    bears: Bearable
-
-    @property
-    def kept_ms(self) -> int:
-        """Return for how long nothing is to expire."""
-        return self.bears.kept_ms
-
-    @property
-    def notices(self) -> tuple[str, ...]:
-        """Return what a person should know of that time."""
-        return self.bears.notices
+    bears: Mapping[str, Bearable]
+    unread: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def settings(self) -> FoundSettings:
@@ -153,8 +145,10 @@ def observe(
     interval_ms = check_interval_ms(store.asked, node_id_of(node), properties)
     wanted_ms = store.live.hold_hours * HOUR_MS
     bears = bearable(seen, now_ms, wanted_ms)
+    spans_ms = (wanted_ms, 2 * interval_ms)
     ages: list[TopicAge] = []
     logs: dict[str, LivePartition] = {}
+    unread: dict[str, str] = {}
     for topic in asked:
         answer = said.get(topic)
         if topic in unheld or answer is None or isinstance(answer, BrokerRefusedError):
@@ -164,14 +158,18 @@ def observe(
         known = {one.seen.name: partitions[one.seen.name] for one in by_topic[topic]}
         logs |= known
         topic_id = next(iter(known.values())).topic_id
-        log_ages = tuple(
-            _age(log, len(known[one.seen.name].replicas), kept.segment_bytes, now_ms, wanted_ms)
-            for one in by_topic[topic]
-            if (log := _from(one.log, kept_from)).segments
-        )
-        ages.append(TopicAge(topic, str(topic_id), answer, log_ages))
+        log_ages = []
+        for one in by_topic[topic]:
+            name, log = one.seen.name, _from(one.log, kept_from)
+            try:
+                if log.segments:
+                    replicas = len(known[name].replicas)
+                    log_ages.append(_age(log, replicas, kept.segment_bytes, now_ms, spans_ms))
+            except OSError as error:
+                unread[name] = f"how old it is isn't known, as a file of it can't be read: {error}"
+        ages.append(TopicAge(topic, str(topic_id), answer, tuple(log_ages)))
     of_logs = found_logs(store, node, logs, remembered, now_ms)
-    return Observed(now_ms, tuple(ages), of_logs, unheld, interval_ms, bears)
+    return Observed(now_ms, tuple(ages), of_logs, unheld, interval_ms, bears, unread)
 
 
 def found_logs(
@@ -237,7 +235,10 @@ def _from(log: PartitionLog, kept_from: Mapping[str, int] | None) -> PartitionLo
     return replace(log, segments=stays)
 
 
-def _age(log: PartitionLog, replicas: int, segment_bytes: int, now_ms: int, wanted_ms: int) -> LogAge:
+def _age(
+    log: PartitionLog, replicas: int, segment_bytes: int, now_ms: int, spans_ms: tuple[int, int]
+) -> LogAge:
+    """:param spans_ms: that growth is measured in: the hold's, and that in which a change begins to count."""
     segments = log.segments
     ages = []
     for files in segments:
@@ -248,40 +249,59 @@ def _age(log: PartitionLog, replicas: int, segment_bytes: int, now_ms: int, want
     with suppress(FileNotFoundError):
         if replicas > 1 and (first_ms := first_batch_ms(segments[0])) is not None:
             ages.append(first_ms)
-    since_ns = (now_ms - wanted_ms) * 1_000_000
-    grown = sum(files.log.size_bytes for files in segments if files.log.mtime_ns >= since_ns)
-    return LogAge(min(ages, default=None), log.size_bytes, grown, segment_bytes)
+    grown, latest = (_written_bytes(log, now_ms - span_ms) for span_ms in spans_ms)
+    oldest_ms = min(ages, default=None)
+    return LogAge(oldest_ms, log.size_bytes, grown, segment_bytes, spans_ms[0], latest, log.name.log)
 
 
-def bearable(seen: SeenNode, now_ms: int, wanted_ms: int) -> Bearable:
-    """Find out for how long a node's disks can bear that nothing is deleted."""
-    since_ns = (now_ms - wanted_ms) * 1_000_000
+def _written_bytes(log: PartitionLog, since_ms: int) -> int:
+    """Return the bytes of a log's files that were written to since a moment."""
+    since_ns = since_ms * 1_000_000
+    return sum(files.log.size_bytes for files in log.segments if files.log.mtime_ns >= since_ns)
+
+
+def bearable(seen: SeenNode, now_ms: int, wanted_ms: int) -> Mapping[str, Bearable]:
+    """Find out for how long the disks of each topic can bear that nothing of it is deleted."""
     grown: dict[int | None, int] = {}
     disks: dict[int | None, DiskUsage] = {}
+    devices: dict[str, set[int | None]] = {}
     for directory, log in seen.node.logs:
         disk = DiskUsage.of(directory.path)
         disks[disk.device] = disk
-        grown[disk.device] = grown.get(disk.device, 0) + sum(
-            files.log.size_bytes for files in log.segments if files.log.mtime_ns >= since_ns
-        )
-    limits = []
-    for device, disk in disks.items():
-        if disk.total_bytes is None or disk.usable_bytes is None:
-            unknown = "how full its disk is can't be told, so neither for how long it bears a hold"
-            return Bearable(wanted_ms, wanted_ms, (unknown,))
-        fillable = disk.usable_bytes - disk.total_bytes * _KEPT_FREE_PERCENT // 100
-        limits.append(DiskLimit(disk.path, disk.usable_bytes, fillable, grown[device], wanted_ms))
-    return shortest(wanted_ms, limits)
+        grown[disk.device] = grown.get(disk.device, 0) + _written_bytes(log, now_ms - wanted_ms)
+        devices.setdefault(log.name.topic, set()).add(disk.device)
+    limits = {device: _limit(disk, grown[device], wanted_ms) for device, disk in disks.items()}
+    return {topic: shortest(wanted_ms, [limits[one] for one in of]) for topic, of in devices.items()}
 
 
-def shortest(wanted_ms: int, limits: Collection[DiskLimit]) -> Bearable:
-    """Return how long the disk bears a hold that bears it for the shortest time."""
-    times = [(bearable_ms(wanted_ms, [(one.fillable_bytes, one.grown_bytes)]), one) for one in limits]
-    found, limit = min(times, key=lambda one: one[0], default=(wanted_ms, None))
-    if found == wanted_ms:
-        return Bearable(found, wanted_ms)
+def _limit(disk: DiskUsage, grown_bytes: int, wanted_ms: int) -> DiskLimit | None:
+    """Return what limits a hold; None: how full a disk is can't be told."""
+    if disk.total_bytes is None or disk.usable_bytes is None:
+        return None
+    fillable = disk.usable_bytes - disk.total_bytes * _KEPT_FREE_PERCENT // 100
+    return DiskLimit(disk.path, disk.usable_bytes, fillable, grown_bytes, wanted_ms)
+
+
+def shortest(wanted_ms: int, limits: Collection[DiskLimit | None]) -> Bearable:
+    """Return how long the disk bears a hold that bears it for the shortest time.
+
+    :param limits: None: of a disk of which it can't be told.
+    """
+    known = [one for one in limits if one is not None]
+    if len(known) < len(limits):
+        unknown = "how full its disk is can't be told, so neither for how long it bears a hold"
+        return Bearable(wanted_ms, wanted_ms, (unknown,))
+    times = [(bearable_ms(wanted_ms, [(one.fillable_bytes, one.grown_bytes)]), one) for one in known]
+    kept_ms, limit = min(times, key=lambda one: one[0], default=(wanted_ms, None))
+    if limit is None or kept_ms == wanted_ms:
+        return Bearable(wanted_ms, wanted_ms)
     notice = (
-        f"the hold lasts {duration_text(found)} and no longer, since its disk can't bear "
-        f"{duration_text(wanted_ms)}"
+        f"the hold lasts {duration_text(kept_ms)} and no longer, since its disk, that of {limit.path}, can't "
+        f"bear {duration_text(wanted_ms)}"
     )
-    return Bearable(found, wanted_ms, (notice,), limit)
+    return Bearable(kept_ms, wanted_ms, (notice,), limit)
+
+
+def bears_notices(bears: Mapping[str, Bearable]) -> tuple[str, ...]:
+    """Return what a person should know of how long disks bear holds, each sentence once."""
+    return tuple(dict.fromkeys(notice for one in bears.values() for notice in one.notices))

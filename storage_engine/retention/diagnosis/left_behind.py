@@ -9,7 +9,7 @@ from pathlib import Path
 from storage_engine.exceptions import StoreIdentityError
 from storage_engine.host import is_this_host
 from storage_engine.lake.config import CATALOG_FILE
-from storage_engine.model.diagnosis import Finding, Severity
+from storage_engine.model.diagnosis import Finding, Severity, named_in_short
 from storage_engine.model.hold import HoldStatus
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.quarantine.look import QuarantineLook, look_at_quarantines
@@ -119,6 +119,11 @@ def hold_findings(hold: HoldStatus | None) -> Iterator[Finding]:
     if hold.left_to_broker:
         yield Finding(Severity.NOTE, "hold", f"its broker deletes by its own rules; {hold.described}")
         return
+    for alarm in hold.alarms:
+        yield Finding(Severity.WARNING, "not-held", alarm.removesuffix("."))
+    if hold.unheld:
+        what = f"not held at this moment: {named_in_short(sorted(hold.unheld))}"
+        yield Finding(Severity.WARNING, "not-held", what, "hold it: storage-engine hold")
     if hold.held:
         for notice in hold.notices:
             yield Finding(Severity.NOTE, "hold", notice.removesuffix("."))

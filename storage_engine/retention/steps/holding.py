@@ -97,9 +97,10 @@ def keep_held(context: Context, run: Run, now_ms: int) -> tuple[str, ...]:
     if not context.broker.is_live:
         return ()
     status, _ = _renewed(context, run, now_ms)
+    notices = (*status.notices, *status.alarms, *alarms_of(context, status))
     if not status.held:
-        raise GateRefusedError("; ".join((*status.notices, *alarms_of(context, status))))
-    return (*status.notices, *alarms_of(context, status))
+        raise GateRefusedError("; ".join(notices))
+    return notices
 
 
 def recorded_hold(context: Context, run: Run) -> HoldStatus | None:

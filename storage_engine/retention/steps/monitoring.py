@@ -77,8 +77,9 @@ def monitor(store: AnyStore, run_key: str) -> MonitorResult:
             new = tuple(one for one in status.disturbances if one not in told)
             if new:
                 alarms += alarms_of(context, replace(status, disturbances=new))
-            if not status.held:
-                alarms += [f"the store isn't held: {notice}" for notice in status.notices]
+            if not status.is_well:
+                what = "not all of the store is held" if status.held else "the store isn't held"
+                alarms += [f"{what}: {notice}" for notice in (*status.notices, *status.alarms)]
     alarms += _shield_alarms(context)
     measured, behind = _archive_lag(context, sensed.sensed_at_ms)
     alarms += behind

@@ -76,6 +76,8 @@ class SharedCluster:
     :ivar answers: in place of a topic's settings.
     :ivar refuses: topics whose settings can't be changed.
     :ivar elsewhere: what it says of logs that a node hasn't.
+    :ivar leaderless: topics that nobody leads.
+    :ivar segment_bytes: of all topics.
     """
 
     journal: Journal = field(default_factory=Journal)
@@ -87,6 +89,8 @@ class SharedCluster:
     answers: dict[str, BrokerRefusedError] = field(default_factory=dict)
     refuses: set[str] = field(default_factory=set)
     elsewhere: dict[str, LivePartition] = field(default_factory=dict)
+    leaderless: set[str] = field(default_factory=set)
+    segment_bytes: int = 1 << 30
 
     def value(self, topic: str, key: str = "retention.ms") -> int:
         return self.own.get(topic, {}).get(key, self.node[key])
@@ -136,7 +140,11 @@ class Store:
             if log.name.is_internal:
                 continue
             values = {key: str(self.asked.value(topic, key)) for key in HELD_SETTINGS}
+            values["segment.bytes"] = str(self.asked.segment_bytes)
             end = self.made.watermarks[name]
+            if topic in self.asked.leaderless:
+                told[name] = LivePartition(self.made.topic_ids[topic], replicas=(1,))
+                continue
             told[name] = LivePartition(
                 self.made.topic_ids[topic],
                 leader=1,
@@ -167,20 +175,28 @@ class Store:
 
 
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> SharedCluster:
+def cluster() -> Iterator[SharedCluster]:
+    with shared_cluster() as found:
+        found.own["orders"] = {"retention.ms": DAY_MS}
+        yield found
+
+
+@contextmanager
+def shared_cluster() -> Iterator[SharedCluster]:
+    """Put a new cluster in the place of every other one for the duration of the block."""
     found = SharedCluster()
-    for module in (due_hold, held_settings, topic_ages):
-        monkeypatch.setattr(module, "read_settings", found.read_settings)
-    monkeypatch.setattr(held_settings, "change_settings", found.change_settings)
-    monkeypatch.setattr(topic_ages, "check_interval_ms", lambda *_: INTERVAL_MS)
 
     def observe(_: Any, names: Sequence[Any], now_ms: int) -> LiveFacts:
         known = {one.log: found.elsewhere[one.log] for one in names if one.log in found.elsewhere}
         return LiveFacts(now_ms, CLUSTER, known)
 
-    monkeypatch.setattr(topic_ages, "observe_cluster", observe)
-    found.own["orders"] = {"retention.ms": DAY_MS}
-    return found
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (due_hold, held_settings, topic_ages):
+            patch.setattr(module, "read_settings", found.read_settings)
+        patch.setattr(held_settings, "change_settings", found.change_settings)
+        patch.setattr(topic_ages, "check_interval_ms", lambda *_: INTERVAL_MS)
+        patch.setattr(topic_ages, "observe_cluster", observe)
+        yield found
 
 
 def node(

@@ -43,6 +43,9 @@ ages = st.builds(
     size_bytes=st.integers(0, 1 << 40),
     grown_bytes=st.integers(0, 1 << 30),
     segment_bytes=st.integers(14, 1 << 30),
+    span_ms=st.just(KEPT_MS),
+    latest_bytes=st.integers(0, 1 << 30),
+    log=st.just("t-0"),
 )
 topics = st.builds(
     TopicAge,
@@ -134,7 +137,7 @@ def test_raised_again_either_value_is_ours_and_the_first_one_is_what_comes_back(
 
 
 def test_a_young_topic_is_left_alone() -> None:
-    log = LogAge(NOW_MS - KEPT_MS, 1000, 1000, 100)
+    log = LogAge(NOW_MS - KEPT_MS, 1000, 1000, 100, KEPT_MS, 0, "t-0")
     week = {RETENTION_MS: TopicSetting(7 * KEPT_MS, False), RETENTION_BYTES: TopicSetting(UNLIMITED, False)}
     assert change(TopicAge("t", "id", week, (log,))) == {}
     old = replace(log, oldest_ms=NOW_MS - 7 * KEPT_MS + 1000)
@@ -144,7 +147,7 @@ def test_a_young_topic_is_left_alone() -> None:
 
 
 def test_the_end_is_that_of_the_oldest_log_and_none_without_a_limit() -> None:
-    logs = (LogAge(NOW_MS, 1, 1, 1), LogAge(NOW_MS - 5, 1, 1, 1), LogAge(None, 1, 1, 1))
+    logs = tuple(LogAge(at_ms, 1, 1, 1, 1, 1, "t-0") for at_ms in (NOW_MS, NOW_MS - 5, None))
     settings = {RETENTION_MS: TopicSetting(100, True), RETENTION_BYTES: TopicSetting(UNLIMITED, True)}
     topic = TopicAge("t", "id", settings, logs)
     assert ends_at_ms([topic]) == NOW_MS + 96

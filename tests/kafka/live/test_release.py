@@ -5,11 +5,14 @@ from __future__ import annotations
 import uuid
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from storage_engine.exceptions import BrokerUnavailableError, ChangedUnderUsError
 from storage_engine.kafka.layout import PartitionLog, read_node
+from storage_engine.kafka.live import release
 from storage_engine.kafka.live.hold_state import HoldState, KnownLog
 from storage_engine.kafka.live.overlay import from_their_starts, with_first_settings, with_live
 from storage_engine.kafka.live.release import Prefix, why_not
@@ -19,8 +22,10 @@ from storage_engine.kafka.partition_metadata import NAME as PARTITION_METADATA
 from storage_engine.kafka.partition_metadata import read_topic_id
 from storage_engine.kafka.plan import cut_to_archivable
 from storage_engine.kafka.store import KafkaStore
+from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import Decision, LogPlan, Reason
 from storage_engine.model.store import Archivable
+from tests.kafka.hold_memory import Memory
 
 LOG = "plain-0"
 NODE = 1
@@ -189,9 +194,55 @@ def test_nothing_goes_from_the_first_segment_on_that_may_not_be_archived(found: 
     prefix, _, _, _ = found
     first, second = prefix.segments
     plan = LogPlan(LOG, (Decision(first, Reason.EXPIRED, ""), Decision(second, Reason.EXPIRED, "")))
-    assert cut_to_archivable(plan, Archivable((first, second)), {first.id, second.id}) == plan
-    cut = cut_to_archivable(plan, Archivable((first,), {LOG: "a transaction is open"}), {first.id})
+    assert (
+        cut_to_archivable(plan, Archivable((first, second)), {first.id, second.id}) == plan
+    )
+    cut = cut_to_archivable(
+        plan, Archivable((first,), {LOG: "a transaction is open"}), {first.id}
+    )
     assert [one.reason for one in cut.decisions] == [Reason.EXPIRED, Reason.NOT_ARCHIVABLE]
     assert "a transaction is open" in cut.decisions[1].detail
     none = cut_to_archivable(plan, Archivable((second,)), {second.id})
     assert [one.reason for one in none.decisions] == [Reason.NOT_ARCHIVABLE, Reason.BEHIND_KEPT]
+
+
+def opened(node: Path, state: HoldState) -> Any:
+    """Return what a release needs of a live store of the fixture's node."""
+    store = KafkaStore(node / "server.properties")
+    store.snapshot(0)
+    memory = Memory(to_jsonable(state))
+    return SimpleNamespace(seen=store.seen, memory=memory, root=node, asked=SimpleNamespace(address="b:1"))
+
+
+def test_a_log_that_may_not_be_cut_keeps_no_other(
+    found: Any, node: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prefix, live, state, cluster_id = found
+    store = opened(node, state)
+    others = [one for one in store.seen.logs if one.name != LOG and len(one.segments) > 1][:2]
+    leaderless = replace(live, leader=None)
+    facts = LiveFacts(0, cluster_id, {LOG: live, **{one.name: leaderless for one in others}})
+    cuts: list[str] = []
+
+    def cut(*words: Any, **_: Any) -> None:
+        cuts.extend(one.prefix.name.log for one in words[3])
+
+    monkeypatch.setattr(release, "observe", lambda *_: facts)
+    monkeypatch.setattr(release, "other_than", lambda *_: {})
+    monkeypatch.setattr(release, "cut_remembered", cut)
+    first_ones = [one.segments[0] for one in others]
+    with pytest.raises(ChangedUnderUsError, match="no replica leads it") as caught:
+        release.delete_segments(store, [*first_ones, *prefix.segments])
+    assert caught.value.path == first_ones[0].facts.path
+    assert cuts == [LOG]
+
+
+def test_where_a_log_begins_has_to_be_known_of_those_alone_that_we_have_had_cut(
+    found: Any, node: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prefix, _, state, _ = found
+    monkeypatch.setattr(release, "starts_of", lambda *_: {})
+    assert release.below_start(opened(node, state), prefix.segments) == frozenset()
+    was_cut = replace(state.logs[LOG], let_go=prefix.segments[0].end_offset)
+    with pytest.raises(BrokerUnavailableError, match=f"asked where log {LOG} begins"):
+        release.below_start(opened(node, HoldState(logs={LOG: was_cut})), prefix.segments)

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-import pytest
-
-from storage_engine.exceptions import GateRefusedError
 from storage_engine.kafka.live.held_settings import raise_settings
 from storage_engine.kafka.live.hold_state import HELD_SETTINGS, HoldState, TopicSetting
 from storage_engine.kafka.live.needed_retention import LogAge, TopicAge
@@ -23,13 +20,12 @@ FULL = DiskLimit("/full", 5 * GIB, -5 * GIB, GIB, DAY_MS)
 
 def refusal(bears: Bearable, interval_ms: int) -> str:
     settings = {key: TopicSetting(1, is_own=True) for key in HELD_SETTINGS}
-    topic = TopicAge("t", "id", settings, (LogAge(NOW_MS - DAY_MS, GIB, GIB, GIB),))
-    found = Observed(NOW_MS, (topic,), cast(Any, None), {}, interval_ms, bears)
+    topic = TopicAge("t", "id", settings, (LogAge(NOW_MS - DAY_MS, GIB, GIB, GIB, DAY_MS, GIB, "t-0"),))
+    found = Observed(NOW_MS, (topic,), cast(Any, None), {}, interval_ms, {"t": bears})
     memory = Memory()
-    with pytest.raises(GateRefusedError) as caught:
-        raise_settings(cast(Any, None), memory, HoldState(), found, lambda: None, strict=False)
-    assert memory.state is None
-    return str(caught.value)
+    raised = raise_settings(cast(Any, None), memory, HoldState(), found, lambda: None, strict=False)
+    assert (memory.state, raised.state, raised.refused) == (None, HoldState(), {})
+    return raised.too_short["t"]
 
 
 def test_a_disk_that_is_too_full_is_named_with_its_free_bytes_and_its_growth() -> None:
