@@ -114,7 +114,7 @@ def _kept_out(log: PartitionLog, settings: TopicSettings) -> str:
         return ""
     if topic.compact:
         return "cleanup.policy has compact, and the cleaner writes its segments again: as long as it has"
-    return "remote storage has its segments: as long as it is on" if topic.remote else ""
+    return "its segments are copied to remote storage: as long as they are" if topic.is_copied else ""
 
 
 def _fault(directory: LogDirectory, log: PartitionLog, settings: TopicSettings, end: int) -> str:

@@ -87,7 +87,7 @@ def plan_log(one: SeenLog, topics: TopicSettings, settings: RetentionSettings | 
         or epochs_fault(one.directory, one.log, one.end.offset)
     ):
         return undecided(one.seen, Reason.REFUSED, fault, active)
-    remote = f"{remote_text(settings)}{_open(one, 'it is copied')[1]}" if settings.remote else ""
+    remote = f"{remote_text(settings)}{_open(one, 'it is copied')[1]}" if settings.is_copied else ""
     return LogPlan(one.seen.name, tuple(_decided(one.seen, facts, settings, found, active, remote)))
 
 
@@ -195,12 +195,12 @@ def _decided(
     for segment in seen.segments:
         rule, fact = rules.get(segment.base_offset), known.get(segment.base_offset)
         if segment.state is SegmentState.ACTIVE:
-            going = rule is not None and not settings.remote
+            going = rule is not None and not settings.is_copied
             more = f"{_ACTIVE}; it has expired, so the broker closes it and deletes it too"
             yield Decision(segment, Reason.ACTIVE, more if going else active)
         elif fact is None:
             yield Decision(segment, Reason.UNKNOWN, "it was gone when the plan was made")
-        elif rule is not None and settings.remote:
+        elif rule is not None and settings.is_copied:
             yield Decision(segment, Reason.REMOTE_STORAGE, f"{rule.value}: {remote}")
         elif rule is not None:
             yield Decision(segment, Reason.EXPIRED, f"{rule.value}: {DELETED_BY[rule]}")
@@ -211,13 +211,20 @@ def _decided(
             yield Decision(segment, *kept_because(fact, facts, settings, found))
 
 
-def cut_to_archivable(plan: LogPlan, archivable: Archivable, may: Set[SegmentId]) -> LogPlan:
-    """Return a log's plan in which nothing goes from the first segment on that may not be archived.
+def cut_to_archivable(
+    plan: LogPlan, archivable: Archivable, may: Set[SegmentId], *, has_remote: bool
+) -> LogPlan:
+    """Return a log's plan, by which we delete, in which nothing goes that may not.
+
+    That is all from the first segment on that may not be archived.
 
     :param may: the segments of ``archivable`` by their ids, of all logs.
+    :param has_remote: its topic has remote storage, though nothing may be copied there now.
     """
     if not plan.to_delete:
         return plan
+    if has_remote:
+        return _left_to_its_broker(plan)
     decisions: list[Decision] = []
     kept = False
     for one in plan.decisions:
@@ -229,6 +236,21 @@ def cut_to_archivable(plan: LogPlan, archivable: Archivable, may: Set[SegmentId]
             kept = True
             decisions.append(Decision(one.segment, *_not_archivable(one.segment, archivable)))
     return LogPlan(plan.log, tuple(decisions))
+
+
+def _left_to_its_broker(plan: LogPlan) -> LogPlan:
+    """Return a log's plan by which we delete nothing, as its topic has remote storage.
+
+    Its start, once raised, has its broker delete what is there, too (UnifiedLog, RemoteLogManager).
+    """
+    why = "remote storage is on, though nothing is copied there now: only its broker may delete of it"
+    return LogPlan(
+        plan.log,
+        tuple(
+            replace(one, reason=Reason.REMOTE_STORAGE, detail=why) if one.deletes else one
+            for one in plan.decisions
+        ),
+    )
 
 
 def _not_archivable(segment: Segment, archivable: Archivable) -> tuple[Reason, str]:

@@ -22,7 +22,9 @@ class RetentionSettings:
 
     :param delete: ``cleanup.policy`` contains delete.
     :param compact: it contains compact.
-    :param remote: ``remote.storage.enable`` is true.
+    :param remote: ``remote.storage.enable`` is true: only its broker may delete of it, and raise its start.
+    :param copy_disabled: ``remote.log.copy.disable`` is true: nothing more is copied there, and its broker
+        deletes by the whole retention (UnifiedLog#remoteLogEnabledAndRemoteCopyEnabled).
     :param local_without_delete: the policy has no word; what is copied to remote storage goes by the local
         bounds all the same, since Kafka 4.3.
     :param segment_ms: from its first record on, until a newer record closes the active segment.
@@ -39,6 +41,12 @@ class RetentionSettings:
     local_without_delete: bool = False
     segment_ms: int = 7 * 24 * 3_600_000
     segment_bytes: int = 1 << 30
+    copy_disabled: bool = False
+
+    @property
+    def is_copied(self) -> bool:
+        """Return whether its segments are copied to remote storage, and go once they are there."""
+        return self.remote and not self.copy_disabled
 
     @cached_property
     def kept_ms(self) -> int:

@@ -138,8 +138,8 @@ def retention_settings(node: Mapping[str, str], topic: Mapping[str, str]) -> Ret
     if not policies <= {"delete", "compact"}:
         raise _unusable("cleanup.policy", policy, "delete, compact, both or none")
     remote = _is_true(topic, "remote.storage.enable")
-    # What is copied no more goes by the whole retention (UnifiedLog#remoteLogEnabledAndRemoteCopyEnabled).
-    copies = remote and not _is_true(topic, "remote.log.copy.disable")
+    copy_disabled = _is_true(topic, "remote.log.copy.disable")
+    copies = remote and not copy_disabled
     local_ms = number("local.retention.ms", "log.local.retention.ms", LIKE_RETENTION)
     local_bytes = number("local.retention.bytes", "log.local.retention.bytes", LIKE_RETENTION)
     return RetentionSettings(
@@ -157,6 +157,7 @@ def retention_settings(node: Mapping[str, str], topic: Mapping[str, str]) -> Ret
             "log.segment.bytes",
             1 << 30,
         ),
+        copy_disabled=copy_disabled,
     )
 
 

@@ -133,7 +133,7 @@ class KafkaStore(BrokerStore):
         found: dict[SegmentId, int | None] = {}
         for log, settings in logs_of(seen, snapshot, read_topic_settings(seen.node)):
             # What goes once remote storage has it, goes nobody knows when.
-            if isinstance(settings, str) or settings.remote or not log.seen.sealed:
+            if isinstance(settings, str) or settings.is_copied or not log.seen.sealed:
                 continue
             # Of a log that its running broker deletes from just now, nothing is known.
             with suppress(FileNotFoundError):
@@ -197,7 +197,7 @@ class KafkaStore(BrokerStore):
             )
 
     def archivable(self, snapshot: StoreSnapshot) -> Archivable:
-        """Leave out what is compacted, has remote storage, isn't replicated yet or in an open transaction."""
+        """Leave out what is compacted, goes to remote storage, isn't replicated or in an open transaction."""
         node = self._node_of(snapshot, snapshot.taken_at_ms)
         return archivable_of_node(node, read_topic_settings(node), snapshot.logs)
 
@@ -212,10 +212,13 @@ class KafkaStore(BrokerStore):
         if not going:
             return tuple(plans)
         node = self._node_of(snapshot, snapshot.taken_at_ms)
+        topics = topics or read_topic_settings(node)
         logs = (log for log in snapshot.logs if log.name in going)
-        archivable = archivable_of_node(node, topics or read_topic_settings(node), logs)
+        archivable = archivable_of_node(node, topics, logs)
         may = {segment.id for segment in archivable.segments}
-        return tuple(cut_to_archivable(plan, archivable, may) for plan in plans)
+        return tuple(
+            cut_to_archivable(plan, archivable, may, has_remote=topics.has_remote(plan.log)) for plan in plans
+        )
 
     def contexts(self, segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
         node = self.seen.node if self.seen else read_node(self.root)

@@ -51,6 +51,11 @@ class TopicSettings:
             return "the cluster's metadata on this node have no such topic"
         return _read(self.node, self.metadata.topic_settings.get(topic, {}))
 
+    def has_remote(self, log: str) -> bool:
+        """Return whether a log's topic is known to have remote storage, whether or not it is copied there."""
+        topic = self.of(log.rpartition("-")[0])
+        return not isinstance(topic, str) and topic.remote
+
     def values(self, topic: str) -> Mapping[str, str]:
         """Return a topic's settings by Kafka's names: its own, or all where its running cluster says them."""
         return self.live.get(topic) or self.metadata.topic_settings.get(topic, {})

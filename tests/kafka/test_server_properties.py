@@ -47,7 +47,7 @@ WEEK_MS = 7 * 24 * 3_600_000
         (
             {},
             {"remote.storage.enable": "true", "remote.log.copy.disable": "true", "local.retention.ms": "7"},
-            RetentionSettings(remote=True),
+            RetentionSettings(remote=True, copy_disabled=True),
         ),
     ],
 )

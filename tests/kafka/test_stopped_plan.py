@@ -62,6 +62,26 @@ def test_what_no_other_node_has_goes(made: MadeNode) -> None:
     assert reasons(made)[0] == [Reason.EXPIRED, Reason.EXPIRED]
 
 
+REMOTE = {"remote.storage.enable": "true"}
+NOT_COPIED = {**REMOTE, "remote.log.copy.disable": "true"}
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_only_its_broker_deletes_of_a_log_with_remote_storage(made: MadeNode, copied: bool) -> None:
+    made.settings["t"] = REMOTE if copied else NOT_COPIED
+    found, why = reasons(made, STOPPED)
+    assert found == [Reason.REMOTE_STORAGE, Reason.REMOTE_STORAGE]
+    assert ("only its broker may delete of it" in why) == (not copied)
+    assert reasons(made, log="u-0")[0] == [Reason.EXPIRED, Reason.EXPIRED]
+    # What nothing is copied of is archived as any other, and goes by the whole retention.
+    store = KafkaStore(made.properties)
+    snapshot = take_snapshot(store, NOW_MS, "kafka")
+    archivable = store.archivable(snapshot)
+    assert ("t-0" in {one.log for one in archivable.segments}) == (not copied)
+    assert ("t-0" in archivable.kept_out) == copied
+    assert (("t-0", 0) in store.deletes_at_ms(snapshot, NOW_MS)) == (not copied)
+
+
 def test_a_person_s_limit_counts_for_all_logs_together(made: MadeNode) -> None:
     request = PlanRequest(manual=True, forced=True, max_segments=1, reason="try")
     store = KafkaStore(made.write())

@@ -90,7 +90,7 @@ def due_logs(
         if topic in changed and topic not in settings.live:
             # The node's own metadata have what a hold has set.
             kept = "the cluster doesn't tell them, and a hold has changed them"
-        if not isinstance(kept, str) and (kept.compact or kept.remote):
+        if not isinstance(kept, str) and (kept.compact or kept.is_copied):
             continue
         known = state.logs.get(name)
         try:

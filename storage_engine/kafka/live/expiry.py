@@ -25,7 +25,7 @@ def expiry(
 
     :param bytes_per_ms: how fast the log grows; None: not known, so that size is left out.
     """
-    if settings.compact or settings.remote or not settings.delete:
+    if settings.compact or settings.is_copied or not settings.delete:
         return {one.base_offset: None for one in facts.segments}
     found: dict[int, int | None] = {}
     behind_bytes = sum(one.size_bytes for one in facts.segments)

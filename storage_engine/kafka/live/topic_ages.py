@@ -219,7 +219,7 @@ def _cannot_be_held(kept: RetentionSettings | str, live: LivePartition | None) -
         return f"its settings aren't known: {kept}"
     if kept.compact:
         return "cleanup.policy has compact: the cleaner deletes of it by other rules"
-    if kept.remote:
+    if kept.is_copied:
         return "remote storage has its segments"
     if live is None or live.topic_id is None:
         return "the cluster doesn't tell of it, or it is another topic by now"

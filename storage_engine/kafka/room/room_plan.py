@@ -27,6 +27,7 @@ from storage_engine.kafka.room.leaders_word import LeadersWord
 from storage_engine.kafka.room.wanted_space import is_bounded, only_needed, shortage_of
 from storage_engine.kafka.room.ways import Fault, OwnLog, Way, way_of
 from storage_engine.kafka.stopped_plan import StoppedNode, kept, topic_or_fault
+from storage_engine.kafka.topic_settings import TopicSettings
 from storage_engine.model.diagnosis import reason_of
 from storage_engine.model.plan import Decision, LogPlan, PlanRequest, Reason
 from storage_engine.model.store import Archivable, DiskUsage, SegmentId
@@ -56,6 +57,7 @@ class Asked:
     word: LeadersWord | None
     archivable: Archivable
     request: PlanRequest
+    topics: TopicSettings
 
 
 def room_plans(plans: Sequence[LogPlan], by: Asked) -> tuple[LogPlan, ...]:
@@ -75,7 +77,7 @@ def room_plans(plans: Sequence[LogPlan], by: Asked) -> tuple[LogPlan, ...]:
             plan = _forced(plan, by.request.reason)
         if by.node.left_uncleanly:
             plan = _certain(plan, certain(directory.path).get(plan.log, 0))
-        plan = cut_to_archivable(plan, by.archivable, may)
+        plan = cut_to_archivable(plan, by.archivable, may, has_remote=by.topics.has_remote(plan.log))
         if plan.to_delete:
             way = way_of_log(log, by.stopped, by.word, by.request.replicas_stopped)
             if not isinstance(way, Way):

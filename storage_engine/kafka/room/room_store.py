@@ -95,7 +95,7 @@ class RoomStore(KafkaStore):
             plan_of_log(log, topics, settings, now_ms) for log, settings in logs_of(seen, snapshot, topics)
         ]
         stopped = read_stopped(seen.node, topics)
-        by = Asked(seen.node, stopped, self.word, self.archivable(snapshot), request)
+        by = Asked(seen.node, stopped, self.word, self.archivable(snapshot), request, topics)
         notices = plan_notices(seen.node, topics)
         if request.replicas_stopped:
             notices = (

@@ -78,6 +78,7 @@ class SharedCluster:
     :ivar elsewhere: what it says of logs that a node hasn't.
     :ivar leaderless: topics that nobody leads.
     :ivar segment_bytes: of all topics.
+    :ivar more: further settings of topics.
     """
 
     journal: Journal = field(default_factory=Journal)
@@ -91,6 +92,7 @@ class SharedCluster:
     elsewhere: dict[str, LivePartition] = field(default_factory=dict)
     leaderless: set[str] = field(default_factory=set)
     segment_bytes: int = 1 << 30
+    more: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def value(self, topic: str, key: str = "retention.ms") -> int:
         return self.own.get(topic, {}).get(key, self.node[key])
@@ -140,7 +142,7 @@ class Store:
             if log.name.is_internal:
                 continue
             values = {key: str(self.asked.value(topic, key)) for key in HELD_SETTINGS}
-            values["segment.bytes"] = str(self.asked.segment_bytes)
+            values |= {"segment.bytes": str(self.asked.segment_bytes), **self.asked.more.get(topic, {})}
             end = self.made.watermarks[name]
             if topic in self.asked.leaderless:
                 told[name] = LivePartition(self.made.topic_ids[topic], replicas=(1,))

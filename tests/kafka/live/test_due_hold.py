@@ -31,6 +31,23 @@ OLD = {0: 20, 2: -40}
 """Ages in hours of a segment that is near its end, and of an active one whose records are far from it."""
 
 
+@pytest.mark.parametrize("copied", [False, True])
+def test_a_topic_that_nothing_is_copied_of_is_held_as_any_other(
+    cluster: SharedCluster, tmp_path: Path, copied: bool
+) -> None:
+    cluster.more["orders"] = {"remote.storage.enable": "true", "remote.log.copy.disable": str(not copied)}
+    store = Store(cluster, node(tmp_path / "a", {"orders-0": OLD}))
+    store.due(NOW_MS)
+    assert (cluster.value("orders") > DAY_MS) == (not copied)
+    cluster.refuses.add("orders")
+    cluster.own["orders"] = {"retention.ms": DAY_MS}
+    assert [one.log for one in store.due(NOW_MS + 1).due] == ([] if copied else ["orders-0"])
+    cluster.refuses.clear()
+    held = hold.renew(Store(cluster, store.made, deletes="us"), NOW_MS + 2)  # type: ignore[arg-type]
+    assert ("never held or deleted from" in "".join(held.notices)) == copied
+    assert (cluster.value("orders") > DAY_MS) == (not copied)
+
+
 def test_one_store_relies_on_another_ones_hold_and_puts_it_back_last(
     cluster: SharedCluster, tmp_path: Path
 ) -> None:

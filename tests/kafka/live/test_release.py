@@ -195,14 +195,14 @@ def test_nothing_goes_from_the_first_segment_on_that_may_not_be_archived(found: 
     first, second = prefix.segments
     plan = LogPlan(LOG, (Decision(first, Reason.EXPIRED, ""), Decision(second, Reason.EXPIRED, "")))
     assert (
-        cut_to_archivable(plan, Archivable((first, second)), {first.id, second.id}) == plan
+        cut_to_archivable(plan, Archivable((first, second)), {first.id, second.id}, has_remote=False) == plan
     )
     cut = cut_to_archivable(
-        plan, Archivable((first,), {LOG: "a transaction is open"}), {first.id}
+        plan, Archivable((first,), {LOG: "a transaction is open"}), {first.id}, has_remote=False
     )
     assert [one.reason for one in cut.decisions] == [Reason.EXPIRED, Reason.NOT_ARCHIVABLE]
     assert "a transaction is open" in cut.decisions[1].detail
-    none = cut_to_archivable(plan, Archivable((second,)), {second.id})
+    none = cut_to_archivable(plan, Archivable((second,)), {second.id}, has_remote=False)
     assert [one.reason for one in none.decisions] == [Reason.NOT_ARCHIVABLE, Reason.BEHIND_KEPT]
 
 

@@ -159,6 +159,19 @@ def test_a_person_may_have_it_deleted_sooner_as_far_as_the_space_takes_it(made: 
     assert set(reasons(made, enough, topic_settings=YOUNG)) == {Reason.TARGET_REACHED}
 
 
+@pytest.mark.parametrize("forced", [False, True])
+def test_nothing_goes_of_a_log_with_remote_storage_though_nothing_is_copied(
+    made: MadeNode, forced: bool
+) -> None:
+    request = PlanRequest(forced=forced, reason="disk full", replicas_stopped="switched off")
+    remote = {"remote.storage.enable": "true", "remote.log.copy.disable": "true"}
+    assert set(reasons(made, request, topic_settings={**SETTINGS, **remote})) == {Reason.REMOTE_STORAGE}
+    made.settings["u"] = remote
+    store = RoomStore(made.write())
+    plan = propose(store, take_snapshot(store, NOW_MS, "kafka"), NOW_MS, request)
+    assert {one.log for one in plan.to_delete} == {"t-0"}
+
+
 def test_another_cluster_is_refused(made: MadeNode) -> None:
     word = LeadersWord(LiveFacts(0, "other", {}), frozenset())
     with pytest.raises(NotOnBrokerError, match="Name a broker of their own"):
