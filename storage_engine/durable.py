@@ -2,8 +2,9 @@
 
 Everything that counts goes through here. The rule for what is new: only its owner may read it (files 0600,
 directories 0700), whatever the umask; in a directory with the setgid bit its group may read as well (0640,
-2750). What root makes belongs to the owner of the directory that it is in. What is there keeps its mode and
-its owner. A new file never takes the place of another, and no symbolic link under its name is followed.
+2750). What is *shared* others may read as well, as far as the umask lets them, and never write. What root
+makes belongs to the owner of the directory that it is in. What is there keeps its mode and its owner. A new
+file never takes the place of another, and no symbolic link under its name is followed.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def make_dir(path: str | os.PathLike[str], *, dir_fd: int | None = None, shared:
     """
     parent = _parent(path, dir_fd)
     mode = None if shared else 0o2750 if parent.st_mode & stat.S_ISGID else 0o700
-    os.mkdir(path, 0o777 if mode is None else mode & 0o777, dir_fd=dir_fd)
+    os.mkdir(path, 0o755 | _group_writes(parent) if mode is None else mode & 0o777, dir_fd=dir_fd)
     fd = os.open(path, _DIRECTORY, dir_fd=dir_fd)
     try:
         _settle(fd, mode, parent)
@@ -90,12 +91,13 @@ def create(path: str | os.PathLike[str], *, dir_fd: int | None = None, shared: b
     """Create a file and open it, unbuffered, for reading and writing.
 
     :param dir_fd: of the directory that a relative path begins in; None: the working directory.
-    :param shared: it holds neither messages nor secrets: who may read it is up to the umask.
+    :param shared: it holds neither messages nor secrets: who may read it is up to the umask. Only its owner
+        may write it, and the group that may write the directory, if the umask lets it.
     :raises FileExistsError: something has that name, were it a symbolic link.
     """
     parent = _parent(path, dir_fd)
     mode = None if shared else 0o640 if parent.st_mode & stat.S_ISGID else 0o600
-    fd = os.open(path, _NEW_FILE, 0o666 if mode is None else mode, dir_fd=dir_fd)
+    fd = os.open(path, _NEW_FILE, 0o644 | _group_writes(parent) if mode is None else mode, dir_fd=dir_fd)
     _settle(fd, mode, parent)
     return io.FileIO(fd, "r+b")
 
@@ -110,7 +112,8 @@ def create_empty(path: str | os.PathLike[str]) -> None:
 def open_lock(path: str | os.PathLike[str], *, dir_fd: int | None = None, ours: bool = True) -> int:
     """Open a file for processes to lock, for reading and writing; a missing one is created.
 
-    Whoever can open a file can lock it. So only those can who may write its directory, whatever the umask.
+    Whoever can open a file can lock it. So only its owner can, and the group that may write its directory,
+    whatever the umask.
 
     :param dir_fd: of the directory that a relative path begins in; None: the working directory.
     :param ours: nobody else makes this file: one that is there gets its mode and owner, too.
@@ -121,13 +124,20 @@ def open_lock(path: str | os.PathLike[str], *, dir_fd: int | None = None, ours: 
         fd, settles = os.open(path, _NEW_FILE, 0o600, dir_fd=dir_fd), True
     except FileExistsError:
         fd, settles = os.open(path, _LOCK_FILE, dir_fd=dir_fd), ours
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
+    opened = os.fstat(fd)
+    if not stat.S_ISREG(opened.st_mode):
         os.close(fd)
         raise OSError(errno.EINVAL, "not a regular file", str(path))
-    if settles:
-        writers = parent.st_mode & 0o022
+    # One with a second name may be another's file, which root would give to the directory's owner.
+    if settles and opened.st_nlink == 1:
+        writers = _group_writes(parent)
         _settle(fd, 0o600 | writers | writers << 1, parent)
     return fd
+
+
+def _group_writes(parent: os.stat_result) -> int:
+    """Return the bit that lets a group write, if it may write the directory; others never do."""
+    return parent.st_mode & stat.S_IWGRP
 
 
 def temporary_name(name: str, suffix: str = ".tmp") -> str:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -20,6 +21,8 @@ from storage_engine import durable
 DIRECTORY = ".storage-engine"
 PLAIN_STAMP = ".storage-engine-stamp.json"
 """A store's stamp, where its broker takes every directory among its own for one of its own kind."""
+HOLD_MARKER = ".storage-engine-hold"
+"""In a store's root, while it is held."""
 
 WAIT_SECONDS: Final = 60.0
 """Whoever has one of our locks flushes some files at most."""
@@ -49,6 +52,36 @@ def own_directory(root: str | os.PathLike[str], *, makes: bool = False) -> Itera
         yield fd
     finally:
         os.close(fd)
+
+
+def writable_by_all(directories: Iterable[Path]) -> Iterator[Path]:
+    """Yield our directories and files in a store's directories that everybody may write.
+
+    Releases before that left it to the umask. What can't be looked at is left out.
+    """
+    for directory in directories:
+        own = directory / DIRECTORY
+        names: list[Path] = []
+        with suppress(OSError):
+            names += own.iterdir()
+        # The directory comes last: as long as it is open to all, what is in it is looked at again.
+        for path in (*sorted(names), own, directory / PLAIN_STAMP, directory / HOLD_MARKER):
+            with suppress(OSError):
+                mode = path.lstat().st_mode
+                if mode & stat.S_IWOTH and not stat.S_ISLNK(mode):
+                    yield path
+
+
+def take_from_all(directories: Iterable[Path]) -> None:
+    """Let others write nothing of :func:`writable_by_all` any more, where this user may say so."""
+    for path in writable_by_all(directories):
+        with suppress(OSError):
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                mode = os.fstat(descriptor).st_mode
+                os.fchmod(descriptor, stat.S_IMODE(mode) & ~stat.S_IWOTH)
+            finally:
+                os.close(descriptor)
 
 
 @contextmanager

@@ -70,9 +70,15 @@ def test_below_a_setgid_directory_its_group_may_read(tmp_path: Path, umask: int)
     assert mode(tmp_path / "lake") == 0o2755
 
 
-def test_what_holds_no_message_may_be_read_by_whom_the_umask_says(tmp_path: Path, umask: int) -> None:
+@pytest.mark.parametrize(("parent", "writes"), [(0o755, 0), (0o775, 0o020), (0o777, 0o020)])
+def test_what_is_shared_others_may_read_as_the_umask_says_and_never_write(
+    tmp_path: Path, umask: int, parent: int, writes: int
+) -> None:
+    tmp_path.chmod(parent)
     durable.write_file(tmp_path / "file", b"a suite", shared=True)
-    assert mode(tmp_path / "file") == 0o666 & ~umask
+    durable.make_dir(tmp_path / "directory", shared=True)
+    assert mode(tmp_path / "file") == (0o644 | writes) & ~umask
+    assert mode(tmp_path / "directory") == (0o755 | writes) & ~umask
 
 
 def test_modes_of_what_a_library_made_are_settled(tmp_path: Path, umask: int) -> None:
@@ -152,9 +158,9 @@ def test_only_what_killed_processes_left_is_removed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("directory", "expected"), [(0o755, 0o600), (0o2750, 0o600), (0o2770, 0o660), (0o777, 0o666)]
+    ("directory", "expected"), [(0o755, 0o600), (0o2750, 0o600), (0o2770, 0o660), (0o777, 0o660)]
 )
-def test_only_who_may_write_a_directory_may_open_a_lock_in_it(
+def test_its_owner_and_who_may_write_by_group_alone_may_open_a_lock(
     tmp_path: Path, umask: int, directory: int, expected: int
 ) -> None:
     tmp_path.chmod(directory)
@@ -164,6 +170,15 @@ def test_only_who_may_write_a_directory_may_open_a_lock_in_it(
     for path in (lock, tmp_path / "new"):
         os.close(durable.open_lock(path))
         assert mode(path) == expected
+
+
+def test_a_lock_with_a_second_name_keeps_its_mode(tmp_path: Path) -> None:
+    """It may be another file, which somebody linked here for root to give away."""
+    tmp_path.joinpath("secret").touch(mode=0o640)
+    tmp_path.joinpath("secret").chmod(0o640)
+    os.link(tmp_path / "secret", tmp_path / "lock")
+    os.close(durable.open_lock(tmp_path / "lock"))
+    assert mode(tmp_path / "secret") == 0o640
 
 
 def test_a_lock_that_is_not_a_file_is_not_opened(tmp_path: Path) -> None:

@@ -9,8 +9,11 @@ import pytest
 
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.live import LiveBroker
+from storage_engine.own_directory import DIRECTORY
 from storage_engine.retention.brokers import open_store, open_to_look
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.steps.context import opened
+from tests.retention.conftest import Managed
 from tests.services import toy
 
 
@@ -25,3 +28,14 @@ def test_a_broker_that_has_to_be_stopped_is_not_managed_while_it_runs(
             BadInputError, match=r"managed while it runs, found .*\. Nothing was changed\. Stop"
         ):
             opens(toy.managed(tmp_path, live=LiveBroker("10.0.0.1:9")))
+
+
+def test_a_step_takes_from_others_what_older_releases_let_them_write(managed: Managed) -> None:
+    store = managed()
+    with opened(store):
+        pass
+    own = Path(store.root) / DIRECTORY
+    own.mkdir(exist_ok=True)
+    own.chmod(0o777)
+    with opened(store):
+        assert own.stat().st_mode & 0o002 == 0

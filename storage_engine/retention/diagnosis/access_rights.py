@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage_engine.model.diagnosis import Finding, Severity, named_in_short
+from storage_engine.own_directory import writable_by_all
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +20,14 @@ class Access:
     :param owner: of the store's root.
     :param unwritable: directories in which it may delete no file.
     :param unreadable: directories that it may not list.
+    :param open_to_all: our directories and files that everybody may write.
     """
 
     user: str
     owner: str
     unwritable: tuple[str, ...]
     unreadable: tuple[str, ...]
+    open_to_all: tuple[str, ...] = ()
 
 
 def look_at_access(root: str, directories: Sequence[Path]) -> Access:
@@ -35,6 +38,7 @@ def look_at_access(root: str, directories: Sequence[Path]) -> Access:
         owner=_name(Path(root).stat().st_uid),
         unwritable=tuple(str(path) for path in there if not _may_delete(path)),
         unreadable=tuple(str(path) for path in there if not _may(path, os.R_OK | os.X_OK)),
+        open_to_all=tuple(map(str, writable_by_all(there))),
     )
 
 
@@ -74,4 +78,11 @@ def access_findings(found: Access) -> Iterator[Finding]:
             f"{found.user} may read this store, and neither lock it nor delete in "
             f"{named_in_short(found.unwritable)}",
             advice,
+        )
+    if found.open_to_all:
+        yield Finding(
+            Severity.WARNING,
+            "open-to-all",
+            f"everybody may write {named_in_short(found.open_to_all)}, and so hinder a run or end a hold",
+            f"run a command that records something as {found.owner}, such as archive, which takes that away",
         )

@@ -28,6 +28,7 @@ from storage_engine.model.plan import Plan
 from storage_engine.model.policy import ArchiveMode, archive_limit
 from storage_engine.model.store import StoreSnapshot
 from storage_engine.model.watch import Watch
+from storage_engine.own_directory import take_from_all
 from storage_engine.retention.answer_types import MEND
 from storage_engine.retention.broker_answers import ask, package_errors, take_snapshot
 from storage_engine.retention.broker_disks import checked_data_paths
@@ -242,6 +243,7 @@ def open_context(store: AnyStore, broker: BrokerStore | None = None) -> Context:
             check_any_catalog_file(store.lakes)
         journal = Journal(store.journal_url)
         record = identify(store, journal)
+        take_from_all(dict.fromkeys((Path(store.real_root), *data_paths)))
         broker = _renewed(store, broker, journal.hold_memory(record.store_id))
         opening.callback(broker.close)
         return Context(store, journal, record, broker, data_paths, opening.pop_all())

@@ -24,11 +24,11 @@ from typing import Final
 from storage_engine import durable
 from storage_engine.exceptions import BadInputError, GateRefusedError, StoreBusyError
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
-from storage_engine.own_directory import DIRECTORY, WAIT_SECONDS, locked, try_lock
+from storage_engine.own_directory import DIRECTORY, HOLD_MARKER, WAIT_SECONDS, locked, try_lock
 from storage_engine.untrusted import MALFORMED, read_file
 from storage_engine.wording import time_text
 
-NAME: Final = ".storage-engine-hold"
+NAME: Final = HOLD_MARKER
 _BYTES: Final = 512
 """A sector: written as one, whatever is cut short."""
 _MAX_BYTES: Final = 64 << 10

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from storage_engine.model.diagnosis import Severity
+from storage_engine.own_directory import DIRECTORY
 from storage_engine.retention.diagnosis.access_rights import Access, access_findings, look_at_access
 from tests.services.other_user import as_nobody
 
@@ -40,3 +42,11 @@ def test_who_may_write_it_needs_nobody_else(store: Path) -> None:
 def test_what_may_not_be_looked_into_counts_first() -> None:
     (finding,) = access_findings(Access("a", "b", ("/s",), ("/s/commitlog",)))
     assert "a may not look into /s/commitlog, which b owns" in finding.what
+
+
+def test_what_everybody_may_write_of_ours_is_told(store: Path) -> None:
+    (store / DIRECTORY).mkdir()
+    (store / DIRECTORY).chmod(0o777)
+    (finding,) = access_findings(look_at_access(str(store), [store / "commitlog"]))
+    assert (finding.severity, finding.kind) == (Severity.WARNING, "open-to-all")
+    assert str(store / DIRECTORY) in finding.what
