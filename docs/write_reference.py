@@ -24,7 +24,7 @@ from storage_engine.model.store_settings import STORE_SETTINGS
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-_EVERYWHERE = ("help", "quiet")
+_EVERYWHERE = ("help", "quiet", "wait")
 _KINDS = ("hooks", "operators", "sensors", "triggers")
 
 

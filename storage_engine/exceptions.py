@@ -110,6 +110,10 @@ class StoreBusyError(StorageEngineError):
     """Somebody else holds the store: a running broker, another manager, or a process mapping its files."""
 
 
+class TurnTakenError(StoreBusyError):
+    """Another of our own processes has the store: who waits gets it."""
+
+
 class ChangedUnderUsError(StorageEngineError):
     """A file of a store isn't as it was a moment ago: somebody changes it. It was not deleted.
 

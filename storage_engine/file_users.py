@@ -9,13 +9,21 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import psutil
+
+from storage_engine.turns import command_text, has_shared_lock
+from storage_engine.wording import time_text
+
+_LOOKS = 3
+"""A process that seems a stranger may have given up its lock between two looks, and its file with it."""
+_PAUSE_SECONDS = 0.02
 
 DELETED = " (deleted)"
 """How the kernel ends the name of a file that is gone, and that a process still has."""
@@ -38,14 +46,22 @@ class FileUser:
         return f"process {self.pid} ({self.name}) has {self.path}"
 
 
-def file_users(directories: Iterable[Path]) -> Iterator[FileUser]:
-    """Yield other processes that have files below directories open, and those that can't be looked into."""
-    prefixes = tuple(sorted({f"{path}{os.sep}" for path in directories}))
+def file_users(directories: Iterable[Path], own: Collection[Path] = ()) -> Iterator[FileUser]:
+    """Yield other processes that have files below directories open, and those that can't be looked into.
+
+    Left out are ours that only read: by their shared lock on a directory (:mod:`storage_engine.turns`), as
+    long as they can write nothing there but ``own``.
+
+    :param own: files, and directories with the files right in them, that ours write while others change a
+        store: locks and marks.
+    """
+    prefixes = tuple(sorted({f"{os.path.realpath(path)}{os.sep}" for path in directories}))
+    ours = frozenset(map(os.path.realpath, own))
     for process in psutil.process_iter(["pid", "name", "cmdline"]):
         pid, name, command = process.pid, process.info["name"] or "", process.info["cmdline"]
         if pid == os.getpid() or command == []:  # a kernel thread; None means that we may not even see it
             continue
-        found = _first_file_below(prefixes, pid)
+        found = _strange_file(prefixes, pid, ours)
         if found is not False:
             yield FileUser(pid, name, found, tuple(command or ()))
 
@@ -63,17 +79,61 @@ def process_text(pid: int | None) -> str:
     return "another process" if pid is None or pid <= 0 else f"process {pid} ({process_name(pid)})"
 
 
-def _first_file_below(directories: tuple[str, ...], pid: int) -> str | Literal[False] | None:
-    """A file below the directories that the process has open or mapped; False: none; None: unknown."""
+def run_text(pid: int) -> str:
+    """Return how a process of ours is told of: its command, and since when it runs."""
     try:
-        for path in (*_mapped_paths(pid, directories), *_open_paths(pid)):
-            if path.startswith(directories):
-                return path
+        process = psutil.Process(pid)
+        command, started_ms = command_text(process.cmdline()), int(process.create_time() * 1000)
+    except psutil.Error:
+        return process_text(pid)
+    return f"{command or 'a run'} (process {pid}, since {time_text(started_ms)})"
+
+
+def _strange_file(directories: tuple[str, ...], pid: int, own: frozenset[str]) -> str | Literal[False] | None:
+    """A file below the directories that the process has open or mapped, unless it is one of ours that only
+    reads; False: none; None: unknown."""
+    try:
+        for look in range(_LOOKS):
+            if look:
+                time.sleep(_PAUSE_SECONDS)
+            paths = (*_mapped_paths(pid, directories), *_open_paths(pid))
+            found = [path for path in paths if path.startswith(directories)]
+            if not found:
+                return False
+            places = {os.path.dirname(path) for path in found}  # noqa: PTH120
+            if has_shared_lock(pid, {*(path.removesuffix(os.sep) for path in directories), *places}):
+                return next(iter(_written(pid, directories, own)), False)
+        return found[0]
     except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
         return False
     except (psutil.AccessDenied, PermissionError):
         return None
     return False
+
+
+def _written(pid: int, directories: tuple[str, ...], own: frozenset[str]) -> list[str]:
+    """Return the files below the directories that a process may write, but for ``own``."""
+    found = []
+    for line in _maps(pid).decode(errors="surrogateescape").splitlines():
+        fields = line.split(None, 5)
+        if len(fields) == 6 and "w" in fields[1] and "s" in fields[1]:
+            found.append(fields[5])
+    for fd in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208
+        with suppress(FileNotFoundError):
+            path = os.readlink(f"/proc/{pid}/fd/{fd}")  # noqa: PTH115
+            if path.startswith(directories) and _is_writable(Path(f"/proc/{pid}/fdinfo/{fd}").read_text()):
+                found.append(path)
+    return [
+        path
+        for path in found
+        if path.startswith(directories) and not own & {path, os.path.dirname(path)}  # noqa: PTH120
+    ]
+
+
+def _is_writable(info: str) -> bool:
+    """Return whether a descriptor, of what ``/proc`` says of it, was opened for writing."""
+    flags = next((line.split()[1] for line in info.splitlines() if line.startswith("flags:")), "0")
+    return int(flags, 8) & os.O_ACCMODE != os.O_RDONLY
 
 
 def _mapped_paths(pid: int, directories: tuple[str, ...]) -> Iterable[str]:

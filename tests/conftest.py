@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from storage_engine.turns import waiting_at_most
 from tests.fixture_stores import FIXTURES, unpack
 from tests.rounds import ALL
 from tests.services.released import Released, released_package
@@ -95,6 +96,14 @@ def pytest_collection_finish() -> None:
 def pytest_unconfigure() -> None:
     """Let the interpreter find at its end what it looks for there."""
     gc.unfreeze()
+
+
+@pytest.fixture(autouse=True)
+def no_turns(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A test waits for no other run, unless it says so: it ends that run itself."""
+    monkeypatch.setenv("STORAGE_ENGINE_WAIT", "0")
+    with waiting_at_most(0):
+        yield
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import click
 from click.core import ParameterSource
 
 from storage_engine.nearest import meant
+from storage_engine.turns import WAIT_SECONDS, waiting_at_most
 
 ENVIRONMENT = "STORAGE_ENGINE_"
 """Prefix of the environment variables that options are taken from."""
@@ -68,6 +69,25 @@ QUIET = GroupedOption(
 )
 
 
+def _wait(context: click.Context, parameter: click.Parameter, minutes: float) -> None:
+    context.with_resource(waiting_at_most(minutes * 60))
+
+
+WAIT = GroupedOption(
+    ["--wait"],
+    type=click.FloatRange(min=0),
+    default=WAIT_SECONDS / 60,
+    metavar="MINUTES",
+    expose_value=False,
+    environment=True,
+    callback=_wait,
+    group=_OUTPUT,
+    help="Wait for so long where another run of ours changes the same store or lake. Default: 10.",
+)
+_SHARED = {"store", "stores", "lake", "lake_dir", "lake_dirs", "conn_id", "conn_ids"}
+"""Parameters that name what another process may be at."""
+
+
 def held_back() -> deque[str] | None:
     """Return the lines that a quiet command prints only where it fails; None: the command isn't quiet."""
     context = click.get_current_context(silent=True)
@@ -93,7 +113,8 @@ class Command(click.Command):
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         *own, help_option = super().get_params(ctx)
-        return [*own, QUIET, help_option]
+        shares = any(parameter.name in _SHARED for parameter in own)
+        return [*own, *([WAIT] if shares else ()), QUIET, help_option]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for name, rows in records_of(self, ctx).items():

@@ -18,13 +18,12 @@ from storage_engine.journal.leases import Lease, give_up, renew, take_cluster
 from storage_engine.journal.schema import cluster_leases, holds, stores
 from storage_engine.model.hold import Drift
 from storage_engine.model.jsonable import to_jsonable
+from storage_engine.turns import turn_wait_seconds
 
 if TYPE_CHECKING:
     from storage_engine.journal.journal import Journal
 
 
-WAIT_SECONDS: Final = 60.0
-"""For so long one store waits for another one that changes what both share."""
 _ASK_AGAIN_SECONDS: Final = 0.5
 
 
@@ -68,7 +67,7 @@ class JournalHoldMemory:
             self._database.write(lambda connection: give_up(connection, lease, cluster_leases))
 
     def _cluster_lease(self, cluster: str) -> Lease:
-        deadline = time.monotonic() + WAIT_SECONDS
+        deadline = time.monotonic() + turn_wait_seconds()
         while True:
             try:
                 return self._database.write(lambda connection: take_cluster(connection, cluster))

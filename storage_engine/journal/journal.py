@@ -18,7 +18,7 @@ from storage_engine.journal import rows as journal_rows
 from storage_engine.journal.database import JournalDatabase
 from storage_engine.journal.heads import heads_since
 from storage_engine.journal.holds import JournalHoldMemory
-from storage_engine.journal.leases import Lease, give_up, renew, take
+from storage_engine.journal.leases import Lease, give_up, is_taken, renew, take
 from storage_engine.journal.levels import delete_levels, levels_at, put_levels
 from storage_engine.journal.plan_storage import store_plan
 from storage_engine.journal.records import (
@@ -46,6 +46,7 @@ from storage_engine.model.lag import GroupLag
 from storage_engine.model.plan import Plan, PlanRequest
 from storage_engine.model.store import DiskUsage
 from storage_engine.model.topic_days import TopicDay
+from storage_engine.turns import take_turn
 
 __all__ = [
     "Event",
@@ -81,16 +82,25 @@ class Journal(JournalStores):
     # Leases
 
     @contextmanager
-    def lease(self, store_id: str) -> Iterator[Lease]:
+    def lease(self, store_id: str, *, waits: bool = True) -> Iterator[Lease]:
         """Be the only one who changes the store. Runs out by itself; recording under it renews it.
 
-        :raises StoreBusyError: another living process has it.
+        :param waits: for another run that has it.
+        :raises TurnTakenError: another living process has it.
         """
-        lease = self._database.write(lambda connection: take(connection, store_id))
+
+        def attempt() -> Lease:
+            return self._database.write(lambda connection: take(connection, store_id))
+
+        lease = take_turn(attempt) if waits else attempt()
         try:
             yield lease
         finally:
             self._database.write(lambda connection: give_up(connection, lease))
+
+    def is_leased(self, store_id: str) -> bool:
+        """Return whether a run that isn't known to be dead changes the store."""
+        return self._database.read(lambda connection: is_taken(connection, store_id))
 
     def renew(self, lease: Lease) -> None:
         """Prolong a lease during work that records nothing.

@@ -1,8 +1,8 @@
 """Who holds a store by the journal's word.
 
-A lease is taken after the broker's own lock, and given up before it. It runs out by itself, so that a
-machine that vanished doesn't block its store; of a process that was killed it is taken over at once, where
-that can be seen.
+A lease is taken before the broker's own lock, and given up after it: who waits for it learns which run has
+it, on whatever host or in whatever container that is. It runs out by itself, so that a machine that vanished
+doesn't block its store; of a process that was killed it is taken over at once, where that can be seen.
 """
 
 from __future__ import annotations
@@ -11,15 +11,17 @@ import os
 import socket
 import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
 from sqlalchemy import Column, Connection, Table, insert, or_, select, update
 
 from storage_engine.clock import read_clock
-from storage_engine.exceptions import StoreBusyError
+from storage_engine.exceptions import StoreBusyError, TurnTakenError
 from storage_engine.journal.schema import cluster_leases, leases
+from storage_engine.turns import command_text
+from storage_engine.wording import time_text
 
 LEASE_MS = 10 * 60 * 1000
 """How long a lease outlives its last renewal."""
@@ -42,7 +44,7 @@ class Lease:
 def take(connection: Connection, store_id: str) -> Lease:
     """Take the lease of a store.
 
-    :raises StoreBusyError: another has it, and is not known to be dead.
+    :raises TurnTakenError: another has it, and is not known to be dead.
     """
     return _take(connection, leases.c.store_id, store_id, f"store {store_id}")
 
@@ -50,7 +52,7 @@ def take(connection: Connection, store_id: str) -> Lease:
 def take_cluster(connection: Connection, cluster: str) -> Lease:
     """Take the lease of what all stores of a cluster share.
 
-    :raises StoreBusyError: another has it, and is not known to be dead.
+    :raises TurnTakenError: another has it, and is not known to be dead.
     """
     known = select(cluster_leases.c.cluster).where(cluster_leases.c.cluster == cluster)
     if connection.execute(known).first() is None:
@@ -64,18 +66,27 @@ def _take(connection: Connection, key: Column[str], value: str, of: str) -> Leas
     free = [table.c.token.is_(None), table.c.expires_at_ms < now_ms]
     if row.token is not None and is_dead(Owner.parse(row.owner)):
         free.append(table.c.token == row.token)
-    lease = Lease(of, str(this_process()), str(uuid.uuid4()))
+    lease = Lease(of, str(replace(this_process(), since_ms=now_ms, command=_command())), str(uuid.uuid4()))
     taken = connection.execute(
         update(table)
         .where(key == value, or_(*free))
         .values(owner=lease.owner, token=lease.token, expires_at_ms=now_ms + LEASE_MS)
     )
     if not taken.rowcount:
-        raise StoreBusyError(
-            f"{of}: expected its lease to be free, found it with {row.owner} for another "
-            f"{max(0, row.expires_at_ms - now_ms) // 1000} s. Wait for that run to end."
+        raise TurnTakenError(
+            f"{of}: expected its lease to be free, found it with {Owner.parse(row.owner).described()}, for "
+            f"another {max(0, row.expires_at_ms - now_ms) // 1000} s at least. Nothing was changed. Wait for "
+            "that run to end."
         )
     return lease
+
+
+def is_taken(connection: Connection, store_id: str) -> bool:
+    """Return whether the lease of a store is with a run that is not known to be dead."""
+    row = connection.execute(select(leases).where(leases.c.store_id == store_id)).first()
+    if row is None or row.token is None or row.expires_at_ms < _clock_ms():
+        return False
+    return not is_dead(Owner.parse(row.owner))
 
 
 def renew(connection: Connection, lease: Lease, table: Table = leases) -> None:
@@ -108,6 +119,8 @@ class Owner:
 
     :param boot_id: of this start of the machine; "": not known, as in what older releases recorded.
     :param pid_namespace: where the number counts; "" likewise.
+    :param since_ms: when it took what it owns; None: not known, as in what older releases recorded.
+    :param command: what it is; "" likewise.
     """
 
     host: str
@@ -115,15 +128,27 @@ class Owner:
     started_at_s: float
     boot_id: str = ""
     pid_namespace: str = ""
+    since_ms: int | None = None
+    command: str = ""
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.pid}:{self.started_at_s:.1f}:{self.boot_id}:{self.pid_namespace}"
+        process = f"{self.host}:{self.pid}:{self.started_at_s:.1f}:{self.boot_id}:{self.pid_namespace}"
+        return process if self.since_ms is None else f"{process}:{self.since_ms}:{self.command}"
+
+    def described(self) -> str:
+        """Return how it is told of: its command, where it runs, and since when."""
+        since_ms = int(self.started_at_s * 1000) if self.since_ms is None else self.since_ms
+        return (
+            f"{self.command or 'a run'} (process {self.pid} on host {self.host}, since {time_text(since_ms)})"
+        )
 
     @classmethod
     def parse(cls, text: str) -> Owner:
         """Read what :meth:`__str__` made, or ``host:pid:start`` of older releases."""
-        host, pid, started, *rest = text.split(":")
-        return cls(host, int(pid), float(started), *rest[:2])
+        host, pid, started, *rest = text.split(":", 6)
+        boot_id, pid_namespace, since_ms, command = (*rest, *("",) * (4 - len(rest)))
+        at_ms = int(since_ms) if since_ms else None
+        return cls(host, int(pid), float(started), boot_id, pid_namespace, at_ms, command)
 
 
 def this_process() -> Owner:
@@ -157,6 +182,13 @@ def is_dead(owner: Owner) -> bool:
     except psutil.Error:
         # It is there, but /proc doesn't show the processes of other users.
         return False
+
+
+def _command() -> str:
+    try:
+        return command_text(psutil.Process().cmdline())
+    except psutil.Error:
+        return ""
 
 
 def _clock_ms() -> int:

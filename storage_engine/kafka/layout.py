@@ -35,6 +35,7 @@ from storage_engine.kafka.server_properties import (
     read_server_properties,
 )
 from storage_engine.model.store import FileFacts
+from storage_engine.turns import SharedLock
 
 
 class SegmentFiles(NamedTuple):
@@ -100,6 +101,7 @@ class LogDirectory:
     :param cleaned_to: by compacted log, up to where the cleaner has cleaned it.
     :param aside: logs that are deleted, copied or set aside.
     :param stable_offsets: by log, below which a running cluster has no open transaction.
+    :param reading: tells others that this process reads the directory, as long as it may.
     """
 
     path: Path
@@ -112,6 +114,7 @@ class LogDirectory:
     logs: tuple[PartitionLog, ...]
     aside: tuple[PartitionLog, ...]
     stable_offsets: Mapping[str, int] = field(default_factory=dict)
+    reading: SharedLock = field(default_factory=SharedLock, repr=False, compare=False)
 
     @property
     def left_uncleanly(self) -> bool:
@@ -264,6 +267,7 @@ def _read_directory(path: Path) -> LogDirectory:
             f"{path}: expected a log directory, found none. Nothing was changed. Mount it, or correct "
             "log.dirs; of a broker in a container, in a copy of server.properties with this host's paths."
         )
+    reading = SharedLock([path])
     logs: list[PartitionLog] = []
     aside: list[PartitionLog] = []
     for entry in sorted(os.scandir(path), key=lambda one: one.name):
@@ -291,6 +295,7 @@ def _read_directory(path: Path) -> LogDirectory:
         _offsets(path / checkpoints.CLEANER),
         tuple(logs),
         tuple(aside),
+        reading=reading,
     )
 
 

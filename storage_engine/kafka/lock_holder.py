@@ -10,6 +10,7 @@ from pathlib import Path
 from storage_engine.kafka.layout import Node
 
 LOCK = ".lock"
+_LOCKS = Path("/proc/locks")
 _FLOCK = struct.Struct("hhqqi4x")
 """struct flock of Linux with 64-bit offsets: type, whence, start, length, process."""
 
@@ -47,6 +48,25 @@ def holder_text(directory: Path) -> str:
     return f"{directory / LOCK} is locked by {process_text(holder)}"
 
 
+def is_locked_by_us(directory: Path) -> bool:
+    """Return whether one of our runs has a directory's lock, in whatever container of this machine.
+
+    Ours is of the open file description (``store_lock``). A broker's is of its process (FileChannel#tryLock).
+
+    :raises OSError: the file can't be looked at.
+    """
+    inode = str((directory / LOCK).lstat().st_ino)
+    try:
+        locks = _LOCKS.read_text()
+    except OSError:
+        return False
+    # "1: OFDLCK ADVISORY  WRITE -1 08:01:131074 0 EOF"; one that waits has "->" in it
+    return any(
+        fields[1] == "OFDLCK" and fields[5].rpartition(":")[2] == inode
+        for fields in map(str.split, locks.splitlines())
+    )
+
+
 def whole_file(descriptor: int, operation: int, kind: int) -> tuple[int, int]:
     """Ask for or take a lock on a whole file, as the broker does.
 
@@ -60,5 +80,6 @@ def whole_file(descriptor: int, operation: int, kind: int) -> tuple[int, int]:
 
 
 def runs(node: Node) -> bool:
-    """Return whether a broker has a node's directories; our own locks on them don't count."""
-    return node.live is not None or any(lock_holder(one.path) is not None for one in node.directories)
+    """Return whether a broker has a node's directories; locks of our runs on them don't count."""
+    locked = [one.path for one in node.directories if lock_holder(one.path) is not None]
+    return node.live is not None or not all(map(is_locked_by_us, locked))

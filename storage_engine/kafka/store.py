@@ -17,7 +17,7 @@ from storage_engine.kafka.archiving import archivable_of_node, contexts_of, cont
 from storage_engine.kafka.deleted_topics import words_for_nothing
 from storage_engine.kafka.layout import Node, data_paths, read_node
 from storage_engine.kafka.left_overs import remove as remove_left_over
-from storage_engine.kafka.lock_holder import holder_text, runs
+from storage_engine.kafka.lock_holder import holder_text, is_locked_by_us, lock_holder, runs
 from storage_engine.kafka.log_end import first_batch_ms, log_end
 from storage_engine.kafka.log_faults import own_ends
 from storage_engine.kafka.log_snapshots import log_snapshot
@@ -150,6 +150,11 @@ class KafkaStore(BrokerStore):
     @property
     def used_by(self) -> str:
         return next(filter(None, map(holder_text, self.data_paths)), "")
+
+    @property
+    def is_used_by_us(self) -> bool:
+        locked = [path for path in self.data_paths if lock_holder(path) is not None]
+        return bool(locked) and all(map(is_locked_by_us, locked))
 
     @property
     def asked(self) -> Cluster | None:

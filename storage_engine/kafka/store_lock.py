@@ -22,10 +22,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage_engine import durable
-from storage_engine.exceptions import ChangedUnderUsError, StoreBusyError, StoreNotFoundError
+from storage_engine.exceptions import (
+    ChangedUnderUsError,
+    StoreBusyError,
+    StoreNotFoundError,
+    TurnTakenError,
+)
 from storage_engine.file_users import file_users, process_text
 from storage_engine.kafka import meta_properties
-from storage_engine.kafka.lock_holder import LOCK, held_here, whole_file
+from storage_engine.kafka.lock_holder import LOCK, held_here, is_locked_by_us, whole_file
+from storage_engine.turns import take_turn
 
 _BROKER_CLASSES = ("kafka.Kafka", "kafka.docker.KafkaDockerWrapper")
 _LOOKS = 5
@@ -65,6 +71,8 @@ class LockedDirectories:
 def lock(directories: Sequence[Path]) -> Iterator[LockedDirectories]:
     """Keep every broker and every other run away from log directories until the block ends.
 
+    Another of our runs is waited for.
+
     :raises StoreNotFoundError: a directory is missing; none is made.
     :raises StoreBusyError: a broker runs, somebody has files of a directory open, or a lock file can't be
         opened.
@@ -83,7 +91,7 @@ def _locked(directory: Path) -> Iterator[int]:
             raise StoreBusyError(f"{directory}: this process holds it already; wait until it is done.")
         held_here.add(real)
     try:
-        descriptor = _take(directory)
+        descriptor = take_turn(lambda: _take(directory))
         try:
             yield descriptor
         finally:
@@ -104,13 +112,19 @@ def _take(directory: Path) -> int:
             if _has_name(path, descriptor):
                 return descriptor
         except OSError as error:
-            who = _holder_text(descriptor)
+            kind, pid = whole_file(descriptor, fcntl.F_GETLK, fcntl.F_WRLCK)
             os.close(descriptor)
             if error.errno not in (errno.EACCES, errno.EAGAIN):
                 raise StoreBusyError(
                     f"{path}: expected a file that can be locked, found {error.strerror}. Nothing was "
                     "changed. Run on the host that has the disk."
                 ) from error
+            if path.exists() and is_locked_by_us(directory):
+                raise TurnTakenError(
+                    f"{path}: expected it to be unlocked, found it locked by another run of storage-engine. "
+                    "Nothing was changed. Wait until it is done."
+                ) from error
+            who = process_text(None if kind == fcntl.F_UNLCK else pid)
             raise StoreBusyError(
                 f"{path}: expected it to be unlocked, found it locked by {who}: a broker runs on this "
                 "directory, or another run works on it. Nothing was changed. Stop it or wait for it."
@@ -179,15 +193,10 @@ def _has_name(path: Path, descriptor: int) -> bool:
     return (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
 
 
-def _holder_text(descriptor: int) -> str:
-    kind, pid = whole_file(descriptor, fcntl.F_GETLK, fcntl.F_WRLCK)
-    return process_text(None if kind == fcntl.F_UNLCK else pid)
-
-
 def _check_nobody_else(directories: Sequence[Path]) -> tuple[str, ...]:
     """Look at every process that may be looked into: a broker runs on without its lock file, if that goes."""
     unknown = []
-    for process in file_users(directories):
+    for process in file_users(directories, [path / LOCK for path in directories]):
         if process.path is not None:
             raise StoreBusyError(
                 f"{directories[0]}: expected no other process to use the node's files, but {process} open or "

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -53,6 +54,7 @@ from storage_engine.model.codec import SegmentCodec
 from storage_engine.model.companions import check_size, companions_text
 from storage_engine.model.receipt import PROOF_VERSION, Receipt, SegmentIdentity, settled_with
 from storage_engine.model.store import Segment, SegmentContext, SegmentId
+from storage_engine.turns import SharedLock
 
 __all__ = ["ProvenSegment", "SegmentJob", "archive_all", "archive_segment", "segment_jobs"]
 
@@ -199,6 +201,11 @@ def archive_segment(job: SegmentJob) -> ProvenSegment:
     :raises CorruptFrameError: bytes that are not a frame, and the job doesn't accept damage.
     :raises LakeUnavailableError: the lake is missing, read-only, full or unreachable.
     """
+    with SharedLock([Path(job.path).parent]):
+        return _archive_segment(job)
+
+
+def _archive_segment(job: SegmentJob) -> ProvenSegment:
     codec = find_broker(job.broker).codec
     source = read_source(job)
     companions = read_companions_of(job)

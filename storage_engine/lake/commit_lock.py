@@ -21,6 +21,7 @@ from storage_engine.lake.catalog import Lake
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.errors import lake_errors
 from storage_engine.lake.small_files import HIDDEN_PREFIX
+from storage_engine.turns import flock_holders, turn_wait_seconds
 
 LOCK_NAME = f"{HIDDEN_PREFIX}commit.lock"
 
@@ -31,17 +32,15 @@ UNLOCKED_PROOF_MS = UNLOCKED_GRACE_MS // 2
 """How old a proof may be that is committed to such a lake: its file must outlast the commit."""
 
 _OTHERS = {fcntl.LOCK_EX: "commits to it", fcntl.LOCK_SH: "removes files from it"}
-_COMMIT_PATIENCE_SECONDS = 600
-_REMOVE_PATIENCE_SECONDS = 30
 
 
 @contextmanager
 def committing(lake: Lake) -> Iterator[None]:
     """Hold off whoever removes files, from looking at the tables until the catalog has answered.
 
-    :raises LakeUnavailableError: somebody removes files for ten minutes already, or the lock can't be had.
+    :raises LakeUnavailableError: somebody removes files for longer than is waited, or the lock can't be had.
     """
-    with _held(lake.messages().location(), fcntl.LOCK_SH, _COMMIT_PATIENCE_SECONDS):
+    with _held(lake.messages().location(), fcntl.LOCK_SH):
         yield
 
 
@@ -49,7 +48,8 @@ def committing(lake: Lake) -> Iterator[None]:
 def nobody_commits(lake: Lake) -> Iterator[None]:
     """Hold off commits.
 
-    :raises LakeUnavailableError: somebody commits, or the lock can't be had; nothing was removed.
+    :raises LakeUnavailableError: somebody commits for longer than is waited, or the lock can't be had;
+        nothing was removed.
     """
     with nobody_commits_at(lake.messages().location()):
         yield
@@ -62,12 +62,12 @@ def nobody_commits_at(location: str) -> Iterator[None]:
     :param location: where the files of the table of rows lie.
     :raises LakeUnavailableError: as :func:`nobody_commits` does.
     """
-    with _held(location, fcntl.LOCK_EX, _REMOVE_PATIENCE_SECONDS):
+    with _held(location, fcntl.LOCK_EX):
         yield
 
 
 @contextmanager
-def _held(location: str, operation: int, patience_seconds: int) -> Iterator[None]:
+def _held(location: str, operation: int) -> Iterator[None]:
     root = local_path(location)
     if root is None:
         yield
@@ -77,18 +77,28 @@ def _held(location: str, operation: int, patience_seconds: int) -> Iterator[None
         make_dirs(root)
         descriptor = open_lock(path)
     try:
-        deadline = time.monotonic() + patience_seconds
+        seconds = turn_wait_seconds()
+        deadline = time.monotonic() + seconds
         while not _lock(descriptor, operation, str(path)):
             if time.monotonic() > deadline:
                 raise LakeUnavailableError(
-                    f"{path}: expected that nobody else holds the lake, but for {patience_seconds} s "
-                    f"somebody {_OTHERS[operation]}, or keeps the file locked; only who may write there can. "
-                    "Nothing was changed. Run again when that has ended."
+                    f"{path}: expected that nobody else holds the lake, but for {seconds:g} s "
+                    f"{_holders_text(descriptor)} {_OTHERS[operation]}, or keeps the file locked; only who "
+                    "may write there can. Nothing was changed. Run again when that has ended; --wait says "
+                    "how long to wait for it."
                 )
             time.sleep(0.05)
         yield
     finally:
         os.close(descriptor)
+
+
+def _holders_text(descriptor: int) -> str:
+    """Return which processes of this machine have the lock, as far as that can be seen."""
+    # psutil, which a lake needs for nothing else.
+    from storage_engine.file_users import run_text
+
+    return ", ".join(map(run_text, flock_holders(descriptor))) or "somebody"
 
 
 def _lock(descriptor: int, operation: int, path: str) -> bool:

@@ -130,6 +130,16 @@ class BrokerStore(HeldStore, TaskedStore, IdentifiedLogs, ABC):
         """
         return ""
 
+    @property
+    def is_used_by_us(self) -> bool:
+        """Return whether another run of ours has the lock of :attr:`used_by`, and gives it up by itself.
+
+        False, as by default: none has, or nobody can tell.
+
+        :raises OSError: a file can't be read.
+        """
+        return False
+
     def sealed_files(self) -> tuple[Segment, ...]:
         """Return the sealed segments that are there, whatever is missing between them. Never to delete by.
 

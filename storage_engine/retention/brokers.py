@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
 
 from storage_engine.brokers import find_broker
-from storage_engine.exceptions import BadInputError, StoreBusyError
+from storage_engine.exceptions import BadInputError, StoreBusyError, TurnTakenError
 from storage_engine.model.broker_store import BrokerStore, StoreSettings
 from storage_engine.model.hold import HoldMemory
 from storage_engine.model.live import LiveBroker, RunningBroker
 from storage_engine.retention.broker_answers import ask
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.turns import take_turn
 
 
 def open_store(store: ManagedStore, memory: HoldMemory | None = None) -> BrokerStore:
@@ -63,7 +65,7 @@ def may_clean_now(store: ManagedStore) -> bool:
     if store.cleans_up or not store.cleans_up_on_request:
         return store.cleans_up
     with closing(open_to_look(store)) as opened:
-        return not opened.used_by
+        return not opened.used_by or opened.is_used_by_us
 
 
 def refuse_cleanup(store: ManagedStore) -> None:
@@ -82,15 +84,25 @@ def refuse_cleanup(store: ManagedStore) -> None:
     check_undo_settings(store)
 
 
-def refuse_in_use(store: ManagedStore, broker: BrokerStore) -> None:
-    """Make sure that nobody uses a store that is managed as a stopped broker's.
+def refuse_in_use(store: ManagedStore, broker: BrokerStore, is_leased: Callable[[], bool]) -> None:
+    """Make sure that nobody uses a store that is managed as a stopped broker's; another run is waited for.
 
     Who deletes locks it as well; a run that has nothing to delete would never see who has it.
 
+    :param is_leased: tells whether a run changes the store, by its journal.
     :raises StoreBusyError: another process has its lock.
     """
+    take_turn(lambda: _refuse_in_use(store, broker, is_leased))
+
+
+def _refuse_in_use(store: ManagedStore, broker: BrokerStore, is_leased: Callable[[], bool]) -> None:
     if broker.is_live or not (who := ask(store.broker, "tell who uses its store", lambda: broker.used_by)):
         return
+    if is_leased() or ask(store.broker, "tell who uses its store", lambda: broker.is_used_by_us):
+        raise TurnTakenError(
+            f"{store.root}: expected a store that no other run changes, found that {who}, another run of "
+            "storage-engine. Nothing was changed. Wait until it is done."
+        )
     kind = find_broker(store.broker)
     deletes = "" if kind.cleans_up(LiveBroker()) else " with --deletes-us"
     engine = " Of a store that storage-engine serve writes, say so: --engine." if kind.has_engine else ""

@@ -29,7 +29,7 @@ from storage_engine.rocketmq.log_tail import near_logical_end
 from storage_engine.rocketmq.pending import pending
 from storage_engine.rocketmq.plan import plan
 from storage_engine.rocketmq.store import LOG, RocketMQStore
-from storage_engine.rocketmq.store_lock import LockedStore, holder_text
+from storage_engine.rocketmq.store_lock import LockedStore, holder_text, is_locked_by_us
 from storage_engine.rocketmq.store_times import oldest_message_ms, sealed_at_ms
 from storage_engine.rocketmq.window import time_zone as zone_of
 from storage_engine.same_bytes.removal import remove_unchanged
@@ -58,6 +58,10 @@ class RocketMQBrokerStore(BrokerStore):
     @property
     def used_by(self) -> str:
         return holder_text(self.files.layout)
+
+    @property
+    def is_used_by_us(self) -> bool:
+        return is_locked_by_us(self.files.layout)
 
     def snapshot(self, now_ms: int) -> StoreSnapshot:
         """A hold outlives its broker: the segments are as old as they were without it."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from storage_engine.exceptions import StoreLayoutError, StoreNotFoundError, UnsupportedLayoutError
 from storage_engine.rocketmq.broker_config import BrokerConfig
 from storage_engine.rocketmq.mapped_files import MappedFile, list_mapped_files
+from storage_engine.turns import SharedLock
 
 _COMMITLOG = "commitlog"
 """Directory of a store's log, where its settings name no other (StorePathConfigHelper)."""
@@ -28,6 +29,7 @@ class StoreLayout:
     :param segment_size_bytes: mappedFileSizeCommitLog where it is set; None: as the files are.
     :param timers_in_rocksdb: timerRocksDBEnable, as the settings have it.
     :param halves_in_rocksdb: transRocksDBEnable likewise.
+    :param reading: tells others that this process reads the store, as long as it may.
     """
 
     root: Path
@@ -41,6 +43,7 @@ class StoreLayout:
     segment_size_bytes: int | None
     timers_in_rocksdb: bool = False
     halves_in_rocksdb: bool = False
+    reading: SharedLock = field(default_factory=SharedLock, repr=False, compare=False)
 
     @property
     def log_paths(self) -> tuple[Path, ...]:
@@ -110,6 +113,7 @@ def resolve_layout(config: BrokerConfig) -> StoreLayout:
         segment_size_bytes=config.mapped_file_size_commit_log_bytes,
         timers_in_rocksdb=config.timer_rocksdb_enable,
         halves_in_rocksdb=config.trans_rocksdb_enable,
+        reading=SharedLock(map(own, config.store_path_commit_log)),
     )
 
 

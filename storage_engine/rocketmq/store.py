@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISREG
 
-from storage_engine.exceptions import StoreBusyError
+from storage_engine.exceptions import StoreBusyError, StoreLayoutError
 from storage_engine.model.store import FileFacts, LogSnapshot, Segment, SegmentState, StoreSnapshot
 from storage_engine.rocketmq import store_lock
 from storage_engine.rocketmq.broker_config import BrokerConfig
@@ -25,6 +25,7 @@ from storage_engine.rocketmq.stored_files import open_stored
 
 BROKER = "rocketmq"
 LOG = "commitlog"
+_LOOKS = 4
 
 FindEnd = Callable[[memoryview, int], int]
 """Returns where the frames of a segment end, given its bytes and their first physical offset."""
@@ -54,8 +55,15 @@ class RocketMQStore:
         :raises StoreNotFoundError: no segment in it.
         :raises StoreLayoutError: segments that don't form one contiguous log.
         :raises CorruptFileError: a consume queue that isn't one.
-        :raises StoreBusyError: a file went away in the middle: somebody else changes the store.
+        :raises StoreBusyError: a file went away each time: somebody else changes the store.
         """
+        for _ in range(_LOOKS - 1):
+            # While another run deletes, directories that are listed in turn may seem to have a hole.
+            with suppress(StoreBusyError, StoreLayoutError):
+                return self._look(now_ms, find_end)
+        return self._look(now_ms, find_end)
+
+    def _look(self, now_ms: int, find_end: FindEnd) -> StoreSnapshot:
         layout = self.layout
         try:
             log = self._log(list_segments(layout), find_end)

@@ -23,10 +23,19 @@ from pathlib import Path
 from typing import TypeVar
 
 from storage_engine import durable
-from storage_engine.exceptions import StoreBusyError
-from storage_engine.file_users import DELETED, FileUser, file_users, mapped_paths, process_name, process_text
+from storage_engine.exceptions import StoreBusyError, TurnTakenError
+from storage_engine.file_users import (
+    DELETED,
+    FileUser,
+    file_users,
+    mapped_paths,
+    process_name,
+    process_text,
+    run_text,
+)
 from storage_engine.own_directory import DIRECTORY
 from storage_engine.rocketmq.layout import StoreLayout
+from storage_engine.turns import has_shared_lock, take_turn
 from storage_engine.wording import count_text
 
 _BROKER_CLASSES = ("BrokerStartup", "BrokerContainerStartup", "ProxyStartup")
@@ -51,7 +60,8 @@ class LockedStore:
 def lock(layout: StoreLayout) -> Iterator[LockedStore]:
     """Keep every broker and every other manager away from the store until the block ends.
 
-    A missing lock file is created for the broker's user, who has to open it afterwards.
+    Another of our runs is waited for. A missing lock file is created for the broker's user, who has to open
+    it afterwards.
 
     :raises StoreBusyError: the lock is taken, a process has files of the store open, a broker runs here
         that we may not look into, or the lock file can't be opened.
@@ -62,9 +72,8 @@ def lock(layout: StoreLayout) -> Iterator[LockedStore]:
             raise StoreBusyError(f"{path}: this process holds the store already; wait until it is done.")
         _held.add(path)
     try:
-        fd = _open(path)
+        fd = take_turn(lambda: _locked(layout))
         try:
-            _take(fd, layout)
             notices = _check_nobody_else(layout)
             yield LockedStore(layout.root, notices)
         finally:
@@ -130,6 +139,30 @@ def _of_another(layout: StoreLayout, look: Callable[[int], T]) -> T | None:
             os.close(fd)
 
 
+def is_locked_by_us(layout: StoreLayout) -> bool:
+    """Return whether another of our runs has the broker's lock, which it gives up by itself.
+
+    Our engine, which serves a store, is as a broker.
+    """
+    holder = lock_holder(layout)
+    return holder is not None and _is_run(layout, holder.pid)
+
+
+def _is_run(layout: StoreLayout, pid: int) -> bool:
+    return not _engine_text(layout) and has_shared_lock(pid, {str(path) for path in layout.log_paths})
+
+
+def _locked(layout: StoreLayout) -> int:
+    """Open the lock file and lock it; nothing stays open where that can't be."""
+    fd = _open(layout.lock)
+    try:
+        _take(fd, layout)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
 def _open(path: Path) -> int:
     try:
         return durable.open_lock(path, ours=False)
@@ -152,6 +185,11 @@ def _take(fd: int, layout: StoreLayout) -> None:
         if error.errno not in (errno.EACCES, errno.EAGAIN):
             raise StoreBusyError(f"{path}: can't be locked: {error.strerror}.") from error
         pid = _locking_pid(fd)
+        if pid is not None and _is_run(layout, pid):
+            raise TurnTakenError(
+                f"{path}: expected byte 0 to be unlocked, found it locked by {run_text(pid)}, another run of "
+                "storage-engine. Nothing was changed. Wait until it is done."
+            ) from error
         raise StoreBusyError(
             f"{path}: expected byte 0 to be unlocked, found it locked by {process_text(pid)}: a broker runs "
             "on this store, or another run works on it. Stop it or wait for it; nothing was changed."
@@ -194,7 +232,7 @@ def _check_nobody_else(layout: StoreLayout) -> tuple[str, ...]:
     compared, so a reader in a container that mounts the store elsewhere isn't seen; its lock is.
     """
     unknown = []
-    for process in file_users(layout.directories):
+    for process in file_users(layout.directories, [layout.lock, layout.root / DIRECTORY]):
         if process.path is not None:
             raise StoreBusyError(
                 f"{layout.root}: expected no other process to use the store's files, but {process} open or "

@@ -10,7 +10,6 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from storage_engine.exceptions import StoreBusyError
-from storage_engine.journal import holds
 from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.journal.leases import Owner, is_dead, this_process
 from storage_engine.model.plan import PlanRequest
@@ -166,7 +165,6 @@ def test_one_store_at_a_time_changes_what_a_clusters_stores_share(
     subprocess.run([sys.executable, "-c", TAKE_A_CLUSTER_AND_DIE, url], check=False)
     one = journal.hold_memory(store_id)
     other = journal.hold_memory(journal.add_store("/other", "rocketmq").store_id)
-    monkeypatch.setattr(holds, "WAIT_SECONDS", 0.0)
     with one.alone("cluster") as still_alone:
         with (
             pytest.raises(StoreBusyError, match="cluster cluster: expected its lease"),

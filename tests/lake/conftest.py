@@ -24,9 +24,18 @@ from storage_engine.model.store import (
     SegmentState,
     StoreSnapshot,
 )
+from storage_engine.turns import WAIT_SECONDS, waiting_at_most
 from tests.fixture_stores import file_sha256
 
 WRITTEN_NS = time.time_ns()
+
+
+@pytest.fixture
+def no_turns() -> Iterator[None]:
+    """Here threads of one process wait for each other's commits."""
+    with waiting_at_most(WAIT_SECONDS):
+        yield
+
 
 MakeJobs = Callable[..., tuple[SegmentJob, ...]]
 MountTmpfs = Callable[[int], Path]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -19,6 +20,7 @@ from storage_engine.lake.receipts import receipts
 from storage_engine.lake.soundness import Depth
 from storage_engine.lake.soundness_reader import broken_receipts
 from storage_engine.model.receipt import Receipt
+from storage_engine.turns import waiting_at_most
 from tests.lake.conftest import MakeJobs
 from tests.lake.garbage_helpers import collected, second_copy
 
@@ -53,11 +55,11 @@ def test_two_collections_at_once_take_each_file_once(lake: Lake, rows: tuple[Rec
 
 
 def test_nothing_is_removed_while_somebody_commits(
-    lake: Lake, segments: list[Path], make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch
+    lake: Lake, segments: list[Path], make_jobs: MakeJobs
 ) -> None:
     proven = archive_segment(make_jobs(lake, segments[1])[0])
-    monkeypatch.setattr("storage_engine.lake.commit_lock._REMOVE_PATIENCE_SECONDS", 0)
-    with committing(lake), pytest.raises(LakeUnavailableError, match="somebody commits to it"):
+    who = rf"\(process {os.getpid()}, since .*\) commits to it.*--wait"
+    with committing(lake), waiting_at_most(0), pytest.raises(LakeUnavailableError, match=who):
         collected(lake, delete=True)
     assert Path(proven.staged_file.removeprefix("file://")).exists()
 

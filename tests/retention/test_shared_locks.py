@@ -57,8 +57,8 @@ def held(managed: Managed, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Ma
     holding = commit_lock._held
 
     @contextmanager
-    def told(location: str, operation: int, patience_seconds: int) -> Iterator[None]:
-        with holding(location, operation, patience_seconds):
+    def told(location: str, operation: int) -> Iterator[None]:
+        with holding(location, operation):
             if operation == fcntl.LOCK_EX:
                 found.begin("lake")
             yield

@@ -177,21 +177,19 @@ class Context:
 
     @contextmanager
     def changing(self, now_ms: int) -> Iterator[Locked]:
-        """Hold the store, by the broker's lock and by our lease, and look at it again.
+        """Hold the store, by our lease and by the broker's lock, and look at it again.
 
-        Of a running broker there is no lock, so the lease comes first: two of our runs must not begin a hold
-        at a time.
+        Another run that has it is waited for.
 
-        :raises StoreBusyError: a broker or another run has it.
+        :raises StoreBusyError: a broker has it, or another run still does.
         :raises GateRefusedError: beside a running broker the store can't be held.
         :raises StoreCrashedError: its broker has to recover it first.
         """
         with ExitStack() as stack:
-            if self.broker.is_live:
-                lease = stack.enter_context(self.journal.lease(self.record.store_id))
+            lease = stack.enter_context(self.journal.lease(self.record.store_id))
             held = stack.enter_context(self._locked())
-            if not self.broker.is_live:
-                lease = stack.enter_context(self.journal.lease(self.record.store_id))
+            # It may have been waited for as long as a lease lasts.
+            self.journal.renew(lease)
             snapshot = self.snapshot(now_ms)
             if snapshot.crashed:
                 broker = find_broker(self.store.broker)

@@ -143,7 +143,7 @@ def _try_to_renew(
     done = done_since_renewal(context.journal, context.record)
     try:
         # Two of our processes must not change the same files and settings at a time.
-        with context.journal.lease(context.record.store_id):
+        with context.journal.lease(context.record.store_id, waits=False):
             if context.store.cleans_up:
                 status = context.broker.renew_hold(now_ms)
             else:

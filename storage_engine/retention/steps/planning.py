@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from storage_engine.clock import clock_ms
@@ -79,7 +80,7 @@ def make_plan(
         started_ns = time.monotonic_ns()
         with context.errors(run, Step.PLAN):
             if not request.dry_run:
-                refuse_in_use(context.store, context.broker)
+                refuse_in_use(context.store, context.broker, partial(context.journal.is_leased, run.store_id))
             moved = move_notice(context.journal, context.record)
             held = keep_held(context, run, now_ms)
             emptied = tend_quarantines(context, request, now_ms)
