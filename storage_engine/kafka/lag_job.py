@@ -98,8 +98,13 @@ def _opened(request: LagRequest) -> KafkaStore:
 
 
 def _check_plan(snapshot: StoreSnapshot, plan_segments: Collection[SegmentId]) -> None:
+    """
+    :raises BadInputError: a segment isn't in the node, and didn't go meanwhile from the beginning of its log.
+    """
     there = {segment.id for log in snapshot.logs for segment in log.segments}
-    if unknown := set(plan_segments) - there:
+    begins = {log.name: log.min_offset for log in snapshot.logs}
+    went = {one for one in plan_segments if one.base_offset < begins.get(one.log, 0)}
+    if unknown := set(plan_segments) - went - there:
         name, base_offset = min(unknown)
         raise BadInputError(
             f"{snapshot.root}: no segment of log {name} begins at {base_offset}: expected the segments of a "

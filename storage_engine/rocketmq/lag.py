@@ -74,11 +74,12 @@ def lag_context(
 ) -> LagContext:
     """Put together what :func:`queue_lags` needs.
 
-    :param doomed: the segments in a plan.
-    :raises BadInputError: one of them isn't in the store.
+    :param doomed: the segments in a plan; those before the log's first one went meanwhile, by another run.
+    :raises BadInputError: one of the others isn't in the store.
     """
     (log,) = snapshot.logs
-    unknown = set(doomed) - {segment.id for segment in log.segments}
+    went = {one for one in doomed if one.log == log.name and one.base_offset < log.min_offset}
+    unknown = set(doomed) - went - {segment.id for segment in log.segments}
     if unknown:
         name, base_offset = min(unknown)
         raise BadInputError(

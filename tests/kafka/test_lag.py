@@ -17,7 +17,7 @@ from storage_engine.exceptions import BadInputError
 from storage_engine.kafka import BROKER
 from storage_engine.kafka.codec import CODEC
 from storage_engine.kafka.lag import LagContext, partition_lags, partition_shares
-from storage_engine.kafka.lag_job import KafkaLagJob, lag_context, lag_job
+from storage_engine.kafka.lag_job import KafkaLagJob, _check_plan, lag_context, lag_job
 from storage_engine.lag_columns import LAG_SCHEMA, POSITIONS_SCHEMA
 from storage_engine.model.broker_store import StoreSettings
 from storage_engine.model.lag_job import LagRequest
@@ -138,6 +138,16 @@ def test_a_segment_that_went_away_meanwhile_leaves_a_group_at_risk_of_what_goes(
     (row,) = partition_lags(LagContext({log.name: gone_log}), table((log.name, 0))).to_pylist()
     assert (row["at_risk"], row["next_physical_offset"], row["lag_bytes"]) == (True, None, None)
     assert row["lag_messages"] == log.end
+
+
+def test_a_planned_segment_that_went_from_the_beginning_of_its_log_is_none_of_another_plan(
+    node: Path,
+) -> None:
+    snapshot = BROKER.open_store(StoreSettings(str(node / "server.properties")), None).snapshot(0)
+    log = next(log for log in snapshot.logs if log.name == "tinyseg-0")
+    later = replace(log, segments=log.segments[1:])
+    assert later.min_offset > log.segments[0].base_offset
+    _check_plan(replace(snapshot, logs=(later,)), [log.segments[0].id])
 
 
 def test_a_segment_of_another_plan_is_refused(node: Path) -> None:

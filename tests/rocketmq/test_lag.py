@@ -271,6 +271,17 @@ def test_plan_for_another_store_is_an_error(opened: dict[str, Opened]) -> None:
         opened["clean-stop"].context([0, 7])
 
 
+def test_a_planned_segment_that_another_run_deleted_meanwhile_is_no_other_stores(
+    opened: dict[str, Opened],
+) -> None:
+    store = opened["clean-stop"]
+    (log,) = store.snapshot.logs
+    left = replace(store.snapshot, logs=(replace(log, segments=log.segments[1:]),))
+    went = [log.segments[0].id]
+    context = lag_context(store.files.layout, left, store.config, went, store.now_ms, UTC)
+    assert context.log_min_offset == log.segments[1].base_offset
+
+
 def test_a_segment_of_another_log_puts_no_position_of_this_one_at_risk(opened: dict[str, Opened]) -> None:
     store = opened["clean-stop"]
     other = [SegmentId("another", store.snapshot.logs[0].min_offset)]
