@@ -80,7 +80,7 @@ def process_text(pid: int | None) -> str:
 
 
 def run_text(pid: int) -> str:
-    """Return how a process of ours is told of: its command, and since when it runs."""
+    """Return how one of our processes is told of: its command, and since when it runs."""
     try:
         process = psutil.Process(pid)
         command, started_ms = command_text(process.cmdline()), int(process.create_time() * 1000)
@@ -90,8 +90,9 @@ def run_text(pid: int) -> str:
 
 
 def _strange_file(directories: tuple[str, ...], pid: int, own: frozenset[str]) -> str | Literal[False] | None:
-    """A file below the directories that the process has open or mapped, unless it is one of ours that only
-    reads; False: none; None: unknown."""
+    """Return a file below the directories that a process has open or mapped; False: none, or it is one of our
+    own that only reads; None: unknown.
+    """
     try:
         for look in range(_LOOKS):
             if look:

@@ -5,7 +5,7 @@ it needs no right to write there. It keeps nobody out and waits for nobody: it t
 that this one is ours, and only reads. It ends with its process. NFS keeps a directory's flock on its own
 host, as ``/proc`` shows the processes of one host alone.
 
-Whoever changes a store has its broker's lock and a lease in the journal, for which others of ours wait.
+Whoever changes a store has its broker's lock and a lease in the journal, for which our others wait.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ WAIT = GroupedOption(
     environment=True,
     callback=_wait,
     group=_OUTPUT,
-    help="Wait for so long where another run of ours changes the same store or lake. Default: 10.",
+    help="Wait for so long where another of our runs changes the same store or lake. Default: 10.",
 )
 _SHARED = {"store", "stores", "lake", "lake_dir", "lake_dirs", "conn_id", "conn_ids"}
 """Parameters that name what another process may be at."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,18 @@ from storage_engine.cli.airflow_connection import conn_id_option, store_of_conne
 from storage_engine.cli.command import command
 from storage_engine.cli.info_output import print_overview, print_runs
 from storage_engine.cli.options import json_option, lake_option, second_lake_option
-from storage_engine.cli.output import print_json, put
+from storage_engine.cli.output import print_json, put, say
 from storage_engine.cli.store_argument import managed_store
 from storage_engine.clock import clock_ms
-from storage_engine.exceptions import BadInputError
+from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.journal.answers import StoredReport, StoreRow
+from storage_engine.journal.journal import Journal
 from storage_engine.journal.queries import JournalReader
 from storage_engine.nearest import meant
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.overview import ManagedOverview, Overview, overview, same_place
+from storage_engine.retention.quarantine.look import unknown_notices
+from storage_engine.retention.quarantine.records import known_directories
 from storage_engine.retention.report_files import REPORT_JSON, run_directory
 from storage_engine.retention.report_text import report_text
 from storage_engine.retention.stored_report import report_of
@@ -150,12 +154,26 @@ def runs(
     found = reader.runs(row.store_id, limit=max_count)
     place = same_place(base, row)
     reports = {one.run_key: _report_file(place, one.run_key) for one in found}
+    notices = _left_aside(place, row)
     if as_json:
         rows = [{"run": one, "report_json": reports[one.run_key]} for one in found]
-        print_json("runs", {"store_id": row.store_id, "store": row.name or row.real_path, "runs": rows})
+        shown = {"store_id": row.store_id, "store": row.name or row.real_path, "runs": rows}
+        print_json("runs", {**shown, "notices": notices})
     else:
         print_runs(row, found, reports)
+        for notice in notices:
+            say(f"Note: {notice}.")
     return 0
+
+
+def _left_aside(store: ManagedStore, row: StoreRow) -> tuple[str, ...]:
+    """Return what lies in a store's quarantines, if it is here, without the journal's knowing."""
+    if not Path(store.root).exists():
+        return ()
+    with suppress(StorageEngineError, OSError):
+        known = known_directories(Journal(store.journal_url, read_only=True), row.store_id)
+        return unknown_notices(store, (), known)
+    return ()
 
 
 def _store(reader: JournalReader, which: str | None, base: ManagedStore | None) -> StoreRow:

@@ -132,7 +132,7 @@ class BrokerStore(HeldStore, TaskedStore, IdentifiedLogs, ABC):
 
     @property
     def is_used_by_us(self) -> bool:
-        """Return whether another run of ours has the lock of :attr:`used_by`, and gives it up by itself.
+        """Return whether another of our runs has the lock of :attr:`used_by`, and gives it up by itself.
 
         False, as by default: none has, or nobody can tell.
 

@@ -290,7 +290,10 @@ def _look(
         with closing(open_store(store, known.memory)) if at is None else nullcontext(at) as opened:
             data_paths = tuple(ask(store.broker, "tell where it writes", lambda: opened.data_paths))
             found += access_findings(look_at_access(store.real_root, data_paths))
-            remains, stamp = look_at_remains(store, data_paths, now_ms, running=said.running)
+            aside = _known_quarantines(known)
+            remains, stamp = look_at_remains(
+                store, data_paths, now_ms, running=said.running, quarantines=aside
+            )
             found += remains
             figures = take_figures(opened, store.broker, now_ms, known.samples, said.full_percent)
             if at is None:
@@ -315,6 +318,15 @@ def _look(
         found += [*consumer_findings(figures, unit), *hold_findings(figures.hold)]
     found += pending_findings(figures)
     return _Looked(figures, stamp, data_paths, due, missing)
+
+
+def _known_quarantines(known: _Known) -> frozenset[str] | None:
+    """Return the directories of quarantines that the journal knows; None: there is no journal to ask."""
+    if known.journal is None:
+        return None
+    from storage_engine.retention.quarantine.records import known_directories
+
+    return frozenset() if known.record is None else known_directories(known.journal, known.record.store_id)
 
 
 def _ask_journal(store: ManagedStore, now_ms: int) -> _Known:

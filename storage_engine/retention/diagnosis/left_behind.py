@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,7 +12,12 @@ from storage_engine.lake.config import CATALOG_FILE
 from storage_engine.model.diagnosis import Finding, Severity, named_in_short
 from storage_engine.model.hold import HoldStatus
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.quarantine.look import QuarantineLook, look_at_quarantines
+from storage_engine.retention.quarantine.look import (
+    QuarantineLook,
+    look_at_quarantines,
+    unknown_quarantines,
+    unknown_text,
+)
 from storage_engine.retention.shielding import ShieldSummary, shield_summary
 from storage_engine.retention.stamp import Stamp, missing_stamps, read_stamp
 from storage_engine.retention.unnamed_lakes import directory_of
@@ -47,8 +52,17 @@ def shield_findings(found: ShieldSummary | None, *, running: bool | None) -> Ite
         yield Finding(Severity.WARNING, "shield", found.notices[0])
 
 
-def quarantine_findings(found: Sequence[QuarantineLook], now_ms: int) -> Iterator[Finding]:
-    """Judge quarantines. Pure."""
+def quarantine_findings(
+    found: Sequence[QuarantineLook], now_ms: int, known: Iterable[str] | None = None
+) -> Iterator[Finding]:
+    """Judge quarantines. Pure.
+
+    :param known: directories of those that the journal knows to be there; None: it wasn't asked.
+    """
+    unknown = () if known is None else unknown_quarantines(found, known)
+    for one in unknown:
+        yield Finding(Severity.WARNING, "unknown-quarantine", *unknown_text(one))
+    found = [one for one in found if one not in unknown]
     over = [one for one in found if one.until_ms is not None and one.until_ms <= now_ms]
     size = bytes_text(sum(one.size_bytes for one in found))
     if over:
@@ -91,12 +105,20 @@ def replaced_findings(missing: Sequence[Path]) -> Iterator[Finding]:
 
 
 def look_at_remains(
-    store: ManagedStore, data_paths: Sequence[Path], now_ms: int, *, running: bool | None
+    store: ManagedStore,
+    data_paths: Sequence[Path],
+    now_ms: int,
+    *,
+    running: bool | None,
+    quarantines: Iterable[str] | None = None,
 ) -> tuple[tuple[Finding, ...], Stamp | None]:
-    """Look at all of it, and return the stamp as well; None: there is none that can be read."""
+    """Look at all of it, and return the stamp as well; None: there is none that can be read.
+
+    :param quarantines: as ``known`` of :func:`quarantine_findings`.
+    """
     found = [*shield_findings(shield_summary(store.real_root), running=running)]
     with suppress(OSError):
-        found += quarantine_findings(look_at_quarantines(store, data_paths), now_ms)
+        found += quarantine_findings(look_at_quarantines(store, data_paths), now_ms, quarantines)
     stamp = None
     try:
         stamp = read_stamp(store.real_root)

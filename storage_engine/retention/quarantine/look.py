@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from storage_engine.own_directory import DIRECTORY
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.quarantine.places import QUARANTINE, bases
 from storage_engine.retention.quarantine.tree import MANIFEST, Place, contents, opened
+from storage_engine.wording import bytes_text
 
 _LONGEST_MANIFEST_BYTES = 1 << 20
 
@@ -40,6 +42,33 @@ def look_at_quarantines(store: ManagedStore, data_paths: Sequence[Path]) -> tupl
     :param data_paths: where its broker writes.
     """
     return tuple(look for base in bases(store, data_paths) for look in _below(base, store.real_root))
+
+
+def unknown_quarantines(found: Sequence[QuarantineLook], known: Iterable[str]) -> tuple[QuarantineLook, ...]:
+    """Return what lies aside without a journal's knowing, so that nothing ever empties it. Pure.
+
+    As after a journal was lost, or brought back as it was before the run.
+
+    :param known: directories of the quarantines that a journal knows to be there.
+    """
+    there = frozenset(known)
+    return tuple(one for one in found if one.directory not in there and (one.files or one.error))
+
+
+def unknown_text(one: QuarantineLook) -> tuple[str, str]:
+    """Return what is to be said of a quarantine that no journal knows, and what to do, as clauses."""
+    what = f"{bytes_text(one.size_bytes)} that run {one.run_key or 'unknown'} set aside"
+    return (
+        f"{what} lie in {one.directory}, and the journal doesn't know it: nothing empties it",
+        "with the journal of that run, storage-engine undo brings it back; to take it away, once verify says "
+        f"that the lake has it: rm -r {shlex.quote(one.directory)}",
+    )
+
+
+def unknown_notices(store: ManagedStore, data_paths: Sequence[Path], known: Iterable[str]) -> tuple[str, ...]:
+    """Return what lies aside without the journal's knowing, as sentences for a plan or a list of runs."""
+    found = look_at_quarantines(store, data_paths)
+    return tuple("; ".join(unknown_text(one)) for one in unknown_quarantines(found, known))
 
 
 def _below(base: Path, root: str) -> Iterator[QuarantineLook]:

@@ -93,6 +93,12 @@ def quarantines(journal: Journal, store_id: str) -> tuple[Quarantine, ...]:
     return tuple(one for one in found if one is not None)
 
 
+def known_directories(journal: Journal, store_id: str) -> frozenset[str]:
+    """Return the directories of a store's quarantines in which something may lie, by the journal."""
+    found = quarantines(journal, store_id)
+    return frozenset(str(place.directory) for one in found if one.there for place in one.places)
+
+
 def quarantine_of(journal: Journal, run: Run) -> Quarantine | None:
     """Return the quarantine of a run; None: it has none."""
     steps = (Step.QUARANTINE, Step.EMPTY_QUARANTINE, Step.UNDO)

@@ -17,6 +17,8 @@ from storage_engine.retention.brokers import refuse_cleanup, refuse_in_use
 from storage_engine.retention.deciding import decide
 from storage_engine.retention.missing_logs import remember_logs
 from storage_engine.retention.quarantine.emptying import tend_quarantines
+from storage_engine.retention.quarantine.look import unknown_notices
+from storage_engine.retention.quarantine.records import known_directories
 from storage_engine.retention.quarantine.set_aside import check_quarantine
 from storage_engine.retention.shielding import shield_notices
 from storage_engine.retention.steps.consumer_lag import UNREAD, planned_unread
@@ -102,9 +104,11 @@ def make_plan(
             remember_logs(context.store, context.journal, context.record, context.broker, decided.snapshot)
             shielded = shield_notices(context.store.real_root, decided.plan.to_delete)
             replaced = replaced_notices(context.store.real_root)
+            known = known_directories(context.journal, run.store_id)
+            aside = unknown_notices(context.store, context.broker.data_paths, known)
             plan = replace(
                 decided.plan,
-                notices=(*moved, *held, *emptied, *decided.plan.notices, *shielded, *replaced),
+                notices=(*moved, *held, *emptied, *decided.plan.notices, *shielded, *replaced, *aside),
                 store_id=run.store_id,
                 lineage=context.record.lineage,
                 log_lineages={
