@@ -26,7 +26,7 @@ from storage_engine.exceptions import LakeUnavailableError, ProofError, StoreLay
 from storage_engine.lake.catalog import Lake, check_broker
 from storage_engine.lake.commit import commit_segments
 from storage_engine.lake.data_file import RowCounter, WindowMemory, segment_bytes, write_data_file
-from storage_engine.lake.durable_io import local_path, open_data_file, sha256_of_file
+from storage_engine.lake.durable_io import local_path, new_data_file, open_data_file, sha256_of_file
 from storage_engine.lake.errors import lake_errors, parquet_errors
 from storage_engine.lake.jobs import (
     ProvenSegment,
@@ -349,7 +349,7 @@ def _new_file(file_io: FileIO, location: str) -> Iterator[OutputStream | pa.Nati
     """A file to write; on an object store it is durable when the block ends well."""
     path = local_path(location)
     if path is None:
-        with file_io.new_output(location).create(overwrite=True) as stream:
+        with new_data_file(file_io, location) as stream:
             yield stream
         return
     make_dirs(path.parent)

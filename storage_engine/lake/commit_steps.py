@@ -114,7 +114,9 @@ def _commit_steps(lake: Lake, next_step: Callable[[], Step | None]) -> None:
                 change.commit_transaction()
                 committed[step.what] += 1
                 took_seconds = time.monotonic() - began
-            except StorageEngineError:
+            except StorageEngineError as error:
+                if unknown is not None:
+                    raise _state_unknown(lake, unknown) from error
                 raise
             except (CommitFailedException, ValidationException) as error:
                 # Somebody else committed in between; it may have been our own earlier attempt.

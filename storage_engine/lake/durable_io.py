@@ -3,7 +3,8 @@
 PyIceberg's own FileIO leaves written files to the page cache, so a power cut can take manifests that a
 committed catalog row points at. Here a local file is created without overwriting, and closing it fsyncs
 the file and the directory that names it; directories that had to be made are fsynced in their parents.
-Other schemes are PyIceberg's: an object store has acknowledged a file when its stream closes.
+An object store has acknowledged a file when its stream closes; then it is asked for it, since what refers to
+the file would be lost with it.
 """
 
 from __future__ import annotations
@@ -12,17 +13,30 @@ import hashlib
 import io
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Self, cast
+from urllib.parse import urlsplit
 
 import pyarrow as pa
-from pyiceberg.io import FileIO, OutputStream
+from pyiceberg.io import FileIO, InputFile, OutputFile, OutputStream
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 
 from storage_engine.durable import create, fsync_path, make_dirs
+from storage_engine.exceptions import LakeUnavailableError
+from storage_engine.lake.config import S3_DEFAULTS
 
 _BLOCK_BYTES = 1 << 20
+
+_HDFS = ("hdfs", "viewfs")
+
+_CONFIGURED_BY = {
+    **dict.fromkeys(("s3", "s3a", "s3n", "oss"), ("s3.", "client.")),
+    **dict.fromkeys(("gs", "gcs"), ("gcs.",)),
+    **dict.fromkeys(("abfs", "abfss", "wasb", "wasbs"), ("adls.",)),
+}
+"""By scheme, what the properties begin with that say which host is asked, and as whom."""
 
 _recorders: list[list[str]] = []
 _recorders_lock = threading.Lock()
@@ -50,6 +64,31 @@ def local_path(location: str) -> Path | None:
     """The path behind a location on this machine's file systems; None for any other scheme."""
     scheme, _, path = PyArrowFileIO.parse_location(location)
     return Path(path) if scheme == "file" else None
+
+
+def may_open(properties: Mapping[str, str], location: str) -> bool:
+    """Return whether the configuration says how files of such a location are opened. Pure.
+
+    A location may come from data: what names a host by itself, or a kind of storage that nobody configured,
+    would be a connection to where the configuration knows nothing of.
+
+    :param properties: of the configured file access.
+    """
+    scheme, netloc, _ = PyArrowFileIO.parse_location(location)
+    warehouse = properties.get("warehouse", "")
+    if scheme == "file":
+        return True
+    if scheme in _HDFS:
+        host = properties.get("hdfs.host")
+        configured = {urlsplit(warehouse).netloc, host, f"{host}:{properties.get('hdfs.port')}"}
+        return netloc in configured - {""}
+    own, families = urlsplit(warehouse).scheme, _CONFIGURED_BY.get(scheme)
+    return (
+        families is None
+        or _CONFIGURED_BY.get(own) == families
+        or (not own and not warehouse.startswith("/"))
+        or any(key.startswith(families) and key not in S3_DEFAULTS for key in properties)
+    )
 
 
 def read_buffer(file_io: FileIO, location: str) -> pa.Buffer:
@@ -130,11 +169,108 @@ class DurableFile(PyArrowFile):
         return DurableOutputStream(Path(self._path), overwrite=overwrite)
 
 
+class ReadBackStream:
+    """A new object in an object store; when ``close`` returns, the store was asked for it and has it."""
+
+    def __init__(self, file: PyArrowFile, *, overwrite: bool) -> None:
+        self._file = file
+        self._stream: Any = PyArrowFile.create(file, overwrite)
+        self._sha256, self._size_bytes = hashlib.sha256(), 0
+
+    @property
+    def closed(self) -> bool:
+        return bool(self._stream.closed)
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        self._stream.write(view)
+        self._sha256.update(view)
+        self._size_bytes += len(view)
+        return len(view)
+
+    def tell(self) -> int:
+        return self._size_bytes
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        if kind is None:
+            self.close()
+        else:
+            # Of what an error cut off nothing is claimed.
+            self._stream.close()
+
+    def close(self) -> None:
+        """
+        :raises LakeUnavailableError: the store has acknowledged a file that it doesn't have.
+        """
+        if self.closed:
+            return
+        self._stream.close()
+        location = self._file.location
+        try:
+            with self._file.open() as stored:
+                sha256, size_bytes = sha256_of_file(cast("pa.NativeFile", stored)), stored.tell()
+        except FileNotFoundError:
+            raise _not_kept(location, f"{self._size_bytes} bytes", "no such file") from None
+        if sha256 != self._sha256.hexdigest():
+            found = f"{size_bytes} bytes" if size_bytes != self._size_bytes else "other bytes"
+            raise _not_kept(location, f"the {self._size_bytes} bytes", found)
+
+
+def _not_kept(location: str, expected: str, found: str) -> LakeUnavailableError:
+    return LakeUnavailableError(
+        f"{location}: expected {expected} that were written a moment ago, found {found}: the object store "
+        "acknowledged a file that it doesn't have. The table and the store were not changed. Run again: what "
+        "is proven already is kept. If it comes again, the fault is the object store's."
+    )
+
+
+class ReadBackFile(PyArrowFile):
+    """An object that is read back once it is written."""
+
+    def create(self, overwrite: bool = False) -> OutputStream:
+        return ReadBackStream(self, overwrite=overwrite)
+
+
+def new_data_file(file_io: FileIO, location: str) -> OutputStream:
+    """Create an object whose proof reads it back in any case, so that closing it need not."""
+    output = file_io.new_output(location)
+    if isinstance(output, ReadBackFile):
+        return PyArrowFile.create(output, overwrite=True)
+    return output.create(overwrite=True)
+
+
 class DurableFileIO(PyArrowFileIO):
-    """PyIceberg's Arrow FileIO with durable local files; named by the property ``py-io-impl``."""
+    """PyIceberg's Arrow FileIO with durable local files; named by the property ``py-io-impl``.
+
+    What is written to an object store is read back before anything names it.
+    """
+
+    def new_input(self, location: str) -> PyArrowFile:
+        self._check(location)
+        return super().new_input(location)
 
     def new_output(self, location: str) -> PyArrowFile:
+        self._check(location)
         output = super().new_output(location)
-        if local_path(location) is None:
-            return output
-        return DurableFile(location, output._path, output._filesystem, output._buffer_size)
+        kind = ReadBackFile if local_path(location) is None else DurableFile
+        return kind(location, output._path, output._filesystem, output._buffer_size)
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        self._check(location if isinstance(location, str) else location.location)
+        super().delete(location)
+
+    def _check(self, location: str) -> None:
+        if not may_open(self.properties, location):
+            scheme, netloc, _ = PyArrowFileIO.parse_location(location)
+            raise LakeUnavailableError(
+                f"{location}: expected a file in storage that the lake's configuration names, found {scheme} "
+                f"at {netloc}: another program put it there, or the lake was moved. Nothing was opened or "
+                "changed. Let that program bring the table's files back below the lake's warehouse; or name "
+                "that storage in the lake's properties."
+            )

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pyarrow as pa
+from pydantic import ValidationError
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, RESTError
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
@@ -15,7 +16,23 @@ from storage_engine.exceptions import LakeUnavailableError, ProofError, StorageE
 _DAMAGED_CATALOG = ("file is not a database", "database disk image is malformed")
 """What SQLite says of a file that is none of its own, or not whole."""
 
-LAKE_FAILURES = (OSError, SQLAlchemyError, sqlite3.Error, RESTError, NoSuchTableError, NoSuchNamespaceError)
+_NOT_WHOLE = (ValidationError, pa.ArrowException)
+"""How they say that a file or an answer isn't whole."""
+
+_REBUILD = (
+    "run storage-engine lake rebuild, which brings the catalog to the newest state whose files can be read, "
+    "and proves again what else is in the warehouse."
+)
+
+LAKE_FAILURES = (
+    OSError,
+    SQLAlchemyError,
+    sqlite3.Error,
+    RESTError,
+    NoSuchTableError,
+    NoSuchNamespaceError,
+    *_NOT_WHOLE,
+)
 """How PyArrow, PyIceberg and its catalogs say that the lake can't be reached, read or written."""
 
 
@@ -40,15 +57,22 @@ def metadata_errors(location: str, doing: str) -> Iterator[None]:
     into, so every exception that isn't ours counts.
     """
     try:
-        with lake_errors(location, doing):
-            yield
+        yield
     except StorageEngineError:
         raise
+    except FileNotFoundError as error:
+        raise LakeUnavailableError(
+            f"lake {location}: can't {doing}: expected a file that the lake's metadata names, found none "
+            f"({reason_of(error)}). Nothing was changed. Mount the lake's disk; if the file is lost, "
+            f"{_REBUILD}"
+        ) from error
     except Exception as error:
+        if isinstance(error, LAKE_FAILURES) and not isinstance(error, _NOT_WHOLE):
+            raise lake_unavailable(location, doing, error) from error
         raise LakeUnavailableError(
             f"lake {location}: can't {doing}: expected sound metadata, found something that can't be "
-            f"understood ({type(error).__name__}: {error}). Nothing was changed. If it is damaged, restore "
-            "the metadata file from a second lake or a backup of the warehouse."
+            f"understood ({type(error).__name__}: {error}). Nothing was changed. If it is the same when it "
+            f"is run again, {_REBUILD}"
         ) from error
 
 

@@ -107,4 +107,5 @@ def _write(table: Table, store_id: str, rows: pa.Table) -> DataFile:
     location = f"{table.location()}/data/store_id={store_id}/{first:020d}-{uuid.uuid4()}.parquet"
     with table.io.new_output(location).create() as sink:
         pq.write_table(rows, cast(IO[bytes], sink), compression="zstd", store_schema=False)
-    return parquet_file_to_data_file(table.io, table.metadata, location)
+    with metadata_errors(location, "read back a file of receipts"):
+        return parquet_file_to_data_file(table.io, table.metadata, location)

@@ -8,15 +8,21 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import unquote
 
 _SLOW_DOWN = (
     b'<?xml version="1.0" encoding="UTF-8"?><Error><Code>SlowDown</Code>'
     b"<Message>Please reduce your request rate.</Message></Error>"
+)
+_NO_SUCH_KEY = (
+    b'<?xml version="1.0" encoding="UTF-8"?><Error><Code>NoSuchKey</Code>'
+    b"<Message>The specified key does not exist.</Message></Error>"
 )
 
 
@@ -29,6 +35,10 @@ class FaultKind(Enum):
     LATE = "passed on and answered, after a while"
     CUT_REQUEST = "the connection is reset with half of the body passed on"
     CUT_ANSWER = "passed on and done; the connection is reset instead of the answer"
+    LOST = "answered well, but what was written isn't kept, and what is asked for isn't found"
+    TORN = "answered well, but half of what was written is kept, and half of what is asked for is sent"
+    DELAYED = "answered well, but what was written is there only after a while"
+    REPEATED = "passed on twice, and once more after a while"
 
 
 @dataclass
@@ -36,19 +46,33 @@ class Fault:
     """A fault at each matching request, ``times`` times.
 
     :param request: pattern that finds something in "METHOD /path?query".
+    :param after: so many matching requests are passed on first.
     """
 
     kind: FaultKind
     request: str
     times: int = 1_000_000
     hits: int = 0
+    after: int = 0
 
 
 class FaultProxy:
-    """Passes everything on to ``upstream_port``, unless a fault says otherwise."""
+    """Passes everything on to ``upstream_port``, unless a fault says otherwise.
 
-    def __init__(self, upstream_port: int) -> None:
+    :param objects: where an object store behind it keeps its buckets.
+    :param rewrite: changes the content of an answer, by "METHOD /path?query".
+    """
+
+    def __init__(
+        self,
+        upstream_port: int,
+        objects: Path | None = None,
+        rewrite: Callable[[str, bytes], bytes] | None = None,
+    ) -> None:
         self.upstream_port = upstream_port
+        self.objects = objects
+        self.rewrite = rewrite
+        self._later: list[threading.Timer] = []
         self.faults: list[Fault] = []
         self.requests: list[str] = []
         self._lock = threading.Lock()
@@ -66,9 +90,9 @@ class FaultProxy:
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
         self._thread.start()
 
-    def fail(self, kind: FaultKind, request: str, times: int = 1_000_000) -> Fault:
+    def fail(self, kind: FaultKind, request: str, times: int = 1_000_000, after: int = 0) -> Fault:
         """Add a fault; returns it, to ask whether it was hit."""
-        fault = Fault(kind, request, times)
+        fault = Fault(kind, request, times, after=after)
         self.faults.append(fault)
         return fault
 
@@ -84,6 +108,9 @@ class FaultProxy:
             self.requests.append(line)
             for fault in self.faults:
                 if fault.hits < fault.times and re.search(fault.request, line):
+                    if fault.after:
+                        fault.after -= 1
+                        continue
                     fault.hits += 1
                     return fault.kind
         return None
@@ -108,10 +135,62 @@ class FaultProxy:
             if kind is FaultKind.LATE:
                 time.sleep(1)
             status, headers, content = self._passed_on(handler, body)
+            if self.rewrite is not None:
+                content = self.rewrite(f"{handler.command} {handler.path}", content)
+                headers = [it for it in headers if it[0].lower() != "content-length"]
+            if kind is FaultKind.REPEATED:
+                self._passed_on(handler, body)
+                self._after(lambda: self._passed_on(handler, body))
+            elif kind in (FaultKind.LOST, FaultKind.TORN, FaultKind.DELAYED):
+                status, headers, content = self._damaged(kind, handler, status, headers, content)
             if kind is FaultKind.CUT_ANSWER:
                 _reset(handler)
             else:
                 handler.answer(status, headers, content)
+
+    def _damaged(
+        self,
+        kind: FaultKind,
+        handler: _Handler,
+        status: int,
+        headers: list[tuple[str, str]],
+        content: bytes,
+    ) -> tuple[int, list[tuple[str, str]], bytes]:
+        assert self.objects is not None
+        if handler.command in ("GET", "HEAD"):
+            if kind is FaultKind.LOST:
+                return 404, [], b"" if handler.command == "HEAD" else _NO_SUCH_KEY
+            if kind is FaultKind.TORN:
+                headers = [it for it in headers if it[0].lower() not in ("content-length", "etag")]
+                content = content[: len(content) // 2]
+            return status, headers, content
+        path = self.objects / unquote(handler.path.partition("?")[0]).lstrip("/")
+        if path.is_file():
+            if kind is FaultKind.LOST:
+                path.unlink()
+            elif kind is FaultKind.TORN:
+                with path.open("r+b") as file:
+                    file.truncate(path.stat().st_size // 2)
+            else:
+                aside = self.objects.parent / f"aside-{time.monotonic_ns()}"
+                path.rename(aside)
+                self._after(lambda: None if path.exists() else aside.rename(path))
+        return status, headers, content
+
+    def _after(self, act: Callable[[], object]) -> None:
+        def quietly() -> None:
+            with suppress(OSError, http.client.HTTPException):
+                act()
+
+        timer = threading.Timer(1.5, quietly)
+        self._later.append(timer)
+        timer.start()
+
+    def settle(self) -> None:
+        """Wait until what was to happen after a while has happened."""
+        for timer in self._later:
+            timer.join()
+        self._later.clear()
 
     def _upstream(self, handler: _Handler) -> http.client.HTTPConnection:
         connection = http.client.HTTPConnection("127.0.0.1", self.upstream_port, timeout=30)
@@ -183,9 +262,13 @@ def _reset(handler: _Handler) -> None:
 
 
 @contextmanager
-def fault_proxy(upstream_port: int) -> Iterator[FaultProxy]:
+def fault_proxy(
+    upstream_port: int,
+    objects: Path | None = None,
+    rewrite: Callable[[str, bytes], bytes] | None = None,
+) -> Iterator[FaultProxy]:
     """A proxy for the duration of the block."""
-    proxy = FaultProxy(upstream_port)
+    proxy = FaultProxy(upstream_port, objects, rewrite)
     try:
         yield proxy
     finally:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
+from storage_engine.lake.archive import archive_all, segment_jobs
 from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.live_files import live_data_files
@@ -18,6 +19,7 @@ from storage_engine.lake.restore import restore
 from storage_engine.lake.verify import verify
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.receipt import Receipt
+from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.model.validation import Status
 from storage_engine.model.verification import VerifyLevel
 from storage_engine.retention import steps
@@ -42,6 +44,19 @@ def expired_store(root: Path, work: Path, lake: LakeConfig) -> ManagedStore:
     for segment in (root / "commitlog").iterdir():
         os.utime(segment, (old, old))
     return make_lakes(ManagedStore.local("s", str(root), work / "managed", lake=lake, time_zone="UTC"))
+
+
+def archive_some(config: LakeConfig, root: Path, first: int, end: int) -> None:
+    """Archive some of a store's segments, as store ``s``."""
+    chosen = [
+        Segment("commitlog", int(path.name), FileFacts.of(path), SegmentState.SEALED)
+        for path in sorted((root / "commitlog").iterdir())[first:end]
+    ]
+    lake = open_lake(config)
+    archive_all(
+        lake,
+        segment_jobs(lake, chosen, store_id="s", lineage=0, broker="rocketmq", store_root=str(root)),
+    )
 
 
 def contents(root: Path) -> dict[str, str]:

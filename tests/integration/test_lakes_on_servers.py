@@ -36,7 +36,15 @@ from storage_engine.model.lineages import Lineages
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.model.validation import Status
 from storage_engine.model.verification import VerifyLevel
-from tests.integration.lake_cycle import archive, check_exactly_once, contents, expired_store, finish, plan
+from tests.integration.lake_cycle import (
+    archive,
+    archive_some,
+    check_exactly_once,
+    contents,
+    expired_store,
+    finish,
+    plan,
+)
 from tests.integration.object_store import ObjectStore
 from tests.integration.postgres import PASSWORD, Postgres, postgres
 from tests.integration.rest_catalog import RestCatalog, rest_catalog
@@ -148,18 +156,6 @@ def config(database: Postgres, object_store: ObjectStore, request: pytest.Fixtur
     properties = {"type": "sql", "uri": database.uri, **object_store.properties()}
     namespace = request.node.originalname.removeprefix("test_")
     return LakeConfig("storage_engine", properties, namespace=namespace)
-
-
-def archive_some(config: LakeConfig, root: Path, first: int, end: int) -> None:
-    chosen = [
-        Segment("commitlog", int(path.name), FileFacts.of(path), SegmentState.SEALED)
-        for path in sorted((root / "commitlog").iterdir())[first:end]
-    ]
-    lake = open_lake(config)
-    archive_all(
-        lake,
-        segment_jobs(lake, chosen, store_id="s", lineage=0, broker="rocketmq", store_root=str(root)),
-    )
 
 
 def check(config: LakeConfig, root: Path, count: int, work: Path) -> None:

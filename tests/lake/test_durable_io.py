@@ -9,9 +9,9 @@ from pyiceberg.io.pyarrow import PyArrowFile
 
 from storage_engine.lake.config import DURABLE_FILE_IO
 from storage_engine.lake.durable_io import (
-    DurableFile,
     DurableFileIO,
     DurableOutputStream,
+    ReadBackFile,
     local_path,
     open_data_file,
     recorded_outputs,
@@ -46,10 +46,10 @@ def test_a_file_is_overwritten_only_on_request(tmp_path: Path) -> None:
     assert path.read_bytes() == b"new"
 
 
-def test_other_schemes_are_left_to_pyiceberg() -> None:
-    output = DurableFileIO({"s3.region": "eu-west-1"}).new_output("s3://bucket/key")
-    assert type(output) is PyArrowFile
-    assert not isinstance(output, DurableFile)
+def test_other_schemes_are_left_to_pyiceberg_and_read_back() -> None:
+    file_io = DurableFileIO({"s3.region": "eu-west-1"})
+    assert type(file_io.new_input("s3://bucket/key")) is PyArrowFile
+    assert type(file_io.new_output("s3://bucket/key")) is ReadBackFile
     assert local_path("s3://bucket/key") is None
 
 
