@@ -11,6 +11,7 @@ from typing import Any
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchPropertyException, NoSuchTableError, NotInstalledError
+from pyiceberg.io import load_file_io
 from pyiceberg.table import Table
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
@@ -35,10 +36,10 @@ from storage_engine.lake.identity import (
     check_mark,
     lake_id_of,
 )
+from storage_engine.lake.own_tables import OwnTables, is_in_warehouse, is_own_metadata
 from storage_engine.lake.place import check_catalog_file, make_advice
 from storage_engine.lake.tables import (
     BROKER_PROPERTY,
-    COMMIT_RETRIES_PROPERTY,
     SEGMENTS,
     check_messages_schema,
     check_segments_schema,
@@ -186,7 +187,10 @@ def connect(config: LakeConfig) -> Lake:
     check_catalog_file(config)
     with lake_errors(config.location, "open the catalog"):
         catalog = _load_catalog(config)
-        return Lake(config, catalog, catalog_identity(config, catalog))
+        catalog_id = catalog_identity(config, catalog)
+        if isinstance(catalog, OwnTables):
+            catalog.belong_to(config, catalog_id)
+        return Lake(config, catalog, catalog_id)
 
 
 def tables_are_missing(error: BaseException | None) -> bool:
@@ -255,11 +259,11 @@ def _check(lake: Lake) -> None:
             with lake_errors(lake.location, "read the catalog"):
                 found = metadata_locations(lake.catalog, lake.config.namespace)
             if SEGMENTS in found:
-                check_below_warehouse(lake.config, SEGMENTS, found[SEGMENTS])
+                _check_pointer(lake, SEGMENTS, found[SEGMENTS])
         segments = lake.segments()
         rows = lake.name_rows(segments.properties)
         if rows in found:
-            check_below_warehouse(lake.config, rows, found[rows])
+            _check_pointer(lake, rows, found[rows])
         messages = lake.messages()
     except LakeUnavailableError as error:
         if tables_are_missing(error.__cause__):
@@ -272,16 +276,21 @@ def _check(lake: Lake) -> None:
         raise
     for table in (messages, segments):
         check_version(table)
-        retries = table.properties.get(COMMIT_RETRIES_PROPERTY)
-        if retries != "0":
-            raise LakeUnavailableError(
-                f"lake table {table.location()}: expected property {COMMIT_RETRIES_PROPERTY}=0, found "
-                f"{retries}: with built-in retries a segment could be committed twice. Set it back to 0."
-            )
     codec = find_broker(broker_in(segments.properties)).codec
     check_messages_schema(messages.location(), messages_schema(codec.schema), messages.schema())
     check_segments_schema(segments.location(), segments.schema())
     check_identity(lake, messages, segments)
+
+
+def _check_pointer(lake: Lake, name: str, metadata_location: str) -> None:
+    """Make sure that a metadata file which the catalog names is this lake's, before it is opened.
+
+    :raises LakeIdentityError: it lies elsewhere, as after a plain copy or a move of the lake's directory.
+    """
+    if not is_in_warehouse(lake.config, metadata_location):
+        file_io = load_file_io(lake.config.file_io_properties, metadata_location)
+        if not is_own_metadata(lake.config, lake.catalog_id, name, metadata_location, file_io):
+            check_below_warehouse(lake.config, name, metadata_location)
 
 
 def id_in_catalog(lake: Lake) -> str | None:

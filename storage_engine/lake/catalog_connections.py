@@ -10,17 +10,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
+from pydantic import ValidationError
 from pyiceberg.catalog import Catalog
-from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.catalog.rest import RestCatalog, TableResponse
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
-from pyiceberg.table import Table
+from pyiceberg.exceptions import RESTError
+from pyiceberg.serializers import FromInputFile
+from pyiceberg.table import StagedTable, Table
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.update import (
+    RemovePropertiesUpdate,
+    SetPropertiesUpdate,
+    TableRequirement,
+    TableUpdate,
+)
+from pyiceberg.typedef import Identifier
 from requests import PreparedRequest, Response, Session
 from requests.adapters import HTTPAdapter
 from sqlalchemy import URL, Engine, NullPool, create_engine, event, make_url
 
 from storage_engine.durable import create_empty
 from storage_engine.lake.file_memory import FileMemory
+from storage_engine.lake.own_tables import OwnTables
 
 if TYPE_CHECKING:
     import psycopg
@@ -126,14 +137,56 @@ def _limited(gen: Generator[Any, Any, T], deadline: float) -> Generator[Any, Any
         return result
 
 
-class PatientRestCatalog(RestCatalog):
-    """PyIceberg's REST catalog, whose requests end: PyIceberg itself sets no limit on any."""
+_REST_CONFIG = ("prefix", "namespace-separator")
+"""What the protocol needs of a REST catalog's configuration; all else is ours to say."""
+
+_REST_TABLE_CONFIG = ("token",)
+"""The same of what it says of a table."""
+
+_ACCESS_DELEGATION = "X-Iceberg-Access-Delegation"
+
+
+class PatientRestCatalog(OwnTables, RestCatalog):
+    """PyIceberg's REST catalog, whose requests end: PyIceberg itself sets no limit on any.
+
+    Of its answers only what the protocol needs is followed.
+
+    :param ignored: names of what else it has answered.
+    """
+
+    ignored: set[str]
 
     def _create_session(self) -> Session:
         session = super()._create_session()
+        if f"header.{_ACCESS_DELEGATION}" not in self.properties:
+            # Credentials that it hands out wouldn't be used.
+            session.headers.pop(_ACCESS_DELEGATION, None)
         for scheme in ("http://", "https://"):
             session.mount(scheme, _LimitedAdapter())
         return session
+
+    def _fetch_config(self) -> None:
+        own, uri = dict(self.properties), self.uri
+        try:
+            super()._fetch_config()
+        except (ValidationError, AttributeError, TypeError) as error:
+            raise RESTError(f"expected a catalog's configuration, found something else: {error}") from error
+        answered = {key: value for key, value in self.properties.items() if own.get(key) != value}
+        self.properties = {**own, **{key: answered[key] for key in _REST_CONFIG if key in answered}}
+        self.uri = uri
+        self.ignored = answered.keys() - set(_REST_CONFIG)
+
+    def _response_to_table(self, identifier_tuple: tuple[str, ...], table_response: TableResponse) -> Table:
+        given = table_response.config
+        self.ignored |= given.keys() - set(_REST_TABLE_CONFIG)
+        for credentials in table_response.storage_credentials:
+            self.ignored |= credentials.config.keys()
+        return self.own_table(
+            identifier_tuple,
+            table_response.metadata,
+            str(table_response.metadata_location),
+            {key: given[key] for key in _REST_TABLE_CONFIG if key in given},
+        )
 
 
 class _LimitedAdapter(HTTPAdapter):
@@ -143,28 +196,46 @@ class _LimitedAdapter(HTTPAdapter):
         return super().send(request, *args, **kwargs)
 
 
-class RememberingSqlCatalog(SqlCatalog):
+class RememberingSqlCatalog(OwnTables, SqlCatalog):
     """PyIceberg's SQL catalog, which parses no metadata file twice in a process.
 
     It asks the database each time; what a metadata file holds can't change.
     """
 
     def _convert_orm_to_iceberg(self, orm_table: IcebergTables) -> Table:
-        loaded: list[Table] = []
-
-        def load() -> TableMetadata:
-            loaded.append(super(RememberingSqlCatalog, self)._convert_orm_to_iceberg(orm_table))
-            return loaded[0].metadata
-
         location = orm_table.metadata_location
         if not location:
             return super()._convert_orm_to_iceberg(orm_table)
-        metadata = _metadata.get(location, load, lambda it: len(it.snapshots) + 10)
-        if loaded:
-            return loaded[0]
         identifier = (*Catalog.identifier_to_tuple(orm_table.table_namespace), orm_table.table_name)
-        io = self._load_file_io(metadata.properties, location)
-        return Table(identifier, metadata, location, io, self)
+        return self.own_table(identifier, self._read(location), location, {})
+
+    def _update_and_stage_table(
+        self,
+        current_table: Table | None,
+        table_identifier: Identifier,
+        requirements: tuple[TableRequirement, ...],
+        updates: tuple[TableUpdate, ...],
+    ) -> StagedTable:
+        """Apply a commit to what the table says of itself, and write the result where our files lie."""
+        staged = super()._update_and_stage_table(current_table, table_identifier, requirements, updates)
+        if current_table is not None:
+            before = self._read(current_table.metadata_location)
+            properties = dict(before.properties)
+            for update in updates:
+                if isinstance(update, SetPropertiesUpdate):
+                    properties |= update.updates
+                elif isinstance(update, RemovePropertiesUpdate):
+                    properties = {k: v for k, v in properties.items() if k not in update.removals}
+            staged.metadata = staged.metadata.model_copy(
+                update={"properties": properties, "location": before.location}
+            )
+        return staged
+
+    def _read(self, location: str) -> TableMetadata:
+        file = self._load_file_io(location=location).new_input(location)
+        return _metadata.get(
+            location, lambda: FromInputFile.table_metadata(file), lambda it: len(it.snapshots) + 10
+        )
 
 
 SQL_CATALOG = f"{RememberingSqlCatalog.__module__}.{RememberingSqlCatalog.__qualname__}"

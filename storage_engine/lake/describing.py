@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io import load_file_io
 
 from storage_engine.exceptions import BadInputError, LakeUnavailableError, StorageEngineError
@@ -19,6 +20,7 @@ from storage_engine.lake.catalog import (
     rows_table_among,
     rows_table_of,
 )
+from storage_engine.lake.catalog_connections import PatientRestCatalog
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.identity import (
     COPIED_HEADS_PROPERTY,
@@ -27,7 +29,8 @@ from storage_engine.lake.identity import (
     PROMOTED_PROPERTY,
     Mark,
 )
-from storage_engine.lake.moving import all_receipts, mark_at, own_location
+from storage_engine.lake.moving import all_receipts, mark_at, own_location, placed_table
+from storage_engine.lake.own_tables import ignored_properties
 from storage_engine.lake.placed_table import PlacedTable, by_store, live_files, read_placed
 from storage_engine.lake.pointers import read_pointers, sql_catalog
 from storage_engine.lake.receipts import current
@@ -88,6 +91,7 @@ class LakeInfo:
     :param copied_heads: by store, number and hash of the last receipt when it was copied.
     :param promoted: who made a copy writable, when and why.
     :param broker: whose segments it has; None: its tables can't be read.
+    :param ignored: what its tables, and a REST catalog, say and nobody here follows: where, and the names.
     """
 
     location: str
@@ -101,6 +105,7 @@ class LakeInfo:
     tables: tuple[TableInfo, ...]
     stores: tuple[StoreInfo, ...]
     broker: str | None = None
+    ignored: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 def describe(config: LakeConfig) -> LakeInfo:
@@ -109,6 +114,7 @@ def describe(config: LakeConfig) -> LakeInfo:
     :raises BadInputError: the configuration names no catalog that PyIceberg knows.
     """
     catalog: str | None = None
+    lake: Lake | None = None
     placed: dict[str, PlacedTable] = {}
     infos: tuple[TableInfo, ...] = ()
     with suppress(LakeUnavailableError):
@@ -138,7 +144,20 @@ def describe(config: LakeConfig) -> LakeInfo:
         tables=infos,
         stores=stores,
         broker=broker_in(properties) if properties else None,
+        ignored=tuple(_ignored(lake, placed.values())),
     )
+
+
+def _ignored(lake: Lake | None, tables: Iterable[PlacedTable]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield what is said and not followed, by who says it."""
+    for table in tables:
+        names = ignored_properties(table.metadata.properties)
+        if table.is_unmoved and table.is_elsewhere:
+            names = ("location", *names)
+        if names:
+            yield table.name, names
+    if lake is not None and isinstance(lake.catalog, PatientRestCatalog) and lake.catalog.ignored:
+        yield "", tuple(sorted(lake.catalog.ignored))
 
 
 def _refusal(config: LakeConfig) -> str:
@@ -161,7 +180,7 @@ def _tables(lake: Lake) -> tuple[dict[str, PlacedTable], tuple[TableInfo, ...]]:
         pointer, location = places[name]
         file = pointer.rpartition("/")[2]
         try:
-            table = read_placed(load_file_io(lake.config.file_io_properties, location), name, location, file)
+            table = _read(lake, name, pointer, location)
             infos.append(_table(table))
             placed[name] = table
         except StorageEngineError as error:
@@ -170,6 +189,14 @@ def _tables(lake: Lake) -> tuple[dict[str, PlacedTable], tuple[TableInfo, ...]]:
     look(SEGMENTS)
     look(_rows_table(placed, places))
     return placed, tuple(infos)
+
+
+def _read(lake: Lake, name: str, pointer: str, location: str) -> PlacedTable:
+    if isinstance(lake.catalog, SqlCatalog):
+        return placed_table(lake, name, pointer)
+    file_io = load_file_io(lake.config.file_io_properties, location)
+    table = read_placed(file_io, name, location, pointer.rpartition("/")[2], pointer)
+    return replace(table, is_unmoved=True)
 
 
 def _rows_table(placed: Mapping[str, PlacedTable], names: Iterable[str]) -> str:

@@ -46,6 +46,7 @@ from storage_engine.lake.identity import (
     written_identity,
 )
 from storage_engine.lake.intents import open_intent
+from storage_engine.lake.own_tables import usual_location
 from storage_engine.lake.place import is_catalog_there, sqlite_file_of
 from storage_engine.lake.small_files import (
     HIDDEN_PREFIX,
@@ -176,11 +177,8 @@ def _make_tables(lake: Lake, broker: str, locations: dict[str, str]) -> None:
 
 def _locations(config: LakeConfig, broker: str) -> dict[str, str]:
     """Return where a SQL catalog's tables will lie, by name; nothing where no warehouse is named."""
-    warehouse = config.properties.get("warehouse", "")
-    if not warehouse:
-        return {}
-    below = f"{warehouse.rstrip('/')}/{config.namespace}"
-    return {name: f"{below}/{name}" for name in (find_broker(broker).rows_table, SEGMENTS)}
+    names = (find_broker(broker).rows_table, SEGMENTS)
+    return {name: place for name in names if (place := usual_location(config, name)) is not None}
 
 
 def _lake_id(catalog: Catalog, namespace: str) -> str:

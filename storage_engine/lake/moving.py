@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from pyiceberg.io import load_file_io
 
@@ -28,6 +29,7 @@ from storage_engine.lake.identity import (
     put_mark,
 )
 from storage_engine.lake.intents import Intent, begin, end, may_have_landed, open_intent, sweep_attempts
+from storage_engine.lake.own_tables import has_mark, is_own_metadata, own_place, usual_location
 from storage_engine.lake.placed_table import (
     PlacedTable,
     by_store,
@@ -57,7 +59,7 @@ def placed_tables(lake: Lake) -> dict[str, PlacedTable]:
     tables = {}
     rows = rows_table_among(pointers)
     if SEGMENTS in pointers:
-        tables[SEGMENTS] = _placed(lake.config, SEGMENTS, pointers[SEGMENTS])
+        tables[SEGMENTS] = placed_table(lake, SEGMENTS, pointers[SEGMENTS])
         rows = rows_table_of(tables[SEGMENTS].metadata.properties)
     if missing := [name for name in (SEGMENTS, rows) if name not in pointers]:
         raise LakeMissingError(
@@ -65,27 +67,45 @@ def placed_tables(lake: Lake) -> dict[str, PlacedTable]:
             f"{' and no '.join(missing)}. Nothing was changed. If the warehouse has a lake whose catalog is "
             "lost, run storage-engine lake rebuild."
         )
-    return {**tables, rows: _placed(lake.config, rows, pointers[rows])}
+    return {**tables, rows: placed_table(lake, rows, pointers[rows])}
 
 
 def own_location(config: LakeConfig, name: str, pointer: str | None = None) -> str:
     """Return where a table of this lake lies.
 
     :param pointer: location of a metadata file of it, here or at another place; None: nothing names one.
+    :raises LakeUnavailableError: that can't be told.
     """
     warehouse = config.properties.get("warehouse", "").rstrip("/")
-    if pointer is None:
-        return f"{warehouse}/{config.namespace}/{name}"
-    root = pointer.rpartition("/metadata/")[0]
-    if is_below(root, warehouse):
-        return root
-    return "/".join((warehouse, *root.split("/")[-2:]))
+    usual = usual_location(config, name) or f"{warehouse}/{config.namespace}/{name}"
+    root = (pointer or "").rpartition("/metadata/")[0]
+    if not root:
+        return usual
+    place = root if is_below(root, warehouse) else "/".join((warehouse, *root.split("/")[-2:]))
+    if place == usual:
+        return usual
+    # Another engine may have put the table's metadata anywhere, below the warehouse too.
+    file_io = load_file_io(config.file_io_properties, usual)
+    return usual if has_mark(config, usual, file_io) and not has_mark(config, place, file_io) else place
 
 
-def _placed(config: LakeConfig, name: str, pointer: str) -> PlacedTable:
+def placed_table(lake: Lake, name: str, pointer: str) -> PlacedTable:
+    """Return a table as its catalog names it, at the place where this lake's files lie.
+
+    :param pointer: location of its metadata file, by the catalog.
+    :raises LakeUnavailableError: the metadata isn't there, or can't be read.
+    """
+    config, file_name = lake.config, pointer.rpartition("/")[2]
     location = own_location(config, name, pointer)
     file_io = load_file_io(config.file_io_properties, location)
-    return read_placed(file_io, name, location, pointer.rpartition("/")[2])
+    is_away = pointer != f"{location}/metadata/{file_name}" and (
+        is_below(pointer, config.properties.get("warehouse", ""))
+        or is_own_metadata(config, lake.catalog_id, name, pointer, file_io)
+    )
+    table = read_placed(file_io, name, location, file_name, pointer if is_away else None)
+    place = own_place(config, lake.catalog_id, name, table.metadata, file_io)
+    # Of a copy, and of a lake that was moved, all files lie here.
+    return replace(table, is_unmoved=place.rstrip("/") == location)
 
 
 def own_mark(table: PlacedTable) -> Mark | None:
@@ -204,7 +224,7 @@ def original_is_there(table: PlacedTable, lake_id: str | None) -> bool:
     :param lake_id: the lake's UUID; None: a lake of version 1.
     :raises LakeUnavailableError: that place can't be looked at.
     """
-    if _is_same_place(table):
+    if table.is_unmoved or _is_same_place(table):
         return False
     mark = mark_at(table, table.named_location)
     if mark is not None:

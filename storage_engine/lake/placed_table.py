@@ -6,6 +6,7 @@ here ever opens a file below that place.
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,7 +15,8 @@ from typing import Any, cast
 import pyarrow.parquet as pq
 from pyiceberg.io import FileIO, InputFile, OutputFile
 from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, read_manifest_list
-from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+from pyiceberg.serializers import Compressor, FromByteStream
+from pyiceberg.table.metadata import TableMetadata
 
 from storage_engine.exceptions import LakeIdentityError, LakeUnavailableError
 from storage_engine.lake.careful_avro import careful_avro
@@ -33,6 +35,8 @@ class PlacedTable:
     :param metadata: as it was read; its locations may be of another place.
     :param file_name: name of the metadata file.
     :param location: where the table's files lie, without a final slash.
+    :param metadata_elsewhere: where another engine has put the metadata file; None: it lies with the others.
+    :param is_unmoved: what the metadata names outside of the location lies there: nobody has moved it.
     """
 
     name: str
@@ -40,6 +44,8 @@ class PlacedTable:
     file_name: str
     location: str
     io: FileIO
+    metadata_elsewhere: str | None = None
+    is_unmoved: bool = False
 
     @property
     def named_location(self) -> str:
@@ -53,15 +59,14 @@ class PlacedTable:
 
     @property
     def metadata_location(self) -> str:
-        return f"{self.location}/metadata/{self.file_name}"
+        return self.metadata_elsewhere or f"{self.location}/metadata/{self.file_name}"
 
     @property
     def former_locations(self) -> tuple[str, ...]:
         """Every place that the metadata, or a receipt, may name for files of this table; not its own."""
         former = json.loads(self.metadata.properties.get(FORMER_LOCATIONS_PROPERTY, "[]"))
-        return tuple(
-            dict.fromkeys(place for place in (*former, self.named_location) if place != self.location)
-        )
+        places = former if self.is_unmoved else (*former, self.named_location)
+        return tuple(dict.fromkeys(place for place in places if place != self.location))
 
     def inside(self, location: str) -> str | None:
         """Return a location relative to the table's; None: it lies outside."""
@@ -76,6 +81,8 @@ class PlacedTable:
         :raises LakeIdentityError: it lies outside of the table.
         """
         inside = self.inside(location)
+        if inside is None and self.is_unmoved:
+            return location
         if inside is None:
             raise LakeIdentityError(
                 f"{self.metadata_location}: expected all files of table {self.name} below its location "
@@ -86,14 +93,17 @@ class PlacedTable:
         return f"{self.location}/{inside}"
 
 
-def read_placed(file_io: FileIO, name: str, location: str, file_name: str) -> PlacedTable:
+def read_placed(
+    file_io: FileIO, name: str, location: str, file_name: str, elsewhere: str | None = None
+) -> PlacedTable:
     """Read a table's metadata file.
 
     :param location: where the table's files lie.
+    :param elsewhere: where the metadata file lies, if it isn't there.
     :raises LakeUnavailableError: there is no such file, or it can't be read.
     """
     location = location.rstrip("/")
-    path = f"{location}/metadata/{file_name}"
+    path = elsewhere or f"{location}/metadata/{file_name}"
     data = read_small_file(file_io, path)
     if data is None:
         raise LakeUnavailableError(
@@ -102,7 +112,17 @@ def read_placed(file_io: FileIO, name: str, location: str, file_name: str) -> Pl
             "rebuild; otherwise mount or name the warehouse that belongs to the catalog."
         )
     with metadata_errors(path, "read the table's metadata"):
-        return PlacedTable(name, TableMetadataUtil.parse_raw(data.decode()), file_name, location, file_io)
+        metadata = parse_metadata(data, path)
+    return PlacedTable(name, metadata, file_name, location, file_io, elsewhere)
+
+
+def parse_metadata(data: bytes, location: str) -> TableMetadata:
+    """Parse a metadata file; another engine may have compressed it, as its name says then.
+
+    :raises Exception: whatever PyIceberg raises for what is none.
+    """
+    compressor = Compressor.get_compressor(location)
+    return FromByteStream.table_metadata(cast("Any", io.BytesIO(data)), compression=compressor)
 
 
 def rows_of(tables: Mapping[str, PlacedTable]) -> PlacedTable:

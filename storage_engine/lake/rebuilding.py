@@ -8,9 +8,9 @@ proven again from its data files and gets new receipts at the end of the chain. 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from pyiceberg.io import load_file_io
+from pyiceberg.io import FileIO, load_file_io
 
 from storage_engine.exceptions import (
     LakeConflictError,
@@ -38,10 +38,12 @@ from storage_engine.lake.moving import (
     mark_at,
     move_tables,
     own_location,
+    placed_table,
     placed_tables,
 )
 from storage_engine.lake.orphans import Orphan, Orphans, find_orphans, prove_orphan
 from storage_engine.lake.other_catalog import check_other_catalog
+from storage_engine.lake.own_tables import own_place
 from storage_engine.lake.place import is_catalog_there, sqlite_file_of
 from storage_engine.lake.placed_table import PlacedTable, live_files, receipts_of_files, rows_of
 from storage_engine.lake.pointers import make_catalog_tables, read_pointers, repoint
@@ -166,6 +168,7 @@ class _Rebuild:
         location = own_location(self._config, name, self._pointers.get(name))
         file_io = load_file_io(self._config.file_io_properties, location)
         found = find_metadata(file_io, name, location, skip)
+        found.readable.update(self._named_elsewhere(name, location, file_io))
         if not found.readable:
             raise LakeMissingError(
                 f"{location}: expected the metadata of a lake's table {name}, found none that can be "
@@ -174,7 +177,23 @@ class _Rebuild:
             )
         mark = mark_at(next(iter(found.readable.values())), location)
         pointer = _file_name(self._pointers.get(name))
-        return TableState(found, mark, choose(of_one_table(found, mark, pointer), worth, mark, pointer))
+        chosen = choose(of_one_table(found, mark, pointer), worth, mark, pointer)
+        place = own_place(self._config, self._catalog_id(), name, chosen.metadata, file_io)
+        unmoved = replace(chosen, is_unmoved=place.rstrip("/") == location)
+        found.readable[chosen.file_name] = unmoved
+        return TableState(found, mark, unmoved)
+
+    def _named_elsewhere(self, name: str, location: str, file_io: FileIO) -> dict[str, PlacedTable]:
+        """Return by its name what the catalog names outside of the table, where another engine has put it."""
+        pointer = self._pointers.get(name)
+        if pointer is None or pointer.startswith(f"{location}/metadata/"):
+            return {}
+        try:
+            table = placed_table(connect(self._config), name, pointer)
+        except LakeUnavailableError:
+            # Lost, or of a copy's original: what lies here counts.
+            return {}
+        return {table.file_name: table}
 
     def register(self) -> Lake:
         """Make the catalog name the chosen state, and marks that say so."""
@@ -231,7 +250,8 @@ class _Rebuild:
             tuple(refused),
             self.orphans.conflicting,
             self.orphans.foreign,
-            tuple(sorted(set(live_files(messages)) - there)),
+            # Whether files outside of the table are there, verify says.
+            tuple(sorted(file for file in set(live_files(messages)) - there if messages.inside(file))),
             tuple(
                 sorted(
                     store
@@ -280,12 +300,11 @@ class _Rebuild:
         if self._landed or any(table.is_elsewhere for table in self.tables.values()):
             # Files of another place came with that place's marks: they say nothing of a second catalog here.
             return None
+        return check_other_catalog(self._config.location, self._catalog_id(), marks, take_over=take_over)
+
+    def _catalog_id(self) -> str:
         file = sqlite_file_of(self._config)
-        if file is not None:
-            catalog_id = sqlite_identity(self._config, str(file))
-        else:
-            catalog_id = connect(self._config).catalog_id
-        return check_other_catalog(self._config.location, catalog_id, marks, take_over=take_over)
+        return connect(self._config).catalog_id if file is None else sqlite_identity(self._config, str(file))
 
     def _receipts(self, segments: PlacedTable) -> list[Receipt] | None:
         """The receipts of a state; None: they can't be read."""

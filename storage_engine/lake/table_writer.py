@@ -138,9 +138,8 @@ def _write_snapshot(source: PlacedTable, target: Target, keep: Callable[[DataFil
             _FORMAT_VERSION, spec, metadata.schema(), output, snapshot_id, _COMPRESSION
         ) as manifest:
             for entry in chosen:
-                inside = source.here(entry.data_file.file_path).removeprefix(f"{source.location}/")
-                # The path is the field after the content.
-                entry.data_file[1] = f"{target.location}/{inside}"
+                # The path is the field after the content. What lies outside of the table stays there.
+                entry.data_file[1] = _rebased(source, target, source.here(entry.data_file.file_path))
                 manifest.existing(entry)
                 kept.append(entry.data_file)
         written.append(manifest.to_manifest_file())
@@ -165,6 +164,11 @@ def _write_snapshot(source: PlacedTable, target: Target, keep: Callable[[DataFil
             "schema-id": metadata.current_schema_id,
         }
     )
+
+
+def _rebased(source: PlacedTable, target: Target, location: str) -> str:
+    inside = location.removeprefix(f"{source.location}/")
+    return location if inside == location else f"{target.location}/{inside}"
 
 
 def _totals(files: Iterable[DataFile]) -> dict[str, str]:

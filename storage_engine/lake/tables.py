@@ -76,14 +76,16 @@ GROWTH_PROPERTIES = {
 """Properties that bound what a table grows by. A table that another version made gets them when it is written
 to."""
 
-_COMMON_PROPERTIES = {
+OWN_PROPERTIES = {
     "format-version": "2",
     # A built-in retry commits the same files again without looking whether they are there by now.
     COMMIT_RETRIES_PROPERTY: "0",
-    SCHEMA_VERSION_PROPERTY: SCHEMA_VERSION,
     "write.parquet.compression-codec": "zstd",
     **GROWTH_PROPERTIES,
 }
+"""Properties of both tables that count here whatever the tables say."""
+
+_COMMON_PROPERTIES = {**OWN_PROPERTIES, SCHEMA_VERSION_PROPERTY: SCHEMA_VERSION}
 
 SEGMENTS_PROPERTIES = {
     **_COMMON_PROPERTIES,
@@ -217,9 +219,13 @@ def missing_columns(table: Table, expected: Schema) -> list[NestedField]:
     return [field for field in expected.fields if field.name not in there]
 
 
-def missing_properties(table: Table) -> dict[str, str]:
-    """Return those of :data:`GROWTH_PROPERTIES` that a loaded table has not, or has otherwise."""
-    return {key: value for key, value in GROWTH_PROPERTIES.items() if table.properties.get(key) != value}
+def missing_properties(found: Mapping[str, str]) -> dict[str, str]:
+    """Return what other engines and older releases go by and a table has not, or has otherwise. Pure.
+
+    :param found: its properties as they were read.
+    """
+    wanted = {COMMIT_RETRIES_PROPERTY: "0", **GROWTH_PROPERTIES}
+    return {key: value for key, value in wanted.items() if found.get(key) != value}
 
 
 def evolve(table: Table, expected: Schema, properties: Mapping[str, str] | None = None) -> bool:

@@ -11,10 +11,11 @@ import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+from pyiceberg.table.metadata import TableMetadata
 
 from storage_engine.brokers import find_broker
 from storage_engine.exceptions import LakeIdentityError, LakeUnavailableError
@@ -37,8 +38,12 @@ from storage_engine.lake.identity import (
     read_mark,
     write_mark,
 )
+from storage_engine.lake.own_tables import found_properties
+from storage_engine.lake.placed_table import parse_metadata
 from storage_engine.lake.small_files import list_files, read_small_file
 from storage_engine.lake.tables import (
+    SCHEMA_VERSION,
+    SCHEMA_VERSION_PROPERTY,
     check_messages_schema,
     evolve,
     messages_schema,
@@ -114,17 +119,27 @@ def _bring_up_to_date(lake: Lake) -> None:
         lacking = [
             (table, schema)
             for table, schema in _schemas(lake)
-            if missing_columns(table, schema) or missing_properties(table)
+            if missing_columns(table, schema) or _given(lake, table)
         ]
         if not lacking:
             break
         with CHANGE_LOCK, lake_errors(lake.location, "add columns"), suppress(CommitFailedException):
             for table, schema in lacking:
-                evolve(table.refresh(), schema, missing_properties(table))
+                evolve(table.refresh(), schema, _given(lake, table))
     else:
         raise _overtaken(lake, "add columns")
     messages, schema = _schemas(lake)[1]
     check_messages_schema(messages.location(), schema, messages.schema())
+
+
+def _given(lake: Lake, table: Table) -> dict[str, str]:
+    """Return the properties that a loaded table gets. Our commits also bring back metadata that another
+    engine has put elsewhere."""
+    given = missing_properties(found_properties(table))
+    is_ours = table.metadata_location.startswith(f"{table.location().rstrip('/')}/metadata/")
+    if not is_ours and isinstance(lake.catalog, SqlCatalog):
+        return {SCHEMA_VERSION_PROPERTY: SCHEMA_VERSION, **given}
+    return given
 
 
 def _take_over(lake: Lake) -> None:
@@ -223,7 +238,7 @@ def _inside(location: str) -> str:
 def _metadata(table: Table, location: str) -> TableMetadata:
     with metadata_errors(location, "read the table's metadata"):
         data = read_small_file(table.io, location)
-        return TableMetadataUtil.parse_raw((data or b"").decode())
+        return parse_metadata(data or b"", location)
 
 
 def _data_files(table: Table, metadata: TableMetadata) -> Iterator[str]:

@@ -60,13 +60,6 @@ def test_every_connection_to_sqlite_syncs_fully(lake: Lake) -> None:
             assert connection.execute(text("PRAGMA synchronous")).scalar() == 3
 
 
-def test_a_table_with_built_in_retries_is_refused(lake: Lake) -> None:
-    with lake.messages().transaction() as transaction:
-        transaction.set_properties({"commit.retry.num-retries": "4"})
-    with pytest.raises(LakeUnavailableError, match=r"expected property commit\.retry\.num-retries=0"):
-        open_lake(lake.config)
-
-
 def test_a_table_with_other_columns_is_refused(lake: Lake) -> None:
     with lake.messages().update_schema() as update:
         update.rename_column("topic", "subject")

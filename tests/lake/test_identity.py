@@ -25,6 +25,7 @@ from storage_engine.lake.making import make_lake
 from storage_engine.lake.receipts import receipts
 from storage_engine.lake.writing import mark_commits
 from tests.lake.other_lakes import other_lake
+from tests.stock_engine import set_properties
 
 pytestmark = pytest.mark.slow
 
@@ -197,11 +198,11 @@ class TestMarks:
         self, archived: Lake, segments: list[Path], make_jobs: MakeJobs
     ) -> None:
         for table in archived.tables():
-            with table.transaction() as short_log:
-                short_log.set_properties({"write.metadata.previous-versions-max": "2"})
+            name = table.name()[-1]
+            set_properties(archived.config, {"write.metadata.previous-versions-max": "2"}, name)
             for number in range(3):
-                with table.transaction() as another_engine:
-                    another_engine.set_properties({"maintained": str(number)})
+                set_properties(archived.config, {"maintained": str(number)}, name)
+            table.refresh()
             known = {entry.metadata_file.rpartition("/")[2] for entry in table.metadata.metadata_log}
             assert read_mark(table).metadata not in known
         lake = open_lake(archived.config)

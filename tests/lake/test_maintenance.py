@@ -24,6 +24,7 @@ from storage_engine.lake.soundness import Depth
 from storage_engine.lake.soundness_reader import broken_receipts
 from storage_engine.lake.tables import GROWTH_PROPERTIES
 from storage_engine.lake.verify_metadata import read_state
+from tests.stock_engine import set_properties, stock_table
 
 pytestmark = pytest.mark.slow
 
@@ -136,10 +137,10 @@ def test_a_rollback_during_maintenance_is_never_undone_by_it(archived, monkeypat
 
 
 def test_a_lake_of_other_properties_gets_those_that_bound_its_growth(archived) -> None:
-    with archived.messages().transaction() as transaction:
-        transaction.set_properties({"write.metadata.delete-after-commit.enabled": "true"})
+    set_properties(archived.config, {"write.metadata.delete-after-commit.enabled": "true"}, "messages")
     maintain_lake(archived, LakePolicy(), _now_ms())
-    assert GROWTH_PROPERTIES.items() <= archived.messages().properties.items()
+    found = stock_table(archived.config, "messages").properties
+    assert GROWTH_PROPERTIES.items() <= found.items()
 
 
 def test_maintenance_killed_at_any_moment_goes_on(archived, tmp_path) -> None:

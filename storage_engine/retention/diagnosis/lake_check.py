@@ -28,6 +28,7 @@ from storage_engine.wording import bytes_text, count_text, duration_text, time_t
 
 _LONG_UNVERIFIED_MS = 30 * DAY_MS
 _LOW_PERCENT = 90
+_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class LakeFacts:
     :param lake_id: its UUID; None: an older version made it, or it can't be read.
     :param store_ids: of the stores that it has segments of.
     :param roots: where these stores lay.
+    :param ignored: what its tables and its catalog say and nobody follows: whose word, and the names.
     """
 
     title: str
@@ -60,6 +62,7 @@ class LakeFacts:
     lake_id: str | None = None
     store_ids: tuple[str, ...] = ()
     roots: tuple[str, ...] = ()
+    ignored: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 def look_at_lakes(
@@ -101,6 +104,7 @@ def _look(
         lake_id=info.lake_id,
         store_ids=tuple(one.store_id for one in info.stores),
         roots=tuple(one.root for one in info.stores),
+        ignored=info.ignored,
     )
 
 
@@ -201,6 +205,23 @@ def lake_findings(
         yield from _of_lake(lake, broker, unproven_bytes, now_ms)
 
 
+def _of_properties(lake: LakeFacts) -> Iterator[Finding]:
+    for owner, names in lake.ignored:
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        table = f"ALTER TABLE {owner} UNSET TBLPROPERTIES ('{names[-1]}', …)"
+        yield Finding(
+            Severity.WARNING,
+            "lake-properties",
+            f"{f'table {owner}' if owner else 'the catalog'} of the {lake.title} {lake.location} says "
+            f"{', '.join(names[:_NAMED])}{more}, which another program follows and nothing here does",
+            "take that out of the catalog server's configuration; what is needed belongs into the lake's own"
+            if not owner
+            else "bring the table back to its place: storage-engine lake relocate"
+            if names == ("location",)
+            else f"remove it where nobody needs it: {table} in Spark",
+        )
+
+
 def _of_lake(lake: LakeFacts, broker: str, unproven_bytes: int | None, now_ms: int) -> Iterator[Finding]:
     if lake.refused:
         yield Finding(
@@ -209,6 +230,7 @@ def _of_lake(lake: LakeFacts, broker: str, unproven_bytes: int | None, now_ms: i
             f"nothing can be archived into the {lake.title}: {lake.refused.removesuffix('.')}",
         )
         return
+    yield from _of_properties(lake)
     if lake.copy_of is not None:
         yield Finding(
             Severity.WARNING,

@@ -30,6 +30,7 @@ WELL = LakeFacts("lake", "/lake", "", None, "toy", ("s",), 7, disk(50), NOW_MS -
         ({}, []),
         ({"refused": "its disk isn't mounted."}, ["lake-refused"]),
         ({"copy_of": "another"}, ["lake-copy"]),
+        ({"ignored": (("segments", ("location",)), ("", ("s3.endpoint",)))}, ["lake-properties"] * 2),
         ({"broker": "other"}, ["lake-broker"]),
         ({"broker": None}, []),
         ({"faults": 2}, ["lake-faults"]),
@@ -44,6 +45,18 @@ WELL = LakeFacts("lake", "/lake", "", None, "toy", ("s",), 7, disk(50), NOW_MS -
 def test_each_fault_has_its_kind(change: dict[str, Any], kinds: list[str]) -> None:
     lake = replace(WELL, **change)
     assert [one.kind for one in lake_findings([lake], "toy", GIB, NOW_MS)] == kinds
+
+
+def test_what_tables_and_catalogs_say_and_nobody_follows_is_named_with_its_cure() -> None:
+    said = (("segments", ("location", "s3.endpoint")), ("messages", ("location",)), ("", ("s3.signer",)))
+    table, location, catalog = lake_findings([replace(WELL, ignored=said)], "toy", GIB, NOW_MS)
+    assert "table segments of the lake /lake says location, s3.endpoint, which another" in table.what
+    assert "ALTER TABLE segments UNSET TBLPROPERTIES ('s3.endpoint'" in table.advice
+    assert location.advice == "bring the table back to its place: storage-engine lake relocate"
+    assert "the catalog of the lake /lake says s3.signer" in catalog.what
+    names = tuple(f"p{number}" for number in range(9))
+    (many,) = lake_findings([replace(WELL, ignored=(("messages", names),))], "toy", GIB, NOW_MS)
+    assert "p4 and 4 more, which" in many.what
 
 
 def test_what_does_not_fit_any_more_is_told_once() -> None:
