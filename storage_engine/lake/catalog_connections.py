@@ -8,7 +8,7 @@ from collections.abc import Generator
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from pydantic import ValidationError
 from pyiceberg.catalog import Catalog
@@ -27,6 +27,7 @@ from pyiceberg.table.update import (
 from pyiceberg.typedef import Identifier
 from requests import PreparedRequest, Response, Session
 from requests.adapters import HTTPAdapter
+from requests.exceptions import TooManyRedirects
 from sqlalchemy import URL, Engine, NullPool, create_engine, event, make_url
 
 from storage_engine.durable import create_empty
@@ -163,6 +164,7 @@ class PatientRestCatalog(OwnTables, RestCatalog):
             session.headers.pop(_ACCESS_DELEGATION, None)
         for scheme in ("http://", "https://"):
             session.mount(scheme, _LimitedAdapter())
+        session.hooks["response"].append(_check_redirect)
         return session
 
     def _fetch_config(self) -> None:
@@ -187,6 +189,15 @@ class PatientRestCatalog(OwnTables, RestCatalog):
             str(table_response.metadata_location),
             {key: given[key] for key in _REST_TABLE_CONFIG if key in given},
         )
+
+
+def _check_redirect(response: Response, **_: Any) -> None:
+    """
+    :raises TooManyRedirects: the answer leads to another host, which would get what was sent.
+    """
+    host = urlsplit(response.headers.get("location", "")).hostname
+    if response.is_redirect and host not in (None, urlsplit(response.url).hostname):
+        raise TooManyRedirects(f"the catalog's answer leads to {host}: name that host as the lake's uri")
 
 
 class _LimitedAdapter(HTTPAdapter):
@@ -232,10 +243,11 @@ class RememberingSqlCatalog(OwnTables, SqlCatalog):
         return staged
 
     def _read(self, location: str) -> TableMetadata:
-        file = self._load_file_io(location=location).new_input(location)
-        return _metadata.get(
-            location, lambda: FromInputFile.table_metadata(file), lambda it: len(it.snapshots) + 10
-        )
+        def parse() -> TableMetadata:
+            file = self._load_file_io(location=location).new_input(location)
+            return FromInputFile.table_metadata(file)
+
+        return _metadata.get(location, parse, lambda it: len(it.snapshots) + 10)
 
 
 SQL_CATALOG = f"{RememberingSqlCatalog.__module__}.{RememberingSqlCatalog.__qualname__}"

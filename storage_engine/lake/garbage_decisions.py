@@ -109,7 +109,9 @@ def look(lake: Lake) -> list[Scene]:
         if key_of(table.metadata_location) not in {file.key(place) for file in listing.files}:
             raise LakeUnavailableError(
                 f"{table.location()}: expected the table's metadata {table.metadata_location} among its "
-                "files, found it missing. Nothing was removed. Does the warehouse lie where the catalog says?"
+                "files, found it missing. Nothing was removed. Does the warehouse lie where the catalog "
+                "says? If another engine puts metadata there, remove the table's property "
+                "write.metadata.path; of a SQL catalog the next commit of storage-engine brings it back."
             )
         scenes.append(Scene(place, listing, tuple(in_trash(place, listing)), Evidence(place)))
     return scenes

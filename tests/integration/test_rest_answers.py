@@ -6,18 +6,21 @@ Real servers behind a proxy that adds to their answers.
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyiceberg.table.update import SetLocationUpdate
 
-from storage_engine.exceptions import StorageEngineError
+from storage_engine.exceptions import LakeUnavailableError, StorageEngineError
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.catalog_connections import PatientRestCatalog
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.describing import describe
+from storage_engine.lake.garbage import collect
 from storage_engine.lake.making import make_lake
 from storage_engine.lake.receipts import receipts
 from storage_engine.lake.verify import verify
@@ -166,6 +169,8 @@ def test_metadata_that_the_server_was_told_to_put_elsewhere_is_read_there(
     check(config, 2)
     info = describe(config)
     assert (info.refused, len(info.tables), {table.fault for table in info.tables}) == ("", 2, {""})
+    with pytest.raises(LakeUnavailableError, match="remove the table's property write"):
+        collect(open_lake(config), grace_ms=0, delete=False)
     theirs = {name for name in object_store.names() if name.startswith("elsewhere/of-tables")}
     assert theirs
     assert {name.rpartition(".")[2] for name in theirs} == {"json"}
@@ -204,3 +209,24 @@ def test_an_answer_that_is_none_is_one_error_of_ours(config: LakeConfig, proxy: 
                 continue
             with pytest.raises(StorageEngineError):
                 open_lake(config)
+
+
+def test_an_answer_that_leads_to_another_host_is_not_followed() -> None:
+    class Redirect(BaseHTTPRequestHandler):
+        to = ""
+
+        def do_GET(self) -> None:
+            self.send_response(307)
+            self.send_header("Location", self.to)
+            self.end_headers()
+
+    with trap() as (host, connected), ThreadingHTTPServer(("127.0.0.1", 0), Redirect) as server:
+        Redirect.to = f"http://{host.replace('127.0.0.1', 'localhost')}/v1/config"
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        config = LakeConfig("x", {"type": "rest", "uri": f"http://127.0.0.1:{server.server_address[1]}"})
+        try:
+            with pytest.raises(LakeUnavailableError, match="name that host as the lake's uri"):
+                open_lake(config)
+        finally:
+            server.shutdown()
+        assert connected() == 0

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import socket
+import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -263,6 +265,8 @@ def test_metadata_that_another_engine_puts_elsewhere_is_read_there_and_ours_writ
     set_properties(lake.config, {"write.metadata.path": f"file://{tmp_path}/meta"})
     assert len(files_below(tmp_path / "meta")) == 2
     check(lake.config, 1)
+    with pytest.raises(LakeUnavailableError, match="the next commit of storage-engine brings it back"):
+        collect(open_lake(lake.config), grace_ms=0, delete=False)
     assert describe(lake.config).refused == ""
     assert not relocate(lake.config).changed
     rebuild(lake.config, {})
@@ -277,6 +281,30 @@ def test_metadata_that_another_engine_puts_elsewhere_is_read_there_and_ours_writ
     check(lake.config, 2)
     collect(open_lake(lake.config), grace_ms=0, delete=True)
     rebuild(lake.config, {})
+    check(lake.config, 2)
+
+
+def test_metadata_that_another_engine_has_compressed_is_read(
+    filled: Callable[[int], Lake], segments: list[Path], make_jobs: MakeJobs, tmp_path: Path
+) -> None:
+    lake = filled(1)
+    set_properties(lake.config, {"write.metadata.compression-codec": "gzip"})
+    for name in ("segments", "messages"):
+        location = stock_table(lake.config, name).metadata_location
+        path = local_path(location)
+        assert path is not None
+        compressed = path.with_name(path.name.replace(".metadata.json", ".gz.metadata.json"))
+        compressed.write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+        with sqlite3.connect(tmp_path / "lake" / "catalog.db") as catalog:
+            catalog.execute(
+                "UPDATE iceberg_tables SET metadata_location = ? WHERE table_name = ?",
+                (f"file://{compressed}", name),
+            )
+    check(lake.config, 1)
+    assert not relocate(lake.config).changed
+    rebuild(lake.config, {})
+    archive_all(open_lake(lake.config), make_jobs(lake, segments[1]))
     check(lake.config, 2)
 
 
