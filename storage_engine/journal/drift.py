@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from storage_engine.journal.records import Event, Phase, Run, Step, StoreRecord
-from storage_engine.model.hold import Drift, DriftKind
+from storage_engine.model.hold import Drift, DriftKind, HoldStatus
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.plan import PlanRequest
 
@@ -41,9 +41,22 @@ def record_drift(journal: Journal, record: StoreRecord, run: Run, found: Sequenc
     journal.record(run, Step.DRIFT, Phase.RESULT, list(new.items()))
 
 
-def done_since_renewal(journal: Journal, record: StoreRecord) -> tuple[Drift, ...]:
-    """Return what was mended or given up since a run recorded the hold last: no look finds all of it."""
-    return tuple(one for one in drift_since_renewal(journal, record) if one.kind in DONE)
+def untold_mends(journal: Journal, record: StoreRecord) -> tuple[Drift, ...]:
+    """Return what was mended or given up, and no record of the hold has told: no look finds all of it.
+
+    What is recorded while a run looks at the hold is older than that run's record of it, and not in it.
+    """
+    before, last = [None, None, *journal.store_events(record.store_id, Step.HOLD, Phase.RESULT)][-2:]
+    told = from_jsonable(HoldStatus, last.payload["result"]).disturbances if last else ()
+    known = {_subject(drift) for drift in told}
+    found = []
+    for event in journal.store_events(record.store_id, Step.DRIFT, Phase.RESULT):
+        drift = from_jsonable(Drift, event.payload["disturbance"])
+        is_new = last is None or event.event_id > last.event_id
+        is_missed = before is None or event.event_id > before.event_id
+        if drift.kind in DONE and (is_new or (is_missed and _subject(drift) not in known)):
+            found.append(drift)
+    return tuple(found)
 
 
 def drift_since_renewal(journal: Journal, record: StoreRecord) -> tuple[Drift, ...]:

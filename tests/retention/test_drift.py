@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from storage_engine.journal.drift import WATCH_RUN, done_since_renewal
+from storage_engine.journal.drift import WATCH_RUN, record_under_watch, untold_mends
 from storage_engine.journal.journal import Phase, Step
 from storage_engine.model.hold import Drift, DriftKind, HoldStatus
 from storage_engine.model.policy import ArchiveMode, Policy
@@ -84,12 +83,41 @@ def test_what_was_given_up_is_alarmed_on_by_the_next_visit_alone(
     store = managed()
     given_up = replace(GONE, kind=DriftKind.GIVEN_UP, detail="given up for space.")
     context = record(store, given_up)
-    assert done_since_renewal(context.journal, context.record) == (given_up,)
+    assert untold_mends(context.journal, context.record) == (given_up,)
     (alarm,) = alarms_of(context, HoldStatus(held=True, disturbances=(given_up,)))
     assert f"[0, {2 * SIZE}) is LOST" in alarm
-    time.sleep(0.002)  # times in the journal are milliseconds
-    context.save(context.run(WATCH_RUN), Step.HOLD, HoldStatus(held=True), 0)
-    assert done_since_renewal(context.journal, context.record) == ()
+    context.save(context.run(WATCH_RUN), Step.HOLD, HoldStatus(held=True, disturbances=(given_up,)), 0)
+    assert untold_mends(context.journal, context.record) == ()
+
+
+def test_a_mend_is_told_once_also_one_that_is_recorded_while_a_run_looks_at_the_hold(
+    managed: Callable[..., ManagedStore],
+) -> None:
+    store = managed()
+    context = open_context(store)
+
+    def mend(path: str) -> Drift:
+        mended = Drift(DriftKind.FENCE_MENDED, f"{path}: touched.", "commitlog")
+        record_under_watch(context.journal, context.record, [mended])
+        return mended
+
+    def tell(*meanwhile: str) -> tuple[Drift, ...]:
+        """A run's look at the hold."""
+        untold = untold_mends(context.journal, context.record)
+        more = tuple(mend(path) for path in meanwhile)
+        assert len(more) == len(meanwhile)
+        context.save(context.run(WATCH_RUN), Step.HOLD, HoldStatus(held=True, disturbances=untold), 0)
+        return untold
+
+    first = mend("first")
+    assert tell("meanwhile") == (first,)
+    (missed,) = tell()
+    assert missed.detail == "meanwhile: touched."
+    assert tell() == ()
+    # The same file, touched in the same way, is news once more.
+    assert mend("first") == first
+    assert tell() == (first,)
+    assert tell() == ()
 
 
 def test_what_is_proven_is_archived_and_the_rest_is_lost(managed: Callable[..., ManagedStore]) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import GateRefusedError, StoreBusyError
-from storage_engine.journal.drift import done_since_renewal, drift_since_renewal
+from storage_engine.journal.drift import drift_since_renewal, untold_mends
 from storage_engine.journal.journal import Phase, Run, Step
 from storage_engine.model.hold import HoldStatus
 from storage_engine.model.jsonable import from_jsonable
@@ -140,7 +140,7 @@ def _try_to_renew(
         return context.broker.renew_hold(now_ms), False
     # First, under this run: what only the renewal finds is recorded by that.
     record_hold_drift(context, context.broker.hold_status(now_ms), run)
-    done = done_since_renewal(context.journal, context.record)
+    done = untold_mends(context.journal, context.record)
     try:
         # Two of our processes must not change the same files and settings at a time.
         with context.journal.lease(context.record.store_id, waits=False):
@@ -157,7 +157,9 @@ def _try_to_renew(
             said = (f"what goes soon wasn't looked for: {error}",)
             told = drift_since_renewal(context.journal, context.record)
             return replace(status, disturbances=told, alarms=said), False
-        return replace(status, notices=(*status.notices, f"the hold was only looked at: {error}")), False
+        notices = (*status.notices, f"the hold was only looked at: {error}")
+        found = (*done, *status.disturbances)
+        return replace(status, disturbances=found, notices=notices), False
 
 
 def _result(context: Context, status: HoldStatus, renewed: bool) -> HoldResult:
