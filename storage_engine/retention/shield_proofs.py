@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from storage_engine.exceptions import StorageEngineError
+from storage_engine.journal.journal import Journal, StoreRecord
 from storage_engine.lake.pace import pace_at
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.retention.gate import is_proven_file
-from storage_engine.retention.proofs import Proofs
-from storage_engine.retention.shielding import WAY_OUT
+from storage_engine.retention.history import SegmentRelease, release_by_any_run
+from storage_engine.retention.known_heads import known_heads
+from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.proofs import Proofs, read_proofs
+from storage_engine.retention.shielding import WAY_OUT, AskedGone, shield_notices
 from storage_engine.shield.index import LinkKind
 from storage_engine.shield.links import note_digest
-from storage_engine.shield.seen import SeenLink, digest_of
+from storage_engine.shield.seen import SeenLink, Shield, digest_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +109,50 @@ def _contradiction(seen: SeenLink, row: Receipt, sha256: str = "") -> str:
         "somebody changed the file. It is kept, and not archived. If the broker did, run storage-engine "
         f"adopt for what is in the log. {WAY_OUT}"
     )
+
+
+def release_of(journal: Journal, record: StoreRecord, seen: SeenLink) -> SegmentRelease | None:
+    """Return the deletion of a link's segment by one of our runs; None: others deleted it."""
+    link = seen.link
+    segment = Segment(link.log, link.base_offset, link.segment, SegmentState.SEALED, link.mtime_ns)
+    return release_by_any_run(journal, record.store_id, segment)
+
+
+def ask_of_gone(store: ManagedStore, journal: Journal, record: StoreRecord, shield: Shield) -> AskedGone:
+    """Ask journal and lakes for the segments of a shield that are gone from the log. Changes nothing."""
+    left = [seen for seen in shield.left_log if release_of(journal, record, seen) is None]
+    unproven: list[SeenLink] = []
+    unreachable: list[str] = []
+    for lineage, links in by_lineage(left).items():
+        of_lineage = record.at_lineage(lineage, {seen.link.log for seen in links})
+        try:
+            known = known_heads(journal, of_lineage)
+            proofs = read_proofs(store.lakes, of_lineage, {seen.link.slot for seen in links}, known=known)
+        except StorageEngineError as error:
+            unproven += links
+            unreachable.append(str(error))
+            continue
+        unproven += [seen for seen in links if not _is_told_proven(seen, counting(proofs, seen.link.slot))]
+        unreachable += [reason for _, reason in proofs.unreachable]
+    return AskedGone(tuple(unproven), tuple(dict.fromkeys(unreachable)))
+
+
+def _is_told_proven(seen: SeenLink, row: Receipt | None) -> bool:
+    """Return whether a receipt is of a link's bytes, as far as can be told without reading them."""
+    if row is None:
+        return False
+    return seen.link.sha256 == row.sha256 if seen.link.sha256 else seen.is_same
+
+
+def asked_notices(
+    store: ManagedStore, journal: Journal, record: StoreRecord, going: Sequence[Segment] = ()
+) -> tuple[str, ...]:
+    """Say what a person should know of a shield, once lakes and journal were asked.
+
+    :param going: segments that are to be deleted.
+    :raises ShieldError: what is kept there is unknown.
+    """
+    return shield_notices(store.real_root, going, lambda shield: ask_of_gone(store, journal, record, shield))
 
 
 def by_lineage(links: Sequence[SeenLink]) -> Mapping[int, list[SeenLink]]:

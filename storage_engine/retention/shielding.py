@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,10 +81,22 @@ def written_text(seen: SeenLink) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class AskedGone:
+    """What lakes and journal say of the segments that are gone from the log.
+
+    :param unproven: those that no lake that could be asked proves, and that none of our runs deleted.
+    :param unreachable: why lakes couldn't be asked.
+    """
+
+    unproven: tuple[SeenLink, ...] = ()
+    unreachable: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ShieldSummary:
     """
     :param links: how many segments have a second name.
-    :param gone: base offsets of those that are gone from the log, and whose last copy on disk this is.
+    :param gone: base offsets of those that are gone from the log; no lake was asked for them.
     """
 
     links: int
@@ -110,27 +122,40 @@ def shield_summary(root: str | os.PathLike[str]) -> ShieldSummary | None:
             links=len(shield.links),
             kept_bytes=sum(seen.link.segment.size_bytes for seen in shield.links),
             gone=tuple(seen.link.base_offset for seen in shield.left_log),
-            notices=tuple(_notices(shield, ())),
+            notices=tuple(_notices(shield, (), None)),
         )
     except ShieldError as error:
         return ShieldSummary(0, 0, (), (str(error),))
 
 
-def shield_notices(root: str | os.PathLike[str], going: Sequence[Segment] = ()) -> tuple[str, ...]:
+def shield_notices(
+    root: str | os.PathLike[str],
+    going: Sequence[Segment] = (),
+    ask: Callable[[Shield], AskedGone] | None = None,
+) -> tuple[str, ...]:
     """Say what a person should know of the shield.
 
     :param going: segments that are to be deleted.
+    :param ask: asks lakes and journal for what is gone from the log; None: nobody does, and nothing is said
+        of what they have.
     :raises ShieldError: what is kept there is unknown.
     """
-    return tuple(_notices(look_at_shield(root), going))
+    shield = look_at_shield(root)
+    return tuple(_notices(shield, going, None if ask is None else ask(shield)))
 
 
-def _notices(shield: Shield, going: Sequence[Segment]) -> Iterator[str]:
-    kept = [seen for seen in shield.left_log if seen.is_same]
+def _notices(shield: Shield, going: Sequence[Segment], asked: AskedGone | None) -> Iterator[str]:
+    kept = [seen for seen in (shield.left_log if asked is None else asked.unproven) if seen.is_same]
     if kept:
+        if asked is None:
+            lake = ""
+        elif asked.unreachable:
+            lake = f" and in no lake that could be asked ({'; '.join(asked.unreachable)})"
+        else:
+            lake = " and not in the lake yet"
         yield (
             f"{_segments(kept)} gone from the log, from offset {kept[0].link.base_offset} on, "
-            f"{'is' if len(kept) == 1 else 'are'} in the shield and not in the lake yet: their space comes "
+            f"{'is' if len(kept) == 1 else 'are'} in the shield{lake}: their space comes "
             f"back once they are archived, which a watch does, and {COMMAND}"
         )
     yield from (changed_text(seen) for seen in shield.left_log if not seen.is_same)

@@ -21,7 +21,6 @@ from storage_engine.retention import steps
 from storage_engine.retention.adopting import adopt
 from storage_engine.retention.losses import AcceptedLoss, record_loss
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.shielding import shield_notices
 from storage_engine.retention.steps.shield import tend_shield
 from storage_engine.retention.steps.shield_reading import read_links
 from storage_engine.retention.steps.shield_removal import remove_shield_of
@@ -162,7 +161,7 @@ def test_what_contradicts_its_lineage_keeps_nobody_and_a_person_can_take_it_out(
     assert any(
         seen.facts.path in said and "moved it out of the shield (mv)" in said for said in result.notices
     )
-    assert any("in the shield and not in the lake yet" in said for said in shield_notices(store.root))
+    assert any("in the shield and not in the lake yet" in said for said in result.notices)
     with pytest.raises(GateRefusedError, match=r"at offset 0\..*or move their files out of"):
         remove_shield_of(store)
     Path(seen.facts.path).rename(tmp_path / "taken")

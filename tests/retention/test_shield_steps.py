@@ -21,15 +21,17 @@ from storage_engine.own_directory import DIRECTORY
 from storage_engine.retention import steps
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.preview import preview
-from storage_engine.retention.shield_proofs import Judged
+from storage_engine.retention.shield_proofs import Judged, asked_notices
 from storage_engine.retention.shielding import shield_notices
 from storage_engine.retention.stamp import read_stamp
 from storage_engine.retention.stamp_files import NAME
-from storage_engine.retention.steps import shield
+from storage_engine.retention.steps import releasing, shield
+from storage_engine.retention.steps.context import opened
 from storage_engine.retention.steps.shield import tend_shield
 from storage_engine.retention.steps.shield_removal import remove_shield_of
 from storage_engine.shield.index import INDEX, shield_path
 from storage_engine.shield.seen import SeenLink, look_at_shield
+from storage_engine.wording import bytes_text
 from tests.fixture_stores import file_sha256
 from tests.retention.shielded_stores import ON, Managed, archived_sha256, segments, shielded, where
 
@@ -124,13 +126,55 @@ def test_a_release_frees_the_space_of_what_it_deletes(store: ManagedStore) -> No
 def test_a_plan_and_a_card_say_what_the_shield_keeps(store: ManagedStore) -> None:
     first = segments(store)[0]
     first.unlink()
-    assert any("is in the shield and not in the lake yet" in notice for notice in shield_notices(store.root))
+    # Who asks no lake says nothing of what it has.
+    (said,) = shield_notices(store.root)
+    assert "is in the shield: their space comes back" in said
     foreseen = preview(store, MANUAL).plan
     assert set(shield_notices(store.root, foreseen.to_delete)) <= set(foreseen.notices)
     steps.make_plan(store, "r", MANUAL)
     notices = steps.recorded_plan(store, "r").notices
     assert any("is in the shield and not in the lake yet" in notice for notice in notices)
     assert any("deleting frees no space of" in notice for notice in notices)
+
+
+def test_what_a_run_of_ours_deleted_or_a_lake_has_is_not_said_to_be_in_no_lake(
+    store: ManagedStore, lake_dir: Path
+) -> None:
+    """As between a release's deletion of a segment, and of its link."""
+    paths = segments(store)
+    steps.make_plan(store, "r", MANUAL)
+    steps.archive(store, "r", steps.archive_jobs(store, "r"))
+    steps.record_lag(store, "r", LagSummary(0, 0, 0, 0, 0, (), 0), [])
+    kept = {seen.link.base_offset for seen in look_at_shield(store.root).links}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(releasing, "drop_released", lambda context, run, proofs: ())
+        assert [one.base_offset for one in steps.release(store, "r").deleted] == [0]
+    assert {seen.link.base_offset for seen in look_at_shield(store.root).gone} == {0}
+    assert asked(store) == ()
+    # Others remove a segment that the lake has, and one that it hasn't.
+    steps.archive_sealed(store, "s", lambda jobs: steps.archive(store, "s", jobs), budget_bytes=1)
+    paths[1].unlink()
+    assert asked(store) == ()
+    paths[2].unlink()
+    (notice,) = asked(store)
+    assert f"1 segment ({bytes_text(kept_bytes(store, paths[2]))}) gone from the log, from offset " in notice
+    assert f"{int(paths[2].name)} on, is in the shield and not in the lake yet" in notice
+    assert kept == {int(path.name) for path in paths}
+    lake_dir.rename(lake_dir.with_name("away"))
+    (notice,) = asked(store)
+    assert "2 segments" in notice
+    assert "are in the shield and in no lake that could be asked (" in notice
+
+
+def asked(store: ManagedStore) -> tuple[str, ...]:
+    with opened(store) as context:
+        return asked_notices(context.store, context.journal, context.record)
+
+
+def kept_bytes(store: ManagedStore, path: Path) -> int:
+    offset = int(path.name)
+    (seen,) = (one for one in look_at_shield(store.root).links if one.link.base_offset == offset)
+    return seen.link.segment.size_bytes
 
 
 def test_without_being_told_to_a_stopped_brokers_store_has_none(managed: Managed) -> None:

@@ -37,8 +37,8 @@ def shield_findings(found: ShieldSummary | None, *, running: bool | None) -> Ite
             Severity.WARNING,
             "shield",
             f"{count_text(len(found.gone), 'segment')} gone from the log, the first from offset "
-            f"{found.gone[0]} on, lie in the shield alone: no lake has them yet",
-            "archive them: storage-engine shield",
+            f"{found.gone[0]} on, lie in the shield; whether a lake has them was not asked here",
+            "archive what no lake has, and have the others go: storage-engine shield",
         )
     elif found.links and not running:
         yield Finding(

@@ -18,7 +18,7 @@ from storage_engine.retention.broker_answers import list_dependents, package_err
 from storage_engine.retention.deletion_checks import check_kept
 from storage_engine.retention.quarantine.records import quarantine_of
 from storage_engine.retention.quarantine.set_aside import frees_nothing, refuse_undone, remover
-from storage_engine.retention.shielding import shield_notices
+from storage_engine.retention.shield_proofs import asked_notices
 from storage_engine.retention.steps.context import AnyStore, Context, open_context
 from storage_engine.retention.steps.holding import keep_held
 from storage_engine.retention.steps.release_result import ReleaseResult
@@ -98,7 +98,11 @@ def _clean(context: Context, run: Run, logs: Collection[str]) -> DependentsResul
         deleted=Counter(str(file.kind) for file in deleted),
         freed_bytes=0 if aside else sum(file.facts.size_bytes for file in deleted),
         # Of what is gone from the log and not in the lake yet, no queue knows from now on.
-        notices=(*held.notices, *_stay_notices(stay), *shield_notices(context.store.real_root)),
+        notices=(
+            *held.notices,
+            *_stay_notices(stay),
+            *asked_notices(context.store, context.journal, context.record),
+        ),
     )
 
 

@@ -20,7 +20,7 @@ from storage_engine.retention.quarantine.emptying import tend_quarantines
 from storage_engine.retention.quarantine.look import unknown_notices
 from storage_engine.retention.quarantine.records import known_directories
 from storage_engine.retention.quarantine.set_aside import check_quarantine
-from storage_engine.retention.shielding import shield_notices
+from storage_engine.retention.shield_proofs import asked_notices
 from storage_engine.retention.steps.consumer_lag import UNREAD, planned_unread
 from storage_engine.retention.steps.context import AnyStore, Context, approved_plan, managed_of, open_context
 from storage_engine.retention.steps.holding import keep_held
@@ -102,7 +102,7 @@ def make_plan(
             }
             check_quarantine(context.store, context.broker.data_paths, decided)
             remember_logs(context.store, context.journal, context.record, context.broker, decided.snapshot)
-            shielded = shield_notices(context.store.real_root, decided.plan.to_delete)
+            shielded = asked_notices(context.store, context.journal, context.record, decided.plan.to_delete)
             replaced = replaced_notices(context.store.real_root)
             known = known_directories(context.journal, run.store_id)
             aside = unknown_notices(context.store, context.broker.data_paths, known)

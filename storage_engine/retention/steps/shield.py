@@ -28,17 +28,19 @@ from storage_engine.model.receipt import Receipt
 from storage_engine.model.shield import ShieldNeed
 from storage_engine.model.store import Segment
 from storage_engine.retention.brokers import refuse_shield
-from storage_engine.retention.history import release_by_any_run
 from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.proofs import Proofs, read_proofs
 from storage_engine.retention.shield_proofs import (
     Judged,
+    ask_of_gone,
+    asked_notices,
     by_lineage,
     counting,
     judge_link,
+    release_of,
     unproven_segments,
 )
-from storage_engine.retention.shielding import COMMAND, changed_text, shield_notices, written_text
+from storage_engine.retention.shielding import COMMAND, changed_text, written_text
 from storage_engine.retention.stamp import mark_shield
 from storage_engine.retention.steps.archiving import archive_somewhere, begin_background_run, slots
 from storage_engine.retention.steps.context import AnyStore, Context, open_context
@@ -74,6 +76,7 @@ class ShieldResult:
     :param lineage: the store's.
     :param log_lineages: by name, of logs that have one of their own.
     :param notices: what a person should know.
+    :param is_log_known: the log could be looked at.
     """
 
     links: int = 0
@@ -86,6 +89,7 @@ class ShieldResult:
     lineage: int = 0
     notices: tuple[str, ...] = ()
     log_lineages: Mapping[str, int] = field(default_factory=dict)
+    is_log_known: bool = True
 
     @property
     def lineages(self) -> Lineages:
@@ -146,8 +150,7 @@ def tend_shield(store: AnyStore, *, tends: bool = False) -> ShieldResult:
     shield = look_at_shield(context.store.real_root)
     unarchived = context.store.policy.archive is ArchiveMode.OFF and not shield.links
     if unarchived or (need.is_tended and not tends):
-        gone = tuple(seen.link.base_offset for seen in shield.left_log)
-        return ShieldResult(len(shield.links), gone, notices=shield_notices(context.store.real_root))
+        return ShieldResult(len(shield.links), _gone(context, shield), notices=_notices(context))
     return _tend(_Tending(context, begin_background_run(context, SHIELD_RUN), need), shield, tends)
 
 
@@ -169,16 +172,26 @@ def _tend(tending: _Tending, shield: Shield, tends: bool) -> ShieldResult:
     following = tuple(one for one in unproven if one.facts.inode not in linked)
     return ShieldResult(
         links=len(left.links),
-        gone=tuple(seen.link.base_offset for seen in left.left_log),
+        gone=_gone(context, left),
         archived=tuple(tending.archived),
         given_up=tuple(tending.given_up),
         linked_paths=tuple(seen.link.segment.path for seen in left.links if seen.place is Place.IN_LOG),
         next_segments=following if chosen.segments else (),
         room_bytes=room_bytes(left.links, tending.need),
         lineage=context.record.lineage,
-        notices=tuple(dict.fromkeys((*tending.notices, *shield_notices(root)))),
+        notices=tuple(dict.fromkeys((*tending.notices, *_notices(context)))),
         log_lineages=context.record.log_lineages,
+        is_log_known=log.is_known,
     )
+
+
+def _gone(context: Context, shield: Shield) -> tuple[int, ...]:
+    asked = ask_of_gone(context.store, context.journal, context.record, shield)
+    return tuple(seen.link.base_offset for seen in asked.unproven)
+
+
+def _notices(context: Context) -> tuple[str, ...]:
+    return asked_notices(context.store, context.journal, context.record)
 
 
 def _link(
@@ -298,9 +311,7 @@ def _keep(tending: _Tending, one: Judged, error: Exception) -> None:
 
 def _was_let_go(context: Context, seen: SeenLink) -> bool:
     """Return whether one of our runs deleted the segment without a receipt: by the policy, or a waiver."""
-    link = seen.link
-    segment = Segment(link.log, link.base_offset, link.segment, Judged(seen).segment.state, link.mtime_ns)
-    release = release_by_any_run(context.journal, context.record.store_id, segment)
+    release = release_of(context.journal, context.record, seen)
     return release is not None and release.receipt_hash is None
 
 

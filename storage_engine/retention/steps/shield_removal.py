@@ -9,7 +9,7 @@ from storage_engine.lake.pace import pace_at
 from storage_engine.model.policy import ArchiveMode, archive_limit
 from storage_engine.retention.losses import accepted_losses
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.shielding import shield_notices
+from storage_engine.retention.shield_proofs import asked_notices
 from storage_engine.retention.stamp import mark_shield
 from storage_engine.retention.steps.context import Context, opened
 from storage_engine.retention.steps.shield import tend_shield
@@ -84,7 +84,7 @@ def remove_all(context: Context) -> tuple[str, ...]:
     drop_links(root, [seen.link.name for seen in there if seen.link.name not in names], in_log=True)
     if not look_at_shield(root).links and remove_shield(root):
         mark_shield(root, record.store_id, record.lineages, False)
-    return shield_notices(root)
+    return asked_notices(context.store, context.journal, record)
 
 
 def _alone(store: ManagedStore) -> list[SeenLink]:
