@@ -56,6 +56,7 @@ class _CauseTrigger(BaseEventTrigger):
         super().__init__()  # type: ignore[no-untyped-call]
         self.storage_engine_conn_id = storage_engine_conn_id
         self._arguments = arguments
+        self._is_watched = False
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         name = f"{type(self).__module__}.{type(self).__qualname__}"
@@ -63,19 +64,20 @@ class _CauseTrigger(BaseEventTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         store = await self._store()
-        watched = await _look(is_watched_here, store)
-        if watched:
-            _WATCH.add(store)
         try:
             async for event in self._events(store):
                 yield event
         finally:
-            if watched:
+            if self._is_watched:
                 _WATCH.remove(store)
 
     async def _events(self, store: ManagedStore) -> AsyncIterator[TriggerEvent]:
         armed = known = True
         while True:
+            # Each time: a disk that isn't mounted yet may be.
+            if not self._is_watched and await _look(is_watched_here, store):
+                self._is_watched = True
+                _WATCH.add(store)
             seen = await _look(watch, store)
             if seen.known != known:
                 known = seen.known

@@ -348,23 +348,36 @@ def test_a_broker_that_is_silent_does_not_block_the_loop(
 def test_a_hold_whose_store_is_here_is_watched_while_a_trigger_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether its broker can be asked or not, and without blocking the loop."""
-    held_store(tmp_path)
-    extra = {"root": str(tmp_path), "mode": "beside", "broker_address": "127.0.0.1:1"}
+    """Whether its broker can be asked or not, and without blocking the loop; its disk is mounted later."""
+    root, away = tmp_path / "store", tmp_path / "away"
+    held_store(root)
+    extra = {"root": str(root), "mode": "beside", "broker_address": "127.0.0.1:1"}
     definition = {"conn_type": "storage_engine", "extra": extra}
     monkeypatch.setenv("AIRFLOW_CONN_WATCHED", json.dumps(definition))
+    asked, is_watched_here = threading.Event(), cleanup.is_watched_here
+
+    def ask(store: ManagedStore) -> bool:
+        is_here = is_watched_here(store)
+        asked.set()
+        return is_here
+
+    monkeypatch.setattr(cleanup, "is_watched_here", ask)
 
     async def mended() -> bool:
+        root.rename(away)
         waiting = [asyncio.create_task(_events(disk_trigger(), 300)) for _ in range(2)]
-        while no_watch(tmp_path):
+        while not asked.is_set():
             await asyncio.sleep(0.01)
-        os.utime(path_of(tmp_path, 0), ns=(0, 0))
-        while mtimes_ns(tmp_path)[0] != LEASE_NS:
+        away.rename(root)
+        while no_watch(root):
+            await asyncio.sleep(0.01)
+        os.utime(path_of(root, 0), ns=(0, 0))
+        while mtimes_ns(root)[0] != LEASE_NS:
             await asyncio.sleep(0.01)
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
-        while not no_watch(tmp_path):
+        while not no_watch(root):
             await asyncio.sleep(0.01)
         return True
 
