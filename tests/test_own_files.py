@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import resource
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from storage_engine.exceptions import StorageEngineError
+from storage_engine.model.hold import WatchLook
 from storage_engine.own_directory import DIRECTORY
 from storage_engine.rocketmq.live import heartbeat, local_hold, marker
 from storage_engine.rocketmq.live.heartbeat import no_watch, watching
@@ -113,7 +115,7 @@ def test_a_watch_shows_that_it_is_alive_where_a_pipe_was(tmp_path: Path) -> None
     def beat() -> str:
         with watching(tmp_path) as own:
             assert own is not None
-            own.beat()
+            own.beat(WatchLook(time.time_ns() // 10**6))
             return no_watch(tmp_path)
 
     assert in_time(beat) == ""

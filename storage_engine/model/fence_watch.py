@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
-from storage_engine.model.hold import Drift
+from storage_engine.model.hold import Drift, WatchLook
 
 
 class FenceWatch(Protocol):
@@ -17,6 +17,11 @@ class FenceWatch(Protocol):
         """Return where files lie whose change is a reason to look at once, as of the last look."""
         ...
 
+    @property
+    def last_look(self) -> WatchLook:
+        """Return what the last look came to that saw all that the hold rests on."""
+        ...
+
     def watching(self) -> AbstractContextManager[Beating | None]:
         """Be the store's only watch until the block ends; None: another process is.
 
@@ -25,7 +30,7 @@ class FenceWatch(Protocol):
         ...
 
     def silent(self) -> str:
-        """Return which process watched the store last and doesn't show that it is alive; empty: none is."""
+        """Return which process has the store's watch and doesn't look at it; empty: none has, or it does."""
         ...
 
     def look(self, now_ms: int) -> tuple[Drift, ...]:
@@ -43,12 +48,14 @@ class FenceWatch(Protocol):
 
 
 class Beating(Protocol):
-    """What tells others that a watch is alive."""
+    """What tells others that a watch is alive, and whether it has looked."""
 
-    def beat(self, *, tends_shield: bool) -> None:
-        """To be called at each look.
+    def beat(self, look: WatchLook, *, tends_shield: bool = False, tended_at_ms: int = 0) -> None:
+        """To be called after each look.
 
-        :param tends_shield: the watch acts on what is deleted, so that nobody else has to.
+        :param look: the last that saw all.
+        :param tends_shield: the watch acts on what is deleted, and can, so that nobody else has to.
+        :param tended_at_ms: when it last looked at all of the shield; 0: it hasn't yet.
         :raises OSError: the store can't be written.
         """
         ...

@@ -139,6 +139,20 @@ class DueRange:
 
 
 @dataclass(frozen=True, slots=True)
+class WatchLook:
+    """What the last look of a store's watch came to.
+
+    :param looked_at_ms: when it last looked at all that the hold rests on; 0: it hasn't, or doesn't say so.
+    :param fenced: so many segments of the fence stood after that look.
+    :param mended: files that it has mended or replaced since it began.
+    """
+
+    looked_at_ms: int = 0
+    fenced: int = 0
+    mended: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class HoldStatus:
     """:param held: nothing that isn't released on purpose can go now, as far as can be told, but of
         ``unheld``.
@@ -157,6 +171,7 @@ class HoldStatus:
     :param alarms: what else a person has to see to, such as a hold that can't be ended.
     :param unheld: why logs aren't held at this moment though others of the store are, by name: nothing of
         these is deleted by us.
+    :param watch: the last look of the store's watch; None: none looks, as a notice says, or none has to.
     """
 
     held: bool
@@ -170,6 +185,7 @@ class HoldStatus:
     due: tuple[DueRange, ...] = ()
     alarms: tuple[str, ...] = ()
     unheld: Mapping[str, str] = field(default_factory=dict)
+    watch: WatchLook | None = None
 
     @property
     def is_well(self) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from storage_engine.model.diagnosis import named_in_short
-from storage_engine.model.hold import Drift, DueRange, HoldStatus
+from storage_engine.model.hold import Drift, DueRange, HoldStatus, WatchLook
 from storage_engine.model.live import RunningBroker
 from storage_engine.wording import bytes_text, count_text, time_text
 
@@ -40,12 +40,22 @@ def hold_text(status: HoldStatus) -> str:
             return text
         return f"{text}; if nobody renews it, the broker deletes from {time_text(status.deletes_from_ms)} on"
     what = f"from offset {status.fence_offset} on" if status.fence_offset >= 0 else "only the active segment"
-    text = f"held {until}: {what}"
+    text = f"held {until}: {what}{_watch_text(status.watch)}"
     if status.deletes_from_ms is None:
         return text
     return (
         f"{text}; if nobody renews it, the broker deletes from {time_text(status.deletes_from_ms)} on, "
         "fileReservedTime later; a disk that fills before takes no message, where it may not delete by force"
+    )
+
+
+def _watch_text(watch: WatchLook | None) -> str:
+    """Return what a watch saw last, as a clause; "" where none looks, which a notice says."""
+    if watch is None:
+        return ""
+    return (
+        f"; its watch looked {time_text(watch.looked_at_ms)} and saw {count_text(watch.fenced, 'segment')} "
+        f"fenced, {watch.mended} mended since it began"
     )
 
 

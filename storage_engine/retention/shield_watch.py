@@ -15,6 +15,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from storage_engine.clock import clock_ms
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.model.hold import Drift
 from storage_engine.model.policy import ArchiveMode, ShieldMode
@@ -105,6 +106,17 @@ class ShieldWatch:
         self._found: deque[Drift] = deque()
         self._result: ShieldResult | None = None
         self._gone: set[str] = set()
+        self._has_failed = False
+        self.tended_at_ms = 0
+        """When log, lake and shield were last looked at as a whole; 0: they weren't yet."""
+
+    @property
+    def is_tended(self) -> bool:
+        """Return whether this watch tends the shield, as far as its last try tells.
+
+        :raises OSError: nobody can look whether there is one.
+        """
+        return self.is_wanted and not self._has_failed
 
     @property
     def is_wanted(self) -> bool:
@@ -171,6 +183,9 @@ class ShieldWatch:
         with opened(self._store) as store:
             result = tend_shield(store, tends=True)
         self._result, self._gone = result, set()
+        self._has_failed = not result.is_log_known
+        if result.is_log_known:
+            self.tended_at_ms = clock_ms()
         for notice in result.notices:
             self._say_once(notice)
         if result.archived:
@@ -188,6 +203,7 @@ class ShieldWatch:
             self._found.append(found)
 
     def _cannot_tend(self, why: str) -> None:
+        self._has_failed = True
         self._say_once(f"the shield can't be tended: {why}")
 
     def _cannot_ask(self, why: str) -> None:

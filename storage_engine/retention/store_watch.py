@@ -82,8 +82,10 @@ class StoreWatch(threading.Thread):
 
     def _watch(self) -> None:
         """Look until the end, or an error; return when another process watches the store."""
-        if not Path(self._store.root).is_dir():
-            self._say_once(f"{self._store.root}: expected the store, found none: is it mounted?")
+        root = Path(self._store.root)
+        # The mount point of a disk that isn't mounted is empty, as no store is.
+        if not (root.is_dir() and any(root.iterdir())):
+            self._say_once(f"{root}: expected the store, found none: is it mounted?")
             return
         identity = _identity(self._store.root)
         with self._fence.watching() as own:
@@ -94,9 +96,9 @@ class StoreWatch(threading.Thread):
             # The lock and the sign of life are on the disk that was there: it may be unmounted.
             while not self._ends and _identity(self._store.root) == identity:
                 problems = [
-                    *self._do(lambda: self._beat(own)),
                     *self._do(lambda: self._fence.look(clock_ms())),
                     *self._do(self._shield.look),
+                    *self._do(lambda: self._beat(own)),
                 ]
                 self._tell(self._fence.left_over())
                 self._say_once("; ".join(problems) or "watching")
@@ -118,8 +120,9 @@ class StoreWatch(threading.Thread):
         self._say_once("; ".join([said, *problems]))
 
     def _beat(self, own: Beating) -> tuple[Drift, ...]:
-        """Show that the watch is alive; one that can't goes on mending."""
-        own.beat(tends_shield=self._shield.is_wanted)
+        """Show that the watch is alive, and when it looked; one that can't goes on mending."""
+        shield = self._shield
+        own.beat(self._fence.last_look, tends_shield=shield.is_tended, tended_at_ms=shield.tended_at_ms)
         return ()
 
     def _do(self, duty: Callable[[], tuple[Drift, ...]]) -> Iterator[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.model.diagnosis import Finding, Severity
 from storage_engine.model.hold import HoldMemory
-from storage_engine.rocketmq.live.heartbeat import no_watch, silent_watch
+from storage_engine.rocketmq.live.heartbeat import no_watch
 from storage_engine.rocketmq.live.local_hold import read_local
 from storage_engine.rocketmq.live.marker import NAME, Marker, read_marker
 from storage_engine.rocketmq.live.state import HoldState, load_state
@@ -28,7 +28,7 @@ def hold_remains(root: Path, memory: HoldMemory | None, now_ms: int) -> Iterator
     except GateRefusedError as error:
         yield Finding(Severity.WARNING, "hold", str(error))
         return
-    watch = "" if marker is None else silent_watch(root) or no_watch(root)
+    watch = "" if marker is None else no_watch(root)
     yield from judged_hold(root, marker, local, known, knows_journal=memory is not None, now_ms=now_ms)
     if marker is not None and marker.ends_at_ms > now_ms and watch:
         yield Finding(

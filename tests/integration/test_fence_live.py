@@ -22,7 +22,7 @@ from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.monitoring import monitor
-from storage_engine.rocketmq.live.heartbeat import SILENT_SECONDS
+from storage_engine.rocketmq.live.heartbeat import SILENT_SECONDS, no_watch
 from storage_engine.rocketmq.live.marker import NAME
 from storage_engine.rocketmq.remoting.codes import SUCCESS, UPDATE_BROKER_CONFIG
 from tests.integration.broker import CLEANS_AT_ONCE, Broker, running_broker, start_broker
@@ -161,6 +161,24 @@ def test_a_watch_mends_what_is_touched_and_removed_while_the_broker_deletes(
         watch.send_signal(signal.SIGTERM)
         assert watch.wait(SECONDS) == 0
         assert "no watch is alive" in unwatched(store)
+
+
+def test_a_watch_that_starts_when_the_whole_fence_is_gone_fences_what_is_there(
+    log: LiveLog, store: ManagedStore, tmp_path: Path
+) -> None:
+    names = log.names()
+    for base in names[:FENCED]:
+        log.path(base).unlink()
+    with watch_of(store, tmp_path / "said"):
+        until(lambda: no_watch(Path(store.root)) == "")
+        log.others_clean()
+        assert log.names() == names[FENCED:]
+        look = steps.hold(store).status.watch
+        assert look is not None
+        assert (0 < look.fenced <= FENCED, look.mended) == (True, FENCED)
+    said = (tmp_path / "said").read_text()
+    assert f"expected {FENCED} segments of the hold's fence, found them removed" in said
+    assert f"the log's files begin at offset {names[FENCED]}." in said
 
 
 @pytest.mark.again

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,8 +16,10 @@ import pytest
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.policy import Policy, ShieldMode
 from storage_engine.own_directory import DIRECTORY
-from storage_engine.retention import store_watch
+from storage_engine.retention import shield_watch, store_watch
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.steps import context, shield, shield_reading
+from storage_engine.retention.steps.shield import ShieldResult
 from storage_engine.retention.store_watch import HostWatch
 from storage_engine.rocketmq.live import heartbeat
 from storage_engine.rocketmq.live.heartbeat import NAME, is_shield_tended, no_watch
@@ -26,11 +29,12 @@ from tests.retention.watched_stores import SECONDS, Said, held, host_watch, is_m
 FIRST_WATCH = """
 import sys, time
 from pathlib import Path
+from storage_engine.model.hold import WatchLook
 from storage_engine.rocketmq.live.heartbeat import watching
 
 with watching(Path(sys.argv[1])) as own:
     while True:
-        own.beat()
+        own.beat(WatchLook(time.time_ns() // 10**6))
         time.sleep(0.1)
 """
 
@@ -123,18 +127,35 @@ def test_a_watch_that_knows_no_broker_leaves_the_shield_to_others(
     assert not is_shield_tended(root_of(store))
 
 
-def test_a_watch_that_knows_the_broker_tends_the_shield(store: ManagedStore, host: HostWatch) -> None:
+def let_it_be_tended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if broker and lake answered whoever tends a shield."""
+    monkeypatch.setattr(context, "opened", nullcontext)
+    monkeypatch.setattr(shield, "tend_shield", lambda store, tends: ShieldResult())
+    monkeypatch.setattr(shield_reading, "read_links", lambda *arguments: None)
+
+
+def test_a_watch_that_knows_the_broker_tends_the_shield_once_it_has_looked_at_it(
+    store: ManagedStore, host: HostWatch, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shield_watch, "_AFTER_ERROR_SECONDS", 0.1)
     host.add(replace(store, policy=Policy(), live=NO_BROKER))
+    until(lambda: said.has("the shield can't be tended"))
+    until(lambda: not is_shield_tended(root_of(store)))
+    assert no_watch(root_of(store)) == ""
+    let_it_be_tended(monkeypatch)
     until(lambda: is_shield_tended(root_of(store)))
+    monkeypatch.setattr(heartbeat, "TENDED_SECONDS", -1.0)
+    assert not is_shield_tended(root_of(store))
 
 
 def test_a_shield_that_is_switched_off_is_tended_while_there_is_one(
-    store: ManagedStore, host: HostWatch
+    store: ManagedStore, host: HostWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shield = shield_path(store.real_root)
-    shield.mkdir(parents=True)
+    let_it_be_tended(monkeypatch)
+    links = shield_path(store.real_root)
+    links.mkdir(parents=True)
     host.add(replace(store, policy=Policy(shield=ShieldMode.OFF), live=NO_BROKER))
     until(lambda: is_shield_tended(root_of(store)))
-    shield.rmdir()
+    links.rmdir()
     until(lambda: not is_shield_tended(root_of(store)))
     assert no_watch(root_of(store)) == ""

@@ -1,7 +1,9 @@
 """Keep a fence whole between a pipeline's visits: set touched mtimes again, and replace what was removed.
 
 It goes by the hold that lies with the store, and only ever makes files younger: nothing is deleted for what
-it takes for true a moment too long. It doesn't renew a hold: a dead pipeline's ends all the same.
+it takes for true a moment too long. So it fences whatever segments are there. Only of a directory that has
+none it asks whether it was emptied, or its disk isn't mounted. It doesn't renew a hold, so that of a dead
+pipeline ends all the same.
 """
 
 from __future__ import annotations
@@ -9,22 +11,28 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from storage_engine.exceptions import ChangedUnderUsError, GateRefusedError, StoreBusyError
-from storage_engine.model.hold import Drift, DriftKind
-from storage_engine.own_directory import WATCH_WAIT_SECONDS
+from storage_engine.clock import clock_ms
+from storage_engine.exceptions import (
+    ChangedUnderUsError,
+    GateRefusedError,
+    StoreBusyError,
+    StoreNotFoundError,
+)
+from storage_engine.model.hold import Drift, DriftKind, WatchLook
+from storage_engine.own_directory import DIRECTORY, WATCH_WAIT_SECONDS
 from storage_engine.rocketmq.live import marker
 from storage_engine.rocketmq.live.heartbeat import Watching, silent_watch, watching
 from storage_engine.rocketmq.live.local_hold import read_local, settled, write_settled
 from storage_engine.rocketmq.live.mtimes import SegmentGoneError, same_ms, set_mtime
-from storage_engine.rocketmq.live.observe import list_files
+from storage_engine.rocketmq.live.observe import list_files, mount_point
 from storage_engine.rocketmq.live.state import HoldState, SeenFile, Touched
 from storage_engine.rocketmq.store import LOG
 from storage_engine.same_bytes.own_acts import Acting, own_acts
-from storage_engine.wording import paths_text, times_text
+from storage_engine.wording import paths_text, time_text, times_text
 
 LAST_FILES: Final = 3
 """Never fenced by a watch, which doesn't ask how far the log goes: a broker writes to one of them and makes
@@ -39,6 +47,40 @@ more often, since each try may itself be a change that wakes the watch."""
 _SAID_AT: Final = 2
 _MS_NS: Final = 1_000_000
 
+Identity = tuple[int, int]
+"""Device and inode of a directory."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirectory:
+    """A directory of the log, at one look.
+
+    :param identity: None: there is no such directory.
+    :param has_segments: some of the log's files lie in it.
+    :param has_lost: some of the fence lay in it, and don't.
+    :param mount_point: of the file system that it lies on; "": the system doesn't say.
+    """
+
+    identity: Identity | None
+    has_segments: bool
+    has_lost: bool
+    mount_point: str = ""
+
+
+def is_mounted(directory: LogDirectory, known: Identity | None, held_mount_point: str) -> bool:
+    """Return whether a directory of the log is seen as it is, so that what isn't in it is gone. Pure.
+
+    :param known: what the directory was at the last look that saw all; None: there was none.
+    :param held_mount_point: of its file system when the hold was renewed; "": that isn't known.
+    """
+    if directory.identity is None:
+        return False
+    if directory.has_segments or directory.identity == known:
+        return True
+    if held_mount_point:
+        return directory.mount_point == held_mount_point
+    return not directory.has_lost
+
 
 class FenceKeeper:
     """Implements :class:`storage_engine.model.broker.FenceWatch`.
@@ -48,8 +90,13 @@ class FenceKeeper:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._directories: dict[Path, tuple[int, int]] = {}
+        self._directories: dict[Path, Identity] = {}
+        """Of the log, at the last look that saw all of them."""
         self._said_gone: set[tuple[int, int]] = set()
+        self._was_away = False
+        """A directory of the log wasn't mounted at the last look."""
+        self._last_look = WatchLook()
+        self._mended = 0
         self._unset: dict[tuple[int, int], tuple[int, float]] = {}
         """How often an mtime couldn't be set, and when it is tried again."""
         self._extends_at = 0.0
@@ -59,6 +106,10 @@ class FenceKeeper:
     def directories(self) -> tuple[Path, ...]:
         return tuple(self._directories)
 
+    @property
+    def last_look(self) -> WatchLook:
+        return self._last_look
+
     def watching(self) -> AbstractContextManager[Watching | None]:
         return watching(self._root)
 
@@ -66,10 +117,25 @@ class FenceKeeper:
         return silent_watch(self._root)
 
     def look(self, now_ms: int) -> tuple[Drift, ...]:
-        """See :meth:`storage_engine.model.broker.FenceWatch.look`; what isn't mounted isn't gone."""
+        """See :meth:`storage_engine.model.broker.FenceWatch.look`; what isn't mounted isn't gone.
+
+        :raises StoreNotFoundError: a directory of the log isn't there; the others were looked at.
+        :raises GateRefusedError: the store is held, and what that rests on doesn't lie with it.
+        """
         state = read_local(self._root)
-        if state is not None and now_ms < state.ends_at_ms and self._are_mounted(state):
-            self._look(state)
+        if state is None:
+            self._refuse_without_hold(now_ms)
+        is_held = state is not None and now_ms < state.ends_at_ms
+        if state is not None and is_held:
+            sees_all, unseen = self._look(state)
+            if unseen:
+                raise StoreNotFoundError(_unseen_text(unseen))
+            if not sees_all:
+                return self.left_over()
+            state = read_local(self._root)
+        standing = sum(map(_stands, _fenced(state))) if state is not None and is_held else 0
+        # When it was done: what goes while it looks isn't kept by it.
+        self._last_look = WatchLook(clock_ms(), standing, self._mended)
         return self.left_over()
 
     def left_over(self) -> tuple[Drift, ...]:
@@ -77,16 +143,51 @@ class FenceKeeper:
         found, self._found = tuple(self._found), []
         return found
 
-    def _look(self, state: HoldState) -> None:
+    def _look(self, state: HoldState) -> tuple[bool, list[Path]]:
+        """Mend what isn't as a hold left it.
+
+        :return: whether all of the fence was seen to, and directories of the log whose disks aren't mounted.
+        """
         fenced = _fenced(state)
         if any(_is_touched(one) and self._is_to_be_set(one) for one in fenced):
             self._mend()
+        if not all(map(_is_there, fenced)):
+            # A run that has moved the fence meanwhile may have released what it was on.
+            state = read_local(self._root) or state
+            fenced = _fenced(state)
         gone = [one for one in fenced if not _is_there(one)]
         self._said_gone &= set(map(_key, gone))
+        identities = {path: _identity(path) for path in _log_paths(state)}
+        there = {path: identity for path, identity in identities.items() if identity is not None}
+        # At the first look too: who put the fence there may not have seen all that is there by now.
+        is_new = there != self._directories or self._was_away
         short = len(state.fence) < state.fence_count and time.monotonic() >= self._extends_at
         unfinished = any(_is_only_meant(one) and self._is_to_be_set(one) for one in fenced)
-        if (gone or short or unfinished) and self._are_mounted(state):
-            self._replace(gone)
+        if not (gone or is_new or short or unfinished):
+            return True, [path for path in identities if path not in there]
+        files = list_files(tuple(sorted(there)))
+        lost = {Path(one.path).parent for one in gone}
+        full = {Path(file.path).parent for file in files}
+        unseen = []
+        for path, identity in identities.items():
+            found = LogDirectory(identity, path in full, path in lost, mount_point(path))
+            if not is_mounted(found, self._directories.get(path), state.log_paths.get(str(path), "")):
+                unseen.append(path)
+        self._say_gone([one for one in gone if Path(one.path).parent not in unseen], files)
+        self._was_away |= bool(unseen)
+        is_done = self._try_to_extend(files)
+        if is_done and not unseen:
+            self._directories, self._was_away = there, False
+        return is_done, unseen
+
+    def _refuse_without_hold(self, now_ms: int) -> None:
+        held = marker.read_marker(self._root)
+        if held is not None and held.ends_at_ms > now_ms:
+            raise GateRefusedError(
+                f"{self._root / DIRECTORY}: expected the hold of a store that is held until "
+                f"{time_text(held.ends_at_ms)}, found none that is whole: a full disk had no room for it, "
+                "or it was removed. Nothing was changed. Run storage-engine hold, with some space."
+            )
 
     def _is_to_be_set(self, touched: Touched) -> bool:
         """Return whether an mtime is to be set now, as far as it couldn't be set a moment ago."""
@@ -109,21 +210,6 @@ class FenceKeeper:
         self._unset.pop(_key(touched), None)
         return done
 
-    def _are_mounted(self, state: HoldState) -> bool:
-        """Return whether the log's directories are those that they were, or have a file of the fence."""
-        there = {}
-        for path in {Path(touched.path).parent for touched in _fenced(state)}:
-            try:
-                stat = path.stat()
-            except OSError:
-                return False
-            there[path] = (stat.st_dev, stat.st_ino)
-        known = {path: self._directories.get(path) for path in there}
-        if there != known and not any(_is_there(one) for one in _fenced(state)):
-            return False
-        self._directories = there
-        return True
-
     def _mend(self) -> None:
         """Set the mtimes again that somebody has made older, unless the hold has changed meanwhile."""
         with settled(self._root, wait_seconds=WATCH_WAIT_SECONDS), own_acts(self._root) as acts:
@@ -136,6 +222,7 @@ class FenceKeeper:
                 if self._set_mtime(acts, touched) is not None and found_ns is not None:
                     mended.append((touched, found_ns))
         if mended:
+            self._mended += len(mended)
             paths = [touched.path for touched, _ in mended]
             expected = times_text([touched.mtime_ns // _MS_NS for touched, _ in mended])
             found = times_text([found_ns // _MS_NS for _, found_ns in mended])
@@ -144,31 +231,42 @@ class FenceKeeper:
                 f"{found}: somebody touched {_them(paths)}. The watch has set it again."
             )
 
-    def _replace(self, gone: list[Touched]) -> None:
-        """Fence as many segments again as there were, unless a run is changing the hold just now."""
+    def _say_gone(self, gone: Sequence[Touched], files: Sequence[SeenFile]) -> None:
+        """Say once which segments of the fence are gone, and where the log begins now."""
         paths = [one.path for one in gone if _key(one) not in self._said_gone]
         self._said_gone |= set(map(_key, gone))
-        if paths:
-            what = "a segment" if len(paths) == 1 else f"{len(paths)} segments"
-            self._say_mended(
-                f"{paths_text(paths)}: expected {what} of the hold's fence, found {_them(paths)} removed or "
-                f"replaced. The watch fences others behind {_them(paths)}. What was in {_them(paths)} is "
-                "told by the next run."
-            )
+        if not paths:
+            return
+        self._mended += len(paths)
+        what = "a segment" if len(paths) == 1 else f"{len(paths)} segments"
+        begins = f"at offset {files[0].base_offset}" if files else "nowhere: no segment is there"
+        self._say_mended(
+            f"{paths_text(paths)}: expected {what} of the hold's fence, found {_them(paths)} removed or "
+            f"replaced; the log's files begin {begins}. The watch fences what is there. What was in "
+            f"{_them(paths)}, and what else is gone, is told by the next run."
+        )
+
+    def _try_to_extend(self, files: Sequence[SeenFile]) -> bool:
+        """Fence as many segments as belong to the fence, unless a run is changing the hold just now."""
         self._extends_at = time.monotonic() + EXTEND_SECONDS
         with suppress(StoreBusyError), marker.changing(self._root, wait_seconds=0):
-            self._extend()
+            self._extend(files)
+            return True
+        return False
 
-    def _extend(self) -> None:
+    def _extend(self, files: Sequence[SeenFile]) -> None:
+        """
+        :param files: of the log, by base offset.
+        """
         with settled(self._root, wait_seconds=WATCH_WAIT_SECONDS) as directory:
             state = read_local(self._root)
-            if state is None or not state.fence:
+            if state is None or not (state.fence or (state.log_paths and state.fence_count)):
                 return
-            files = list_files(tuple(sorted({Path(touched.path).parent for touched in _fenced(state)})))
-            wanted = wanted_fence(state, files)
-            lease_ns = max(touched.mtime_ns for touched in _fenced(state))
+            wanted = wanted_fence(state, files, was_away=self._was_away)
+            # Without any the hold ends when what was sealed then may go.
+            lease_ns = max((one.mtime_ns for one in _fenced(state)), default=state.ends_at_ms * _MS_NS)
             known = {touched.base_offset: touched for touched in state.touched}
-            new = [_lease(file, lease_ns) for file in wanted if not _is_known(known, file)]
+            new = [_lease(file, lease_ns, known) for file in wanted if not _is_known(known, file)]
             # Nobody is changing the hold: who meant to set these was killed.
             new += [touched for touched in _fenced(state) if _is_only_meant(touched)]
             new = sorted(filter(self._is_to_be_set, new), key=_key)
@@ -190,15 +288,23 @@ class FenceKeeper:
         self._found.append(Drift(DriftKind.FENCE_MENDED, detail, log=LOG))
 
 
-def wanted_fence(state: HoldState, files: tuple[SeenFile, ...]) -> tuple[SeenFile, ...]:
-    """Return the segments that the fence belongs on, by what the log's directories have.
+def wanted_fence(state: HoldState, files: Sequence[SeenFile], *, was_away: bool) -> tuple[SeenFile, ...]:
+    """Return the segments that the fence belongs on, by what the log's directories have. Pure.
+
+    A broker forgets files whose disk isn't mounted when it comes to delete them, and goes on behind them. So
+    once a disk was away the oldest file that is there isn't where it begins, and all belong to the fence,
+    until a run has asked it where its log begins.
 
     :param files: of the log, by base offset.
+    :param was_away: a directory of the log wasn't mounted, or isn't.
     """
+    count = max(state.fence_count, 1)
+    if was_away or len(state.fence) > count:
+        count = len(files)
     start = max((state.min_offset, *(offset + 1 for offset in state.releasing)))
     behind = files[-LAST_FILES].base_offset if len(files) >= LAST_FILES else 0
     sealed = (f for f in files if f.base_offset < behind or f.end_offset <= state.max_offset)
-    return tuple(file for file in sealed if file.base_offset >= start)[: max(state.fence_count, 1)]
+    return tuple(file for file in sealed if file.base_offset >= start)[:count]
 
 
 def _with_fence(state: HoldState, known: Mapping[int, Touched], files: Sequence[SeenFile]) -> HoldState:
@@ -225,10 +331,36 @@ def _fenced(state: HoldState) -> list[Touched]:
     return [touched for touched in state.touched if touched.base_offset in state.fence]
 
 
-def _lease(file: SeenFile, lease_ns: int) -> Touched:
+def _log_paths(state: HoldState) -> list[Path]:
+    """Return the directories of the log; of a hold that an older release renewed, those of its fence."""
+    paths = state.log_paths or {str(Path(touched.path).parent) for touched in _fenced(state)}
+    return sorted(map(Path, paths))
+
+
+def _identity(directory: Path) -> Identity | None:
+    try:
+        stat = directory.stat()
+    except FileNotFoundError:
+        return None
+    return stat.st_dev, stat.st_ino
+
+
+def _unseen_text(paths: Sequence[Path]) -> str:
+    return (
+        f"{' and '.join(map(str, paths))}: expected segments of the held log there, found none: the disk "
+        "isn't mounted, or somebody moved the directory. What lies elsewhere is fenced. Mount it. If they "
+        "are gone for good, run storage-engine hold."
+    )
+
+
+def _lease(file: SeenFile, lease_ns: int, known: Mapping[int, Touched]) -> Touched:
+    """Return what a file's mtime is to be; of a copy that has the hold's own, the first one is known."""
+    before = known.get(file.base_offset)
+    is_copy = before is not None and any(same_ms(file.mtime_ns, ours) for ours in before.possible_mtimes_ns)
+    original_ns = before.original_mtime_ns if before is not None and is_copy else file.mtime_ns
     mtime_ns = max(file.mtime_ns, lease_ns)
     return Touched(
-        file.base_offset, file.path, file.inode, file.mtime_ns, mtime_ns, before_mtime_ns=file.mtime_ns
+        file.base_offset, file.path, file.inode, original_ns, mtime_ns, before_mtime_ns=file.mtime_ns
     )
 
 
@@ -242,6 +374,12 @@ def _is_there(touched: Touched) -> bool:
         return Path(touched.path).stat().st_ino == touched.inode
     except FileNotFoundError:
         return False
+
+
+def _stands(touched: Touched) -> bool:
+    """Return whether a file is there with the mtime that the hold gave it, or a younger one."""
+    found_ns = _mtime_ns(touched)
+    return found_ns is not None and (found_ns >= touched.mtime_ns or same_ms(found_ns, touched.mtime_ns))
 
 
 def _mtime_ns(touched: Touched) -> int | None:

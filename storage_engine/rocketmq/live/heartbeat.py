@@ -1,4 +1,7 @@
-"""A watch's sign of life, ``.storage-engine/watch``: it tells others whether somebody mends the fence."""
+"""A watch's heartbeat, ``.storage-engine/watch``: it tells others whether somebody looks at the fence.
+
+That a process is alive says nothing of the fence: others go by its last look.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,13 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from storage_engine import durable
 from storage_engine.exceptions import BadInputError
+from storage_engine.model.hold import WatchLook
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.own_directory import DIRECTORY, own_directory, try_locked
 from storage_engine.untrusted import MALFORMED, read_file
@@ -24,7 +28,10 @@ NAME: Final = "watch"
 _LOCK: Final = "watch.lock"
 BEAT_SECONDS: Final = 1.0
 SILENT_SECONDS: Final = 5.0
-"""A watch that was not seen for so long isn't alive: its disk hangs, or it was killed."""
+"""A watch that was not seen for so long isn't alive: its disk hangs, or it was killed. One that hasn't looked
+for so long doesn't watch."""
+TENDED_SECONDS: Final = 600.0
+"""A shield that was last tended before that isn't any more. Tending archives what only the shield has."""
 _BYTES: Final = 512
 _MAX_BYTES: Final = 64 << 10
 
@@ -35,7 +42,11 @@ class Heartbeat:
     :param host: name of the machine.
     :param process_id: there.
     :param has_ended: it ended, and left this.
-    :param tends_shield: it acts on what is deleted; one that knows no broker only mends the fence.
+    :param tends_shield: it acts on what is deleted, and its last try didn't fail; one that knows no broker
+        only mends the fence.
+    :param looked_at_ms: as ``fenced`` and ``mended``, see :class:`storage_engine.model.hold.WatchLook`;
+        releases before these fields don't say that they looked.
+    :param tended_at_ms: when it last looked at all of the shield; 0: it hasn't yet.
     """
 
     host: str
@@ -44,6 +55,10 @@ class Heartbeat:
     at_ms: int
     has_ended: bool = False
     tends_shield: bool = False
+    looked_at_ms: int = 0
+    fenced: int = 0
+    mended: int = 0
+    tended_at_ms: int = 0
 
 
 class Watching:
@@ -57,19 +72,29 @@ class Watching:
         self._began_at_ms = _now_ms()
         self._beat_at: float | None = None
 
-    def beat(self, *, tends_shield: bool = False) -> None:
-        """Show that the watch is alive, once a second at most.
+    def beat(self, look: WatchLook, *, tends_shield: bool = False, tended_at_ms: int = 0) -> None:
+        """Show that the watch is alive, and what it saw last, once a second at most.
 
         It isn't flushed: no watch outlives a crash of its machine. On a disk that was full before the first
         one, nobody sees it until there is room.
 
-        :param tends_shield: the watch acts on what is deleted, so that nobody else has to.
+        See :meth:`storage_engine.model.fence_watch.Beating.beat`.
+
         :raises OSError: the file can't be written.
         """
         now = time.monotonic()
         if self._beat_at is not None and now - self._beat_at < BEAT_SECONDS:
             return
-        sign = self._sign(tends_shield=tends_shield)
+        sign = _sign(
+            replace(
+                self._mine(),
+                tends_shield=tends_shield,
+                looked_at_ms=look.looked_at_ms,
+                fenced=look.fenced,
+                mended=look.mended,
+                tended_at_ms=tended_at_ms,
+            )
+        )
         try:
             try:
                 self._write_over(sign)
@@ -85,13 +110,10 @@ class Watching:
     def end(self) -> None:
         """Leave no sign of life. The file stays: on a full disk the next watch could make none."""
         with suppress(OSError):
-            self._write_over(self._sign(has_ended=True))
+            self._write_over(_sign(replace(self._mine(), has_ended=True)))
 
-    def _sign(self, *, has_ended: bool = False, tends_shield: bool = False) -> bytes:
-        beat = Heartbeat(
-            socket.gethostname(), os.getpid(), self._began_at_ms, _now_ms(), has_ended, tends_shield
-        )
-        return json.dumps(to_jsonable(beat)).encode().ljust(_BYTES)
+    def _mine(self) -> Heartbeat:
+        return Heartbeat(socket.gethostname(), os.getpid(), self._began_at_ms, _now_ms())
 
     def _write_over(self, sign: bytes) -> None:
         """
@@ -124,21 +146,36 @@ def watching(root: Path) -> Iterator[Watching | None]:
 
 
 def no_watch(root: Path) -> str:
-    """Return why no watch is known to be alive on a store; empty: one is."""
+    """Return why no watch is known to look at a store's fence; empty: one does."""
     beat = _read(root)
-    return beat if isinstance(beat, str) else _why_dead(beat)
+    return beat if isinstance(beat, str) else _why_dead(beat) or _why_blind(beat)
+
+
+def last_look(root: Path) -> WatchLook | None:
+    """Return the last look of a store's watch; None: none is known to look."""
+    beat = _read(root)
+    if isinstance(beat, str) or _why_dead(beat) or _why_blind(beat):
+        return None
+    return WatchLook(beat.looked_at_ms, beat.fenced, beat.mended)
 
 
 def silent_watch(root: Path) -> str:
-    """Return which watch left no sign that it ended, and gives none of life; empty: none is known."""
+    """Return which watch left no sign that it ended, and doesn't look; empty: none is known."""
     beat = _read(root)
-    return _why_dead(beat) if isinstance(beat, Heartbeat) and not beat.has_ended else ""
+    if isinstance(beat, str) or beat.has_ended:
+        return ""
+    return _why_dead(beat) or _why_blind(beat)
 
 
 def is_shield_tended(root: Path) -> bool:
-    """Return whether a watch is alive on a store that acts on what is deleted."""
+    """Return whether a watch is alive on a store that acts on what is deleted, and lately did.
+
+    One that has just begun is at its first look: who took it for none would drop the links that it makes.
+    """
     beat = _read(root)
-    return isinstance(beat, Heartbeat) and beat.tends_shield and not _why_dead(beat)
+    if not isinstance(beat, Heartbeat) or not beat.tends_shield or _why_dead(beat):
+        return False
+    return _is_within(beat.tended_at_ms or beat.began_at_ms, TENDED_SECONDS)
 
 
 def _read(root: Path) -> Heartbeat | str:
@@ -158,13 +195,35 @@ def _why_dead(beat: Heartbeat) -> str:
     """Return why the watch of a sign of life isn't alive; empty: it is."""
     if beat.has_ended:
         return "no watch is alive"
-    # Younger than now: the clock was set back, or the watch is on another machine.
-    if abs(_now_ms() - beat.at_ms) <= SILENT_SECONDS * 1000:
+    if _is_within(beat.at_ms, SILENT_SECONDS):
         return ""
     return (
         f"the watch (process {beat.process_id} on {beat.host}) was killed or hangs, it was last alive "
         f"{time_text(beat.at_ms)}"
     )
+
+
+def _why_blind(beat: Heartbeat) -> str:
+    """Return why a watch that is alive isn't known to look; empty: it does."""
+    if _is_within(beat.looked_at_ms, SILENT_SECONDS):
+        return ""
+    when = f"since {time_text(beat.looked_at_ms)}" if beat.looked_at_ms else "yet, or is of an older release"
+    return (
+        f"the watch (process {beat.process_id} on {beat.host}) is alive, but hasn't seen the whole fence "
+        f"{when} (it prints what keeps it from that)"
+    )
+
+
+def _is_within(at_ms: int, seconds: float) -> bool:
+    """Return whether a moment is so near.
+
+    One after now: the clock was set back, or the watch is on another machine.
+    """
+    return abs(_now_ms() - at_ms) <= seconds * 1000
+
+
+def _sign(beat: Heartbeat) -> bytes:
+    return json.dumps(to_jsonable(beat)).encode().ljust(_BYTES)
 
 
 def _now_ms() -> int:

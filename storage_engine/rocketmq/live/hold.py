@@ -36,6 +36,7 @@ from storage_engine.rocketmq.live.fence import (
     reserved_hours,
     with_force_ended,
 )
+from storage_engine.rocketmq.live.heartbeat import last_look
 from storage_engine.rocketmq.live.identity import ask_known_frame, know_newest_frame
 from storage_engine.rocketmq.live.local_hold import left_behind
 from storage_engine.rocketmq.live.observe import below_the_first_file, observe
@@ -218,6 +219,7 @@ def _renew_as_found(store: LiveStore, memory: HoldMemory, now_ms: int) -> HoldSt
         disturbances=new,
         notices=tuple(filter(None, said)),
         deletes_from_ms=state.deletes_from_ms,
+        watch=last_look(root),
     )
 
 

@@ -91,7 +91,7 @@ def put_all_back(root: Path, memory: HoldMemory, state: HoldState) -> HoldState:
 
     :raises GateRefusedError: a file's mtime may not be set.
     """
-    state = replace(state, fence=())
+    state = replace(state, fence=(), fence_count=0)
     save_state(memory, state)
     return put_back(root, memory, state, [touched.base_offset for touched in state.touched])
 

@@ -24,6 +24,7 @@ from storage_engine.rocketmq.live.state import (
 )
 from storage_engine.rocketmq.mapped_files import is_offset, list_raw_files
 from storage_engine.rocketmq.store_times import LogFile
+from storage_engine.same_bytes.mounts import mount_of
 from storage_engine.untrusted import read_file
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def observe(store: LiveStore, now_ms: int, state: HoldState | None = None) -> Ob
         role=config.get(ROLE, ""),
         files=files,
         saved=saved_settings(store.broker_conf),
+        log_paths={str(path): mount_point(path) for path in layout.log_paths if path.is_dir()},
     )
     if state is not None and has_moved(state, found):
         return replace(found, unproven=why_unproven(store.admin, info, layout, listed))
@@ -91,6 +93,12 @@ def saved_settings(broker_conf: str | None) -> SavedSettings:
         return SavedSettings(broker_conf, None, str(error))
     values: dict[str, str] = {key: properties[key].strip() for key in HELD_SETTINGS if key in properties}
     return SavedSettings(broker_conf, values)
+
+
+def mount_point(directory: Path) -> str:
+    """Return where the file system is mounted that a directory lies on; "": the system doesn't say."""
+    mount = mount_of(directory)
+    return "" if mount is None else mount.point
 
 
 def list_files(directories: tuple[Path, ...]) -> tuple[SeenFile, ...]:

@@ -91,6 +91,8 @@ class HoldState:
         0: an older release renewed it last, and ``ends_at_ms`` is that.
     :param broker_name: brokerName of the broker that was looked at last; "": an older release looked.
     :param cluster_name: brokerClusterName, likewise.
+    :param log_paths: directories of the log then, each with the mount point of the file system that it lay
+        on, "" where the system doesn't say; none: an older release looked.
     """
 
     manager: str
@@ -115,6 +117,7 @@ class HoldState:
     deletes_from_ms: int = 0
     broker_name: str = ""
     cluster_name: str = ""
+    log_paths: Mapping[str, str] = field(default_factory=dict)
 
     def touched_at(self, base_offset: int) -> Touched | None:
         return next((t for t in self.touched if t.base_offset == base_offset), None)
@@ -163,6 +166,7 @@ class Observed:
         message begins there. None: nobody asked.
     :param unproven: why the broker isn't provably the one that runs on these files; "" where it is, and of a
         slave, which nobody asks.
+    :param log_paths: as of :class:`HoldState`.
     """
 
     at_ms: int
@@ -176,6 +180,7 @@ class Observed:
     saved: SavedSettings = field(default_factory=SavedSettings)
     frame_sha256: str | None = None
     unproven: str = ""
+    log_paths: Mapping[str, str] = field(default_factory=dict)
 
     def file_at(self, base_offset: int) -> SeenFile | None:
         return next((file for file in self.files if file.base_offset == base_offset), None)
@@ -220,6 +225,7 @@ def as_looked_at(state: HoldState, found: Observed) -> HoldState:
             if offset >= found.min_offset or found.file_at(offset) is not None
         ),
         end_offset=found.files[-1].end_offset if found.files else found.max_offset,
+        log_paths=found.log_paths,
     )
 
 

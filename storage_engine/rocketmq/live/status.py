@@ -22,7 +22,7 @@ from storage_engine.rocketmq.live.fence import (
     deletes_by_force,
     reserved_hours,
 )
-from storage_engine.rocketmq.live.heartbeat import no_watch
+from storage_engine.rocketmq.live.heartbeat import last_look, no_watch
 from storage_engine.rocketmq.live.identity import ask_known_frame
 from storage_engine.rocketmq.live.local_hold import read_local
 from storage_engine.rocketmq.live.mtimes import original_mtime_ns
@@ -140,7 +140,8 @@ def _status(store: LiveStore, state: HoldState, found: Observed) -> HoldStatus:
         said.append(str(error))
     stands = stands and ends_at_ms > found.at_ms
     ends = (ends_at_ms, deletes_from_ms) if stands else (None, None)
-    return HoldStatus(stands, place, ends[0], new, tuple(said), ends[1])
+    watch = last_look(root_of(store))
+    return HoldStatus(stands, place, ends[0], new, tuple(said), ends[1], watch=watch)
 
 
 def _before_the_first(store: LiveStore, now_ms: int) -> Iterator[str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from storage_engine.exceptions import StoreNotFoundError
 from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.own_directory import DIRECTORY
 from storage_engine.rocketmq.live import fence_keeper, marker
@@ -157,10 +158,13 @@ def test_a_disk_that_is_not_mounted_has_lost_nothing(tmp_path: Path) -> None:
     look(keeper)
     log, away = tmp_path / "commitlog", tmp_path / "away"
     log.rename(away)
-    assert look(keeper) == ()
+    with pytest.raises(StoreNotFoundError, match="isn't mounted"):
+        look(keeper)
     log.mkdir()  # the mount point
-    assert look(keeper) == ()
-    assert look(FenceKeeper(tmp_path)) == ()
+    for one in (keeper, FenceKeeper(tmp_path)):
+        with pytest.raises(StoreNotFoundError, match="isn't mounted"):
+            look(one)
+        assert one.left_over() == ()
     log.rmdir()
     away.rename(log)
     path_of(tmp_path, 0).unlink()
