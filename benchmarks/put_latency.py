@@ -30,6 +30,7 @@ from storage_engine.project.local_airflow import interruptible
 from storage_engine.project.rocketmq import Load, RocketMQ, find_jars
 from storage_engine.retention import steps
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.steps.leaving_unproven import Acceptance
 from storage_engine.retention.store_watch import HostWatch
 from storage_engine.shield.seen import look_at_shield
 
@@ -187,7 +188,7 @@ def measure(mq: RocketMQ, directory: Path) -> dict[str, Puts]:
             end_ms = now_ms()
             load.stop()
             # What is dated back next must not be what the hold has set and remembers.
-            steps.unmanage(store)
+            steps.unmanage(store, acceptance=Acceptance(1_000_000, "benchmark", "the load has ended"))
             count(load, [Span("alone", begin_ms, middle_ms), Span(kind, middle_ms, end_ms)], puts)
     return puts
 

@@ -7,6 +7,7 @@ from contextlib import closing
 import click
 
 from storage_engine.cli.command import command
+from storage_engine.cli.leave_unproven import leave_unproven_options
 from storage_engine.cli.live_options import address_options
 from storage_engine.cli.live_output import print_broker, print_hold
 from storage_engine.cli.options import json_option
@@ -20,6 +21,7 @@ from storage_engine.retention.brokers import open_to_look, running_broker
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps import HoldResult
 from storage_engine.retention.steps.context import opened
+from storage_engine.retention.steps.leaving_unproven import Acceptance
 
 
 @command()
@@ -52,18 +54,21 @@ def hold(
 
 @command()
 @takes_store()
+@leave_unproven_options
 @json_option
 def unmanage(
     managed: ManagedStore,
+    acceptance: Acceptance | None,
     as_json: bool,
 ) -> int:
     """Put every file's time and every setting of STORE's running broker back, and hold it no more.
 
-    From then on the broker deletes by its own rules. Refused while a run has the store.
+    From then on the broker deletes by its own rules. Refused while a run has the store, and while these rules
+    delete within a day what no lake proves; before the first setting is put back.
     """
     broker = _running(managed)
-    with opened(managed) as context:
-        _print("unmanage", broker, steps.unmanage(context), as_json)
+    with opened(managed, only_gives_back=True) as context:
+        _print("unmanage", broker, steps.unmanage(context, acceptance=acceptance), as_json)
     return 0
 
 

@@ -27,6 +27,7 @@ class Step(StrEnum):
     LAG = "lag"
     STAMP = "stamp"
     MOVE = "move"
+    UNMANAGE = "unmanage"
     RELEASE = "release"
     DEPENDENTS = "dependents"
     QUARANTINE = "quarantine"

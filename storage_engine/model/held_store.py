@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from storage_engine.model.hold import HoldStatus
-from storage_engine.model.store import FileFacts, SegmentId
+from storage_engine.model.store import FileFacts, Segment, SegmentId
 
 NO_HOLD: Final = HoldStatus(held=False, notices=("no broker runs, so nothing has to be held between runs",))
 """Of a store whose broker is stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnheldSegments:
+    """Segments that the broker's own rules take by some moment, of a store that is held no more.
+
+    :param unknown: what else they may take, and can't be told, a clause each.
+    """
+
+    segments: tuple[Segment, ...]
+    unknown: tuple[str, ...] = ()
 
 
 class HeldStore:
@@ -41,6 +53,16 @@ class HeldStore:
     def hold_status(self, now_ms: int) -> HoldStatus:
         """Return what ``renew_hold`` would find, without changing anything."""
         return NO_HOLD
+
+    def unheld_segments(self, now_ms: int, until_ms: int) -> UnheldSegments:
+        """Return what the broker's rules take by a moment if the hold ends now: by age, size and disk level.
+
+        Decided by the settings as they are once they are put back. By default nothing of it is known.
+
+        :raises StorageEngineError: the store can't be looked at, or its broker can't be asked.
+        :raises OSError: a file can't be read.
+        """
+        return UnheldSegments((), ("its broker doesn't tell what it deletes of a store that isn't held",))
 
     def end_hold(self, now_ms: int) -> HoldStatus:
         """End the hold: put every file's time and every setting back as they were."""

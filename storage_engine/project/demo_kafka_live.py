@@ -58,6 +58,7 @@ _APPLIED_SECONDS = 2.5
 _IS_HELD, _NOT_YET = 0, 1
 _SAME_DISK = "--allow-same-disk"
 _BLOCK = ("--lag-policy", "block")
+_WHATEVER_GOES = ("--leave-unproven", "1000000", "--reason", "the demo is over")
 
 
 def run_demo_kafka_live(directory: Path, say: Say, tell: Say) -> int:
@@ -138,7 +139,7 @@ def _beside(kafka: Kafka, lake: Path, say: Say, tell: Say) -> KafkaOutcome:
     shell.run("validate", store)
     served = {topic: consume(kafka.address, log_of(topic)) for topic in TOPICS}
     say("the hold ends: from now on the broker deletes by its own rules again, proven or not")
-    shell.run("unmanage", store, _SAME_DISK)
+    shell.run("unmanage", store, _SAME_DISK, *_WHATEVER_GOES)
     return KafkaOutcome(
         clients=clients,
         first=first,

@@ -33,6 +33,7 @@ from storage_engine.project.rocketmq import Load, RocketMQ, find_jars
 from storage_engine.project.up import free_port
 from storage_engine.retention import steps
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.steps.leaving_unproven import Acceptance
 from storage_engine.retention.watching import watch
 from storage_engine.rocketmq.disk import disk_usage
 from storage_engine.wording import count_text, time_text
@@ -202,7 +203,7 @@ def _cycle(
     with mq.admin() as admin:
         admin.update_config({key: before.settings[key] for key in lowered})
         say("unmanage: every file's time and every setting as they were")
-        steps.unmanage(store)
+        steps.unmanage(store, acceptance=Acceptance(1_000_000, "the demo", "it is over"))
         after = admin.config()
     return LiveOutcome(
         topic=TOPIC,

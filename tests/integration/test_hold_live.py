@@ -13,20 +13,30 @@ from typing import Any
 import pytest
 
 from storage_engine.exceptions import BadInputError, GateRefusedError
-from storage_engine.model.hold import Drift, DriftKind, HoldMemory
+from storage_engine.journal.journal import Phase, Step
+from storage_engine.lake.archive import SegmentJob, archive_all
+from storage_engine.lake.catalog import open_lake
+from storage_engine.lake.config import LakeConfig
+from storage_engine.model.hold import Drift, DriftKind, HoldMemory, HoldStatus
 from storage_engine.model.plan import PlanRequest
+from storage_engine.model.receipt import Receipt
 from storage_engine.retention.brokers import open_store, settings_of
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.steps.context import open_context
+from storage_engine.retention.stamp import stamp_path
+from storage_engine.retention.steps.context import open_context, opened
 from storage_engine.retention.steps.holding import hold, unmanage
+from storage_engine.retention.steps.leaving_unproven import Acceptance
+from storage_engine.retention.steps.sealed import archive_sealed
 from storage_engine.rocketmq import BROKER
 from storage_engine.rocketmq.disk import disk_usage
 from storage_engine.rocketmq.live.fence import MARGIN_PERCENT
+from storage_engine.rocketmq.live.live_store import LiveStore
 from storage_engine.rocketmq.live.marker import NAME
 from storage_engine.rocketmq.live.state import load_state
 from tests.integration.broker import CLEANS_AT_ONCE, Broker, running_broker, start_again
 from tests.integration.live_store import SETTINGS, LiveLog, create_topic
 from tests.integration.stores import file_hashes
+from tests.lakes import make_lakes
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("cleans_at_once")]
 
@@ -61,6 +71,8 @@ def log(live_log: LiveLog, tmp_path: Path) -> Iterator[LiveLog]:
     yield live_log
     unmanage(managed(live_log, tmp_path))
     live_log.broker.client.update_config(AS_AT_FIRST)
+    # As a store that was never archived: each test has a journal and a lake of its own.
+    stamp_path(str(live_log.broker.store)).unlink(missing_ok=True)
 
 
 @pytest.fixture
@@ -197,10 +209,117 @@ def test_what_others_set_stays_when_the_store_is_unmanaged(log: LiveLog, store: 
     hold(store)
     theirs_ns = log.mtime_ns[first] + 10**9
     os.utime(log.path(first), ns=(theirs_ns, theirs_ns))
-    touched, unproven = unmanage(store).status.notices
+    (touched,) = unmanage(store).status.notices
     assert "somebody touched" in touched
-    assert "that no lake proves" in unproven
     assert log.mtimes()[first] == theirs_ns
+
+
+def archive_here(jobs: Sequence[SegmentJob]) -> tuple[Receipt, ...]:
+    return archive_all(open_lake(jobs[0].lake), jobs)
+
+
+@pytest.fixture
+def cleaned_today(log: LiveLog) -> Iterator[None]:
+    """The broker deletes what has expired within a day, and not by itself while the test runs."""
+    client, before = log.broker.client, log.broker.client.config()["deleteWhen"]
+    in_some_hours = (time.gmtime().tm_hour + 5) % 24
+    client.update_config({"deleteWhen": f"{in_some_hours:02d}"})
+    yield
+    client.update_config({"deleteWhen": before})
+
+
+def unmanaged(store: ManagedStore) -> list[tuple[Phase, dict[str, Any]]]:
+    """What the journal has of stores that were left to their broker."""
+    context = open_context(store)
+    events = context.journal.store_events(context.record.store_id, Step.UNMANAGE)
+    return [(event.phase, dict(event.payload)) for event in events]
+
+
+@pytest.mark.usefixtures("cleaned_today")
+def test_no_command_leaves_to_the_broker_what_it_deletes_and_no_lake_proves(
+    log: LiveLog, store: ManagedStore
+) -> None:
+    hold(store)
+    names, held, client = log.names(), log.mtimes(), log.broker.client
+    expired = [base for base in names if base in log.sha256]
+    count, size = len(expired), sum(log.path(base).stat().st_size for base in expired)
+    for accepted in (None, Acceptance(count - 1, "ann", "too few")):
+        with pytest.raises(GateRefusedError, match=f"--leave-unproven {count} --reason"):
+            unmanage(store, acceptance=accepted)
+        log.others_clean()
+        assert (log.names(), log.mtimes()) == (names, held)
+        assert client.config()["cleanFileForciblyEnable"] == "false"
+        assert (log.broker.store / NAME).exists()
+        assert unmanaged(store) == []
+
+    assert not unmanage(store, acceptance=Acceptance(count, "ann", "it may go")).status.held
+    said = {"person": "ann", "reason": "it may go", "at_most": count, "segments": count, "size_bytes": size}
+    assert unmanaged(store) == [(phase, {**said, "unknown": []}) for phase in (Phase.INTENT, Phase.RESULT)]
+
+    hold(store)
+    archive_sealed(store, "archived", archive_here)
+    assert not unmanage(store).status.held
+    assert len(unmanaged(store)) == 2
+
+
+@pytest.mark.usefixtures("cleaned_today")
+@pytest.mark.parametrize("is_ended", [False, True])
+def test_what_a_killed_command_left_to_the_broker_is_recorded(
+    log: LiveLog, store: ManagedStore, is_ended: bool
+) -> None:
+    hold(store)
+    names, count = log.names(), sum(base in log.sha256 for base in log.names())
+    accepted, end_hold = Acceptance(count, "ann", "it may go"), LiveStore.end_hold
+
+    def killed(live: LiveStore, at_ms: int) -> HoldStatus:
+        if is_ended:
+            end_hold(live, at_ms)
+        os._exit(9)
+
+    if (child := os.fork()) == 0:
+        try:
+            LiveStore.end_hold = killed  # type: ignore[method-assign]
+            unmanage(store, acceptance=accepted)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    assert [phase for phase, _ in unmanaged(store)] == [Phase.INTENT]
+    if is_ended:
+        assert unmanage(store).status.notices == ("the store wasn't held",)
+    else:
+        log.others_clean()
+        assert log.names() == names
+        with pytest.raises(GateRefusedError):
+            unmanage(store)
+        assert not unmanage(store, acceptance=accepted).status.held
+    *_, (intent, meant), (result, done) = unmanaged(store)
+    assert (intent, result, meant) == (Phase.INTENT, Phase.RESULT, done)
+    assert (done["person"], done["segments"]) == ("ann", count)
+
+
+@pytest.mark.usefixtures("cleaned_today")
+@pytest.mark.parametrize("place", ["on the broker's disk", "in the store", "gone"])
+def test_no_place_of_a_lake_keeps_a_hold_from_being_ended(
+    log: LiveLog, store: ManagedStore, tmp_path: Path, place: str
+) -> None:
+    hold(store)
+    archive_sealed(store, "archived", archive_here)
+    directory = log.broker.store / "lake" if place == "in the store" else tmp_path / "elsewhere"
+    if place == "on the broker's disk":
+        make_lakes(replace(store, lake=LakeConfig.local(directory)))
+    assert store.live is not None
+    lies_wrong = replace(
+        store, lake=LakeConfig.local(directory), live=replace(store.live, allow_same_disk=False)
+    )
+    with pytest.raises(BadInputError, match="Nothing was changed"):
+        hold(lies_wrong)
+    expired = sum(base in log.sha256 for base in log.names())
+    with opened(lies_wrong, only_gives_back=True) as context:
+        with pytest.raises(GateRefusedError, match=f"--leave-unproven {expired} "):
+            unmanage(context)
+        assert not unmanage(context, acceptance=Acceptance(expired, "ann", "why")).status.held
+    assert log.broker.client.config()["cleanFileForciblyEnable"] == "true"
+    assert not (log.broker.store / "lake").exists()
 
 
 def test_a_second_manager_is_refused_until_the_first_has_gone(

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.exceptions import BrokerRefusedError
+from storage_engine.exceptions import BrokerRefusedError, GateRefusedError
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.receipts import receipts
@@ -200,6 +200,11 @@ def test_nothing_goes_at_any_level_while_held_and_everything_after(
     assert client.pull(TOPIC, 0, 0).frames
     assert release_two(store) == (0, SEGMENT_BYTES)
     assert log.names()[: len(names) - 2] == names[2:]
+    # By its own force it would take all but the active one, once nothing is held.
+    left = sum(base in log.sha256 for base in log.names())
+    with pytest.raises(GateRefusedError, match=f"--leave-unproven {left} "):
+        steps.unmanage(store)
+    assert client.config()["cleanFileForciblyEnable"] == "false"
     disk.fill_to(60)
     wait_until(lambda: is_taken(log))
 

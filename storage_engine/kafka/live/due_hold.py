@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _TIMES = 1.25
 """So many margins before it would go, what is held stays so: no setting goes to and fro."""
-_LOOKS = 3
+LOOKS = 3
 """How often a node is looked at whose files go away, or whose settings others change, meanwhile."""
 NOT_HELD = "no topic is held, as nothing that no lake has goes soon"
 
@@ -54,7 +54,7 @@ def hold_due(
     :raises BrokerError: the cluster can't be asked, or may have taken a part of the changes.
     """
     memory = memory_of(store)
-    state, left = load_state(memory) or HoldState(), _LOOKS
+    state, left = load_state(memory) or HoldState(), LOOKS
     while True:
         left -= 1
         others = states_of_others(memory)
@@ -109,7 +109,7 @@ def _hold_due(judged: _Judged, still_alone: StillAlone) -> HoldStatus:
     # First: what goes by what is remembered from here on doesn't find it any more.
     memory.record_drift(drift)
     state = as_found(state, of_logs, found.settings, others)
-    deleted = _deleted(store, state, of_logs)
+    deleted = deleted_topics(store, state, of_logs)
     remembered = {name: known for name, known in state.logs.items() if name.rpartition("-")[0] not in deleted}
     for name, live in told.items():
         if (known := known_log(live, state.logs.get(name))) is not None and name in logs:
@@ -157,7 +157,7 @@ def _hold_due(judged: _Judged, still_alone: StillAlone) -> HoldStatus:
     )
 
 
-def _deleted(store: LiveKafkaStore, state: HoldState, found: FoundLogs) -> frozenset[str]:
+def deleted_topics(store: LiveKafkaStore, state: HoldState, found: FoundLogs) -> frozenset[str]:
     """Return topics of remembered logs that the cluster hasn't any more, by its word."""
     unknown = {
         name.rpartition("-")[0] for name in state.logs if name not in found.here

@@ -47,8 +47,15 @@ class DueLog:
         :param times: so many margins.
         """
         until_ms = now_ms + times * (margin_ms if self.span_ms is None else min(margin_ms, self.span_ms / 2))
+        return self._gone_by(until_ms)
+
+    def _gone_by(self, until_ms: float) -> tuple[Segment, ...]:
         moments = [(one, self.at_ms.get(one.base_offset)) for one in self.unproven]
         return tuple(one for one, at_ms in moments if at_ms is not None and at_ms <= until_ms)
+
+    def taken(self, until_ms: int) -> tuple[Segment, ...]:
+        """Return what of it goes by a moment; all of it where its size counts and nobody knows when."""
+        return self.unproven if self.unknown_size else self._gone_by(until_ms)
 
     @property
     def ranges(self) -> Ranges:

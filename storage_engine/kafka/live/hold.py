@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from storage_engine.exceptions import BadInputError, BrokerRefusedError, GateRefusedError
 from storage_engine.kafka.live.drift import all_drift, as_found, known_log
 from storage_engine.kafka.live.due_logs import active_and_expired
+from storage_engine.kafka.live.expiry import written
 from storage_engine.kafka.live.held_settings import StillAlone, put_back, raise_settings, rely_on_others
 from storage_engine.kafka.live.hold_state import (
     HELD_SETTINGS,
@@ -27,6 +28,7 @@ from storage_engine.kafka.live.hold_state import (
 from storage_engine.kafka.live.needed_retention import TopicAge, ends_at_ms, protects
 from storage_engine.kafka.live.shared_holds import states_of_others
 from storage_engine.kafka.live.topic_ages import HOUR_MS, Observed, bears_notices, observe
+from storage_engine.kafka.rules import SegmentFacts
 from storage_engine.kafka.store import SeenNode
 from storage_engine.model.diagnosis import named_in_short
 from storage_engine.model.hold import Drift, HoldMemory, HoldStatus
@@ -56,18 +58,23 @@ def renew(store: LiveKafkaStore, now_ms: int) -> HoldStatus:
     seen = store.look(now_ms)
     with memory.alone(cluster_of(seen)) as still_alone:
         found = observe(store, now_ms, remembered=state.logs, seen=seen)
-        return _renew(store, memory, state, found, still_alone)
+        return _renew(store, memory, state, found, seen, still_alone)
 
 
 def _renew(
-    store: LiveKafkaStore, memory: HoldMemory, state: HoldState, found: Observed, still_alone: StillAlone
+    store: LiveKafkaStore,
+    memory: HoldMemory,
+    state: HoldState,
+    found: Observed,
+    seen: SeenNode,
+    still_alone: StillAlone,
 ) -> HoldStatus:
     others = states_of_others(memory)
     drift = drift_of(state, found, memory)
     # First: what goes by what is remembered from here on doesn't find it any more.
     memory.record_drift(drift)
     state = as_found(state, found.of_logs, found.settings, others)
-    state = looked_at(store, replace(state, logs=_known_logs(state, found)), found.at_ms)
+    state = looked_at(store, replace(state, logs=_known_logs(state, found, seen)), found.at_ms)
     state = rely_on_others(memory, state, found.topics, others, found.at_ms)
     strict = store.live.hold == STRICT
     raised = raise_settings(store.asked, memory, state, found, still_alone, strict=strict)
@@ -110,11 +117,15 @@ def looked_at(store: LiveKafkaStore, state: HoldState, now_ms: int) -> HoldState
     return replace(state, looked_at_ms=now_ms, holds_for_ms=holds_for_ms)
 
 
-def _known_logs(state: HoldState, found: Observed) -> Mapping[str, KnownLog]:
+def _known_logs(state: HoldState, found: Observed, seen: SeenNode) -> Mapping[str, KnownLog]:
     logs = dict(state.logs)
     for name, live in found.of_logs.told.items():
-        if (known := known_log(live, state.logs.get(name))) is not None:
-            logs[name] = known
+        before = state.logs.get(name)
+        if (known := known_log(live, before)) is not None:
+            # How fast it grows tells what retention.bytes takes once it isn't held.
+            files = seen.known[name].log.segments if name in seen.known else ()
+            segments = [SegmentFacts(one.base_offset, one.log.size_bytes, 0) for one in files]
+            logs[name] = replace(known, written=written(segments, before, found.at_ms))
     return logs
 
 

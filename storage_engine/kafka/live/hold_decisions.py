@@ -61,7 +61,7 @@ def _decide(topic: str, state: HoldState, is_wanted: bool, look: Look, margin_ms
         return Decision(True, _held_for_long(topic, state, look, margin_ms))
     if topic in look.deleted:
         return Decision(False)
-    if why := next(_unjudged(topic, state, look), ""):
+    if why := next(unjudged(topic, state, look), ""):
         return Decision(
             True,
             f"topic {topic} stays held, and can't be put back as it was, as what of it is unproven isn't "
@@ -70,7 +70,7 @@ def _decide(topic: str, state: HoldState, is_wanted: bool, look: Look, margin_ms
     return Decision(False)
 
 
-def _unjudged(topic: str, state: HoldState, look: Look) -> Iterator[str]:
+def unjudged(topic: str, state: HoldState, look: Look) -> Iterator[str]:
     """Yield why a log of a topic wasn't judged at this look."""
     if look.found.failed:
         paths = ", ".join(look.found.failed)

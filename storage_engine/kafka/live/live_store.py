@@ -13,7 +13,7 @@ from storage_engine.clock import clock_ms
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.kafka.file_names import METADATA_TOPIC
 from storage_engine.kafka.layout import Node, read_what_is_left
-from storage_engine.kafka.live import due_hold, hold, release
+from storage_engine.kafka.live import due_hold, hold, release, unheld
 from storage_engine.kafka.live.client import Cluster
 from storage_engine.kafka.live.cut_faults import cut_to_held
 from storage_engine.kafka.live.hold_state import load_state
@@ -23,6 +23,7 @@ from storage_engine.kafka.live.shared_holds import all_states
 from storage_engine.kafka.plan import as_asked
 from storage_engine.kafka.store import KafkaStore, SeenNode, open_store
 from storage_engine.model.broker_store import Remove, StoreSettings
+from storage_engine.model.held_store import UnheldSegments
 from storage_engine.model.hold import HoldMemory, HoldStatus
 from storage_engine.model.live import LiveBroker, RunningBroker
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest
@@ -87,6 +88,9 @@ class LiveKafkaStore(KafkaStore):
 
     def hold_status(self, now_ms: int) -> HoldStatus:
         return hold.look(self, now_ms) if self._is_ours else due_hold.described(load_state(self.memory))
+
+    def unheld_segments(self, now_ms: int, until_ms: int) -> UnheldSegments:
+        return unheld.look_for_unheld(self, now_ms, until_ms)
 
     def end_hold(self, now_ms: int) -> HoldStatus:
         return hold.end_hold(self, now_ms)

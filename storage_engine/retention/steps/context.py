@@ -59,6 +59,7 @@ class Context:
     """
     :param data_paths: where the broker writes, as it said when that was held against where we write.
     :param closing: ends all that was opened for the store, also to look at it again.
+    :param only_gives_back: nothing is written for the store, so that lakes may lie anywhere.
     """
 
     store: ManagedStore
@@ -67,6 +68,7 @@ class Context:
     broker: BrokerStore
     data_paths: tuple[Path, ...]
     closing: ExitStack = field(default_factory=ExitStack, repr=False, compare=False)
+    only_gives_back: bool = False
 
     @property
     def name(self) -> str:
@@ -82,7 +84,7 @@ class Context:
         broker = _renewed(self.store, self.broker, self.journal.hold_memory(record.store_id))
         if broker is not self.broker:
             self.closing.callback(broker.close)
-        data_paths = checked_data_paths(self.store, broker)
+        data_paths = checked_data_paths(self.store, broker, any_place=self.only_gives_back)
         return replace(self, record=record, broker=broker, data_paths=data_paths)
 
     def snapshot(self, now_ms: int) -> StoreSnapshot:
@@ -207,23 +209,28 @@ AnyStore = ManagedStore | Context
 
 
 @contextmanager
-def opened(store: ManagedStore, broker: BrokerStore | None = None) -> Iterator[Context]:
+def opened(
+    store: ManagedStore, broker: BrokerStore | None = None, *, only_gives_back: bool = False
+) -> Iterator[Context]:
     """Open a store for all that a process does with it.
 
-    :param broker: as of :func:`open_context`.
+    :param broker: as of :func:`open_context`, and so is ``only_gives_back``.
     :raises StorageEngineError: as :func:`open_context` does.
     """
-    context = open_context(store, broker)
+    context = open_context(store, broker, only_gives_back=only_gives_back)
     try:
         yield context
     finally:
         context.closing.close()
 
 
-def open_context(store: AnyStore, broker: BrokerStore | None = None) -> Context:
+def open_context(
+    store: AnyStore, broker: BrokerStore | None = None, *, only_gives_back: bool = False
+) -> Context:
     """Open a store; one that is open is looked at again.
 
     :param broker: the store as it was opened for what only some runs do; None: it is opened as ever.
+    :param only_gives_back: to end its hold, which no lake's place prevents.
     :raises BadInputError: settings that can't be used, or something that we write would lie on a disk of the
         running broker, or among its files.
     :raises StoreNotFoundError: there is no such store.
@@ -235,7 +242,7 @@ def open_context(store: AnyStore, broker: BrokerStore | None = None) -> Context:
         broker = open_store(store) if broker is None else broker
         opening.callback(broker.close)
         ask(store.broker, "say whether its store may be archived", broker.check_manageable)
-        data_paths = checked_data_paths(store, broker)
+        data_paths = checked_data_paths(store, broker, any_place=only_gives_back)
         if store.policy.archive is ArchiveMode.REQUIRED and missing_sqlite_file(store.journal_url):
             # Where there is no lake no journal is made, as at the place of a disk that isn't mounted.
             check_any_catalog_file(store.lakes)
@@ -244,7 +251,9 @@ def open_context(store: AnyStore, broker: BrokerStore | None = None) -> Context:
         take_from_all(dict.fromkeys((Path(store.real_root), *data_paths)))
         broker = _renewed(store, broker, journal.hold_memory(record.store_id))
         opening.callback(broker.close)
-        return Context(store, journal, record, broker, data_paths, opening.pop_all())
+        return Context(
+            store, journal, record, broker, data_paths, opening.pop_all(), only_gives_back=only_gives_back
+        )
 
 
 def _renewed(store: ManagedStore, broker: BrokerStore, memory: HoldMemory) -> BrokerStore:

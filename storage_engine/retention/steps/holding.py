@@ -17,10 +17,16 @@ from storage_engine.model.jsonable import from_jsonable
 from storage_engine.retention.steps.archiving import begin_background_run
 from storage_engine.retention.steps.context import AnyStore, Context, open_context
 from storage_engine.retention.steps.holding_due import hold_what_is_due
+from storage_engine.retention.steps.leaving_unproven import (
+    Acceptance,
+    check_unproven,
+    record_intent,
+    record_result,
+)
 from storage_engine.retention.steps.recording_drift import alarms_of, record_hold_drift, with_lakes_word
 from storage_engine.retention.steps.sealed import MeasuredLag
 from storage_engine.retention.steps.shield_removal import make_removable, remove_all
-from storage_engine.retention.steps.unproven import may_go_unproven
+from storage_engine.shield.index import shield_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,28 +70,40 @@ def hold(
         return _result(context, *_renewed(context, run, now_ms, measured))
 
 
-def unmanage(store: AnyStore, now_ms: int | None = None) -> HoldResult:
+def unmanage(store: AnyStore, now_ms: int | None = None, acceptance: Acceptance | None = None) -> HoldResult:
     """End the hold: every file's time and every setting as they were. The broker's own rules count again.
 
-    The shield goes with it.
+    The shield goes with it. Before the first setting is put back it is settled what that leaves unproven.
 
+    :param acceptance: a person's word that some goes unproven; None: nobody has given it.
     :raises StoreBusyError: a run has the store; nothing was changed.
-    :raises GateRefusedError: the shield has what is nowhere else; nothing was changed.
+    :raises GateRefusedError: more goes unproven within a day than was accepted, or the shield has what is
+        nowhere else; nothing was changed.
     :raises BrokerError: the broker can't be asked.
     """
     context = open_context(store)
     now_ms = clock_ms() if now_ms is None else now_ms
     make_removable(context)
-    was_held = context.journal.hold_memory(context.record.store_id).load() is not None
+    unproven = None
+    if context.broker.is_live and _is_protected(context):
+        unproven = check_unproven(context, acceptance, now_ms)
     with context.journal.lease(context.record.store_id):
+        record_intent(context, unproven, acceptance)
         status = context.broker.end_hold(now_ms)
         record_hold_drift(context, status)
+        record_result(context)
     # Behind that: a watch makes links for a held store only.
     left = remove_all(context)
-    if was_held:
-        left += tuple(may_go_unproven(context, now_ms))
+    if unproven is not None and unproven.count:
+        left += (f"left to its broker, as was accepted: {unproven.text}",)
     status = with_lakes_word(context, status)
     return _result(context, replace(status, notices=(*status.notices, *left)), True)
+
+
+def _is_protected(context: Context) -> bool:
+    """Return whether a hold or a shield keeps anything, which ends with the hold."""
+    memory = context.journal.hold_memory(context.record.store_id)
+    return memory.load() is not None or shield_path(context.store.real_root).exists()
 
 
 def keep_held(context: Context, run: Run, now_ms: int) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from storage_engine import durable
 from storage_engine.exceptions import BrokerError, GateRefusedError
 from storage_engine.model.broker_store import BrokerStore, Remove, StoreSettings
 from storage_engine.model.course import CourseStart
+from storage_engine.model.held_store import UnheldSegments
 from storage_engine.model.hold import BrokerProgress, Drift, HoldMemory, HoldStatus
 from storage_engine.model.lag import Unread
 from storage_engine.model.live import LiveBroker
@@ -46,6 +47,7 @@ from storage_engine.rocketmq.remoting.answers import RuntimeInfo
 from storage_engine.rocketmq.rereading import ATTEMPTS, reread
 from storage_engine.rocketmq.store import LOG
 from storage_engine.rocketmq.store_times import LogFile, newest_message_ms, oldest_message_ms, sealed_at_ms
+from storage_engine.rocketmq.unheld import unheld_segments
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +176,11 @@ class LiveStore(BrokerStore):
 
     def hold_status(self, now_ms: int) -> HoldStatus:
         return status.look(self, now_ms)
+
+    def unheld_segments(self, now_ms: int, until_ms: int) -> UnheldSegments:
+        snapshot, files = self.snapshot(now_ms), self.files
+        start = self.course_start(snapshot)
+        return UnheldSegments(unheld_segments(snapshot, files.config, until_ms, files.zone, start))
 
     def end_hold(self, now_ms: int) -> HoldStatus:
         return hold.end_hold(self, now_ms)
