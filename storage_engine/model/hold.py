@@ -172,6 +172,7 @@ class HoldStatus:
     :param unheld: why logs aren't held at this moment though others of the store are, by name: nothing of
         these is deleted by us.
     :param watch: the last look of the store's watch; None: none looks, as a notice says, or none has to.
+    :param lasts_ms: from a renewal on, unless it is renewed again; None: for ever, or not known.
     """
 
     held: bool
@@ -186,6 +187,13 @@ class HoldStatus:
     alarms: tuple[str, ...] = ()
     unheld: Mapping[str, str] = field(default_factory=dict)
     watch: WatchLook | None = None
+    lasts_ms: int | None = None
+
+    def is_half_over(self, now_ms: int) -> bool:
+        """Return whether it runs out by itself in less than half of its time: a renewal was missed."""
+        if self.ends_at_ms is None or self.lasts_ms is None:
+            return False
+        return self.ends_at_ms - now_ms < self.lasts_ms // 2
 
     @property
     def is_well(self) -> bool:

@@ -59,6 +59,20 @@ def _watch_text(watch: WatchLook | None) -> str:
     )
 
 
+def hold_end_text(status: HoldStatus, unproven: str) -> str:
+    """Return when a hold runs out that nobody renews, and what may go unproven within a day of that.
+
+    :param unproven: "": nothing.
+    """
+    ends_ms = status.ends_at_ms or 0
+    from_ms = status.deletes_from_ms or ends_ms
+    left = f"{unproven} may go within a day then" if unproven else "what goes within a day then is proven"
+    return (
+        f"the hold was not renewed in time and ends by itself {time_text(ends_ms)}; the broker deletes from "
+        f"{time_text(from_ms)} on: {left}"
+    )
+
+
 def due_text(due: DueRange, now_ms: int) -> str:
     """Return what goes though no lake has it, in one line."""
     when = "now" if due.at_ms <= now_ms else f"from {time_text(due.at_ms)} on"

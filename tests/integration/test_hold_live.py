@@ -21,11 +21,13 @@ from storage_engine.model.hold import Drift, DriftKind, HoldMemory, HoldStatus
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.receipt import Receipt
 from storage_engine.retention.brokers import open_store, settings_of
+from storage_engine.retention.diagnosis.doctor import diagnose
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.stamp import stamp_path
 from storage_engine.retention.steps.context import open_context, opened
 from storage_engine.retention.steps.holding import hold, unmanage
 from storage_engine.retention.steps.leaving_unproven import Acceptance
+from storage_engine.retention.steps.monitoring import monitor
 from storage_engine.retention.steps.sealed import archive_sealed
 from storage_engine.rocketmq import BROKER
 from storage_engine.rocketmq.disk import disk_usage
@@ -33,6 +35,7 @@ from storage_engine.rocketmq.live.fence import MARGIN_PERCENT
 from storage_engine.rocketmq.live.live_store import LiveStore
 from storage_engine.rocketmq.live.marker import NAME
 from storage_engine.rocketmq.live.state import load_state
+from storage_engine.wording import time_text
 from tests.integration.broker import CLEANS_AT_ONCE, Broker, running_broker, start_again
 from tests.integration.live_store import SETTINGS, LiveLog, create_topic
 from tests.integration.stores import file_hashes
@@ -260,6 +263,33 @@ def test_no_command_leaves_to_the_broker_what_it_deletes_and_no_lake_proves(
     archive_sealed(store, "archived", archive_here)
     assert not unmanage(store).status.held
     assert len(unmanaged(store)) == 2
+
+
+@pytest.mark.usefixtures("cleaned_today")
+def test_that_a_hold_runs_out_is_told_from_half_of_its_time_on(log: LiveLog, store: ManagedStore) -> None:
+    status = hold(store, now_ms() - 13 * HOUR_MS).status
+    left = sum(base in log.sha256 for base in log.names())
+    assert status.ends_at_ms is not None
+    assert status.deletes_from_ms is not None
+    said = (
+        f"ends by itself {time_text(status.ends_at_ms)}; the broker deletes from "
+        f"{time_text(status.deletes_from_ms)} on: {left} segments"
+    )
+    context = open_context(store)
+    with context.journal.lease(context.record.store_id):
+        (alarm,) = (one for one in monitor(store, "no lease").alarms if "ends by itself" in one)
+    assert said in alarm
+    found = diagnose(store, now_ms(), has_lake=True).findings
+    assert [said in one.what for one in found if one.kind == "hold-ends"] == [True]
+    # It is renewed, and far from its end again.
+    assert not any("ends by itself" in one for one in monitor(store, "renewed").alarms)
+    assert "hold-ends" not in {one.kind for one in diagnose(store, now_ms(), has_lake=True).findings}
+
+    archive_sealed(store, "archived", archive_here)
+    unmanage(store)
+    hold(store, now_ms() - 13 * HOUR_MS)
+    found = diagnose(store, now_ms(), has_lake=True).findings
+    assert ["then is proven" in one.what for one in found if one.kind == "hold-ends"] == [True]
 
 
 @pytest.mark.usefixtures("cleaned_today")

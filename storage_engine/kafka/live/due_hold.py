@@ -153,6 +153,7 @@ def _hold_due(judged: _Judged, still_alone: StillAlone) -> HoldStatus:
         due=tuple(_due(logs, state, (now_ms, margin_ms), unheld, found.unread, ends)),
         notices=(*bears_notices(bears), *_notices(logs), *back.notices),
         ends_at_ms=min(ends.values(), default=None),
+        lasts_ms=min((bears[topic].kept_ms for topic in ends), default=None),
         alarms=tuple(_alarms(decisions, judged.logs, back)),
     )
 
@@ -186,7 +187,11 @@ def described(state: HoldState | None) -> HoldStatus:
     said = text if topics else NOT_HELD
     if left:
         said += f"; raised still, and not needed to be: {named_in_short(list(left))}"
-    return HoldStatus(held=False, left_to_broker=True, described=said)
+    ends_at_ms = None if state is None or not topics else state.ends_at_ms
+    lasts_ms = None if ends_at_ms is None or state is None else state.holds_for_ms
+    return HoldStatus(
+        held=False, left_to_broker=True, described=said, ends_at_ms=ends_at_ms, lasts_ms=lasts_ms
+    )
 
 
 def _with_due(known: KnownLog, log: DueLog) -> KnownLog:

@@ -177,6 +177,7 @@ def _status(
         described=f"{count_text(len(topics), 'topic')}, {count_text(len(ours), 'setting')} of them raised",
         alarms=short,
         unheld=open_logs if is_held else {},
+        lasts_ms=min((found.bears[one.topic].kept_ms for one in held), default=None),
     )
 
 

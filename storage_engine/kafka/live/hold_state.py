@@ -124,9 +124,14 @@ class HoldState:
     logs: Mapping[str, KnownLog] = field(default_factory=dict)
     holds_for_ms: int = 0
 
+    @property
+    def ends_at_ms(self) -> int | None:
+        """Return when the hold ends by itself unless it is renewed; None: never, or not known."""
+        return self.looked_at_ms + self.holds_for_ms if self.holds_for_ms else None
+
     def has_ended(self, now_ms: int) -> bool:
         """Return whether the hold has ended by itself, as nobody has renewed it."""
-        return bool(self.holds_for_ms) and self.looked_at_ms + self.holds_for_ms < now_ms
+        return self.ends_at_ms is not None and self.ends_at_ms < now_ms
 
     def has_settings(self, topic: str) -> bool:
         """Return whether we did anything to a topic's settings."""

@@ -13,6 +13,7 @@ from storage_engine.exceptions import BrokerError, NotOnBrokerError, StorageEngi
 from storage_engine.model.broker_store import BrokerStore
 from storage_engine.model.diagnosis import BrokerDiagnosis, Finding, Severity, by_severity
 from storage_engine.model.heads import LakeHead
+from storage_engine.model.held_store import UnheldSegments
 from storage_engine.model.hold import HoldMemory
 from storage_engine.model.store import Segment
 from storage_engine.retention.answering import check_answers
@@ -23,7 +24,12 @@ from storage_engine.retention.diagnosis.clock_check import clock_findings
 from storage_engine.retention.diagnosis.figures import Figures, due_now, take_figures
 from storage_engine.retention.diagnosis.file_systems import look_at_mounts, mount_findings
 from storage_engine.retention.diagnosis.growth import DAY_MS
-from storage_engine.retention.diagnosis.left_behind import hold_findings, local_lakes, look_at_remains
+from storage_engine.retention.diagnosis.left_behind import (
+    hold_end_findings,
+    hold_findings,
+    local_lakes,
+    look_at_remains,
+)
 from storage_engine.retention.diagnosis.losses_ahead import (
     consumer_findings,
     pending_findings,
@@ -249,6 +255,9 @@ def _open(
     looked = _look(store, None, said, known, now_ms)
     if looked is None:
         return None, None, 0
+    known.findings += hold_end_findings(
+        looked.figures.hold, _unproven_at_the_end(store, known, looked, has_lake=has_lake), now_ms
+    )
     if has_lake:
         _ask_lakes(store, known, looked)
         from storage_engine.retention.diagnosis.lake_check import lake_findings, place_findings
@@ -261,6 +270,18 @@ def _open(
     return looked.figures, looked.stamp, looked.due
 
 
+def _unproven_at_the_end(store: ManagedStore, known: _Known, looked: _Looked, *, has_lake: bool) -> str:
+    """Return what may go unproven once a hold has run out; "": nothing, or that is far off."""
+    if looked.unheld is None:
+        return ""
+    from storage_engine.retention.steps.leaving_unproven import UnprovenSegments, unproven_of
+
+    if not has_lake or known.journal is None or known.record is None:
+        segments, unknown = looked.unheld.segments, looked.unheld.unknown
+        return UnprovenSegments(segments, unknown, ("none was named",) if segments else ()).text
+    return unproven_of(store, known.journal, known.record, looked.unheld).text
+
+
 @dataclass(frozen=True, slots=True)
 class _Looked:
     """What was seen of a store while it was open.
@@ -268,6 +289,7 @@ class _Looked:
     :param data_paths: where its broker writes.
     :param due: how many segments could be deleted now; 0 where nobody asked.
     :param missing: what the journal remembers of logs that should be here; nothing where nobody asked.
+    :param unheld: what goes within a day of a hold's end; None: that is far off, or nobody asked.
     """
 
     figures: Figures
@@ -275,6 +297,7 @@ class _Looked:
     data_paths: tuple[Path, ...]
     due: int
     missing: tuple[Missing, ...]
+    unheld: UnheldSegments | None
 
 
 def _look(
@@ -285,7 +308,7 @@ def _look(
     :param at: the store where it is open, of which nothing is planned; None: it is opened.
     :return: None: it can't be looked at.
     """
-    found, due, missing = known.findings, 0, tuple[Missing, ...]()
+    found, due, missing, unheld = known.findings, 0, tuple[Missing, ...](), None
     try:
         with closing(open_store(store, known.memory)) if at is None else nullcontext(at) as opened:
             data_paths = tuple(ask(store.broker, "tell where it writes", lambda: opened.data_paths))
@@ -298,6 +321,12 @@ def _look(
             figures = take_figures(opened, store.broker, now_ms, known.samples, said.full_percent)
             if at is None:
                 due = due_now(opened, figures, now_ms)
+                hold = figures.hold
+                if hold is not None and hold.ends_at_ms is not None and hold.is_half_over(now_ms):
+                    from storage_engine.retention.steps.leaving_unproven import unheld_by
+
+                    until_ms = (hold.deletes_from_ms or hold.ends_at_ms) + DAY_MS
+                    unheld = unheld_by(store, opened, now_ms, until_ms)
                 if known.journal is not None and known.record is not None:
                     from storage_engine.retention.missing_logs import missing_logs
 
@@ -317,7 +346,7 @@ def _look(
         unit = find_broker(store.broker).words.queue
         found += [*consumer_findings(figures, unit), *hold_findings(figures.hold)]
     found += pending_findings(figures)
-    return _Looked(figures, stamp, data_paths, due, missing)
+    return _Looked(figures, stamp, data_paths, due, missing, unheld)
 
 
 def _known_quarantines(known: _Known) -> frozenset[str] | None:

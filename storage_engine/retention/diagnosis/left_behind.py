@@ -11,6 +11,8 @@ from storage_engine.host import is_this_host
 from storage_engine.lake.config import CATALOG_FILE
 from storage_engine.model.diagnosis import Finding, Severity, named_in_short
 from storage_engine.model.hold import HoldStatus
+from storage_engine.retention.diagnosis.growth import DAY_MS
+from storage_engine.retention.hold_text import hold_end_text
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.quarantine.look import (
     QuarantineLook,
@@ -153,6 +155,18 @@ def hold_findings(hold: HoldStatus | None) -> Iterator[Finding]:
     why = f" ({hold.notices[0].removesuffix('.')})" if hold.notices else ""
     what = f"the store isn't held, so its broker deletes by its own rules{why}"
     yield Finding(Severity.WARNING, "not-held", what, "hold it: storage-engine hold")
+
+
+def hold_end_findings(hold: HoldStatus | None, unproven: str, now_ms: int) -> Iterator[Finding]:
+    """Judge when a hold runs out by itself. Pure.
+
+    :param unproven: what may go within a day then; "": all of it is proven.
+    """
+    if hold is None or not hold.is_half_over(now_ms):
+        return
+    severity = Severity.URGENT if unproven and (hold.ends_at_ms or 0) <= now_ms + DAY_MS else Severity.WARNING
+    advice = "find out why nobody renews it: storage-engine hold; archive: storage-engine archive"
+    yield Finding(severity, "hold-ends", hold_end_text(hold, unproven), advice)
 
 
 def local_lakes(stamp: Stamp | None) -> tuple[str, ...]:

@@ -10,12 +10,16 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from storage_engine.exceptions import GateRefusedError, StorageEngineError
-from storage_engine.journal.journal import Event, Phase, Step
+from storage_engine.journal.journal import Event, Journal, Phase, Step, StoreRecord
+from storage_engine.model.broker_store import BrokerStore
 from storage_engine.model.held_store import UnheldSegments
+from storage_engine.model.hold import HoldStatus
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.store import Segment, SegmentState
 from storage_engine.retention.broker_answers import ask
+from storage_engine.retention.hold_text import hold_end_text
 from storage_engine.retention.known_heads import known_heads
+from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.proofs import read_proofs
 from storage_engine.retention.steps.archiving import begin_background_run, slots
 from storage_engine.retention.steps.context import WHOLE, Context
@@ -78,33 +82,38 @@ class UnprovenSegments:
         return ", ".join(said)
 
 
-def unproven_unheld(context: Context, now_ms: int, until_ms: int) -> UnprovenSegments:
-    """Find out what of a store goes by a moment if it is held no more from now on, and no lake proves."""
-    if context.store.policy.archive is ArchiveMode.OFF:
-        return UnprovenSegments()
+def unheld_by(store: ManagedStore, broker: BrokerStore, now_ms: int, until_ms: int) -> UnheldSegments:
+    """Ask a store's broker what goes by a moment if the store is held no more from now on."""
     doing = "tell what it deletes of a store that isn't held"
     try:
-        unheld = ask(context.store.broker, doing, lambda: context.broker.unheld_segments(now_ms, until_ms))
+        return ask(store.broker, doing, lambda: broker.unheld_segments(now_ms, until_ms))
     except (StorageEngineError, OSError) as error:
-        return UnprovenSegments(unknown=(f"what its broker deletes: {str(error).removesuffix('.')}",))
-    return with_proofs(context, unheld)
+        return UnheldSegments((), (f"what its broker deletes: {str(error).removesuffix('.')}",))
 
 
-def with_proofs(context: Context, unheld: UnheldSegments) -> UnprovenSegments:
+def unproven_of(
+    store: ManagedStore, journal: Journal, record: StoreRecord, unheld: UnheldSegments
+) -> UnprovenSegments:
     """Leave out what the lakes prove; a lake that can't be asked proves nothing, wherever it lies."""
+    if store.policy.archive is ArchiveMode.OFF:
+        return UnprovenSegments()
     segments: tuple[Segment, ...] = unheld.segments
     unasked: tuple[str, ...] = ()
     if segments:
-        record, journal = context.record, context.journal
         try:
             known = known_heads(journal, record)
-            proofs = read_proofs(context.store.lakes, record, slots(segments), known=known)
+            proofs = read_proofs(store.lakes, record, slots(segments), known=known)
             unasked = tuple(why.removesuffix(".") for _, why in proofs.unreachable)
             asked = replace(proofs, unreachable=())
             segments = tuple(still_unproven(journal, record, asked, segments))
         except (StorageEngineError, OSError) as error:
             unasked = (str(error).removesuffix("."),)
     return UnprovenSegments(segments, unheld.unknown, unasked if segments else ())
+
+
+def _unproven_by(context: Context, now_ms: int, until_ms: int) -> UnprovenSegments:
+    unheld = unheld_by(context.store, context.broker, now_ms, until_ms)
+    return unproven_of(context.store, context.journal, context.record, unheld)
 
 
 def refusal(left: UnprovenSegments, acceptance: Acceptance | None) -> str:
@@ -125,10 +134,19 @@ def check_unproven(context: Context, acceptance: Acceptance | None, now_ms: int)
     :return: what of it a person has accepted.
     :raises GateRefusedError: some goes within a day that no lake proves, and nobody has accepted as much.
     """
-    left = unproven_unheld(context, now_ms, now_ms + DAY_MS)
+    left = _unproven_by(context, now_ms, now_ms + DAY_MS)
     if why := refusal(left, acceptance):
         raise GateRefusedError(f"{context.store.real_root}: {why}")
     return left
+
+
+def end_alarms(context: Context, status: HoldStatus | None, now_ms: int) -> tuple[str, ...]:
+    """Say from half of its time on when a hold runs out by itself, and what of it may go then unproven."""
+    if status is None or status.ends_at_ms is None or not status.is_half_over(now_ms):
+        return ()
+    until_ms = (status.deletes_from_ms or status.ends_at_ms) + DAY_MS
+    said = hold_end_text(status, _unproven_by(context, now_ms, until_ms).text)
+    return (f"{said}. Renew it: storage-engine hold; or archive: storage-engine archive",)
 
 
 def record_intent(context: Context, left: UnprovenSegments | None, acceptance: Acceptance | None) -> None:

@@ -24,6 +24,7 @@ from storage_engine.retention.hold_text import drift_text, due_alarms
 from storage_engine.retention.loss_alarms import loss_alarms
 from storage_engine.retention.steps.context import AnyStore, Context, managed_of, open_context
 from storage_engine.retention.steps.holding import hold
+from storage_engine.retention.steps.leaving_unproven import end_alarms
 from storage_engine.retention.steps.recording_drift import alarms_of
 from storage_engine.retention.steps.recording_for_pages import found_for_pages
 from storage_engine.retention.steps.sealed import MeasuredLag, measure_lag
@@ -88,6 +89,7 @@ def monitor(store: AnyStore, run_key: str) -> MonitorResult:
         alarms += said
     elif status is None:
         alarms += _expiry_alarms(context, measured)
+    alarms += end_alarms(context, sensed.hold if status is None else status, sensed.sensed_at_ms)
     archive_lag = None if measured is None else measured.lag
     lags, lag_error = _lags(context)
     for_pages = found_for_pages(context, measured)

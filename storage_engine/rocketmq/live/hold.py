@@ -220,6 +220,7 @@ def _renew_as_found(store: LiveStore, memory: HoldMemory, now_ms: int) -> HoldSt
         notices=tuple(filter(None, said)),
         deletes_from_ms=state.deletes_from_ms,
         watch=last_look(root),
+        lasts_ms=live.hold_hours * fence.HOUR_MS,
     )
 
 
