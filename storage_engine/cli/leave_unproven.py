@@ -10,7 +10,6 @@ import click
 
 from storage_engine.cli.options import person
 from storage_engine.cli.values import reason_text
-from storage_engine.retention.steps.leaving_unproven import Acceptance
 
 
 def leave_unproven_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -22,6 +21,9 @@ def leave_unproven_options(command: Callable[..., Any]) -> Callable[..., Any]:
             raise click.UsageError("Expected --leave-unproven AT-MOST and --reason TEXT together, found one.")
         accepted = None
         if leave_unproven is not None and reason is not None:
+            # The lake's libraries, which --help needs for nothing.
+            from storage_engine.retention.steps.leaving_unproven import Acceptance
+
             accepted = Acceptance(leave_unproven, person(), reason)
         return command(*arguments, acceptance=accepted, **values)
 

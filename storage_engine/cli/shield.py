@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import click
 
 from storage_engine.cli.command import command
+from storage_engine.cli.leave_unproven import leave_unproven_options
 from storage_engine.cli.options import json_option
 from storage_engine.cli.output import print_json, say
 from storage_engine.cli.store_argument import takes_store
@@ -15,14 +17,19 @@ from storage_engine.retention.brokers import refuse_shield
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.wording import count_text
 
+if TYPE_CHECKING:
+    from storage_engine.retention.steps.leaving_unproven import Acceptance
+
 
 @command()
 @takes_store(policy=("shield_give_up_percent",))
 @click.option("--remove", is_flag=True, help="Remove it, once all that it keeps is in the log or proven.")
+@leave_unproven_options
 @json_option
 def shield(
     managed: ManagedStore,
     remove: bool,
+    acceptance: Acceptance | None,
     as_json: bool,
 ) -> int:
     """Give all sealed segments of STORE that no lake proves a second name, in its .storage-engine directory.
@@ -32,6 +39,8 @@ def shield(
     this; while it is alive, this command only shows. Exit code 1 when something is gone from the log and not
     in the lake.
     """
+    if acceptance is not None and not remove:
+        raise click.UsageError("--leave-unproven: expected --remove with it, found none.")
     refuse_shield(managed)
     # The lake's libraries, which --help needs for nothing.
     from storage_engine.retention.steps.context import opened
@@ -40,7 +49,7 @@ def shield(
 
     managed = replace(managed, policy=replace(managed.policy, shield=ShieldMode.ON))
     if remove:
-        notices = remove_shield_of(managed)
+        notices = remove_shield_of(managed, acceptance)
         if as_json:
             print_json("shield", {"links": 0, "notices": notices})
             return 0

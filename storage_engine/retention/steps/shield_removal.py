@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from storage_engine.clock import clock_ms
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.lake.pace import pace_at
 from storage_engine.model.policy import ArchiveMode, archive_limit
@@ -12,6 +13,12 @@ from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.shield_proofs import asked_notices
 from storage_engine.retention.stamp import mark_shield
 from storage_engine.retention.steps.context import Context, opened
+from storage_engine.retention.steps.leaving_unproven import (
+    Acceptance,
+    check_unproven,
+    record_intent,
+    record_result,
+)
 from storage_engine.retention.steps.shield import tend_shield
 from storage_engine.same_bytes.own_acts import read_own_acts
 from storage_engine.shield.comparing import log_has_bytes
@@ -21,15 +28,23 @@ from storage_engine.shield.seen import Place, SeenLink, log_was_written, look_at
 from storage_engine.wording import count_text
 
 
-def remove_shield_of(store: ManagedStore) -> tuple[str, ...]:
+def remove_shield_of(store: ManagedStore, acceptance: Acceptance | None = None) -> tuple[str, ...]:
     """Remove a shield, whatever the store's policy says of one.
 
+    :param acceptance: a person's word that some goes unproven then; None: nobody has given it.
     :return: what a person should know of what is left.
-    :raises GateRefusedError: it has what is nowhere else; nothing was deleted.
+    :raises GateRefusedError: it has what is nowhere else, or nothing else protects what the running broker
+        deletes within a day; nothing was deleted.
     """
     with opened(store) as context:
         make_removable(context)
-        return remove_all(context)
+        unproven, now_ms = None, clock_ms()
+        if context.broker.is_live and not context.broker.hold_status(now_ms).held:
+            unproven = check_unproven(context, acceptance, now_ms)
+        record_intent(context, unproven, acceptance)
+        left = remove_all(context)
+        record_result(context)
+        return left
 
 
 def make_removable(context: Context) -> None:
