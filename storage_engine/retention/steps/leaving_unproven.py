@@ -88,7 +88,7 @@ def unheld_by(store: ManagedStore, broker: BrokerStore, now_ms: int, until_ms: i
     try:
         return ask(store.broker, doing, lambda: broker.unheld_segments(now_ms, until_ms))
     except (StorageEngineError, OSError) as error:
-        return UnheldSegments((), (f"what its broker deletes: {str(error).removesuffix('.')}",))
+        return UnheldSegments((), (f"what its broker deletes ({_clause(error)})",))
 
 
 def unproven_of(
@@ -103,12 +103,16 @@ def unproven_of(
         try:
             known = known_heads(journal, record)
             proofs = read_proofs(store.lakes, record, slots(segments), known=known)
-            unasked = tuple(why.removesuffix(".") for _, why in proofs.unreachable)
+            unasked = tuple(_clause(why) for _, why in proofs.unreachable)
             asked = replace(proofs, unreachable=())
             segments = tuple(still_unproven(journal, record, asked, segments))
         except (StorageEngineError, OSError) as error:
-            unasked = (str(error).removesuffix("."),)
+            unasked = (_clause(error),)
     return UnprovenSegments(segments, unheld.unknown, unasked if segments else ())
+
+
+def _clause(error: object) -> str:
+    return str(error).replace(" Nothing was changed.", "").removesuffix(".")
 
 
 def _unproven_by(context: Context, now_ms: int, until_ms: int) -> UnprovenSegments:
@@ -121,10 +125,11 @@ def refusal(left: UnprovenSegments, acceptance: Acceptance | None) -> str:
     if left.count <= (0 if acceptance is None else acceptance.at_most):
         return ""
     expected = "no segment" if acceptance is None else f"at most {acceptance.at_most}"
+    remedy = "Archive them: storage-engine archive" if left.segments else "Mend what keeps it from being told"
     return (
         f"expected {expected} that its broker deletes within a day and no lake proves once it isn't held, "
-        f"found {left.text}. Nothing was changed. Archive them: storage-engine archive. To leave them to the "
-        f"broker all the same: --leave-unproven {left.count} --reason TEXT."
+        f"found {left.text}. Nothing was changed. {remedy}. To leave it to the broker all the same: "
+        f"--leave-unproven {left.count} --reason TEXT."
     )
 
 

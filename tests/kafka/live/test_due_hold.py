@@ -112,6 +112,17 @@ def held(cluster: SharedCluster, tmp_path: Path) -> tuple[Store, int]:
     return store, cluster.value("orders")
 
 
+def test_that_nobody_renewed_a_hold_is_told_from_half_of_its_time_on(
+    cluster: SharedCluster, tmp_path: Path
+) -> None:
+    store, _ = held(cluster, tmp_path)
+    status = due_hold.described(store.state)
+    assert (status.ends_at_ms, status.lasts_ms) == (NOW_MS + DAY_MS, DAY_MS)
+    assert not status.is_half_over(NOW_MS + 12 * HOUR_MS)
+    assert status.is_half_over(NOW_MS + 12 * HOUR_MS + 1)
+    assert not due_hold.described(None).is_half_over(NOW_MS + 90 * DAY_MS)
+
+
 @pytest.mark.parametrize("times", [1, 9])
 def test_a_file_that_goes_while_a_log_is_looked_at_releases_nothing(
     cluster: SharedCluster, tmp_path: Path, times: int
