@@ -11,6 +11,7 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
 from storage_engine.credentials import shown_url, url_secrets
+from storage_engine.database_url import check_database_url
 from storage_engine.exceptions import BadInputError
 from storage_engine.extras import POSTGRES
 
@@ -50,10 +51,11 @@ class JournalPlace:
 def place_of(url: str) -> JournalPlace:
     """
     :param url: SQLAlchemy URL.
-    :raises BadInputError: not a URL, or that of a database in memory.
+    :raises BadInputError: not a URL, that of a database in memory, or one with what a driver would load.
     """
     try:
         name = shown_url(url)
+        check_database_url(url)
     except ValueError as error:
         # Its text is not shown: what can't be parsed may hold a password anywhere.
         raise BadInputError(

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from storage_engine.credentials import property_secrets, shown_url, url_secrets, without_secrets
+from storage_engine.database_url import check_database_url
 from storage_engine.exceptions import BadInputError, LakeUnavailableError
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
+from storage_engine.nearest import meant
 
 DESCRIPTION = "lake.json"
 """File in a lake's directory that says where catalog and warehouse are, when they are not below it."""
@@ -27,6 +29,24 @@ S3_DEFAULTS = {
     "s3.retry-strategy-impl": "storage_engine.lake.s3_retries.LakeRetries",
 }
 """So that a store that stalls or is gone ends in an error, not in a task that never does."""
+
+_CLASSES = {
+    "py-io-impl": (DURABLE_FILE_IO,),
+    "py-catalog-impl": (
+        "pyiceberg.catalog.rest.RestCatalog",
+        "pyiceberg.catalog.sql.SqlCatalog",
+        "pyiceberg.catalog.hive.HiveCatalog",
+        "pyiceberg.catalog.glue.GlueCatalog",
+        "pyiceberg.catalog.dynamodb.DynamoDbCatalog",
+        "pyiceberg.catalog.bigquery_metastore.BigQueryMetastoreCatalog",
+    ),
+    "s3.retry-strategy-impl": (
+        S3_DEFAULTS["s3.retry-strategy-impl"],
+        "pyarrow.fs.AwsStandardS3RetryStrategy",
+        "pyarrow.fs.AwsDefaultS3RetryStrategy",
+    ),
+}
+"""Every class that a lake's property may name: PyIceberg imports what it finds there."""
 
 _S3_DEFAULT_REGION = "us-east-1"
 
@@ -48,18 +68,22 @@ class LakeConfig:
 
     def __post_init__(self) -> None:
         """
-        :raises BadInputError: the catalog's URL has a password that is read as a part of its host; or a
-            place is relative.
+        :raises BadInputError: the catalog's URL has a password that is read as a part of its host, or names
+            what a driver would load; a class isn't one of the list; or a place is relative.
         """
         uri = self.properties.get("uri", "")
-        if "@" in uri and not uri.startswith("http"):
+        is_sql = self.properties.get("type") == "sql" or not uri.startswith(("http", "thrift"))
+        if "://" in uri and is_sql:
             try:
-                shown_url(uri)
+                check_database_url(uri)
+                if "@" in uri:
+                    shown_url(uri)
             except ValueError as error:
                 raise BadInputError(
                     f"lake property uri: expected a SQLAlchemy URL, found {error}. Nothing was changed. "
                     "Write characters such as @ and / in a password as %40 and %2F."
                 ) from None
+        _check_classes(self.properties)
         _check_places(self.properties)
 
     @classmethod
@@ -176,6 +200,24 @@ def _described(path: Path) -> LakeConfig:
             f"{path.stat().st_mode & 0o777:o}. Run chmod 600 on it."
         )
     return config
+
+
+def _check_classes(properties: Mapping[str, str]) -> None:
+    """Refuse classes that PyIceberg would import, other than those of a fixed list.
+
+    :raises BadInputError: a property names another class, or may (``auth``).
+    """
+    for name, value in properties.items():
+        if name != "auth" and not name.endswith("impl"):
+            continue
+        allowed = _CLASSES.get(name, ())
+        if value not in allowed:
+            expected = f"one of {', '.join(allowed)}" if allowed else "no such property, which names a class"
+            hint = meant(value, allowed) if allowed else meant(name, _CLASSES)
+            raise BadInputError(
+                f"lake property {name}: expected {expected}, found {value!r}.{hint} Nothing was changed.",
+                page="connection",
+            )
 
 
 def _check_places(properties: Mapping[str, str]) -> None:

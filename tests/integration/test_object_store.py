@@ -16,7 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pyarrow.fs import AwsStandardS3RetryStrategy
 
 from storage_engine.exceptions import BadInputError, CommitStateUnknownError, LakeUnavailableError
 from storage_engine.lake.archive import archive_segment, segment_jobs
@@ -247,13 +246,6 @@ def test_no_secret_is_in_the_files_of_a_submitted_job_or_spark_s_event_log(
     assert _files_with_the_secret(tmp_path, object_store) == []
 
 
-class TwoAttempts(AwsStandardS3RetryStrategy):
-    """What tests of lasting faults wait for."""
-
-    def __init__(self) -> None:
-        super().__init__(max_attempts=2)
-
-
 @pytest.fixture
 def proxy(object_store: ObjectStore) -> Iterator[FaultProxy]:
     with fault_proxy(object_store.port) as proxy:
@@ -272,9 +264,9 @@ def planned(
 
 
 def hasty(store: ManagedStore) -> ManagedStore:
-    """The same, with less patience for a store that doesn't come back."""
-    impl = f"{TwoAttempts.__module__}.{TwoAttempts.__qualname__}"
-    return replace(store, lake=store.lake.with_properties({"s3.retry-strategy-impl": impl}))
+    """The same, with less patience for a store that doesn't come back: three attempts."""
+    few = {"s3.retry-strategy-impl": "pyarrow.fs.AwsStandardS3RetryStrategy"}
+    return replace(store, lake=store.lake.with_properties(few))
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,17 @@ import errno
 import json
 import os
 import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+from pyarrow.fs import S3RetryStrategy
+from pyiceberg.catalog import Catalog
+from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from storage_engine.exceptions import BadInputError, LakeUnavailableError
 from storage_engine.lake.catalog import open_lake
-from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.config import _CLASSES, LakeConfig
 from storage_engine.lake.making import make_lake
 
 
@@ -30,11 +34,69 @@ def test_a_path_that_a_uri_would_cut_off_is_refused(tmp_path: Path, name: str) -
         LakeConfig.local(tmp_path / name)
 
 
-def test_files_are_durable_unless_the_configuration_says_otherwise(tmp_path: Path) -> None:
-    config = LakeConfig.local(tmp_path)
-    assert config.file_io_properties["py-io-impl"] == "storage_engine.lake.durable_io.DurableFileIO"
-    other = LakeConfig("x", {"py-io-impl": "pyiceberg.io.fsspec.FsspecFileIO"})
-    assert other.file_io_properties["py-io-impl"] == "pyiceberg.io.fsspec.FsspecFileIO"
+def test_files_are_durable(tmp_path: Path) -> None:
+    properties = LakeConfig.local(tmp_path).file_io_properties
+    assert properties["py-io-impl"] == "storage_engine.lake.durable_io.DurableFileIO"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "py-catalog-impl",
+        "py-io-impl",
+        "s3.retry-strategy-impl",
+        "s3.retry-strategy-imp1-impl",
+        "auth",
+        "write.py-location-provider.impl",
+        "metrics-reporter-impl",
+    ],
+)
+def test_a_class_is_imported_from_the_list_alone(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hostile_catalog.py").write_text(
+        f"open({str(tmp_path / 'ran')!r}, 'w').close()\nAny = object"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (lake := tmp_path / "lake").mkdir()
+    properties = {"type": "rest", "uri": "http://127.0.0.1:1", name: "hostile_catalog.Any"}
+    (lake / "lake.json").write_text(json.dumps(properties))
+    with pytest.raises(BadInputError, match=rf"lake property {name}: expected .* Nothing was changed\."):
+        open_lake(LakeConfig.local(lake))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_every_class_of_the_list_is_one_of_its_kind() -> None:
+    for name, kind in (
+        ("py-io-impl", PyArrowFileIO),
+        ("py-catalog-impl", Catalog),
+        ("s3.retry-strategy-impl", S3RetryStrategy),
+    ):
+        for path in _CLASSES[name]:
+            assert LakeConfig("x", {name: path}).properties == {name: path}
+            module, _, class_name = path.rpartition(".")
+            if not module.endswith(("hive", "glue", "dynamodb", "bigquery_metastore")):
+                assert issubclass(getattr(import_module(module), class_name), kind)
+
+
+def test_a_class_that_is_mistyped_is_told_the_nearest() -> None:
+    with pytest.raises(BadInputError, match=r"Did you mean pyarrow\.fs\.AwsStandardS3RetryStrategy\?"):
+        LakeConfig("x", {"s3.retry-strategy-impl": "pyarrow.fs.AwsStandardRetryStrategy"})
+
+
+@pytest.mark.parametrize("kind", [{}, {"type": "sql"}])
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "sqlite:////x/catalog.db?plugin=hostile",
+        "sqlite:////x/catalog.db?uri=true&vfs=hostile",
+        "postgresql+psycopg://db/lake?service=hostile",
+        "mysql+hostile://db/lake",
+    ],
+)
+def test_a_catalogs_url_loads_nothing(kind: dict[str, str], uri: str) -> None:
+    with pytest.raises(BadInputError, match="lake property uri: expected a SQLAlchemy URL, found"):
+        LakeConfig("x", {**kind, "uri": uri, "warehouse": "/w"})
 
 
 def test_what_is_no_json_is_bad_input() -> None:
@@ -176,7 +238,7 @@ def test_a_warehouse_that_depends_on_the_working_directory_is_refused(
         ({"uri": "sqlite:////DIRECTORY/catalog.db", "warehouse": "ftp://x/y"}, "that can be written"),
         ({"type": "in-memory"}, "expected the property uri"),
         ({"type": "sql", "warehouse": "/w"}, "SQL connection URI is required"),
-        ({"type": "dynamodb", "py-catalog-impl": "os.system"}, "don't work"),
+        ({"type": "dynamodb", "py-catalog-impl": "os.system"}, "expected one of pyiceberg.catalog.rest."),
     ],
 )
 def test_properties_that_make_no_lake_are_bad_input(

@@ -20,6 +20,7 @@ from storage_engine.exceptions import (
     CorruptFileError,
 )
 from storage_engine.extras import KAFKA
+from storage_engine.kafka.live.client_options import check_options
 from storage_engine.kafka.live.listening import nobody_listens
 from storage_engine.kafka.meta_properties import parse_properties
 from storage_engine.kafka.stored_files import read_stored
@@ -50,8 +51,12 @@ _PYTHON_ONLY = frozenset({"error_cb", "stats_cb", "throttle_cb", "on_commit", "l
 """Of a connection's extra: names of Python functions, which its own provider calls and nobody here."""
 _MECHANISM = "SCRAM-SHA-512"
 """Of an access key, where nobody says which."""
-_HIDDEN = ("ssl.key.pem", "ssl.certificate.pem", "sasl.oauthbearer.config")
-_JAVA_ONLY = "sasl.jaas.config"
+_HIDDEN = (
+    "ssl.key.pem",
+    "ssl.certificate.pem",
+    "sasl.oauthbearer.config",
+    "sasl.oauthbearer.assertion.private.key.pem",
+)
 
 
 def client_settings(live: LiveBroker) -> dict[str, str]:
@@ -59,7 +64,7 @@ def client_settings(live: LiveBroker) -> dict[str, str]:
 
     What is typed wins over a connection, and a connection over a file.
 
-    :raises BadInputError: one is missing, or means nothing to this client; no value is shown.
+    :raises BadInputError: one is missing, isn't allowed, or means nothing to this client; no value is shown.
     """
     if live.name_servers or live.broker_name or live.tls_server_name:
         said = live.name_servers or live.broker_name or live.tls_server_name
@@ -69,6 +74,7 @@ def client_settings(live: LiveBroker) -> dict[str, str]:
         )
     settings = {} if not live.client_config else _config_file(Path(live.client_config))
     settings |= {name: value for name, value in live.client.items() if name not in _PYTHON_ONLY}
+    check_options(settings)
     if live.address:
         settings[_BOOTSTRAP] = live.address
     if live.access_key:
@@ -208,6 +214,7 @@ class Cluster:
             **self._settings,
             "group.id": "storage-engine",
             "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
             "auto.offset.reset": "error",
             "isolation.level": "read_uncommitted",
             "queued.min.messages": 1,
@@ -245,8 +252,6 @@ class Cluster:
             return AdminClient({**_OURS, **settings, "error_cb": self._note})
         except KafkaException as error:
             said = self.shown(error.args[0].str())
-            if _JAVA_ONLY in settings:
-                said += f" {_JAVA_ONLY} is Java's: give sasl.username and sasl.password"
             raise BadInputError(
                 f"{self.address}: expected settings that librdkafka takes, found: {said}. Nothing was "
                 "changed."

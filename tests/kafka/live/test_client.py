@@ -87,19 +87,11 @@ def test_what_means_nothing_to_this_client_is_refused(live: LiveBroker, said: st
         client_settings(live)
 
 
-@pytest.mark.parametrize(
-    ("setting", "value", "said"),
-    [
-        ("no.such.setting", HUSH, "no.such.setting"),
-        ("sasl.jaas.config", f'x required password="{HUSH}";', "give sasl.username and sasl.password"),
-        ("security.protocol", "SASL_LOUD", "SASL_LOUD"),
-    ],
-)
-def test_a_setting_that_the_library_does_not_take_is_named(setting: str, value: str, said: str) -> None:
-    client = {"sasl.password": HUSH, setting: value}
+def test_a_value_that_the_library_does_not_take_is_named() -> None:
+    client = {"sasl.password": HUSH, "security.protocol": "SASL_LOUD"}
     with pytest.raises(BadInputError, match="expected settings that librdkafka takes, found: ") as error:
         Cluster(LiveBroker("127.0.0.1:1", client=client))
-    assert said in str(error.value)
+    assert "SASL_LOUD" in str(error.value)
     assert HUSH not in str(error.value)
 
 
