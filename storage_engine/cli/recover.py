@@ -18,8 +18,16 @@ from storage_engine.retention.managed_store import ManagedStore
 @takes_store(lake=False)
 @click.option("--dry-run", is_flag=True, help="Say what would be cut and made; change nothing.")
 @click.option("--cut-messages", is_flag=True, help="Also where whole messages behind a damaged one are lost.")
+@click.option(
+    "--index",
+    type=click.Choice(["recent", "all"]),
+    default="recent",
+    show_default=True,
+    help="How much of the log is read to make an index again that the crash took: its 10 newest segments, or "
+    "as many as it takes.",
+)
 @json_option
-def recover(managed: ManagedStore, dry_run: bool, cut_messages: bool, as_json: bool) -> int:
+def recover(managed: ManagedStore, dry_run: bool, cut_messages: bool, index: str, as_json: bool) -> int:
     """Make STORE clean whose broker did not stop cleanly, as that broker would when it starts.
 
     The log is cut off behind its last whole message. Queues and index are made to agree with it. A store
@@ -27,7 +35,10 @@ def recover(managed: ManagedStore, dry_run: bool, cut_messages: bool, as_json: b
     """
     with waiting("Recovering"):
         found = find_broker(managed.broker).recover(
-            settings_of(managed), dry_run=dry_run, cut_messages=cut_messages
+            settings_of(managed),
+            dry_run=dry_run,
+            cut_messages=cut_messages,
+            whole_index=index == "all",
         )
     if as_json:
         print_json("recover", found)

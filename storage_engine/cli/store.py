@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -200,16 +201,32 @@ def index_lookup(
 ) -> int:
     """List the physical offsets of TOPIC's messages that have KEY, as the broker's index finds them.
 
-    KEY is one of a message's keys or its unique key. Exit code 1 when there is none.
+    KEY is one of a message's keys or its unique key. Exit code 1 when there is none; what the index may lack
+    is said then.
     """
     broker = find_broker(managed.broker)
     with package_errors(managed.broker, "look up a key"):
         offsets = broker.look_up(settings_of(managed), topic, key, max_count)
+        unindexed = broker.unindexed(settings_of(managed))
     if as_json:
-        print_json("index-lookup", {"topic": topic, "key": key, "physical_offsets": offsets})
-    else:
-        for offset in offsets:
-            put(offset)
-        if not offsets:
-            say(f"{managed.root}: the index has no message of topic {topic!r} with key {key!r}.", err=True)
+        answer = {"topic": topic, "key": key, "physical_offsets": offsets, "unindexed": unindexed}
+        print_json("index-lookup", answer)
+        return 0 if offsets else 1
+    for offset in offsets:
+        put(offset)
+    if not offsets:
+        say(f"{managed.root}: {_not_found(topic, key, unindexed)}", err=True)
     return 0 if offsets else 1
+
+
+def _not_found(topic: str, key: str, unindexed: Sequence[tuple[int, int | None]]) -> str:
+    if not unindexed:
+        return f"no message of topic {topic!r} has key {key!r}."
+    spans = " and ".join(
+        f"from offset {first} on" if end is None else f"below offset {end} (from {first} on)"
+        for first, end in unindexed
+    )
+    return (
+        f"the index lists no message of topic {topic!r} with key {key!r}, but messages are not indexed "
+        f"{spans}. storage-engine rebuild-queues, while the broker is stopped, indexes all of the log."
+    )

@@ -283,11 +283,21 @@ class Broker(ABC):
         """
         raise BadInputError(f"{settings.root}: expected a broker with an index of keys, found {self.title}.")
 
-    def recover(self, settings: StoreSettings, *, dry_run: bool, cut_messages: bool) -> StoreRecovery:
+    def unindexed(self, settings: StoreSettings) -> tuple[tuple[int, int | None], ...]:
+        """Return between which physical offsets the broker's index may lack messages; None: up to the end.
+
+        :raises BadInputError: there is no log.
+        """
+        return ()
+
+    def recover(
+        self, settings: StoreSettings, *, dry_run: bool, cut_messages: bool, whole_index: bool
+    ) -> StoreRecovery:
         """Make a store clean whose broker did not stop cleanly, as that broker would when it starts.
 
         :param dry_run: only say what would be done.
         :param cut_messages: also where whole messages are lost by it.
+        :param whole_index: make an index of keys again however much of the log has to be read for it.
         :raises BadInputError: it can't be done without the broker.
         :raises StoreBusyError: the broker runs.
         :raises CorruptFrameError: whole messages would be lost.

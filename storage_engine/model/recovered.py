@@ -20,6 +20,8 @@ class StoreRecovery:
     :param stray_entries: of queues, that point behind the end.
     :param missing_messages: without an entry in a queue, which get one.
     :param done: False: this is what a recovery would do.
+    :param unindexed: first offset, and that behind the last, of the log's messages whose keys are no longer
+        found; None: a recovery takes none out of the index.
     """
 
     root: str
@@ -32,6 +34,7 @@ class StoreRecovery:
     stray_entries: int
     missing_messages: int
     done: bool
+    unindexed: tuple[int, int] | None = None
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -50,6 +53,16 @@ class StoreRecovery:
             found.append(f"{count_text(self.stray_entries, 'stray queue offset')} {would}removed.")
         if self.missing_messages:
             found.append(f"{count_text(self.missing_messages, 'message')} {would}put into queues.")
+        if self.unindexed is not None:
+            found.append(f"{unindexed_text(*self.unindexed)} Or recover with --index all.")
         if not self.done:
             found.append(f"Behind the end lie {exact_bytes_text(self.cut_bytes)}. Nothing was changed.")
         return tuple(found)
+
+
+def unindexed_text(first_offset: int, end_offset: int) -> str:
+    """Return what a person has to know of messages that lie between these offsets, without index entries."""
+    return (
+        f"Keys of messages below offset {end_offset} aren't found, from {first_offset} on: a crash took them "
+        "out of the index. storage-engine rebuild-queues, while the store is stopped, makes it whole again."
+    )

@@ -156,12 +156,21 @@ class RocketMQ(Broker):
         store = open_files(self.local_settings(settings))
         return tuple(lookup(store.files.layout, topic, key, max_count, config=store.config))
 
-    def recover(self, settings: StoreSettings, *, dry_run: bool, cut_messages: bool) -> StoreRecovery:
+    def unindexed(self, settings: StoreSettings) -> tuple[tuple[int, int | None], ...]:
+        from storage_engine.rocketmq.broker import open_files
+        from storage_engine.rocketmq.index_coverage import unindexed_ranges
+
+        store = open_files(self.local_settings(settings))
+        return unindexed_ranges(store.files.layout, store.config)
+
+    def recover(
+        self, settings: StoreSettings, *, dry_run: bool, cut_messages: bool, whole_index: bool
+    ) -> StoreRecovery:
         from storage_engine.rocketmq.broker import open_files
         from storage_engine.rocketmq.engine.recovering import recover_store
 
         config = open_files(self.local_settings(settings)).config
-        return recover_store(config, dry_run=dry_run, cut_messages=cut_messages)
+        return recover_store(config, dry_run=dry_run, cut_messages=cut_messages, whole_index=whole_index)
 
     def rebuild_queues(self, settings: StoreSettings) -> StoreRecovery:
         from storage_engine.rocketmq.broker import open_files

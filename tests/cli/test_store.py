@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from storage_engine.rocketmq.index_file import read_header
+
 ACTIVE = 7340032
 SEALED = list(range(0, ACTIVE, 1 << 20))
 
@@ -199,6 +201,24 @@ def test_index_lookup_of_an_unknown_key_is_an_answer_with_exit_code_1(cli, store
     missing = cli("index-lookup", store, "orders", "no such key")
     assert (missing.exit_code, missing.out) == (1, "")
     assert "'no such key'" in missing.err
+
+
+def test_index_lookup_says_below_which_offset_nothing_is_indexed(cli, store_copy, ground_truth) -> None:
+    store = store_copy("clean-stop")
+    complete = cli("index-lookup", store, "orders", "no such key", "--json")
+    assert complete.json["unindexed"] == []
+    first, second = sorted((store / "index").iterdir())[:2]
+    end = read_header(second).begin_phy_offset
+    first.unlink()
+    lost = next(row for row in ground_truth("clean-stop", "indexlookup") if max(row["offsets"]) < end)
+    topic, _, key = lost["key"].partition("#")
+    missing = cli("index-lookup", store, topic, key)
+    assert missing.exit_code == 1
+    assert f"messages are not indexed below offset {end} (from 0 on)" in missing.err
+    assert "no message of topic" not in missing.err.replace("the index lists no message of topic", "")
+    assert cli("index-lookup", store, topic, key, "--json").json["unindexed"] == [[0, end]]
+    shutil.rmtree(store / "index")
+    assert "not indexed from offset 0 on" in cli("index-lookup", store, topic, key).err
 
 
 def test_a_topic_that_is_called_like_a_terminals_command_is_shown_as_text(cli, store_copy) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,10 +19,40 @@ from storage_engine.rocketmq.engine import dispatch_kernels as dispatch
 from storage_engine.rocketmq.engine import index_kernels as kernels
 from storage_engine.rocketmq.engine.store_checkpoint import StoreCheckpoint
 from storage_engine.rocketmq.frame_kernels import Ints32, Ints64
-from storage_engine.rocketmq.index_file import NAME_DIGITS, abs_or_zero, java_hash, read_header
+from storage_engine.rocketmq.index_file import NAME_DIGITS, IndexHeader, abs_or_zero, java_hash, read_header
 from storage_engine.rocketmq.stored_files import refuse_link
 
 Rows = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class UnsureIndex:
+    """What a crash may have taken of an index.
+
+    :param kept: number of the first files that stay.
+    :param begin: offset from which messages get their entries again.
+    """
+
+    kept: int
+    begin: int
+
+
+def find_unsure(
+    sound: Sequence[IndexHeader], loaded: int, log_begin: int, log_end: int, began_at: int
+) -> UnsureIndex | None:
+    """Find what of an index has to be made again after a crash.
+
+    That is every file that isn't sound, and a sound one of messages at or behind the log's end, which are
+    gone. What the recovery itself made stays where no message lies between it and the files that stay.
+
+    :param sound: headers of the first files, those that are as they were written.
+    :param loaded: how many files the broker keeps.
+    :param began_at: where the recovery began to read the log.
+    :return: None: nothing; each message has its entry.
+    """
+    kept = next((n for n, one in enumerate(sound) if one.end_phy_offset >= log_end), len(sound))
+    begin = max(log_begin, sound[kept - 1].end_phy_offset if kept else 0)
+    return None if kept == loaded and began_at <= begin else UnsureIndex(kept, begin)
 
 
 class IndexWriter:
@@ -32,8 +64,8 @@ class IndexWriter:
         self.paths: list[Path] = []
         self._file: np.ndarray[tuple[int], np.dtype[np.uint8]] | None = None
         self._path: Path | None = None
-        self._unsure: Path | None = None
-        """A file that a crash left, and that is not full."""
+        self._sound = self._loaded = 0
+        """How many files a crash left as they were written, the first ones; and how many it left."""
 
     @property
     def _file_bytes(self) -> int:
@@ -45,19 +77,28 @@ class IndexWriter:
         :param clean: the store was stopped cleanly.
         :return: what was deleted.
         """
-        deleted = []
-        self.paths = []
-        for path in self.listed():
-            if not clean and self.is_unflushed(path):
-                durable.unlink(path)
-                deleted.append(path)
-            else:
-                self.paths.append(path)
-                if not clean and read_header(path).next_entry < self._capacity:
-                    self._unsure = path
+        listed = self.listed()
+        self._sound = 0 if clean else len(self.sound_headers(listed))
+        deleted = () if clean else tuple(path for path in listed if self.is_unflushed(path))
+        for path in deleted:
+            durable.unlink(path)
         if deleted:
             durable.fsync_path(self._directory)
-        return tuple(deleted)
+        self.paths = [path for path in listed if path not in deleted]
+        self._loaded = len(self.paths)
+        return deleted
+
+    def sound_headers(self, listed: Sequence[Path]) -> list[IndexHeader]:
+        """Return the headers of the first files that are as they were written, whatever a crash took.
+
+        Only full files are flushed, and the header of one that isn't full may be older than its entries.
+        """
+        headers = []
+        for path in listed:
+            if self.is_unflushed(path) or (header := read_header(path)).next_entry < self._capacity:
+                break
+            headers.append(header)
+        return headers
 
     def listed(self) -> list[Path]:
         """List the files that are there; names that are no times are none (NumberFormatException)."""
@@ -76,41 +117,27 @@ class IndexWriter:
             return True
         return read_header(path).end_timestamp_ms > self._checkpoint.values.index_msg_timestamp_ms
 
-    def drop_behind(self, log_end: int, began_at: int) -> int | None:
+    def drop_unsure(self, log_begin: int, log_end: int, began_at: int) -> int | None:
         """Delete what the broker keeps after a crash, though it may not be as it was written.
 
-        That is a file of messages at or behind the log's end, which are gone, and one that isn't full: only
-        full ones are flushed, and an old header has the time of the file before it.
+        The caller makes entries again from the returned offset on, in the log's order.
 
-        :param began_at: where the recovery began to read the log.
-        :return: offset of the first message to index again; None: no file was deleted.
+        :param log_begin: first offset of the log.
+        :param began_at: where the recovery began to read the log, and to make entries.
+        :return: see :func:`find_unsure`.
         """
-        headers = [read_header(path) for path in self.paths]
-        first = next(
-            (
-                number
-                for number, header in enumerate(headers)
-                if self.paths[number] == self._unsure
-                or (header.end_phy_offset >= log_end and header.next_entry > 1)
-            ),
-            None,
-        )
-        if first is None:
+        headers = [read_header(path) for path in self.paths[: self._sound]]
+        unsure = find_unsure(headers, self._loaded, log_begin, log_end, began_at)
+        if unsure is None:
             return None
-        if first == 0:
-            begin = 0
-        elif self.paths[first] == self._unsure:
-            begin = min(began_at, headers[first - 1].end_phy_offset)
-        else:
-            begin = headers[first].begin_phy_offset
-        self._file = self._path = self._unsure = None
-        self._checkpoint.flushed_index(headers[first - 1].end_timestamp_ms if first else 0)
+        self._file = self._path = None
+        self._checkpoint.flushed_index(headers[unsure.kept - 1].end_timestamp_ms if unsure.kept else 0)
         self._checkpoint.flush()
-        for path in self.paths[first:]:
+        for path in self.paths[unsure.kept :]:
             durable.unlink(path)
         durable.fsync_path(self._directory)
-        del self.paths[first:]
-        return begin
+        del self.paths[unsure.kept :]
+        return unsure.begin
 
     def put(self, base: int, texts: memoryview | npt.NDArray[np.uint8], rows: Rows, now_ms: int) -> None:
         """Write the keys of messages, in their order.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from storage_engine import durable
 from storage_engine.clock import clock_ms
+from storage_engine.model.recovered import unindexed_text
 from storage_engine.rocketmq import store_lock
 from storage_engine.rocketmq.broker_config import BrokerConfig
 from storage_engine.rocketmq.checkpoint import Checkpoint
@@ -29,11 +31,13 @@ from storage_engine.rocketmq.engine.mapped_file import PinnedRange
 from storage_engine.rocketmq.engine.mapped_file_queue import FileQueue
 from storage_engine.rocketmq.engine.new_message import NewBatch, NewMessage, PutResult, PutStatus
 from storage_engine.rocketmq.engine.queue_table import QueueTable
-from storage_engine.rocketmq.engine.recovery import LogEnd, index_again, recover
+from storage_engine.rocketmq.engine.recovery import LogEnd, first_to_index, index_again, recover
 from storage_engine.rocketmq.engine.reput import Dispatcher, FrameReader
 from storage_engine.rocketmq.engine.store_checkpoint import StoreCheckpoint
 from storage_engine.rocketmq.engine.transient_pool import TransientPool
 from storage_engine.rocketmq.layout import StoreLayout, resolve_layout
+
+_log = logging.getLogger(__name__)
 
 _DISPATCH_INTERVAL_SECONDS = 0.001
 _MAP_AHEAD_INTERVAL_SECONDS = 0.02
@@ -96,6 +100,8 @@ class MessageStore:
             self.files, self.queues, self._dispatcher, self.checkpoint, settings, clean=clean
         )
         self.queues.correct_min(self.files.min_offset)
+        self.unindexed: tuple[int, int] | None = None
+        """The offsets of the log whose messages a crash took out of the index."""
         self.failure: OSError | None = None
         """Why no message is taken any more: what the disk said."""
         self.disk_full = False
@@ -178,18 +184,28 @@ class MessageStore:
         self.wait_until_dispatched()
         self._queue_flusher.flush()
 
-    def drop_what_was_cut(self) -> None:
+    def drop_what_was_cut(self, *, whole_index: bool = False) -> None:
         """Remove what a recovery leaves behind the ends, durably, so that no later one takes it for valid.
 
+        What a crash may have taken of the index is made again.
+
+        :param whole_index: however much of the log has to be read for it.
         :raises OSError: the disk refuses.
         """
         self.files.erase_rest()
         self.queues.drop_behind(self.recovered.offset)
         if self.index is None:
             return
-        begin = self.index.drop_behind(self.recovered.offset, self.recovered.began_at)
-        if begin is not None:
-            index_again(self.files, self._reader, self.index, begin, self._clock())
+        began_at = self.recovered.began_at
+        begin = self.index.drop_unsure(self.files.min_offset, self.recovered.offset, began_at)
+        if begin is None:
+            return
+        bases = [file.base_offset for file in self.files.files]
+        first = first_to_index(begin, began_at, bases, everything=whole_index)
+        index_again(self.files, self._reader, self.index, first, self._clock())
+        if first > begin:
+            self.unindexed = (begin, first)
+            _log.warning("%s: %s", self.layout.root, unindexed_text(begin, first))
 
     def stop(self) -> None:
         """Take no more messages, dispatch and flush what there is, and unmap the files.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from storage_engine.rocketmq.broker_config import BrokerConfig
 from storage_engine.rocketmq.commitlog import iterate_frames
 from storage_engine.rocketmq.engine import dispatch_kernels as dispatch
 from storage_engine.rocketmq.engine.engine_settings import EngineSettings, settings_for
-from storage_engine.rocketmq.engine.index_writer import IndexWriter
+from storage_engine.rocketmq.engine.index_writer import IndexWriter, find_unsure
 from storage_engine.rocketmq.engine.message_store import MessageStore
 from storage_engine.rocketmq.engine.open_files import allow_open_files
 from storage_engine.rocketmq.engine.recovery import (
@@ -25,6 +26,7 @@ from storage_engine.rocketmq.engine.recovery import (
     find_end,
     first_part_after_crash,
     first_part_after_stop,
+    first_to_index,
 )
 from storage_engine.rocketmq.engine.reput import Bytes, FrameReader, Rows
 from storage_engine.rocketmq.engine.store_checkpoint import StoreCheckpoint
@@ -42,11 +44,14 @@ REBUILT = frozenset(
 """What :func:`rebuild_queues` makes right below a store's root, or leaves there when it is killed."""
 
 
-def recover_store(config: BrokerConfig, *, dry_run: bool, cut_messages: bool) -> StoreRecovery:
+def recover_store(
+    config: BrokerConfig, *, dry_run: bool, cut_messages: bool, whole_index: bool = False
+) -> StoreRecovery:
     """Do what a broker does to its store when it starts, and stop it cleanly.
 
     :param dry_run: only say what would be done; nothing is changed.
     :param cut_messages: also where whole messages lie behind a damaged one, which are lost then.
+    :param whole_index: make the index again however much of the log has to be read for it.
     :raises StoreBusyError: a broker runs on it, or somebody else uses it.
     :raises CorruptFrameError: whole messages would be cut off, and ``cut_messages`` isn't given.
     """
@@ -58,16 +63,16 @@ def recover_store(config: BrokerConfig, *, dry_run: bool, cut_messages: bool) ->
                 f"{layout.root}: expected nobody to write the store, found {holder}. What a recovery would "
                 "do can't be told. Nothing was changed. Stop it first."
             )
-        return preview_recovery(layout, settings)
+        return preview_recovery(layout, settings, whole_index=whole_index)
     with store_lock.lock(layout):
-        found = preview_recovery(layout, settings)
+        found = preview_recovery(layout, settings, whole_index=whole_index)
         if not cut_messages:
             _check_nothing_lost(layout, found)
         store = MessageStore(layout, replace(settings, transient_pool_enable=False))
         if not store.was_clean:
-            store.drop_what_was_cut()
+            store.drop_what_was_cut(whole_index=whole_index)
         store.stop()
-        return replace(found, done=True)
+        return replace(found, done=True, unindexed=store.unindexed)
 
 
 def check_nothing_cut(layout: StoreLayout, settings: EngineSettings) -> None:
@@ -145,7 +150,9 @@ def _remove_dependents(layout: StoreLayout, first_offset: int) -> None:
             shutil.rmtree(queue.path)
 
 
-def preview_recovery(layout: StoreLayout, settings: EngineSettings) -> StoreRecovery:
+def preview_recovery(
+    layout: StoreLayout, settings: EngineSettings, *, whole_index: bool = False
+) -> StoreRecovery:
     """Find out what a recovery would do. Changes nothing.
 
     :raises StoreLayoutError: files that no broker could load.
@@ -170,8 +177,15 @@ def preview_recovery(layout: StoreLayout, settings: EngineSettings) -> StoreReco
         else:
             number = first_part_after_stop(parts, dispatched)
         end = find_end(parts, number, FrameReader(settings), count, check_crc=settings.check_crc_on_recover)
-    index = IndexWriter(layout.index, settings.hash_slots, settings.index_entries, checkpoint)
-    dropped = [path for path in index.listed() if crashed and index.is_unflushed(path)]
+    dropped: tuple[Path, ...] = ()
+    unindexed = None
+    if crashed and settings.index_enable:
+        index = IndexWriter(layout.index, settings.hash_slots, settings.index_entries, checkpoint)
+        dropped, begin = _unsure_index(index, parts, end)
+        bases = [part.base_offset for part in parts if part.base_offset < end.offset]
+        if begin is not None:
+            first = first_to_index(begin, end.began_at, bases, everything=whole_index)
+            unindexed = (begin, first) if first > begin else None
     return StoreRecovery(
         root=str(layout.root),
         crashed=crashed,
@@ -183,7 +197,20 @@ def preview_recovery(layout: StoreLayout, settings: EngineSettings) -> StoreReco
         stray_entries=_stray_entries(layout, end.offset),
         missing_messages=missing,
         done=False,
+        unindexed=unindexed,
     )
+
+
+def _unsure_index(
+    index: IndexWriter, parts: list[LogPart], end: LogEnd
+) -> tuple[tuple[Path, ...], int | None]:
+    """Return the index files that a recovery drops, and from where it makes entries again; None: nowhere."""
+    listed = index.listed()
+    unflushed = tuple(path for path in listed if index.is_unflushed(path))
+    log_begin = parts[0].base_offset if parts else 0
+    loaded = len(listed) - len(unflushed)
+    unsure = find_unsure(index.sound_headers(listed), loaded, log_begin, end.offset, end.began_at)
+    return (unflushed, None) if unsure is None else (tuple(listed[unsure.kept :]), unsure.begin)
 
 
 def _parts(layout: StoreLayout, settings: EngineSettings) -> list[LogPart]:

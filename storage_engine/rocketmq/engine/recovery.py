@@ -24,6 +24,9 @@ from storage_engine.rocketmq.engine.queue_table import QueueTable
 from storage_engine.rocketmq.engine.reput import Bytes, Dispatcher, FrameReader, Rows
 from storage_engine.rocketmq.engine.store_checkpoint import StoreCheckpoint
 
+INDEXED_FILES = 10
+"""How many files of the log a start reads again at most, to make an index that a crash took."""
+
 OnRows = Callable[[Bytes, Rows], None]
 
 
@@ -148,6 +151,19 @@ def recover(
     files.truncate(end.offset)
     queues.settle_next_offsets()
     return end
+
+
+def first_to_index(begin: int, began_at: int, bases: Sequence[int], *, everything: bool) -> int:
+    """Return from which offset the index is made again: of the newest files of the log, and no others.
+
+    :param begin: offset from which messages need entries.
+    :param began_at: where the recovery began to read the log.
+    :param bases: first offsets of the log's files, ascending.
+    :param everything: from ``begin`` on, however many files that reads.
+    """
+    if everything or len(bases) <= INDEXED_FILES:
+        return begin
+    return max(begin, min(began_at, bases[-INDEXED_FILES]))
 
 
 def index_again(files: FileQueue, reader: FrameReader, index: IndexWriter, begin: int, now_ms: int) -> None:

@@ -23,7 +23,6 @@ from pathlib import Path
 
 import numpy as np
 
-from storage_engine.clock import clock_ms
 from storage_engine.rocketmq import consume_queue
 from storage_engine.rocketmq.broker_config import BrokerConfig
 from storage_engine.rocketmq.checkpoint import Checkpoint, read_checkpoint
@@ -31,7 +30,14 @@ from storage_engine.rocketmq.engine.message_store import open_store
 from storage_engine.rocketmq.index_file import IndexFile, read_entries, read_header
 from storage_engine.rocketmq.layout import resolve_layout
 from storage_engine.rocketmq.queue_files import iter_queues
-from tests.rocketmq.engine.killing import SETTINGS, check, rows_of, write_until_killed
+from tests.rocketmq.engine.killing import (
+    QUICK,
+    SETTINGS,
+    check,
+    quick_clock_ms,
+    rows_of,
+    write_until_killed,
+)
 from tests.rocketmq.engine.scenarios import write_conf
 from tests.services.power_loss import (
     Disk,
@@ -47,22 +53,7 @@ from tests.services.power_loss import (
 CUTS_A_STORE = 5
 LONGEST_LIFE_SECONDS = 0.5
 WRITES_SHARE = 0.75
-CLOCK_SPEED = 100
-STARTED_MS = clock_ms()
-QUICK = {
-    "flushIntervalCommitLog": 20,
-    "flushCommitLogThoroughInterval": 40,
-    "flushIntervalConsumeQueue": 20,
-    "flushConsumeQueueThoroughInterval": 60,
-    "commitIntervalCommitLog": 20,
-    "commitCommitLogThoroughInterval": 40,
-    "messageIndexSafe": True,
-}
-"""Flushes that come often in a short life."""
-
-
-def quick_clock_ms() -> int:
-    return STARTED_MS + (clock_ms() - STARTED_MS) * CLOCK_SPEED
+SAFE = {**QUICK, "messageIndexSafe": True}
 
 
 def settled(disk: Disk, directory: Path) -> Disk:
@@ -182,7 +173,7 @@ def cut_loop(work: Path, cuts: int, seed: int) -> None:
     for run in range(cuts):
         number, life = divmod(run, CUTS_A_STORE)
         directory = work / f"store{number}"
-        settings = {**QUICK, **SETTINGS[number % len(SETTINGS)]}
+        settings = {**SAFE, **SETTINGS[number % len(SETTINGS)]}
         if life == 0:
             directory.mkdir()
             disk = Disk(names_in(directory), {})
@@ -206,7 +197,7 @@ def cut_loop(work: Path, cuts: int, seed: int) -> None:
         copied = recovered_copy(directory, work / "copy", settings)
         sync = "flushDiskType" in settings
         pool = "transientStorePoolEnable" in settings
-        check(copied, acknowledged, all_kept=sync or (loss is None and not pool))
+        check(copied, acknowledged, (), all_kept=sync or (loss is None and not pool))
         found = keys_in(work / "copy" / "store")
         if new:
             # What a writer recovered was on disk before it took its first message.
