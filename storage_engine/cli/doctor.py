@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from storage_engine.cli.airflow_connection import pipeline_of
 from storage_engine.cli.call_parameters import said_by, with_store_of_connection
 from storage_engine.cli.command import command
 from storage_engine.cli.doctor_output import diagnosis_json, print_diagnosis
-from storage_engine.cli.options import is_lake_there, json_option
+from storage_engine.cli.options import is_lake_there, json_option, where_to_make
 from storage_engine.cli.output import print_json
 from storage_engine.cli.progress import waiting
 from storage_engine.cli.store_argument import has_lake, takes_store
@@ -59,11 +58,14 @@ def doctor(managed: ManagedStore, as_json: bool) -> int:
 
 def _without_lake(found: Diagnosis, lake_dir: str) -> Diagnosis:
     """Return a diagnosis that says that there is no lake where one was named."""
-    make = f"storage-engine init-lake --lake {shlex.quote(lake_dir)}"
+    where = where_to_make(Path(lake_dir))
     finding = Finding(
-        Severity.WARNING, "no-lake", f"no lake there yet: {lake_dir}", f"mount its disk, or make it: {make}"
+        Severity.WARNING,
+        "no-lake",
+        f"no lake there yet: {lake_dir}",
+        f"mount its disk, or make a lake {where}",
     )
     step = found.next
     if step.command.startswith("storage-engine init-lake"):
-        step = replace(step, command=make)
+        step = replace(step, command=where.rpartition(": ")[2])
     return replace(found, findings=by_severity([*found.findings, finding]), next=step)

@@ -287,7 +287,8 @@ def _try_steps(conn_id: str, dags: str, *, may_test: bool) -> list[str]:
     )
     variable = "" if may_test else f"{own.TEST_VARIABLE}=Enabled "
     return [
-        f"Make its lake:\n   storage-engine init-lake --conn-id {named}",
+        "Make its lake; add --allow-same-disk where it may lie on the store's disk:\n"
+        f"   storage-engine init-lake --conn-id {named}",
         f"Test it:\n   {variable}airflow connections test {named}{off}",
         "Restart Airflow, wait until it has read its DAGs, and take a first look; nothing is deleted:\n"
         f"   airflow dags unpause {forced}\n"

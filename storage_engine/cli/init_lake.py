@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from shlex import quote
 
@@ -14,11 +15,15 @@ from storage_engine.cli.options import json_option
 from storage_engine.cli.output import print_json, say
 from storage_engine.cli.store_argument import installed_broker
 from storage_engine.cli.values import NamedPath
-from storage_engine.exceptions import LakeMissingError
+from storage_engine.exceptions import LakeMissingError, StorageEngineError
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.identity import copy_of, lake_id_of
 from storage_engine.lake.making import make_lake
+from storage_engine.retention.broker_answers import ask
+from storage_engine.retention.broker_disks import check_new_lake
+from storage_engine.retention.brokers import open_store
+from storage_engine.retention.managed_store import ManagedStore
 
 
 @command("init-lake")
@@ -44,8 +49,19 @@ from storage_engine.lake.making import make_lake
     callback=installed_broker,
     help="Whose segments the lake is for; default: this package's broker, or as the connection says.",
 )
+@click.option(
+    "--allow-same-disk",
+    is_flag=True,
+    help="With --conn-id: the lake may lie on a disk of the store's broker, which it can fill.",
+)
 @json_option
-def init_lake(lake_dir: Path | None, conn_id: str | None, broker_type: str | None, as_json: bool) -> int:
+def init_lake(
+    lake_dir: Path | None,
+    conn_id: str | None,
+    broker_type: str | None,
+    allow_same_disk: bool,
+    as_json: bool,
+) -> int:
     """Make a lake where there is none. One that is there is left as it is.
 
     No other command makes one: a disk that isn't mounted, or a catalog that is lost, must not become a new
@@ -55,7 +71,12 @@ def init_lake(lake_dir: Path | None, conn_id: str | None, broker_type: str | Non
         raise click.UsageError("Expected either --lake DIRECTORY or --conn-id ID.")
     if conn_id is not None and broker_type is not None:
         raise click.UsageError("--broker-type: the connection says whose store it is (broker_type).")
-    made = [_make(config, broker) for config, broker in _configs(lake_dir, conn_id, broker_type)]
+    if allow_same_disk and conn_id is None:
+        raise click.UsageError("--allow-same-disk: expected --conn-id, which names the store, found --lake.")
+    configs = _configs(lake_dir, conn_id, broker_type)
+    if conn_id is not None and not allow_same_disk:
+        _check_disks(store_of_connection(conn_id))
+    made = [_make(config, broker) for config, broker in configs]
     if as_json:
         print_json("init-lake", {"lakes": made})
         return 0
@@ -90,12 +111,32 @@ def _configs(
     return [(LakeConfig.local(lake_dir), broker_type)]
 
 
-def _make(config: LakeConfig, broker: str | None) -> dict[str, object]:
-    made = False
+def _check_disks(store: ManagedStore) -> None:
+    """Refuse to make a lake on a disk of its store's broker. One that is there already stays where it is.
+
+    :raises BadInputError: a lake would lie there.
+    """
+    try:
+        with closing(open_store(store)) as broker:
+            data_paths = tuple(ask(store.broker, "tell where it writes", lambda: broker.data_paths))
+    except StorageEngineError as error:
+        say(f"Note: whether it shares a disk with its store can't be told: {error}", err=True)
+        return
+    for config in store.lakes:
+        if _is_missing(config):
+            check_new_lake(store, config, data_paths)
+
+
+def _is_missing(config: LakeConfig) -> bool:
     try:
         open_lake(config)
     except LakeMissingError:
-        made = True
+        return True
+    return False
+
+
+def _make(config: LakeConfig, broker: str | None) -> dict[str, object]:
+    made = _is_missing(config)
     lake = make_lake(config, broker)
     segments = lake.segments()
     return {

@@ -15,7 +15,7 @@ import click
 from storage_engine.cli.command import GroupedOption
 from storage_engine.cli.values import LakePath, NamedPath
 from storage_engine.clock import clock_ms
-from storage_engine.lake.config import CATALOG_FILE, DESCRIPTION
+from storage_engine.lake.config import CATALOG_FILE, DESCRIPTION, LakeConfig
 from storage_engine.model.store_settings import SETTINGS, Kind
 from storage_engine.retention.broker_answers import ask, take_checkpoint, take_snapshot
 from storage_engine.retention.brokers import open_store
@@ -102,12 +102,21 @@ def _lake_that_is_there(context: click.Context, parameter: click.Parameter, lake
     if lake is not None and context.command.name != "doctor" and not is_lake_there(lake):
         raise click.BadParameter(
             f"expected a lake in {lake.absolute()}, found none. Nothing was created. Mount its disk, name "
-            f"another directory, or make a lake there: storage-engine init-lake --lake "
-            f"{shlex.quote(str(lake))}",
+            f"another directory, or make a lake {where_to_make(lake)}",
             context,
             parameter,
         )
     return lake
+
+
+def where_to_make(lake: Path) -> str:
+    """Say where a lake may be made, and by which command, where one was named that isn't there."""
+    # Opens what no command needs that finds its lake.
+    from storage_engine.lake.nesting import place_around
+
+    if around := place_around(LakeConfig.local(lake)):
+        return f"elsewhere, as this is inside {around}: storage-engine init-lake --lake DIRECTORY"
+    return f"there: storage-engine init-lake --lake {shlex.quote(str(lake))}"
 
 
 SECOND_LAKE = GroupedOption(

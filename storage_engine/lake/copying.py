@@ -44,12 +44,12 @@ from storage_engine.lake.moving import (
     own_location,
     placed_tables,
 )
+from storage_engine.lake.nesting import refuse_nested
 from storage_engine.lake.place import is_catalog_there, own_directory, sqlite_file_of
 from storage_engine.lake.placed_table import PlacedTable, by_store, live_files
 from storage_engine.lake.pointers import make_catalog_tables, read_pointers, repoint
 from storage_engine.lake.small_files import delete_small_file, list_files
 from storage_engine.lake.staging import PARTIAL_SUFFIX
-from storage_engine.lake.store_places import local_directories, refuse_below_store
 from storage_engine.lake.table_writer import Target, write_table
 from storage_engine.lake.tables import SCHEMA_VERSION, SCHEMA_VERSION_PROPERTY, SEGMENTS
 from storage_engine.long_work import told
@@ -80,13 +80,13 @@ def copy_lake(lake: Lake, to: LakeConfig) -> Copied:
 
     :param lake: as opened.
     :param to: where the copy is, or comes to be.
-    :raises BadInputError: the place is inside the lake, or inside a broker's store.
+    :raises BadInputError: the place is inside the lake, another one, or a broker's store.
     :raises LakeIdentityError: something else is in the place.
     :raises LakeUnavailableError: either can't be read or written, or a data file isn't as it was proven.
     :raises ReceiptError: the lake lacks receipts that the copy has, or has others.
     """
     _check_apart(lake, to)
-    refuse_below_store(local_directories(to))
+    refuse_nested(to)
     _target(lake, to)
     with CHANGE_LOCK, nobody_commits_at(own_location(to, lake.rows_table)), committing(lake):
         there, intent = _target(lake, to)

@@ -251,17 +251,24 @@ def check_below_warehouse(config: LakeConfig, name: str, location: str) -> None:
         )
 
 
-def table_around(file_io: FileIO, location: str) -> str | None:
-    """Return the location of a lake's table that a place lies inside; None: of none that may be looked at."""
+def table_around(file_io: FileIO, location: str, namespace: str) -> str | None:
+    """Return the location of a lake's table, or of its warehouse, that a table's place lies inside.
+
+    :param namespace: of the tables of that warehouse.
+    :return: None: of none that may be looked at.
+    """
     scheme, separator, path = location.rpartition("://")
-    for parent in PurePosixPath(path).parents:
+    for number, parent in enumerate(PurePosixPath(path).parents):
         if str(parent) in (".", "/"):
             break
         around = f"{scheme}{separator}{parent}"
+        # The first two are the table's own namespace and warehouse.
+        others = (f"{around}/{namespace}/segments",) if number > 1 else ()
         # Of a bucket one may be allowed to see a part only.
-        with suppress(LakeUnavailableError):
-            if read_small_file(file_io, mark_location(around)) is not None:
-                return around
+        for table in (around, *others):
+            with suppress(LakeUnavailableError):
+                if read_small_file(file_io, mark_location(table)) is not None:
+                    return around
     return None
 
 

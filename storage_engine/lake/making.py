@@ -46,6 +46,7 @@ from storage_engine.lake.identity import (
     written_identity,
 )
 from storage_engine.lake.intents import open_intent
+from storage_engine.lake.nesting import refuse_nested
 from storage_engine.lake.own_tables import usual_location
 from storage_engine.lake.place import is_catalog_there, sqlite_file_of
 from storage_engine.lake.small_files import (
@@ -56,7 +57,6 @@ from storage_engine.lake.small_files import (
     read_small_file,
     replace_small_file,
 )
-from storage_engine.lake.store_places import local_directories, refuse_inside_store
 from storage_engine.lake.tables import (
     BROKER_PROPERTY,
     SEGMENTS,
@@ -81,8 +81,8 @@ def make_lake(config: LakeConfig, broker: str | None = None) -> Lake:
     :param broker: whose segments it is for; None: the default broker's, or of one that is there anyone's.
     :raises LakeIdentityError: another lake's files are in the place, or another catalog makes one there.
     :raises LakeUnavailableError: the place can't be read or written.
-    :raises BadInputError: the configuration names no catalog that PyIceberg knows, or a place among the files
-        of a broker's store; the broker isn't installed, or the lake that is there is another one's.
+    :raises BadInputError: the configuration names no catalog that PyIceberg knows, or a place inside a
+        broker's store or another lake; the broker isn't installed, or the lake there is another one's.
     """
     with suppress(LakeMissingError):
         lake = open_lake(config)
@@ -91,7 +91,7 @@ def make_lake(config: LakeConfig, broker: str | None = None) -> Lake:
         _finish(lake)
         return lake
     broker = broker or default_broker()
-    refuse_inside_store(local_directories(config))
+    refuse_nested(config)
     with CHANGE_LOCK, lake_errors(config.location, "make the lake"):
         try:
             _make(config, broker)
@@ -224,7 +224,7 @@ def check_empty(config: LakeConfig, location: str, catalog_id: str | None) -> No
     :raises LakeIdentityError: one does.
     """
     file_io = load_file_io(config.file_io_properties, location)
-    if (around := table_around(file_io, location)) is not None:
+    if (around := table_around(file_io, location, config.namespace)) is not None:
         raise LakeIdentityError(
             f"{location}: expected a place of its own for a new lake, found it inside {around}, a table of "
             "another lake, which takes these files for its own. Nothing was created. Choose another place."

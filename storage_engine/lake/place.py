@@ -94,7 +94,15 @@ def check_any_catalog_file(configs: Iterable[LakeConfig]) -> None:
 
 def make_advice(config: LakeConfig) -> str:
     """Say what to do where there is no lake."""
+    # Opens what nobody needs who finds a lake.
+    from storage_engine.lake.nesting import place_around
+
     directory = own_directory(config)
+    if directory is not None and (around := place_around(config)):
+        return (
+            f"Mount its disk, or name the directory of an existing lake. None is made here, inside {around}: "
+            "a new one is made elsewhere by storage-engine init-lake --lake DIRECTORY."
+        )
     arguments = (
         "--lake DIRECTORY, of its lake.json, or --conn-id ID, of the store's connection"
         if directory is None

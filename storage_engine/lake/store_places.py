@@ -26,22 +26,6 @@ def refuse_inside_store(places: Mapping[str, Path]) -> None:
             raise inside_store(what, place, root)
 
 
-def refuse_below_store(places: Mapping[str, Path]) -> None:
-    """:func:`refuse_inside_store`, and anywhere else below a store's root: a backup has to outlive its disk.
-
-    :raises BadInputError: a place is there; nothing was changed.
-    """
-    refuse_inside_store(places)
-    for what, place in places.items():
-        for around in Path(os.path.realpath(place)).parents:
-            if store_around(around) == around:
-                raise BadInputError(
-                    f"{place}: expected a place outside a broker's store for {what}, found one below the "
-                    f"store {around}: what takes that takes both. Nothing was changed. Name another "
-                    "directory, on another disk."
-                )
-
-
 def refuse_target_inside_store(target: Path) -> None:
     """:func:`refuse_inside_store` for a target, which may be a store that an earlier restore made.
 

@@ -38,6 +38,7 @@ from storage_engine.lake.identity import (
     read_mark,
     write_mark,
 )
+from storage_engine.lake.nesting import refuse_nested_proof
 from storage_engine.lake.own_tables import found_properties
 from storage_engine.lake.placed_table import parse_metadata
 from storage_engine.lake.small_files import list_files, read_small_file
@@ -63,10 +64,12 @@ def ready_to_write(lake: Lake) -> None:
 
     Not to be called while :data:`CHANGE_LOCK` is held: it is taken where something is changed.
 
-    :raises LakeIdentityError: the lake is a copy that nobody promoted; or it is of version 1, and its
-        warehouse shows that the catalog is older than what lies there, or not the only one.
+    :raises LakeIdentityError: the lake is a copy that nobody promoted, or lies inside a store or another
+        lake; or it is of version 1, and its warehouse shows that the catalog is older than what lies there,
+        or not the only one.
     :raises LakeUnavailableError: the lake can't be written, or isn't ours.
     """
+    refuse_nested_proof(lake.config)
     messages, segments = lake.tables()
     # Again: the catalog may have been put back since the lake was opened.
     check_identity(lake, messages, segments)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from storage_engine.exceptions import BadInputError
+from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.store_places import (
     inside_store,
     local_directories,
@@ -70,6 +71,24 @@ def shared_disks(store: ManagedStore, data_paths: Sequence[Path]) -> tuple[tuple
     """
     disks = {_device(path) for path in data_paths}
     return tuple((what, path) for what, path, _ in _kept(store) if _device(path) in disks)
+
+
+def check_new_lake(store: ManagedStore, lake: LakeConfig, data_paths: Sequence[Path]) -> None:
+    """Make sure that a lake that is about to be made lies on no disk of its store's broker, stopped or not.
+
+    :param data_paths: where the broker writes.
+    :raises BadInputError: it does, and the store's settings don't allow it; nothing was created.
+    """
+    if store.live is not None and store.live.allow_same_disk:
+        return
+    disks = {_device(path): path for path in reversed(data_paths)}
+    for what, path in local_places(lake).items():
+        if (other := disks.get(_device(path))) is not None:
+            raise BadInputError(
+                f"lake {lake.location}: expected a lake on another disk than its store's, found the {what} "
+                f"({path}) on that of {other}: it fills the disk that it is to free, and is gone with it. "
+                "Nothing was created. Put it on another disk, or allow it by name: --allow-same-disk."
+            )
 
 
 def shared_disk_notice(store: ManagedStore, broker: BrokerStore, data_paths: Sequence[Path]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from storage_engine.brokers import same_companions
 from storage_engine.exceptions import LakeIdentityError, LakeUnavailableError, ReceiptError
@@ -17,6 +18,7 @@ from storage_engine.lake.catalog import Lake, check_broker, open_lake
 from storage_engine.lake.chain import forget_links
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.identity import copy_of, lake_id_of
+from storage_engine.lake.nesting import refuse_nested_proof
 from storage_engine.lake.soundness import Depth, chain_faults, reasons
 from storage_engine.lake.soundness_reader import broken_receipts
 from storage_engine.lake.writing import mark_commits, ready_to_write
@@ -158,13 +160,15 @@ def read_proofs(
     :param read_files: read the data files too: what is only of the right length may be damaged.
     :param whole_logs: return all receipts of the store by log, too; only those of the segments are checked.
     :param looked: called after each receipt whose files were read, which may take long.
-    :return: a lake that is a copy counts as one that can't be asked.
+    :return: a lake that is a copy, or lies inside the store or another lake, counts as one that can't be
+        asked.
     :raises BadInputError: a lake has another broker's segments.
     """
     asked: list[LakeProofs] = []
     unreachable: list[tuple[LakeConfig, str]] = []
     for config in lakes:
         try:
+            refuse_nested_proof(config, Path(record.real_path))
             lake = open_lake(config)
             check_broker(lake, record.broker)
             _refuse_copy(lake)

@@ -77,8 +77,13 @@ def test_a_missing_lake_is_made_by_the_command_that_is_named(store_connection: A
     store_connection(make_lake=False, extra={"lake_directory": "", "lake_properties": remote})
     with pytest.raises(LakeMissingError, match=r"init-lake --lake DIRECTORY, .* or --conn-id a_store, of"):
         StorageEngineArchiveLagOperator(task_id="lag", storage_engine_conn_id="a_store").execute(CONTEXT)
-    made = run_command("init-lake", "--conn-id", "a_store")
+    refused = run_command("init-lake", "--conn-id", "a_store")
+    assert refused.exit_code == 2
+    assert "expected a lake on another disk than its store's, found the warehouse" in refused.err
+    assert not (Path(store.directory) / "c.db").exists()
+    made = run_command("init-lake", "--conn-id", "a_store", "--allow-same-disk")
     assert made.exit_code == 0, made.err
+    assert run_command("init-lake", "--conn-id", "a_store").exit_code == 0
     assert made.out.splitlines()[-1] == "Next: storage-engine doctor --conn-id a_store"
 
 

@@ -78,7 +78,7 @@ def test_a_store_of_any_id_comes_into_an_airflow_that_has_its_section_already(
     assert "No Spark: the tasks archive by themselves, with the same proof." in said
 
     airflow.run(_printed(said, "airflow connections add orders"))
-    airflow.run(_printed(said, "storage-engine init-lake --conn-id orders"))
+    airflow.run(_printed(said, "storage-engine init-lake --conn-id orders") + " --allow-same-disk")
     assert "Testing connections is disabled in Airflow configuration" in airflow.run(
         "airflow connections test orders", status=1
     )

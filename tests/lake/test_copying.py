@@ -163,7 +163,7 @@ class TestRefused:
         (tmp_path / "store/consumequeue").mkdir()
         before = fingerprint(tmp_path)
         for below in ("store", "store/commitlog/copy", "store/copy", "store/backups/of/copy"):
-            with pytest.raises(BadInputError, match="outside a broker's store"):
+            with pytest.raises(BadInputError, match=r"outside (a broker's store|of stores)"):
                 copy_lake(lake, at(tmp_path / below))
         assert fingerprint(tmp_path) == before
 

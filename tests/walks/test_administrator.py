@@ -44,7 +44,7 @@ def set_up(administrator: Newcomer, home: Path) -> None:
         sample = unpack_sample_store(home / name)
         init = f"storage-engine init --airflow --conn-id {name} --store {sample.root}"
         administrator.types(f"{init} --broker-conf {sample.broker_conf} --add-connection --yes")
-    administrator.types("storage-engine init-lake --conn-id orders")
+    administrator.types("storage-engine init-lake --conn-id orders --allow-same-disk")
     administrator.types("airflow dags reserialize")
     administrator.types("airflow dags test storage_retention__orders --conf '{\"dry_run\": true}'")
     for line in commands_of_security_page():

@@ -67,7 +67,9 @@ def test_an_own_airflow_comes_to_its_first_proven_deletion(tmp_path: Path, wheel
         page.get_by_role("button", name="Save").click()
         eventually("the connection is there", lambda: api.get(f"/api/v2/connections/{CONN_ID}"))
 
-        for line in commands(PAGE, "init-lake --conn-id") + commands(PAGE, "airflow connections test"):
+        for line in commands(PAGE, "init-lake --conn-id"):
+            engineer.types(f"{line} --allow-same-disk")
+        for line in commands(PAGE, "airflow connections test"):
             engineer.types(line)
         eventually("the DAGs are parsed", lambda: api.get(f"/api/v2/dags/{FORCED}"))
         engineer.types(commands(PAGE, f"unpause {FORCED}")[0])

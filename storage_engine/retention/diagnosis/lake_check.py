@@ -9,6 +9,7 @@ from pathlib import Path
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.journal import Journal, StoreRecord
 from storage_engine.lake.describing import LakeInfo, describe
+from storage_engine.lake.nesting import place_around
 from storage_engine.lake.place import own_directory
 from storage_engine.lake.store_places import local_places
 from storage_engine.model.diagnosis import Finding, Severity
@@ -283,7 +284,16 @@ def _of_disk(lake: LakeFacts, unproven_bytes: int | None) -> Iterator[Finding]:
 
 
 def place_findings(store: ManagedStore, data_paths: Sequence[Path]) -> Iterator[Finding]:
-    """Yield what is kept of a store on a disk that its broker writes to."""
+    """Yield lakes inside a store or another lake, and what is kept on a disk that the broker writes to."""
+    for lake in store.lakes:
+        if around := place_around(lake, Path(store.real_root)):
+            yield Finding(
+                Severity.WARNING,
+                "lake-nested",
+                f"the lake {lake.location} lies inside {around}: nothing is archived into it, and nothing is "
+                "released on its proof",
+                "move its directory to another disk, and run storage-engine lake relocate",
+            )
     shared = shared_disks(store, data_paths)
     if not shared:
         return
