@@ -33,6 +33,7 @@ class LocalSpan:
     :param shielded: it is gone from the log, and lies in the shield.
     :param companions_fault: why its companions aren't those that were archived; "" where they are, or nothing
         was.
+    :param lineage: of its log now: what is archived of an older one had other bytes; 0: not known.
     """
 
     log: str
@@ -46,6 +47,7 @@ class LocalSpan:
     different_at: int | None = None
     shielded: bool = False
     companions_fault: str = ""
+    lineage: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +102,9 @@ def log_ranges(
     Of a log whose name another one has by now only that is told which is in no place that is known.
 
     :param local: what is on disk; spans without a byte (preallocated files) are ignored.
-    :param receipts: of one store. Of several lineages that cover an offset the highest counts: a person
-        opened it because the offset was written again, and the older bytes stay in the lake as history.
+    :param receipts: of one store. Of several lineages that cover an offset the highest counts, that of the
+        log on disk among them: a person opened it because the offset was written again, and the older bytes
+        stay in the lake as history.
     :param released: what the journal says has gone.
     :param broken: receipts whose data file is not what they say, with the reason: they prove nothing.
     :param replicas: what sound receipts of other stores have; counts where nothing of this store does.
@@ -217,9 +220,16 @@ def _judge(
     replicas: Sequence[ReplicaSpan],
 ) -> RangeStatus:
     faults: list[tuple[Status, str]] = []
+    newest = max(
+        [
+            *(receipt.lineage for receipt in receipts),
+            *(span.lineage for span in released),
+            *(span.lineage for span in local),
+        ],
+        default=0,
+    )
     shielded = [span for span in local if span.shielded]
     local = [span for span in local if not span.shielded]
-    newest = max([*(r.lineage for r in receipts), *(span.lineage for span in released)], default=0)
     current = [r for r in receipts if r.lineage == newest]
     valid = [r for r in current if r.identity not in broken]
     faults += [(Status.FAILURE, f"{_name(r)}: {broken[r.identity]}") for r in current if r.identity in broken]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ from storage_engine.exceptions import CorruptFileError, ReceiptError
 from storage_engine.lake.coverage import LocalSpan
 from storage_engine.lake.staging import sha256_of
 from storage_engine.model.companions import MAX_COMPANION_BYTES, Companion
+from storage_engine.model.lineages import Lineages
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import FileFacts, LogSnapshot, Segment, SegmentId, StoreSnapshot
 from storage_engine.same_bytes.own_acts import OwnActs, read_own_acts
@@ -27,9 +28,22 @@ class Compared:
     companions_fault: str
 
 
+def comparable(rows: Iterable[Receipt], lineages: Lineages) -> dict[tuple[str, int], Receipt]:
+    """Return the receipts that segments on disk are compared with, by log and base offset.
+
+    Of several lineages the newest. One that is older than the log's is of bytes that were there before.
+
+    :param rows: a store's.
+    :param lineages: of its logs now.
+    """
+    ordered = sorted(rows, key=lambda row: row.lineage)
+    return {(row.log, row.base_offset): row for row in ordered if row.lineage >= lineages.of(row.log)}
+
+
 def local_spans(
     snapshot: StoreSnapshot,
     rows: Sequence[Receipt],
+    lineages: Lineages,
     *,
     pending: frozenset[tuple[str, int]] = frozenset(),
     hash_changed: bool = True,
@@ -38,23 +52,23 @@ def local_spans(
     """Return what a store has on disk, compared with its receipts. A file that goes away meanwhile isn't on
     disk.
 
-    :param rows: the store's receipts; of several lineages the newest counts.
+    :param rows: the store's receipts; :func:`comparable` says which count.
     :param pending: (log, base offset) of segments that are planned to go.
     :param hash_changed: read and hash an archived segment whose facts are no longer those it was proven
         with; without it such a segment is only known to have been touched.
     :param ends: of segments that end before the next one begins.
     :raises OSError: a segment to hash can't be read.
     """
-    newest = {(row.log, row.base_offset): row for row in sorted(rows, key=lambda row: row.lineage)}
+    receipts = comparable(rows, lineages)
     acts = read_own_acts(snapshot.root)
     spans = []
     for log in snapshot.logs:
         for segment in log.segments:
             with suppress(FileNotFoundError):
-                receipt = newest.get((log.name, segment.base_offset))
+                receipt = receipts.get((log.name, segment.base_offset))
                 found = compare(segment.files, receipt, acts, hash_changed=hash_changed)
                 end = (ends or {}).get(segment.id, segment.end_offset)
-                spans.append(_local_span(log, segment, end, found, pending))
+                spans.append(_local_span(log, segment, end, found, pending, lineages.of(log.name)))
     return tuple(spans)
 
 
@@ -121,7 +135,12 @@ def is_same_companion(broker: str, proven: Companion, path: Path) -> bool:
 
 
 def _local_span(
-    log: LogSnapshot, segment: Segment, end: int, found: Compared, pending: frozenset[tuple[str, int]]
+    log: LogSnapshot,
+    segment: Segment,
+    end: int,
+    found: Compared,
+    pending: frozenset[tuple[str, int]],
+    lineage: int,
 ) -> LocalSpan:
     return LocalSpan(
         log=log.name,
@@ -133,4 +152,5 @@ def _local_span(
         pending=(log.name, segment.base_offset) in pending,
         path=segment.facts.path,
         companions_fault=found.companions_fault,
+        lineage=lineage,
     )

@@ -245,7 +245,7 @@ class _Turn:
         """The broker's file that a receipt is about: the newest lineage's, if it is on disk."""
         slot = (receipt.log, receipt.base_offset)
         span = self._here.get(slot) if self._newest[slot] == receipt.lineage else None
-        return None if span is None or span.shielded else span
+        return None if span is None or span.shielded or span.lineage > receipt.lineage else span
 
     def _reachable(self, receipt: Receipt) -> VerifyLevel:
         """Return how close a look can be: a segment that is not on disk has no broker's file to compare."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial, reduce
@@ -15,10 +15,11 @@ from storage_engine.clock import clock_ms
 from storage_engine.journal.journal import Journal, Run, Step, StoreRecord
 from storage_engine.lake.catalog import Lake
 from storage_engine.lake.coverage import LocalSpan, ReleasedSpan, log_ranges, lost_ranges
-from storage_engine.lake.local_spans import compare
+from storage_engine.lake.local_spans import comparable, compare
 from storage_engine.lake.receipts import list_stores
 from storage_engine.lake.replica_coverage import replica_spans
 from storage_engine.model.facts import FactsScope, LocalSegment, StoreFacts
+from storage_engine.model.lineages import Lineages
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.validation import RangeStatus, Status, Where
@@ -107,9 +108,11 @@ def _collect(place: AnyStore, run_key: str | None, *, full: bool, with_lake: boo
         notes += (
             "the lake was not asked: what the store no longer has can't be told from what it never had",
         )
-    local = _collect_store(store, run, lake, full=full)
+    lineages = _lineages(place, lake.receipts)
+    rows = comparable(lake.receipts, lineages)
+    local = _collect_store(store, run, lake, rows, full=full)
     acts = read_own_acts(store.real_root)
-    spans = _spans(local.local, lake.receipts, acts, run.pending if run else frozenset(), full=full)
+    spans = _spans(local.local, rows, lineages, acts, run.pending if run else frozenset(), full=full)
     kept = _shielded(place) if store_id is not None else ()
     lay_over = partial(log_ranges, (*spans, *kept), lake.receipts, released=released, broken=lake.broken)
     ranges = lay_over()
@@ -125,7 +128,7 @@ def _collect(place: AnyStore, run_key: str | None, *, full: bool, with_lake: boo
     )
     notes += tuple(f"{log}: {why}" for log, why in sorted(local.missing.items()) if log in told)
     return Facts(
-        tables=_tables(local, lake, ranges, spans),
+        tables=_tables(local, lake, ranges, spans, rows),
         ranges=ranges,
         store_id=store_id,
         notes=(*notes, *local.notes, *lake.notes),
@@ -222,12 +225,28 @@ def _shielded(store: AnyStore) -> tuple[LocalSpan, ...]:
     return () if record is None else shielded_spans(managed_of(store).real_root, record.lineages)
 
 
-def _collect_store(store: ManagedStore, run: RunScope | None, lake: LakeFacts, *, full: bool) -> StoreFacts:
+def _lineages(store: AnyStore, rows: Sequence[Receipt]) -> Lineages:
+    """Return the lineages of a store's logs; of one that no journal knows, the newest that are archived."""
+    record = _journal(store)[1] if rows else None
+    if record is not None:
+        return record.lineages
+    ordered = sorted(rows, key=lambda row: row.lineage)
+    return Lineages(0, {row.log: row.lineage for row in ordered})
+
+
+def _collect_store(
+    store: ManagedStore,
+    run: RunScope | None,
+    lake: LakeFacts,
+    rows: Mapping[Slot, Receipt],
+    *,
+    full: bool,
+) -> StoreFacts:
     scope = FactsScope(
         full=full,
         queues=lake.queues if run and not full else None,
         files=run.files if run else (),
-        accepted_damage={(r.log, r.base_offset): r.damaged_bytes for r in lake.receipts},
+        accepted_damage={slot: row.damaged_bytes for slot, row in rows.items()},
     )
     broker = find_broker(store.broker)
     return ask(store.broker, "collect facts", lambda: broker.collect_facts(settings_of(store), scope))
@@ -235,18 +254,19 @@ def _collect_store(store: ManagedStore, run: RunScope | None, lake: LakeFacts, *
 
 def _spans(
     local: Sequence[LocalSegment],
-    rows: Sequence[Receipt],
+    rows: Mapping[Slot, Receipt],
+    lineages: Lineages,
     acts: OwnActs,
     pending: frozenset[Slot],
     *,
     full: bool,
 ) -> tuple[LocalSpan, ...]:
-    newest = _newest(rows)
     spans = []
     for segment in local:
         with suppress(FileNotFoundError):  # what goes away meanwhile isn't on disk
             slot = (segment.log, segment.start_offset)
-            spans.append(_span(segment, newest.get(slot), acts, full=full, pending=slot in pending))
+            span = _span(segment, rows.get(slot), acts, full=full, pending=slot in pending)
+            spans.append(replace(span, lineage=lineages.of(segment.log)))
     return tuple(spans)
 
 
@@ -266,15 +286,13 @@ def _span(
     )
 
 
-def _newest(rows: Iterable[Receipt]) -> dict[Slot, Receipt]:
-    """By segment, the receipt of its newest lineage."""
-    return {(r.log, r.base_offset): r for r in sorted(rows, key=lambda r: r.lineage)}
-
-
 def _tables(
-    local: StoreFacts, lake: LakeFacts, ranges: Sequence[RangeStatus], spans: Sequence[LocalSpan]
+    local: StoreFacts,
+    lake: LakeFacts,
+    ranges: Sequence[RangeStatus],
+    spans: Sequence[LocalSpan],
+    rows: Mapping[Slot, Receipt],
 ) -> dict[str, pd.DataFrame]:
-    newest = _newest(lake.receipts)
     overlaps = [
         {
             "subject": f"{span.log}/{span.name}",
@@ -283,7 +301,7 @@ def _tables(
             "unchanged": span.unchanged,
         }
         for span in spans
-        if (receipt := newest.get((span.log, span.start_offset))) is not None
+        if (receipt := rows.get((span.log, span.start_offset))) is not None
     ]
     return {
         "store_segments": _table(local.segments),

@@ -33,6 +33,7 @@ def shielded_spans(root: str | os.PathLike[str], lineages: Lineages) -> tuple[Lo
             link.end_offset,
             Path(link.segment.path).name,
             shielded=True,
+            lineage=link.lineage,
         )
         for link in (seen.link for seen in look_at_shield(root).gone if _has_its_bytes(root, seen))
         if link.lineage == lineages.of(link.log)

@@ -126,7 +126,7 @@ def verify_store(
             lake,
             level,
             store_id=store_id,
-            local=(*local_spans(snapshot, everywhere, ends=ends), *kept),
+            local=(*local_spans(snapshot, everywhere, record.lineages, ends=ends), *kept),
             elsewhere=elsewhere,
             released=lambda _store_id: released,
             known=partial(_known_of, known, lake),

@@ -96,6 +96,22 @@ def test_ranges_cover_the_span_once_and_gaps_are_lost(
         assert row.status is (Status.FAILURE if row.where is Where.LOST else Status.OK)
 
 
+@given(on_disk=segments, before=segments, now=segments)
+def test_what_is_on_disk_is_not_held_against_receipts_of_an_older_lineage(
+    on_disk: set[int], before: set[int], now: set[int]
+) -> None:
+    spans = [replace(local(n, "of another", end=n * SIZE + SIZE // 2), lineage=2) for n in on_disk - now]
+    spans += [replace(local(n, unchanged=True), lineage=2) for n in on_disk & now]
+    rows = [*(receipt(n, lineage=1) for n in before), *(receipt(n, lineage=2) for n in now)]
+    ranges = log_ranges(spans, rows)
+    for number in on_disk:
+        (row,) = [r for r in ranges if r.start_offset <= number * SIZE < r.end_offset]
+        assert (row.where, row.status) == (Where.BOTH if number in now else Where.LOCAL, Status.OK)
+    for number in before - on_disk - now:
+        (row,) = [r for r in ranges if r.start_offset <= number * SIZE < r.end_offset]
+        assert (row.where, row.status) == (Where.ARCHIVED, Status.OK)
+
+
 @given(on_disk=segments, in_lake=segments, of_other=segments, gone=segments)
 def test_what_is_lost_of_a_log_whose_name_another_has_depends_on_that_one_in_nothing(
     on_disk: set[int], in_lake: set[int], of_other: set[int], gone: set[int]

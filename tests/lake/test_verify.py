@@ -16,6 +16,7 @@ from storage_engine.lake.names import data_file_of
 from storage_engine.lake.receipts import receipts
 from storage_engine.lake.verify import StoreVerification, VerifyLevel, verify
 from storage_engine.long_work import Advance, LongWork, listening
+from storage_engine.model.lineages import Lineages
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.validation import Status, Where
 from tests.heard import Heard
@@ -106,7 +107,7 @@ def test_store_and_lake_laid_over_each_other_tell_where_every_byte_is(
 ) -> None:
     segments[0].unlink()
     pending = frozenset({("commitlog", 2 * MIB)})
-    local = local_spans(snapshot_of(segments[1:]), archived, pending=pending)
+    local = local_spans(snapshot_of(segments[1:]), archived, Lineages(0), pending=pending)
     for level in (VerifyLevel.FILES, VerifyLevel.STORE):
         found = _one(lake, level, local=local)
         assert [(row.where, row.status) for row in found.ranges] == [
@@ -119,7 +120,7 @@ def test_store_and_lake_laid_over_each_other_tell_where_every_byte_is(
 def test_a_segment_that_a_cleanup_takes_meanwhile_is_in_the_lake_only(
     lake: Lake, segments: list[Path], archived: tuple[Receipt, ...], snapshot_of
 ) -> None:
-    local = local_spans(snapshot_of(segments[:2]), archived)
+    local = local_spans(snapshot_of(segments[:2]), archived, Lineages(0))
     segments[0].unlink()
     found = _one(lake, VerifyLevel.STORE, local=local)
     assert [(row.where, row.status) for row in found.ranges] == [

@@ -18,6 +18,7 @@ from storage_engine.lake.names import data_file_of, relative_name
 from storage_engine.lake.receipts import receipts
 from storage_engine.lake.staging import publish
 from storage_engine.lake.verify import StoreVerification, VerifyLevel, verify
+from storage_engine.model.lineages import Lineages
 from storage_engine.model.receipt import Receipt
 from tests.lakes import path_of
 
@@ -47,7 +48,7 @@ class World:
     def verify(self, level: VerifyLevel) -> list[StoreVerification]:
         if level is not VerifyLevel.STORE:
             return list(verify(self.lake, level))
-        spans = local_spans(self.snapshot, receipts(self.lake, STORE))
+        spans = local_spans(self.snapshot, receipts(self.lake, STORE), Lineages(0))
         return list(verify(self.lake, level, store_id=STORE, local=spans))
 
     def metadata_file(self, table: str, kind: str) -> Path:
