@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
@@ -9,7 +10,7 @@ from shlex import quote
 
 import click
 
-from storage_engine.brokers import default_broker, store_around
+from storage_engine.brokers import default_broker, find_broker
 from storage_engine.cli.command import command
 from storage_engine.cli.next_line import say_next
 from storage_engine.cli.options import json_option, lake_option, second_lake_option
@@ -24,6 +25,7 @@ from storage_engine.lake.receipts import list_stores
 from storage_engine.lake.restore import choose_segments, write_segments
 from storage_engine.lake.restore_span import LineageRange, Span
 from storage_engine.lake.selection import Selection
+from storage_engine.model.codec import RestoredSetting
 from storage_engine.retention.proofs import none_reachable
 from storage_engine.wording import bytes_text, time_text
 
@@ -65,9 +67,14 @@ def _segments(
     "serving",
     type=NamedPath(dir_okay=False),
     multiple=True,
-    help="Who is to serve it, by its own file: broker.conf, and queues and index are made too; or a stopped "
+    help="Who is to serve it, by its own file: broker.conf, whose sizes queues and index get; or a stopped "
     "node's server.properties, and a whole log directory is made. With more replicas each node, first the "
     "one to restore for.",
+)
+@click.option(
+    "--files-only",
+    is_flag=True,
+    help="Segments alone, without the queues, index and configuration that a broker serves them by.",
 )
 @click.option(
     "--keep-mtime",
@@ -88,6 +95,7 @@ def restore(
     from_time: str | None,
     to_time: str | None,
     serving: tuple[Path, ...],
+    files_only: bool,
     keep_mtime: bool,
     as_json: bool,
 ) -> int:
@@ -96,6 +104,12 @@ def restore(
     Whole segments are restored: all that hold something of the span asked for. Existing files are never
     overwritten; identical ones are kept, so an interrupted restore goes on where it stopped.
     """
+    if files_only and serving:
+        raise click.BadParameter(
+            f"expected none with --files-only, which makes nothing for a broker, found {serving[0]}. Nothing "
+            "was written. Leave one of them out.",
+            param_hint="--for-store",
+        )
     lake, second = _open_either(lake_dir, second_lake_dir)
     store_id = _choose_store(lake, store_id)
     span = Span(
@@ -106,7 +120,14 @@ def restore(
         segments=segments,
     )
     chosen = choose_segments(
-        lake, store_id, second=second, span=span, lineage=lineage, log=log, serving=serving
+        lake,
+        store_id,
+        second=second,
+        span=span,
+        lineage=lineage,
+        log=log,
+        serving=serving,
+        files_only=files_only,
     )
     with progress("Restoring", sum(receipt.size_bytes for receipt in chosen.receipts)) as advance:
         restored = write_segments(chosen, to_dir, keep_mtime=keep_mtime, progress=advance)
@@ -116,6 +137,7 @@ def restore(
             "to": str(to_dir),
             "restored": restored,
             "extended": chosen.extensions,
+            "settings": chosen.settings,
             "other_lineages": chosen.others,
         }
         print_json("restore", shown)
@@ -142,14 +164,40 @@ def restore(
     _print_others(chosen.receipts[0].lineage, chosen.others)
     broker = chosen.receipts[0].broker
     kind = "" if broker == default_broker() else f" --broker-type {broker}"
-    if store_around(to_dir) is None:
-        say("These are the segments alone. A broker serves them after a restore for its node: --for-store.")
+    if chosen.config is None:
+        say(f"These are the segments alone. {find_broker(broker).words.files_only}")
         return 0
+    _print_settings(chosen.settings, bool(serving))
+    if os.path.realpath(to_dir) == os.path.realpath(chosen.receipts[0].store_root):
+        say(
+            "This is the store's old place. Once its broker goes on there, storage-engine stamp says that it "
+            "is the same store, and then adopt that its log goes on otherwise than the archived one."
+        )
     say_next(
         f"inspect {quote(str(to_dir))}{kind}",
         "A broker serves these messages once its settings name the new directory; look at it first",
     )
     return 0
+
+
+def _print_settings(settings: Sequence[RestoredSetting], is_named: bool) -> None:
+    """Say by which settings queues and index were made, beyond those that the broker has for certain.
+
+    :param is_named: the broker's own file was: what it doesn't say is the broker's default as well.
+    """
+    unsure = [setting for setting in settings if setting.source == "lake" or not is_named]
+    if not unsure:
+        return
+    print_table(
+        "Queues and index are for a broker with these settings",
+        ("setting", "value", "from"),
+        ((setting.name, setting.value, setting.source) for setting in unsure),
+    )
+    or_again = "" if is_named else ", or restore into a new directory with --for-store BROKER.CONF"
+    say(
+        "A broker with others doesn't start on them, or serves a part. Set the same in its broker.conf"
+        f"{or_again}."
+    )
 
 
 def _print_others(lineage: int, others: Sequence[LineageRange]) -> None:

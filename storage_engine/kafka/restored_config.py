@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ import pyarrow.compute
 
 from storage_engine.kafka.restored_log import DIRECTORY_FILES, check_served, files_of, log_files
 from storage_engine.kafka.serving_nodes import ServingNodes
-from storage_engine.model.codec import RestoredConfig
+from storage_engine.model.codec import RestoredConfig, RestoredSetting
 from storage_engine.model.receipt import Receipt
 
 # Its stubs know no text beside a column.
@@ -41,6 +42,7 @@ class RestoredLogDirectory(RestoredConfig):
     COLUMNS: ClassVar[tuple[str, ...]] = ("kind", "offset", "producer_id", "transactional", "control")
     NO_QUEUES: ClassVar[pa.Table] = _OPEN_STATE
     ENDS_ANYWHERE: ClassVar[bool] = False
+    FINISHED: ClassVar[frozenset[str]] = frozenset()
 
     def log_files(self, log: str) -> tuple[str, ...]:
         return log_files(log)
@@ -81,3 +83,10 @@ class RestoredLogDirectory(RestoredConfig):
 
     def config_files(self, queues: pa.Table, receipts: Sequence[Receipt]) -> Mapping[str, bytes]:
         return files_of(receipts, self.nodes)
+
+    def settings(self, receipts: Sequence[Receipt]) -> tuple[RestoredSetting, ...]:
+        """Return nothing: a broker makes the indexes again, as its own settings say."""
+        return ()
+
+    def finish(self, root: Path, receipts: Sequence[Receipt]) -> None:
+        """Make nothing more."""

@@ -41,7 +41,7 @@ from storage_engine.lake.segment_reader import origin_of, read_segment, untouche
 from storage_engine.lake.soundness import losses
 from storage_engine.lake.soundness_reader import find_faults
 from storage_engine.lake.store_places import refuse_target_inside_store
-from storage_engine.model.codec import RestoredConfig
+from storage_engine.model.codec import RestoredConfig, RestoredSetting
 from storage_engine.model.companions import Companion
 from storage_engine.model.receipt import Receipt
 
@@ -78,15 +78,19 @@ class ChosenSegments:
     :param receipts: in order, of each log without a hole.
     :param extensions: logs of which these are more than was asked for.
     :param others: what other lineages of these logs hold.
-    :param serving: see :func:`choose_segments`.
+    :param config: None: segments alone.
     """
 
     receipts: tuple[Receipt, ...]
     extensions: tuple[Extension, ...]
     others: tuple[LineageRange, ...]
-    serving: tuple[Path, ...]
     config: RestoredConfig | None
     source: _Source
+
+    @property
+    def settings(self) -> tuple[RestoredSetting, ...]:
+        """Return the settings of a broker by which something is made beside the segments."""
+        return () if self.config is None else self.config.settings(self.receipts)
 
 
 def choose_segments(
@@ -98,6 +102,7 @@ def choose_segments(
     lineage: int | None = None,
     log: str | None = None,
     serving: Sequence[Path] = (),
+    files_only: bool = False,
 ) -> ChosenSegments:
     """Choose archived segments to restore. Reads the lakes alone.
 
@@ -107,8 +112,8 @@ def choose_segments(
     :param span: None: everything the lake has.
     :param lineage: None: the newest.
     :param log: None: all logs.
-    :param serving: stores of stopped brokers that are to serve it; see :meth:`Broker.restored_config` and
-        :meth:`Broker.finish_restored`.
+    :param serving: stores of stopped brokers that are to serve it; see :meth:`Broker.restored_config`.
+    :param files_only: segments alone, without what a broker needs beside them.
     :raises RestoreError: nothing there, a hole in the span, a receipt that was changed, or the brokers that
         are to serve it would not.
     :raises LakeUnavailableError: a lake can't be read.
@@ -117,7 +122,7 @@ def choose_segments(
     found = tuple(row for row in everything if lineage in (None, row.lineage) and log in (None, row.log))
     asked = choose(found, span or Span(), store_id, lake.location, receipts_of_replicas(lake, found))
     _check_receipts(asked)
-    config = find_broker(asked[0].broker).restored_config(serving)
+    config = None if files_only else find_broker(asked[0].broker).restored_config(serving)
     source = _Source(lake, second, asked, config)
     chosen, extensions = with_their_ends(config, asked, found, source.queues)
     if extensions:
@@ -126,7 +131,7 @@ def choose_segments(
     if config is not None:
         config.check(chosen)
     others = other_lineages(everything, chosen)
-    return ChosenSegments(chosen, extensions, others, tuple(serving), config, source)
+    return ChosenSegments(chosen, extensions, others, config, source)
 
 
 def restore(
@@ -139,12 +144,20 @@ def restore(
     lineage: int | None = None,
     log: str | None = None,
     serving: Sequence[Path] = (),
+    files_only: bool = False,
     keep_mtime: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> tuple[RestoredSegment, ...]:
     """Choose archived segments, and write them: :func:`choose_segments`, then :func:`write_segments`."""
     chosen = choose_segments(
-        lake, store_id, second=second, span=span, lineage=lineage, log=log, serving=serving
+        lake,
+        store_id,
+        second=second,
+        span=span,
+        lineage=lineage,
+        log=log,
+        serving=serving,
+        files_only=files_only,
     )
     return write_segments(chosen, to_dir, keep_mtime=keep_mtime, progress=progress)
 
@@ -159,7 +172,7 @@ def write_segments(
     """Write archived segments into a new store directory, where their broker has them.
 
     Beside them goes the configuration that their broker needs to serve them and to leave alone what it
-    did long ago; it comes last, so where it is whole, the restore is.
+    did long ago, and last whatever else it can't serve them without. Who is killed does it again.
 
     :param keep_mtime: give files their old mtime; a broker then deletes them at its next window.
     :param progress: called after each segment with its size in bytes, from any thread.
@@ -178,8 +191,8 @@ def write_segments(
             _add(wanted, path.with_name(companion.name), companion.sha256, configuration)
     with restore_target(name) as target, ThreadPoolExecutor(_THREADS, thread_name_prefix="restore") as pool:
         try:
-            made = find_broker(chosen[0].broker).finished_names if segments.serving else frozenset()
-            existing = target.look(configuration | set(wanted), made)
+            finished = frozenset() if config is None else config.FINISHED
+            existing = target.look(configuration | set(wanted), finished)
             # All that is there is compared before anything is written.
             there = existing - configuration
             _all(pool.submit(_check_same, name, target, path, wanted[path]) for path in sorted(there))
@@ -214,7 +227,8 @@ def write_segments(
                     file.file.write(content)
                     _check_written(str(name / each), hashlib.sha256(content).hexdigest(), file)
                     file.publish()
-    find_broker(chosen[0].broker).finish_restored(name.absolute(), segments.serving)
+    if config is not None:
+        config.finish(Path(os.path.realpath(name)), chosen)
     return tuple(restored for restored, _ in done)
 
 

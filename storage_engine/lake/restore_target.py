@@ -40,10 +40,10 @@ class RestoreTarget:
     def look(self, expected: Set[Path], made_after: Set[str] = frozenset()) -> Set[Path]:
         """Return which of the expected files are there.
 
-        :param made_after: names, right below the target, of what is made once these are there; it may be.
+        :param made_after: names, right below the target, of what is made once all of these are there.
         :raises RestoreError: something else is there, or a symbolic link.
         """
-        existing, strange = set(), []
+        existing, strange, made = set(), [], []
         with target_errors(self._name):
             entries = list(self._entries())
         for path, mode in entries:
@@ -53,13 +53,15 @@ class RestoreTarget:
                     "one. Nothing was written. Remove it, or restore into a new directory."
                 )
             if path.parts[0] in made_after:
-                continue
-            if stat.S_ISREG(mode) and path in expected:
+                made.append(path)
+            elif stat.S_ISREG(mode) and path in expected:
                 existing.add(path)
             elif stat.S_ISREG(mode) and _whole(path) in expected and self._locked:
                 self._stale.append(path)
             elif path in expected or not stat.S_ISDIR(mode):
                 strange.append(path)
+        if existing != expected:
+            strange += made
         if strange:
             raise RestoreError(
                 f"{self._name}: expected an empty directory, or one that this restore was interrupted in; "

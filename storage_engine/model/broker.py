@@ -86,10 +86,10 @@ class Broker(ABC):
         return None
 
     def restored_config(self, serving: Sequence[Path]) -> RestoredConfig | None:
-        """Derive the files that a broker needs beside restored segments; None: segments alone are restored.
+        """Derive what a broker needs beside restored segments; None: segments alone are restored.
 
         :param serving: stores of stopped brokers that are to serve the segments, the first one from the
-            restored directory.
+            restored directory; none: any broker.
         :raises RestoreError: a broker of these can't serve restored segments as it is.
         :raises BadInputError: this kind has no use for them.
         """
@@ -99,20 +99,6 @@ class Broker(ABC):
                 "what is restored. Nothing was written. Leave it out."
             )
         return None
-
-    def finish_restored(self, root: Path, serving: Sequence[Path]) -> None:
-        """Make what a broker would otherwise make when it opens restored segments for the first time.
-
-        It may be killed at any instant, and done again.
-
-        :param serving: as of :meth:`restored_config`, which took them.
-        """
-        return
-
-    @property
-    def finished_names(self) -> frozenset[str]:
-        """Return the names, right below the root, of all that :meth:`finish_restored` makes."""
-        return frozenset()
 
     def segment_path(self, log: str, base_offset: int) -> str:
         """Return where a segment lies, relative to the store's root, with ``/`` between names."""

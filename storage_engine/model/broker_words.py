@@ -18,6 +18,7 @@ class BrokerWords:
     :param checks: by the name of an expectation, what to do when rows break it.
     :param dependents: heading of the files that went behind segments, as they pointed into them.
     :param queue: what the messages of a topic are divided into.
+    :param files_only: what serves segments that were restored alone, as sentences.
     """
 
     address_options: tuple[str, ...] = ("--broker",)
@@ -27,3 +28,4 @@ class BrokerWords:
     checks: Mapping[str, str] = field(default_factory=dict)
     dependents: str = "Files that pointed into what went"
     queue: str = "queue"
+    files_only: str = "A broker serves them after a restore for its node: --for-store."

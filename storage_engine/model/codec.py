@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pyarrow as pa
 
     from storage_engine.model.receipt import Receipt
@@ -126,11 +128,24 @@ class Bodies(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class RestoredSetting:
+    """A setting of a broker by which something was made beside restored segments.
+
+    :param source: the file or the lake that says it, or that it is the broker's default.
+    """
+
+    name: str
+    value: str
+    source: str
+
+
 class RestoredConfig(Protocol):
     """Derives what a broker needs beside restored segments, from their receipts and from their rows.
 
     ``COLUMNS`` are read of each segment; ``NO_QUEUES`` is an empty table of what is known of queues.
-    ``ENDS_ANYWHERE``: :meth:`unfinished` never has a reason, and isn't asked.
+    ``ENDS_ANYWHERE``: :meth:`unfinished` never has a reason, and isn't asked. ``FINISHED``: names, right
+    below the root, of all that :meth:`finish` makes.
     """
 
     @property
@@ -146,6 +161,9 @@ class RestoredConfig(Protocol):
 
     @property
     def ENDS_ANYWHERE(self) -> bool: ...  # noqa: N802
+
+    @property
+    def FINISHED(self) -> frozenset[str]: ...  # noqa: N802
 
     def log_files(self, log: str) -> tuple[str, ...]:
         """Return which files there are of a log, by their path below the restored root."""
@@ -173,5 +191,16 @@ class RestoredConfig(Protocol):
         """Return the files' contents by name, in the order in which they are written.
 
         The same again for the same queues and receipts.
+        """
+        ...
+
+    def settings(self, receipts: Sequence[Receipt]) -> tuple[RestoredSetting, ...]:
+        """Return the settings that :meth:`finish` goes by, which the broker has to have as well."""
+        ...
+
+    def finish(self, root: Path, receipts: Sequence[Receipt]) -> None:
+        """Make, of restored segments, what a broker can't serve them without.
+
+        It may be killed at any instant, and done again.
         """
         ...

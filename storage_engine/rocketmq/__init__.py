@@ -56,28 +56,12 @@ class RocketMQ(Broker):
         return body
 
     def restored_config(self, serving: Sequence[Path]) -> RestoredConfig:
-        from storage_engine.rocketmq import restored_config
-        from storage_engine.rocketmq.broker_config import load_broker_config
+        from storage_engine.rocketmq.restored_store import RestoredStore
 
-        if serving:
-            super().restored_config(serving[1:])
-            load_broker_config(serving[0], {"storePathRootDir": "/"}, root="/")
-        return restored_config
-
-    def finish_restored(self, root: Path, serving: Sequence[Path]) -> None:
-        from storage_engine.rocketmq.broker_config import load_broker_config
-        from storage_engine.rocketmq.engine.recovering import rebuild_queues
-
-        if serving:
-            # The broker's sizes of files; only it knows them where there are no queues.
-            here = {"storePathRootDir": str(root), "storePathCommitLog": str(root / "commitlog")}
-            rebuild_queues(load_broker_config(serving[0], here, root=root))
-
-    @property
-    def finished_names(self) -> frozenset[str]:
-        from storage_engine.rocketmq.engine.recovering import REBUILT
-
-        return REBUILT
+        super().restored_config(serving[1:])
+        found = RestoredStore(serving[0] if serving else None)
+        found.check_conf()
+        return found
 
     @property
     def known_settings(self) -> frozenset[str]:

@@ -95,12 +95,21 @@ def resolve_layout(config: BrokerConfig) -> StoreLayout:
     _require_directory(named, "the store's root directory")
     root = Path(os.path.realpath(named))
     _refuse_unknown_layouts(root, config)
+    for path in (*config.store_path_commit_log, *config.read_only_commit_log_store_paths):
+        _require_directory(Path(path), "a commitlog directory", _stores_nearby(root))
+    return store_layout(root, config)
+
+
+def store_layout(root: Path, config: BrokerConfig) -> StoreLayout:
+    """Return a store's directories, which need not be there.
+
+    :param root: without symbolic links in it.
+    :raises StoreLayoutError: as :func:`resolve_layout`.
+    """
 
     def own(path: str | Path) -> Path:
         return _own_directory(root, Path(path))
 
-    for path in (*config.store_path_commit_log, *config.read_only_commit_log_store_paths):
-        _require_directory(Path(path), "a commitlog directory", _stores_nearby(root))
     return StoreLayout(
         root=root,
         commitlog_paths=tuple(map(own, config.store_path_commit_log)),
@@ -196,20 +205,28 @@ def _require_directory(path: Path, what: str, stores: Sequence[Path] = ()) -> No
     )
 
 
-def _refuse_unknown_layouts(root: Path, config: BrokerConfig) -> None:
-    if config.store_type.lower() != "default":
-        raise _unsupported(root, "RocksDB consume queue", f"storeType={config.store_type}")
-    for key, is_set in (
-        ("rocksdbCQDoubleWriteEnable", config.rocksdb_cq_double_write_enable),
-        ("rocksdbCQSelectiveDoubleWriteEnable", config.rocksdb_cq_selective_double_write_enable),
-        ("combineCQUseRocksdbForLmq", config.combine_cq_use_rocksdb_for_lmq),
+def unhandled_setting(config: BrokerConfig) -> tuple[str, str] | None:
+    """Return what a broker keeps in a form that we don't handle, and which setting says so; None: nothing."""
+    for kind, setting, is_set in (
+        ("RocksDB consume queue", f"storeType={config.store_type}", config.store_type.lower() != "default"),
+        ("RocksDB consume queue", "rocksdbCQDoubleWriteEnable", config.rocksdb_cq_double_write_enable),
+        (
+            "RocksDB consume queue",
+            "rocksdbCQSelectiveDoubleWriteEnable",
+            config.rocksdb_cq_selective_double_write_enable,
+        ),
+        ("RocksDB consume queue", "combineCQUseRocksdbForLmq", config.combine_cq_use_rocksdb_for_lmq),
+        ("DLedger commitlog", "enableDLegerCommitLog", config.enable_dledger_commit_log),
+        ("RocksDB configuration", "configManagerVersion", config.config_manager_version.lower() == "v2"),
     ):
         if is_set:
-            raise _unsupported(root, "RocksDB consume queue", key)
-    if config.enable_dledger_commit_log:
-        raise _unsupported(root, "DLedger commitlog", "enableDLegerCommitLog")
-    if config.config_manager_version.lower() == "v2":
-        raise _unsupported(root, "RocksDB configuration", "configManagerVersion")
+            return kind, setting
+    return None
+
+
+def _refuse_unknown_layouts(root: Path, config: BrokerConfig) -> None:
+    if unhandled := unhandled_setting(config):
+        raise _unsupported(root, *unhandled)
     # RocksDBConsumeQueueStore keeps its database in consumequeue itself, or beside it with
     # useSeparateStorePathForRocksdbCQ; ConfigStorage in config/rdb, the managers of config v1 in one each
     for directory in ("consumequeue", "consumequeue_rocksdb"):

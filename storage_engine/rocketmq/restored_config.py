@@ -9,17 +9,13 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage_engine.rocketmq import frame
 from storage_engine.rocketmq.frame import SCHEDULE_TOPIC
-
-if TYPE_CHECKING:
-    from storage_engine.model.receipt import Receipt
 
 COLUMNS = ("kind", "topic", "queue_id", "queue_offset", "sys_flag")
 """Of ``messages``; all that is needed of a row."""
@@ -31,8 +27,6 @@ _OFFSETS = ("config/consumerOffset.json", "config/lmqConsumerOffset.json")
 _TIMERS = "config/timercheck"
 
 FILES = (_TOPICS, _DELAYS, *_OFFSETS, _TIMERS)
-
-ENDS_ANYWHERE = True
 
 NO_QUEUES = pa.table(
     {
@@ -66,15 +60,6 @@ _VERSION = {"counter": 0, "stateVersion": 0, "timestamp": 0}
 """Of each file; always the same, so that a restore that is run again writes the same bytes."""
 
 
-def log_files(_log: str) -> tuple[str, ...]:
-    """Return nothing: a broker has one log, and all files are beside it."""
-    return ()
-
-
-def check(_receipts: Sequence[Receipt]) -> None:
-    """Refuse nothing: a broker serves what it finds."""
-
-
 def queues_of(rows: pa.Table) -> pa.Table:
     """The queues that rows are in: topic, queue_id, last queue_offset, and whether it has inner batches.
 
@@ -106,12 +91,7 @@ def merge_queues(queues: pa.Table) -> pa.Table:
     return ordered.rename_columns(NO_QUEUES.column_names)
 
 
-def unfinished(_queues: pa.Table) -> str:
-    """Return "": a half message waits for its end, wherever the log ends."""
-    return ""
-
-
-def config_files(queues: pa.Table, _receipts: Sequence[Receipt] = ()) -> dict[str, bytes]:
+def config_files(queues: pa.Table) -> dict[str, bytes]:
     """Files by their path below the store's root, from a result of :func:`merge_queues`."""
     by_topic: dict[str, dict[int, int]] = {}
     batch_topics = set()

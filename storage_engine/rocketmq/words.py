@@ -35,4 +35,10 @@ WORDS: Final = BrokerWords(
         ),
     },
     dependents="Consume queues and index",
+    files_only=(
+        "Put the old store's config directory beside them before a broker starts: without it no topic is "
+        "served, and what was delayed is delivered again. Of the messages 4.9.7 and 5.3.3 then serve all, "
+        "5.0 to 5.2 none, 5.4 and 5.5 those of the last 10 segments. Restored without --files-only, each of "
+        "them serves all."
+    ),
 )

@@ -69,8 +69,14 @@ def test_damage_that_a_person_accepts_is_archived_byte_for_byte(
     _wrong_crc(frame, segment_of(store, MIB))
     found = cli("archive", store, "--lake", lake, "--accept-damage", "--json").json["archived"]
     assert [row["damaged_bytes"] for row in found] == [0, frame["size"]]
-    assert cli("restore", "--lake", lake, "--to", tmp_path / "back").exit_code == 0
+    words = ("restore", "--lake", lake, "--to", tmp_path / "back")
+    check_error(
+        cli(*words), 1, f"{frame['size']} damaged bytes", "Nothing was written", f"--to-offset {MIB};"
+    )
+    assert not (tmp_path / "back").exists()
+    assert cli(*words, "--files-only").exit_code == 0
     assert segment_of(tmp_path / "back", MIB).read_bytes() == segment_of(store, MIB).read_bytes()
+    assert cli(*words[:3], "--to", tmp_path / "before", "--to-offset", MIB).exit_code == 0
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""A restore for a broker that is named by its broker.conf: queues and index are there before it starts."""
+"""A restore for a broker: queues, index and configuration are there before it starts, or nothing is."""
 
 from __future__ import annotations
 
@@ -85,6 +85,69 @@ def test_a_configuration_that_no_broker_takes_is_refused_before_anything_is_writ
     refused = cli("restore", "--lake", archived.lake, "--to", tmp_path / "back", "--for-store", conf)
     assert refused.exit_code == 2
     assert "maxIndexNum" in refused.err
+    assert not (tmp_path / "back").exists()
+
+
+def test_without_a_broker_s_file_its_defaults_hold_and_are_said(cli, archived, tmp_path) -> None:
+    said = cli("restore", "--lake", archived.lake, "--to", tmp_path / "said")
+    assert said.exit_code == 0, said.err
+    rows = [line.split() for line in said.out.splitlines()]
+    assert ["mappedFileSizeCommitLog", "1048576", "lake"] in rows
+    assert ["mappedFileSizeConsumeQueue", "6000000", "default"] in rows
+    assert ["maxIndexNum", "20000000", "default"] in rows
+    assert "--for-store BROKER.CONF" in said.out
+    for path in (tmp_path / "said" / "consumequeue").rglob("*"):
+        assert path.is_dir() or path.stat().st_size == 6_000_000
+    (index,) = (tmp_path / "said" / "index").iterdir()
+    assert index.stat().st_size == 40 + 4 * 5_000_000 + 20 * 20_000_000
+    given = {"mappedFileSizeCommitLog": str(1 << 20)}
+    config = load_broker_config(None, given, root=tmp_path / "said")
+    found = recover_store(config, dry_run=True, cut_messages=False)
+    assert (found.crashed, found.missing_messages, found.stray_entries) == (False, 0, 0)
+
+
+def test_a_file_without_the_log_s_size_gets_the_lake_s(cli, archived, tmp_path, conf) -> None:
+    conf.write_text("maxHashSlotNum=100\nmaxIndexNum=400\n")
+    words = ("restore", "--lake", archived.lake, "--to", tmp_path / "back", "--to-offset", 1)
+    words = (*words, "--for-store", conf)
+    said = cli(*words)
+    assert ["mappedFileSizeCommitLog", "1048576", "lake"] in [line.split() for line in said.out.splitlines()]
+    assert "maxHashSlotNum" not in said.out
+    (found,) = (one for one in cli(*words, "--json").json["settings"] if one["name"] == "maxIndexNum")
+    assert found == {"name": "maxIndexNum", "value": "400", "source": str(conf)}
+
+
+def test_files_alone_come_back_alone_and_it_is_said_who_serves_them(cli, archived, tmp_path, conf) -> None:
+    words = ("restore", "--lake", archived.lake, "--to", tmp_path / "back", "--files-only")
+    said = cli(*words)
+    assert said.exit_code == 0, said.err
+    assert [path.name for path in (tmp_path / "back").iterdir()] == ["commitlog"]
+    assert "4.9.7 and 5.3.3 then serve all, 5.0 to 5.2 none, 5.4 and 5.5 those of the last 10" in said.out
+    refused = cli(*words[:3], "--to", tmp_path / "b", "--files-only", "--for-store", conf)
+    assert refused.exit_code == 2
+    assert "Nothing was written" in refused.err
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "enableControllerMode=true",
+        "duplicationEnable=true",
+        "enableDLegerCommitLog=true",
+        "storeType=defaultRocksDB",
+        "rocksdbCQDoubleWriteEnable=true",
+        "combineCQUseRocksdbForLmq=true",
+        "configManagerVersion=v2",
+        "mappedFileSizeCommitLog=2097152",
+    ],
+)
+def test_what_can_not_be_made_is_told_before_the_first_byte(cli, archived, tmp_path, conf, setting) -> None:
+    conf.write_text(f"{setting}\n")
+    words = ("restore", "--lake", archived.lake, "--to", tmp_path / "back")
+    refused = cli(*words, "--for-store", conf)
+    assert refused.exit_code == 1
+    for part in (f"{conf}: {setting.partition('=')[0]}", "Nothing was written", "--files-only"):
+        assert part in refused.err
     assert not (tmp_path / "back").exists()
 
 

@@ -12,11 +12,11 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from storage_engine.exceptions import BrokerError, NotOnBrokerError
+from storage_engine.exceptions import BrokerError, BrokerProtocolError, NotOnBrokerError
 from storage_engine.rocketmq.remoting.access import Access
 from storage_engine.rocketmq.remoting.name_server import NameServers
 from tests.integration.jvm import java_command, write_properties
@@ -82,10 +82,15 @@ class JavaProcess:
 
     @classmethod
     def start(
-        cls, main_class: str, arguments: Sequence[str], home: Path, jvm_options: Sequence[str] = ()
+        cls,
+        main_class: str,
+        arguments: Sequence[str],
+        home: Path,
+        jvm_options: Sequence[str] = (),
+        version: str | None = None,
     ) -> JavaProcess:
         home.mkdir(parents=True, exist_ok=True)
-        command = java_command(home, main_class, arguments, jvm_options)
+        command = java_command(home, main_class, arguments, jvm_options, version)
         if setpriv := shutil.which("setpriv"):
             # Even a test run that is killed leaves no broker behind.
             command = [setpriv, "--pdeathsig", "KILL", *command]
@@ -183,12 +188,14 @@ def start_broker(
     access: Access = ACCESS,
     jvm_options: Sequence[str] = (),
     main_class: str = BROKER_MAIN,
+    version: str | None = None,
 ) -> Broker:
     """Start a broker on a store directory and wait until it serves and is registered.
 
     :param work: directory for its config, home and logs; created.
     :param overrides: keys of broker.conf beyond those of the fixture stores.
     :param access: how this broker wants to be spoken to.
+    :param version: of the broker; None: that of the tests' own classes.
     :raises BrokerStartError: when it ends before it serves; the process is gone then.
     """
     work.mkdir(parents=True, exist_ok=True)
@@ -208,7 +215,7 @@ def start_broker(
             **(overrides or {}),
         },
     )
-    return _launch(Broker(store, port, access), work, name_server_port, jvm_options, main_class)
+    return _launch(Broker(store, port, access), work, name_server_port, jvm_options, main_class, version)
 
 
 def start_again(
@@ -227,12 +234,26 @@ def start_again(
 
 
 def _launch(
-    broker: Broker, work: Path, name_server_port: int, jvm_options: Sequence[str], main_class: str
+    broker: Broker,
+    work: Path,
+    name_server_port: int,
+    jvm_options: Sequence[str],
+    main_class: str,
+    version: str | None = None,
 ) -> Broker:
     arguments = ["-c", str(work / "broker.conf")]
-    broker.java = process = JavaProcess.start(main_class, arguments, work / "broker", jvm_options)
+    if version is not None:
+        main_class = f"{PACKAGE}.broker.BrokerStartup"
+        # The older ones don't start without it.
+        (work / "broker" / "conf").mkdir(parents=True, exist_ok=True)
+        (work / "broker" / "conf" / "logback_broker.xml").write_text("<configuration/>")
+    broker.java = process = JavaProcess.start(main_class, arguments, work / "broker", jvm_options, version)
     try:
         name_servers = NameServers(f"127.0.0.1:{name_server_port}")
+        if version is not None:
+            # By itself it registers once more only after 10 s.
+            process.wait_until(lambda: _answers(broker))
+            return broker
         # First what costs it nothing: asked how it is, a broker walks its whole timer wheel.
         process.wait_until(lambda: _is_registered(name_servers, broker))
         process.wait_until(lambda: bool(broker.client.runtime_info().values))
@@ -254,6 +275,7 @@ def running_broker(
     access: Access = ACCESS,
     jvm_options: Sequence[str] = (),
     main_class: str = BROKER_MAIN,
+    version: str | None = None,
 ) -> Iterator[Broker]:
     """A broker for the duration of the block. It is killed at the end unless the block stopped it."""
     broker = start_broker(
@@ -264,12 +286,20 @@ def running_broker(
         access=access,
         jvm_options=jvm_options,
         main_class=main_class,
+        version=version,
     )
     try:
         yield broker
     finally:
         broker.client.close()
         broker.java.kill()
+
+
+def _answers(broker: Broker) -> bool:
+    with suppress(BrokerProtocolError):
+        # Of releases before 5.0 the answer isn't read.
+        broker.client.runtime_info()
+    return True
 
 
 def _is_registered(name_servers: NameServers, broker: Broker) -> bool:

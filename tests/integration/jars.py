@@ -13,6 +13,9 @@ from pathlib import Path
 
 JAVA_PROJECTS = Path(__file__).resolve().parents[1] / "java"
 
+_MODULES_OF = {"5.5.1": "5.5.0"}
+"""Which version of the client and of filters goes with a broker whose own may not be had."""
+
 
 class JavaError(Exception):
     """Java or Maven is missing, or failed; the message ends with what it last said."""
@@ -49,7 +52,26 @@ def class_path(project: Path, shared: Path | None = None) -> str:
         return jars
 
 
-def _resolved(pom: Path, resolved: Path) -> str:
+def broker_jars(version: str) -> str:
+    """Jars of a broker of another version than that of the tests' own classes.
+
+    :raises JavaError: when Maven is missing or fails.
+    """
+    project = JAVA_PROJECTS / "broker_versions"
+    target = project / "target"
+    target.mkdir(exist_ok=True)
+    modules = _MODULES_OF.get(version, version)
+    with (target / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return _resolved(
+            project / "pom.xml",
+            target / f"classpath-{version}.txt",
+            f"-Drocketmq.version={version}",
+            f"-Drocketmq.modules.version={modules}",
+        )
+
+
+def _resolved(pom: Path, resolved: Path, *options: str) -> str:
     if resolved.exists() and resolved.stat().st_mtime >= pom.stat().st_mtime:
         jars = resolved.read_text().strip()
         if all(Path(jar).exists() for jar in jars.split(os.pathsep)):
@@ -57,7 +79,7 @@ def _resolved(pom: Path, resolved: Path) -> str:
     maven = shutil.which("mvn")
     if maven is None:
         raise JavaError("No Maven found: install it (Debian: maven).")
-    command = [maven, "--batch-mode", "--quiet", f"--file={pom}", "dependency:build-classpath"]
+    command = [maven, "--batch-mode", "--quiet", f"--file={pom}", *options, "dependency:build-classpath"]
     result = subprocess.run(
         [*command, f"-Dmdep.outputFile={resolved}", "-Dmdep.includeScope=runtime"],
         capture_output=True,

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from tests.integration.jars import JAVA_PROJECTS, JavaError, class_path, java
+from tests.integration.jars import JAVA_PROJECTS, JavaError, broker_jars, class_path, java
 from tests.integration.server import free_ports
 
 OPTIONS = (
@@ -36,14 +36,22 @@ _REHEARSAL_SECONDS = 180
 
 
 def java_command(
-    home: Path, main_class: str, arguments: Sequence[str], options: Sequence[str] = ()
+    home: Path,
+    main_class: str,
+    arguments: Sequence[str],
+    options: Sequence[str] = (),
+    version: str | None = None,
 ) -> list[str]:
     """The command that runs a main class.
 
     :param home: the user's home directory for it.
     :param options: of the JVM, beyond :data:`OPTIONS`, and over them.
+    :param version: of the broker whose class it is; None: the one that the tests' own classes are for.
     :raises JavaError: Java, Maven or a compiler is missing or fails.
     """
+    if version is not None:
+        jvm = (java(), *OPTIONS, f"-Duser.home={home}", *options)
+        return [*jvm, "-cp", broker_jars(version), main_class, *arguments]
     return _command(home, [class_archive_option(), *options], main_class, arguments)
 
 

@@ -1,6 +1,6 @@
 """A real broker on a store that was restored from the lake: what was archived is served again, byte for byte.
 
-It gets nothing but what restore wrote: the segments, and a config directory that is derived from them.
+It gets nothing but what restore wrote: the segments, and what is made of them by the broker's own settings.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from storage_engine.lake.restore import restore
 from storage_engine.lake.restore_span import Span
 from storage_engine.model.store import StoreSnapshot
 from storage_engine.rocketmq.store import RocketMQStore
-from tests.integration.broker import Broker, running_broker
+from tests.integration.broker import BROKER_CONF, Broker, running_broker
+from tests.integration.jvm import write_properties
 from tests.integration.stores import Truth, file_hashes, open_store, served, unpack
 
 pytestmark = pytest.mark.integration
@@ -64,8 +65,7 @@ def broker(
 ) -> Iterator[Broker]:
     """Has served for a while, and looks for undecided half messages all the time."""
     work = tmp_path_factory.mktemp("restored")
-    restore(lake, STORE_ID, work / "store", span=span)
-    assert sorted(path.name for path in (work / "store").iterdir()) == ["commitlog", "config"]
+    restore(lake, STORE_ID, work / "store", span=span, serving=[_conf(work)])
     impatient = {"transactionCheckInterval": 500, "transactionTimeOut": 500}
     with running_broker(work / "store", work, name_server_port, impatient) as broker:
         time.sleep(REDELIVERY_SECONDS)
@@ -90,9 +90,7 @@ def test_broker_finds_every_archived_message_by_its_physical_offset(
     } == archived
 
 
-def test_broker_finds_archived_messages_by_key_in_the_index_that_it_rebuilt(
-    broker: Broker, truth: Truth, span: Span
-) -> None:
+def test_broker_finds_archived_messages_by_key_in_the_index(broker: Broker, truth: Truth, span: Span) -> None:
     start, end = _limits(span)
     expected = {
         key: sorted(offset for offset in offsets if start <= offset < end)
@@ -126,14 +124,14 @@ def test_broker_delivers_nothing_again(broker: Broker, source: Path, truth: Trut
         assert sha256 == archived[Path(path).name], path
 
 
-def test_broker_builds_the_queues_of_batches_as_such(
+def test_broker_has_the_queues_of_batches_as_such(
     tmp_path: Path, name_server_port: int, ground_truth: Callable[[str, str], Any]
 ) -> None:
     source = unpack("cqext-batchcq", tmp_path / "source")
     lake = make_lake(LakeConfig.local(tmp_path / "lake"))
     snapshot = open_store(source).snapshot(0)
     _archive(lake, snapshot)
-    restore(lake, STORE_ID, tmp_path / "store")
+    restore(lake, STORE_ID, tmp_path / "store", serving=[_conf(tmp_path)])
     end = snapshot.logs[0].sealed[-1].end_offset
     expected: dict[tuple[str, int], int] = {}
     for entry in ground_truth("cqext-batchcq", "batchconsumequeue"):
@@ -157,6 +155,13 @@ def _archive(lake: Lake, snapshot: StoreSnapshot) -> None:
         store_root=snapshot.root,
     )
     archive_all(lake, jobs)
+
+
+def _conf(work: Path) -> Path:
+    """Write what the broker says of its files, before it is there."""
+    path = work / "serving.conf"
+    write_properties(path, BROKER_CONF)
+    return path
 
 
 def _limits(span: Span) -> tuple[int, int]:

@@ -101,6 +101,23 @@ def test_segments_alone_are_restored_for_no_node(
     assert BROKER.restored_config(()) is None
 
 
+@pytest.mark.parametrize("keeps", ["logs", "checkpoints"])
+def test_nothing_is_restored_over_a_node_s_own_directory(
+    archived: tuple[Lake, tuple[Receipt, ...]], lost: Path, keeps: str
+) -> None:
+    own = lost.parent / "logs"
+    for path in list(own.iterdir()) if keeps == "checkpoints" else []:
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif not path.name.endswith(("offset-checkpoint", "meta.properties")):
+            path.unlink()
+    before = {path: path.read_bytes() for path in own.rglob("*") if path.is_file()}
+    assert own / "replication-offset-checkpoint" in before
+    with pytest.raises(RestoreError, match="Nothing was written"):
+        restore(archived[0], STORE, own, serving=[lost])
+    assert {path: path.read_bytes() for path in own.rglob("*") if path.is_file()} == before
+
+
 def test_a_span_goes_on_to_the_markers_of_its_transactions(
     archived: tuple[Lake, tuple[Receipt, ...]], lost: Path, tmp_path: Path
 ) -> None:

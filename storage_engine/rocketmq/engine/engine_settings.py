@@ -102,6 +102,15 @@ def check_writable(config: BrokerConfig) -> None:
         )
 
 
+def deciding_setting(config: BrokerConfig) -> tuple[str, str] | None:
+    """Return a setting by which others decide what consumers may have of the log, and how; None: none is set.
+
+    :raises BrokerConfigError: a value that the broker would not work with.
+    """
+    read = _Values(config.raw, config.source or "settings")
+    return next(((key, means) for key, means in _OTHERS_DECIDE.items() if read.flag(key, False)), None)
+
+
 def settings_for(config: BrokerConfig, layout: StoreLayout) -> EngineSettings:
     """Return the settings of a store's broker; sizes that it doesn't set are those of the store's files.
 
@@ -110,12 +119,12 @@ def settings_for(config: BrokerConfig, layout: StoreLayout) -> EngineSettings:
     """
     defaults = EngineSettings()
     read = _Values(config.raw, config.source or "settings")
-    for key, means in _OTHERS_DECIDE.items():
-        if read.flag(key, False):
-            raise BrokerConfigError(
-                f"{read.source}: {key}: expected false, found true: {means}, so that the store can't be "
-                "written or recovered without them. Nothing was changed. Let its broker do it."
-            )
+    if deciding := deciding_setting(config):
+        key, means = deciding
+        raise BrokerConfigError(
+            f"{read.source}: {key}: expected false, found true: {means}, so that the store can't be "
+            "written or recovered without them. Nothing was changed. Let its broker do it."
+        )
     slots, entries = _index_shape(config, layout)
     if config.source is None:
         # Nobody says what the broker's settings were, but what they made is there.

@@ -1,0 +1,153 @@
+"""What makes restored segments a store that a broker serves whole: its configuration, queues and index.
+
+A broker makes queues again from its last segments alone, and how many these are depends on its version. So
+they are made here, of all segments, by the sizes of files that the broker is going to have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+import pyarrow as pa
+
+from storage_engine.exceptions import RestoreError
+from storage_engine.model.codec import RestoredConfig, RestoredSetting
+from storage_engine.model.receipt import Receipt
+from storage_engine.rocketmq import restored_config
+from storage_engine.rocketmq.broker_config import BrokerConfig, load_broker_config
+from storage_engine.rocketmq.engine.engine_settings import EngineSettings, deciding_setting, settings_for
+from storage_engine.rocketmq.engine.recovering import REBUILT, rebuild_queues
+from storage_engine.rocketmq.layout import store_layout, unhandled_setting
+
+if TYPE_CHECKING:
+    from storage_engine.rocketmq.layout import StoreLayout
+
+_NOWHERE = Path("/no-store-yet")
+"""A root for asking what settings say before anything is there."""
+_STILL_POSSIBLE = "Nothing was written. --files-only, without a broker's file, restores the segments alone."
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredStore(RestoredConfig):
+    """RestoredConfig of a broker by its ``broker.conf``; None: of one with the default settings."""
+
+    conf: Path | None
+
+    FILES: ClassVar[tuple[str, ...]] = restored_config.FILES
+    COLUMNS: ClassVar[tuple[str, ...]] = restored_config.COLUMNS
+    NO_QUEUES: ClassVar[pa.Table] = restored_config.NO_QUEUES
+    ENDS_ANYWHERE: ClassVar[bool] = True
+    FINISHED: ClassVar[frozenset[str]] = REBUILT
+
+    def log_files(self, log: str) -> tuple[str, ...]:
+        """Return nothing: a broker has one log, and all files are beside it."""
+        return ()
+
+    def check_conf(self) -> None:
+        """
+        :raises RestoreError: no queues can be made for a broker of this configuration.
+        :raises BrokerConfigError: a value that no broker would work with.
+        """
+        config, layout = self._config(_NOWHERE, ())
+        if unhandled := unhandled_setting(config):
+            kind, setting = unhandled
+            raise RestoreError(
+                f"{self.conf}: {setting}: expected a broker with queues in files, which can be made, found "
+                f"one with a {kind}, for which they can't. {_STILL_POSSIBLE}"
+            )
+        if deciding := deciding_setting(config):
+            setting, means = deciding
+            raise RestoreError(
+                f"{self.conf}: {setting}: expected false, found true: {means}, so that no queues can be made "
+                f"without them. {_STILL_POSSIBLE}"
+            )
+        settings_for(config, layout)
+
+    def check(self, receipts: Sequence[Receipt]) -> None:
+        """
+        :raises RestoreError: no broker of this configuration would start on the segments and serve them all.
+        """
+        sizes = sorted({row.size_bytes for row in receipts})
+        if len(sizes) > 1:
+            found = " and ".join(map(str, sizes))
+            raise RestoreError(
+                f"{receipts[0].log}: expected segments of one size, found {found} bytes: no broker starts on "
+                f"both. {_STILL_POSSIBLE} Those of one size are served: choose them by --from-offset and "
+                "--to-offset."
+            )
+        config, _ = self._config(_NOWHERE, ())
+        said = config.mapped_file_size_commit_log_bytes
+        if said not in (None, sizes[0]):
+            raise RestoreError(
+                f"{self.conf}: mappedFileSizeCommitLog: expected {sizes[0]}, as the archived segments have, "
+                f"found {said}: no broker starts on files of another size. {_STILL_POSSIBLE} Or correct the "
+                "value."
+            )
+        for row in (row for row in receipts if row.damaged_bytes):
+            raise RestoreError(
+                f"receipt of {row.log}/{row.base_offset:020d}: expected whole messages, found "
+                f"{row.damaged_bytes} damaged bytes, which were archived as they were: from there on no "
+                f"queues can be made. {_STILL_POSSIBLE} What lies before it is served: "
+                f"--to-offset {row.base_offset}; what lies behind it: --from-offset {row.end}."
+            )
+
+    def queues_of(self, rows: pa.Table) -> pa.Table:
+        return restored_config.queues_of(rows)
+
+    def merge_queues(self, queues: pa.Table) -> pa.Table:
+        return restored_config.merge_queues(queues)
+
+    def unfinished(self, queues: pa.Table) -> str:
+        """Return "": a half message waits for its end, wherever the log ends."""
+        return ""
+
+    def config_files(self, queues: pa.Table, receipts: Sequence[Receipt]) -> Mapping[str, bytes]:
+        return restored_config.config_files(queues)
+
+    def settings(self, receipts: Sequence[Receipt]) -> tuple[RestoredSetting, ...]:
+        config, layout = self._config(_NOWHERE, receipts)
+        named = load_broker_config(self.conf, {"storePathRootDir": str(_NOWHERE)}, root=_NOWHERE).raw
+        return tuple(
+            RestoredSetting(name, value, self._source(name, name in named))
+            for name, value in _values(settings_for(config, layout)).items()
+        )
+
+    def finish(self, root: Path, receipts: Sequence[Receipt]) -> None:
+        config, _ = self._config(root, receipts)
+        rebuild_queues(config)
+
+    def _source(self, name: str, is_named: bool) -> str:
+        if is_named:
+            return str(self.conf)
+        return "lake" if name == "mappedFileSizeCommitLog" else "default"
+
+    def _config(self, root: Path, receipts: Sequence[Receipt]) -> tuple[BrokerConfig, StoreLayout]:
+        """Return the broker's settings at a restored root, whose log is in one directory."""
+        here = {"storePathRootDir": str(root), "storePathCommitLog": str(root / "commitlog")}
+        config = load_broker_config(self.conf, here, root=root)
+        if receipts and config.mapped_file_size_commit_log_bytes is None:
+            here["mappedFileSizeCommitLog"] = str(receipts[0].size_bytes)
+            config = load_broker_config(self.conf, here, root=root)
+        return config, store_layout(root, config)
+
+
+def _values(settings: EngineSettings) -> dict[str, str]:
+    """Return what decides which files of queues and index there are, by the broker's names."""
+    flags = {
+        "enableConsumeQueueExt": settings.ext_enable,
+        "enableLmq": settings.light_queues,
+        "enableMultiDispatch": settings.multi_dispatch,
+        "messageIndexEnable": settings.index_enable,
+    }
+    return {
+        "mappedFileSizeCommitLog": str(settings.commitlog_file_bytes),
+        "mappedFileSizeConsumeQueue": str(settings.consume_queue_file_bytes),
+        "mapperFileSizeBatchConsumeQueue": str(settings.batch_queue_file_bytes),
+        **({"mappedFileSizeConsumeQueueExt": str(settings.ext_file_bytes)} if settings.ext_enable else {}),
+        "maxHashSlotNum": str(settings.hash_slots),
+        "maxIndexNum": str(settings.index_entries),
+        **{name: str(value).lower() for name, value in flags.items()},
+    }

@@ -1,0 +1,88 @@
+"""Brokers of several versions on a plain restore: each serves all that the lake has, as it was written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from storage_engine.lake.archive import archive_all, segment_jobs
+from storage_engine.lake.catalog import Lake
+from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.making import make_lake
+from storage_engine.lake.restore import choose_segments, write_segments
+from storage_engine.model.sample import SampleRequest
+from storage_engine.rocketmq.broker_config import load_broker_config
+from storage_engine.rocketmq.codec import CODEC
+from storage_engine.rocketmq.sample.writing import write_sample
+from storage_engine.rocketmq.store import RocketMQStore
+from tests.integration.broker import running_broker
+
+pytestmark = pytest.mark.integration
+
+STORE_ID = "1f0c4a52-39d8-4f0e-8a0e-2f9be4a5c0d7"
+SEGMENT_BYTES = 1 << 20
+END_MS = 1_795_000_000_000
+MORE_THAN_ANY_LOOKS_AT = 12
+"""Segments: by themselves versions make queues of the last 3 or 10 of them."""
+SERVES_NOTHING_BY_ITSELF = "5.1.4"
+OTHERS = ("4.9.7", "5.0.0", "5.2.0", "5.3.3", "5.4.0", "5.5.1")
+
+PLACE = ("queue_offset", "physical_offset", "size")
+
+Queues = dict[tuple[str, int], dict[int, bytes]]
+"""By topic and queue, then by queue offset: the message's bytes."""
+
+
+@dataclass(frozen=True)
+class Archived:
+    lake: Lake
+    queues: Queues
+
+
+@pytest.fixture(scope="module")
+def archived(tmp_path_factory: pytest.TempPathFactory) -> Archived:
+    """A lake that has all sealed segments of a store, and what is in them."""
+    work = tmp_path_factory.mktemp("versions")
+    written = write_sample(SampleRequest(work / "sample", 12_000, 3, 5, 1, END_MS, SEGMENT_BYTES))
+    config = load_broker_config(Path(written.configuration), root=written.store)
+    snapshot = RocketMQStore.open(config).snapshot(0)
+    sealed = snapshot.logs[0].sealed
+    assert len(sealed) > MORE_THAN_ANY_LOOKS_AT
+    lake = make_lake(LakeConfig.local(work / "lake"))
+    jobs = segment_jobs(
+        lake, sealed, store_id=STORE_ID, lineage=0, broker=snapshot.broker, store_root=snapshot.root
+    )
+    archive_all(lake, jobs)
+    queues: Queues = {}
+    for segment in sealed:
+        data = Path(segment.facts.path).read_bytes()
+        for table, _ in CODEC.decode(memoryview(data), segment.base_offset):
+            for row in table.select(["kind", "topic", "queue_id", *PLACE]).to_pylist():
+                if row["kind"] != "message":
+                    continue
+                at = row["physical_offset"] - segment.base_offset
+                queue = queues.setdefault((row["topic"], row["queue_id"]), {})
+                queue[row["queue_offset"]] = data[at : at + row["size"]]
+    return Archived(lake, queues)
+
+
+@pytest.mark.parametrize(
+    "version",
+    [SERVES_NOTHING_BY_ITSELF, *(pytest.param(version, marks=pytest.mark.again) for version in OTHERS)],
+)
+def test_a_broker_serves_all_of_a_plain_restore(
+    version: str, archived: Archived, tmp_path: Path, name_server_port: int
+) -> None:
+    chosen = choose_segments(archived.lake, STORE_ID)
+    write_segments(chosen, tmp_path / "store")
+    said = {setting.name: setting.value for setting in chosen.settings}
+    assert said["mappedFileSizeCommitLog"] == str(SEGMENT_BYTES)
+    with running_broker(tmp_path / "store", tmp_path, name_server_port, said, version=version) as broker:
+        served = {
+            queue: broker.client.queue(*queue, min(messages), max(messages) + 1)
+            for queue, messages in archived.queues.items()
+        }
+    assert sum(map(len, served.values())) == sum(map(len, archived.queues.values())) > 10_000
+    assert served == archived.queues
