@@ -86,7 +86,8 @@ def _check_lake(project: Project, expected: Mapping[str, str]) -> tuple[Check, .
         history = receipt_history(lake, store.store_id)
         check_chain(history)
         rows = current(history)
-        restored = restore(lake, store.store_id, project.home / "restored")
+        serving = [project.home / "broker.conf"]
+        restored = restore(lake, store.store_id, project.home / "restored", serving=serving)
     except (StorageEngineError, ValueError) as error:
         return (Check(False, f"the lake can be read and restored from: {error}"),)
     proven = {f"{row.base_offset:020d}": row.sha256 for row in rows}

@@ -157,7 +157,7 @@ def restore_all(lake: str, target: str) -> dict[str, Any]:
     except StorageEngineError as error:
         refused.append(str(error))
     for number, ((store_id, lineage), offsets) in enumerate(rows.items()):
-        words = ["restore", "--lake", lake, "--store-id", store_id, "--lineage", str(lineage)]
+        words = ["restore", "--lake", lake, "--store-id", store_id, "--lineage", str(lineage), "--files-only"]
         said = storage_engine(*words, "--to", f"{target}/{number}")
         if said["exit_code"] == 0:
             continue

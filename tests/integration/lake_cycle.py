@@ -93,7 +93,7 @@ def finish(store: ManagedStore, before: Mapping[str, str], restored: Path) -> tu
     assert gone == {f"{receipt.base_offset:020d}" for receipt in proven}
     (verified,) = verify(lake, VerifyLevel.BYTES)
     assert verified.overall is Status.OK, verified
-    restore(lake, summary.store_id, restored)
+    restore(lake, summary.store_id, restored, files_only=True)
     assert contents(restored) == {name: before[name] for name in gone}
     return proven
 

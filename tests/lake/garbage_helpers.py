@@ -71,7 +71,7 @@ def check_whole(lake: Lake, wanted: dict[str, bytes], target: Path) -> None:
     for store in list_stores(lake):
         rows = receipts(lake, store.store_id)
         assert broken_receipts(lake, rows, Depth.FILES) == {}
-        for file in restore(lake, store.store_id, target / store.store_id):
+        for file in restore(lake, store.store_id, target / store.store_id, files_only=True):
             path = Path(file.path)
             found[f"{store.store_id}/{path.name}"] = path.read_bytes()
     assert found == wanted

@@ -63,7 +63,7 @@ def test_every_sealed_segment_of_a_real_store_comes_back_byte_for_byte(
     for row, path in zip(rows, paths, strict=True):
         assert row.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
         assert (row.base_offset, row.size_bytes, row.damaged_bytes) == (int(path.name), 1 << 20, 0)
-    restored = restore(lake, "store-1", tmp_path / "restored")
+    restored = restore(lake, "store-1", tmp_path / "restored", files_only=True)
     assert [Path(segment.path).read_bytes() for segment in restored] == [path.read_bytes() for path in paths]
 
 
@@ -219,7 +219,7 @@ def test_accepted_damage_is_archived_as_it_is_and_counted(
     frame_bytes = int.from_bytes(segments[1].read_bytes()[:4], "big")
     (row,) = archive_all(lake, make_jobs(lake, segments[1], accept_damage=True))
     assert row.damaged_bytes == frame_bytes
-    (restored,) = restore(lake, "store-1", tmp_path / "restored")
+    (restored,) = restore(lake, "store-1", tmp_path / "restored", files_only=True)
     assert Path(restored.path).read_bytes() == segments[1].read_bytes()
 
 
@@ -368,7 +368,7 @@ def test_any_bytes_whatever_come_back_as_they_were(
     store_id = directory.parent.name
     (row,) = archive_all(lake, make_jobs(lake, path, store_id=store_id, accept_damage=True))
     assert row.size_bytes == len(data)
-    (restored,) = restore(lake, store_id, directory.parent / "restored")
+    (restored,) = restore(lake, store_id, directory.parent / "restored", files_only=True)
     assert Path(restored.path).read_bytes() == data
 
 

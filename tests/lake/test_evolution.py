@@ -127,7 +127,7 @@ def test_a_lake_of_an_older_version_goes_on(
     assert len(reprove(lake, "store-1", rows)) == 3
     (found,) = verify(lake, VerifyLevel.BYTES)
     assert (found.overall, found.findings) == (Status.OK, ())
-    for restored in restore(lake, "store-1", tmp_path / "restored"):
+    for restored in restore(lake, "store-1", tmp_path / "restored", files_only=True):
         source = segments[0].parent / Path(restored.path).name
         assert Path(restored.path).read_bytes() == source.read_bytes()
 
