@@ -254,6 +254,7 @@ def _choose_store(lake: Lake, store_id: str | None) -> str:
 def _nothing_matched(selection: Selection, lake: Lake) -> str:
     asked = {
         "topic": selection.topic,
+        "topic id": selection.topic_id,
         "key": selection.key,
         "queue": selection.queue_id,
         "store": selection.store_id,
@@ -290,6 +291,7 @@ def _format_of(target: Path, said: str | None) -> ExportFormat:
 @lake_option()
 @click.option("--to", "to_file", type=TargetPath(), required=True, help="New file to write; see --format.")
 @click.option("--topic", help="Messages of this topic.")
+@click.option("--topic-id", help="Of topics of one name that with this id, as Kafka writes it.")
 @click.option("--key", help="Messages that have this as a key, or as their unique key.")
 @click.option("--queue", "queue_id", type=int, help="Messages of this queue, or partition.")
 @click.option("--from-time", metavar="TIME", help="Messages stored at or after TIME.")
@@ -309,6 +311,7 @@ def export(
     lake_dir: Path,
     to_file: Path,
     topic: str | None,
+    topic_id: str | None,
     key: str | None,
     queue_id: int | None,
     from_time: str | None,
@@ -332,6 +335,7 @@ def export(
         to_ms=None if to_time is None else moment_ms(to_time, None, option="--to-time"),
         store_id=store_id,
         lineage=lineage,
+        topic_id=topic_id,
     )
     lake = open_lake(LakeConfig.local(lake_dir))
     if topic is not None:

@@ -21,6 +21,7 @@ class Deletion:
 
     :param excuse: why it needed no receipt; "" where it had one.
     :param lineage: of its log then; 0: an older version recorded none.
+    :param log_id: which log it was of; "": it isn't known.
     """
 
     log: str
@@ -28,6 +29,7 @@ class Deletion:
     end_offset: int
     excuse: str
     lineage: int
+    log_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ def deletions_after(connection: Connection, store_id: str, event_id: int) -> tup
             payload["end"].as_string().label("end_offset"),
             payload[("facts", "size_bytes")].as_string().label("size_bytes"),
             payload["lineage"].as_string().label("lineage"),
+            payload["log_id"].as_string().label("log_id"),
             payload["receipt_hash"].as_string().label("receipt_hash"),
             payload["passage_detail"].as_string().label("passage_detail"),
         )
@@ -81,7 +84,7 @@ def deletions_after(connection: Connection, store_id: str, event_id: int) -> tup
         log, _, base = row.subject.rpartition("/")
         end = int(base) + int(row.size_bytes) if row.end_offset is None else int(row.end_offset)
         excuse = "" if row.receipt_hash else row.passage_detail
-        found.append(Deletion(log, int(base), end, excuse, int(row.lineage or 0)))
+        found.append(Deletion(log, int(base), end, excuse, int(row.lineage or 0), row.log_id or ""))
     return tuple(found)
 
 

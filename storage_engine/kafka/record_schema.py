@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from storage_engine.kafka.partition_metadata import topic_of
 from storage_engine.model.codec import Columns
 
 HEADER = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())])
@@ -114,6 +115,7 @@ COLUMNS = Columns(
         "value",
     ),
     keys=("key",),
+    topic_id_of=topic_of,
 )
 """What they are for. Keys and values have no bounds: they would be copies. Both often come again in many
 records; where they don't, the writer gives their dictionary up once it has a MiB."""

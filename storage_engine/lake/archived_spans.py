@@ -18,7 +18,10 @@ _COLUMNS = ("sequence", "log", "lineage", "base_offset", "size_bytes", "row_hash
 
 @dataclass(frozen=True, slots=True, order=True)
 class ReceiptSpan:
-    """What one receipt says of where its segment lies, and its place in the chain of receipts."""
+    """What one receipt says of where its segment lies, and its place in the chain of receipts.
+
+    :param log_id: which log it is of; "": it isn't known.
+    """
 
     sequence: int
     log: str
@@ -27,6 +30,7 @@ class ReceiptSpan:
     end_offset: int
     size_bytes: int
     row_hash: str
+    log_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -34,6 +38,7 @@ class ArchivedSpan:
     """One segment that a lake has a receipt of, or several that follow each other.
 
     :param fault: what verifying found wrong with it last; "" where it found nothing, or never looked.
+    :param log_id: which log it is of; "": it isn't known.
     """
 
     log: str
@@ -43,6 +48,7 @@ class ArchivedSpan:
     size_bytes: int
     fault: str = ""
     segments: int = 1
+    log_id: str = ""
 
 
 def receipt_spans(lake: Lake, store_id: str, first_sequence: int) -> tuple[ReceiptSpan, ...]:
@@ -56,16 +62,27 @@ def receipt_spans(lake: Lake, store_id: str, first_sequence: int) -> tuple[Recei
     table = lake.segments()
     with metadata_errors(table.location(), "read receipts"):
         # A table that an older version made may lack it.
-        columns = [*_COLUMNS, *(name for name in ("end_offset",) if name in table.schema().column_names)]
+        later_columns = ("end_offset", "log_id")
+        columns = [*_COLUMNS, *(name for name in later_columns if name in table.schema().column_names)]
         later = GreaterThanOrEqual("sequence", first_sequence)  # type: ignore[call-arg,arg-type]
         where = And(all_equal({"store_id": store_id}), later)
         found = read_rows(table, where, columns).select(columns).to_pydict()
-    ends = found.get("end_offset") or [None] * len(found["log"])
-    rows = zip(*(found[name] for name in _COLUMNS), ends, strict=True)
+    empty = [None] * len(found["log"])
+    ends, log_ids = (found.get(name) or empty for name in later_columns)
+    rows = zip(*(found[name] for name in _COLUMNS), ends, log_ids, strict=True)
     return tuple(
         sorted(
-            ReceiptSpan(sequence, log, lineage, base, base + size if end is None else end, size, row_hash)
-            for sequence, log, lineage, base, size, row_hash, end in rows
+            ReceiptSpan(
+                sequence,
+                log,
+                lineage,
+                base,
+                base + size if end is None else end,
+                size,
+                row_hash,
+                log_id or "",
+            )
+            for sequence, log, lineage, base, size, row_hash, end, log_id in rows
         )
     )
 
@@ -80,7 +97,7 @@ def archived_spans(rows: Iterable[ReceiptSpan], history: History) -> tuple[Archi
         check = standing_fault(history, row) if row.row_hash in history else None
         fault = "" if check is None else check.fault
         slot = (row.log, row.lineage, row.start_offset)
-        one = ArchivedSpan(*slot, row.end_offset, row.size_bytes, fault)
+        one = ArchivedSpan(*slot, row.end_offset, row.size_bytes, fault, log_id=row.log_id)
         # A segment that was proven again has several rows: one that is sound is enough.
         other = spans.setdefault(slot, one)
         if other.fault and not fault:

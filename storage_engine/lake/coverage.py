@@ -7,13 +7,14 @@ counts as part of the interval, so that a loss at its beginning can't hide.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
+from operator import attrgetter
 from typing import TypeVar
 
 from storage_engine.model.by_log import by_log
-from storage_engine.model.known_logs import log_label
+from storage_engine.model.known_logs import IdentifiedRange, LogNames
 from storage_engine.model.receipt import Receipt, SegmentIdentity
 from storage_engine.model.validation import RangeStatus, Status, Where, worst
 
@@ -89,17 +90,47 @@ class ReplicaSpan:
     store_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class Witnesses:
+    """Who may know of bytes that are in no place that was looked at.
+
+    :param present: by name, the identity of the log on disk, as receipts have it; "": it can't be told.
+    :param replicas: what sound receipts of other stores have; counts where nothing of the store does.
+    :param unasked: lakes that may have them and were not asked, each as a clause that names it.
+    """
+
+    present: Mapping[str, str] = field(default_factory=dict)
+    replicas: Sequence[ReplicaSpan] = ()
+    unasked: Sequence[str] = ()
+
+
+def names_of_logs(
+    present: Mapping[str, str], archived: Iterable[IdentifiedRange], released: Iterable[ReleasedSpan]
+) -> LogNames:
+    """Return what the logs are called that lakes and journal tell of.
+
+    :param present: by name, the identity of the log on disk.
+    """
+    went = list(released)
+    return LogNames.known(
+        present,
+        sorted(archived, key=attrgetter("lineage")),
+        (span for span in went if not span.is_other),
+        (span for span in went if span.is_other),
+    )
+
+
 def log_ranges(
     local: Iterable[LocalSpan],
     receipts: Iterable[Receipt],
     *,
     released: Iterable[ReleasedSpan] = (),
     broken: Mapping[SegmentIdentity, str] | None = None,
-    replicas: Iterable[ReplicaSpan] = (),
+    witnesses: Witnesses | None = None,
 ) -> tuple[RangeStatus, ...]:
     """Cut every log into ranges that share a place and a verdict, in order of log and offset.
 
-    Of a log whose name another one has by now only that is told which is in no place that is known.
+    A log whose name another one has by now is a log of its own, called by its label.
 
     :param local: what is on disk; spans without a byte (preallocated files) are ignored.
     :param receipts: of one store. Of several lineages that cover an offset the highest counts, that of the
@@ -107,56 +138,26 @@ def log_ranges(
         stay in the lake as history.
     :param released: what the journal says has gone.
     :param broken: receipts whose data file is not what they say, with the reason: they prove nothing.
-    :param replicas: what sound receipts of other stores have; counts where nothing of this store does.
     """
+    witnesses = witnesses or Witnesses()
+    rows, went = list(receipts), [span for span in released if span.end_offset > span.start_offset]
+    names = names_of_logs(witnesses.present, rows, went)
     spans = by_log(span for span in local if span.end_offset > span.start_offset)
-    proofs = by_log(receipts)
-    went = [span for span in released if span.end_offset > span.start_offset]
-    gone = by_log(span for span in went if not span.is_other)
-    others = by_log(replicas)
-    found = [
+    proofs, gone = by_log(rows, names.name_of), by_log(went, names.name_of)
+    others = by_log(witnesses.replicas)
+    return tuple(
         row
         for log in sorted({*spans, *proofs, *gone})
         for row in _one_log(
             log,
             spans.get(log, []),
-            _of_that_log(proofs.get(log, []), [] if log in spans else gone.get(log, [])),
+            proofs.get(log, []),
             gone.get(log, []),
             broken or {},
             others.get(log, []),
+            witnesses.unasked,
         )
-    ]
-    found += _other_logs([span for span in went if span.is_other], proofs, broken or {}, others)
-    return tuple(sorted(found, key=lambda row: (row.log, row.start_offset)))
-
-
-def _of_that_log(receipts: Sequence[Receipt], gone: Sequence[ReleasedSpan]) -> Sequence[Receipt]:
-    """Leave out receipts of other logs that had the name of one that is gone."""
-    ids = {span.log_id for span in gone if span.log_id}
-    return [row for row in receipts if not (ids and row.log_id) or row.log_id in ids]
-
-
-def _other_logs(
-    gone: Iterable[ReleasedSpan],
-    proofs: Mapping[str, Sequence[Receipt]],
-    broken: Mapping[SegmentIdentity, str],
-    replicas: Mapping[str, Sequence[ReplicaSpan]],
-) -> Iterator[RangeStatus]:
-    """Yield what is in no place that is known of logs whose names others have by now."""
-    spans: dict[tuple[str, str], list[ReleasedSpan]] = {}
-    for span in gone:
-        spans.setdefault((span.log, span.log_id), []).append(span)
-    for (log, log_id), of_log in spans.items():
-        label = log_label(log, log_id)
-        mine = [row for row in proofs.get(log, []) if row.log_id == log_id]
-        rows = _one_log(label, [], mine, of_log, broken, replicas.get(label, []))
-        yield from (
-            row
-            for row in lost_ranges(rows)
-            if any(
-                span.start_offset < row.end_offset and row.start_offset < span.end_offset for span in of_log
-            )
-        )
+    )
 
 
 def lost_ranges(ranges: Iterable[RangeStatus]) -> tuple[RangeStatus, ...]:
@@ -171,6 +172,7 @@ def _one_log(
     released: Sequence[ReleasedSpan],
     broken: Mapping[SegmentIdentity, str],
     replicas: Sequence[ReplicaSpan],
+    unasked: Sequence[str],
 ) -> list[RangeStatus]:
     known = (
         {offset for s in local for offset in (s.start_offset, s.end_offset)}
@@ -191,7 +193,9 @@ def _one_log(
     rows: list[RangeStatus] = []
     for position, (start, end) in enumerate(pairwise(cuts)):
         others = elsewhere[position]
-        row = _judge(log, start, end, here[position], proven[position], gone[position], broken, others)
+        row = _judge(
+            log, (start, end), here[position], proven[position], gone[position], broken, others, unasked
+        )
         if rows and _same(rows[-1], row):
             rows[-1] = _joined(rows[-1], row)
         else:
@@ -211,13 +215,13 @@ def _covering(cuts: Sequence[int], spans: Sequence[tuple[int, int, T]]) -> list[
 
 def _judge(
     log: str,
-    start: int,
-    end: int,
+    offsets: tuple[int, int],
     local: Sequence[LocalSpan],
     receipts: Sequence[Receipt],
     released: Sequence[ReleasedSpan],
     broken: Mapping[SegmentIdentity, str],
     replicas: Sequence[ReplicaSpan],
+    unasked: Sequence[str],
 ) -> RangeStatus:
     faults: list[tuple[Status, str]] = []
     newest = max(
@@ -252,39 +256,58 @@ def _judge(
     elif replicas:
         stores = " and ".join(sorted({span.store_id for span in replicas}))
         where, place = Where.ARCHIVED, f"in the lake only, by receipts of another replica: store {stores}"
-    elif unasked := sorted({span.unasked for span in released if span.unasked}):
+    elif by_journal := sorted({span.unasked for span in released if span.unasked}):
         where, place = (
             Where.ARCHIVED,
-            "by the journal in a lake that can't be asked now: " + ", ".join(unasked),
+            "by the journal in a lake that can't be asked now: " + ", ".join(by_journal),
         )
         faults.append((Status.WARNING, place))
     else:
-        where, verdict, place = _nowhere(released, has_receipt=bool(current))
-        faults.insert(0, (verdict, place))
+        absent = judge_absent(released, unasked, has_receipt=bool(current))
+        where, place = absent.where, absent.detail
+        faults.insert(0, (Status.WARNING if absent.is_accepted else Status.FAILURE, place))
     status = worst(severity for severity, _ in faults)
     detail = "; ".join(text for _, text in faults) if faults else place
     names = dict.fromkeys([*(s.name for s in (*local, *shielded)), *(_name(r) for r in current)])
-    return RangeStatus(log, start, end, where, status, tuple(names), detail)
+    return RangeStatus(log, *offsets, where, status, tuple(names), detail)
 
 
-def _nowhere(released: Sequence[ReleasedSpan], *, has_receipt: bool) -> tuple[Where, Status, str]:
-    """Say what became of bytes that are in no place that is known."""
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """What became of bytes that are in no place that was looked at.
+
+    :param where: LOST or UNKNOWN.
+    :param is_accepted: all of it went without an archive by somebody's decision.
+    """
+
+    where: Where
+    is_accepted: bool
+    detail: str
+
+
+def judge_absent(
+    released: Sequence[ReleasedSpan], unasked: Sequence[str], *, has_receipt: bool = False
+) -> Absent:
+    """Decide what bytes are that are in no place that was looked at: LOST only where nobody else may know.
+
+    :param released: what the journal says of their going.
+    :param unasked: lakes that may have them and were not asked, each as a clause.
+    :param has_receipt: a receipt covers them that proves nothing.
+    """
     open_spans = [span for span in released if not span.excused]
     if released and not open_spans and not has_receipt:
         excuses = sorted({span.excused for span in released})
-        return Where.LOST, Status.WARNING, "deleted without an archive: " + "; ".join(excuses)
-    is_unknown = bool(open_spans) and all(span.unknown for span in open_spans)
-    return Where.UNKNOWN if is_unknown else Where.LOST, Status.FAILURE, _how_lost(released)
-
-
-def _how_lost(released: Sequence[ReleasedSpan]) -> str:
+        return Absent(Where.LOST, True, "deleted without an archive: " + "; ".join(excuses))
     if others := sorted({span.others for span in released if span.others}):
-        return "; ".join(others)
-    return (
-        "deleted by a run, and no valid receipt covers it"
-        if released
-        else "neither on disk nor provably in the lake, and none of our runs deleted it"
-    )
+        detail = "; ".join(others)
+    elif released:
+        detail = "deleted by a run, and no valid receipt covers it"
+    else:
+        detail = "neither on disk nor in a lake, and none of our runs deleted it"
+    if unasked:
+        return Absent(Where.UNKNOWN, False, f"{detail}; a lake may have it: {'; '.join(unasked)}")
+    is_unknown = bool(open_spans) and all(span.unknown for span in open_spans)
+    return Absent(Where.UNKNOWN if is_unknown else Where.LOST, False, detail)
 
 
 def _how_shielded(released: Sequence[ReleasedSpan]) -> str:

@@ -22,6 +22,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyiceberg.expressions import And, In
 
 from storage_engine.brokers import find_broker
 from storage_engine.durable import new_file, remove_abandoned
@@ -31,14 +32,19 @@ from storage_engine.lake.message_batches import ReadCount, message_batches
 from storage_engine.lake.selection import Selection, has_key, row_filter
 from storage_engine.lake.store_places import refuse_target_inside_store
 from storage_engine.lake.tables import IDENTITY_COLUMNS
+from storage_engine.lake.topic_ids import LOG_LINEAGE, TopicIds, read_topic_ids, topic_id_column
 from storage_engine.model.broker import Broker
 from storage_engine.model.codec import Bodies, Columns
+from storage_engine.model.diagnosis import named_in_short
 from storage_engine.nearest import meant
 
 _STORE_COLUMNS = ("store_id", "lineage")
 """What is exported of a message before the columns that its codec names."""
 
 Write = Callable[[pa.Table], None]
+
+_TOPIC_ID = pa.field("topic_id", pa.string())
+"""Of brokers whose topics have ids; behind the columns that the codec names."""
 
 _COMPRESSED = pa.field("body_compressed", pa.bool_())
 """Of brokers whose producers compress bodies; behind all other columns."""
@@ -89,7 +95,8 @@ def export_messages(
     :param path: of the new file. It appears when it is whole; nothing is ever overwritten.
     :param decompress: take the compression off bodies. One that is damaged stays as it is stored and counts
         as still compressed, as its column ``body_compressed`` says.
-    :raises BadInputError: the key is empty, or the file would lie among a store's own.
+    :raises BadInputError: the key is empty, the lake has no topic of the id, or the file would lie among a
+        store's own.
     :raises ExportError: the file is there already, or can't be written.
     :raises LakeUnavailableError: the lake can't be read.
     :raises ProofError: a data file is no Parquet file.
@@ -104,13 +111,17 @@ def export_messages(
     target = Path(path)
     refuse_target_inside_store(target)
     schema = _read_schema(broker)
+    ids = None if columns.topic_id_of is None else read_topic_ids(lake, columns.topic_id_of)
+    _check_topic_id(lake, selection.topic_id, ids)
     count, tally = ReadCount(), _Tally(str(columns.stored_at))
     with _target_errors(target), _directory_of(target) as directory:
         if target.is_symlink() or target.exists():
             raise _exists(target)
         remove_abandoned(target.name, _PARTIAL_SUFFIX, dir_fd=directory)
         with new_file(target.name, _PARTIAL_SUFFIX, dir_fd=directory) as new, _HashedWriter(new.file) as file:
-            found = _selected(lake, selection, columns, schema, count)
+            found = _selected(lake, selection, columns, schema, count, ids)
+            if ids is not None:
+                schema = schema.append(_TOPIC_ID)
             if (bodies := broker.bodies) is not None:
                 found = _with_plain_bodies(bodies, found, decompress)
                 schema = schema.append(_COMPRESSED)
@@ -164,19 +175,49 @@ def check_topic(lake: Lake, topic: str) -> None:
         )
 
 
+def _check_topic_id(lake: Lake, topic_id: str | None, ids: TopicIds | None) -> None:
+    """
+    :raises BadInputError: the lake has no topic of this id.
+    """
+    if topic_id is None or topic_id in (ids or {}).values():
+        return
+    known = sorted({f"{one} ({log})" for (_, _, log), one in (ids or {}).items()})
+    there = f"there are {named_in_short(known)}" if known else "its receipts name none"
+    raise BadInputError(
+        f"lake {lake.location}: expected the id of an archived topic, found {topic_id!r}; {there}. "
+        "Nothing was written. Ids are compared letter by letter; without one, all topics of a name are "
+        "exported."
+    )
+
+
 def _selected(
-    lake: Lake, selection: Selection, columns: Columns, schema: pa.Schema, count: ReadCount
+    lake: Lake,
+    selection: Selection,
+    columns: Columns,
+    schema: pa.Schema,
+    count: ReadCount,
+    ids: TopicIds | None,
 ) -> Iterator[pa.Table]:
-    key = selection.key
+    key, where, names = selection.key, row_filter(selection, columns), schema.names
+    if ids is not None:
+        names = [*names, *(name for name in LOG_LINEAGE if name not in names)]
+        logs = {log for (_, _, log), one in ids.items() if one == selection.topic_id}
+        if selection.topic_id is not None:
+            where = And(where, In("log", logs))  # type: ignore[call-arg,arg-type]
     for found in message_batches(
         lake.messages(),
-        row_filter(selection, columns),
-        schema.names,
+        where,
+        names,
         mask_columns=() if key is None else (*columns.key_lists, *columns.keys),
         mask=None if key is None else lambda rows: has_key(rows, key, columns),
         count=count,
     ):
-        yield found.cast(schema)
+        rows = found.select(schema.names).cast(schema)
+        if ids is not None:
+            rows = rows.append_column(_TOPIC_ID, topic_id_column(found, ids))
+            if selection.topic_id is not None:
+                rows = rows.filter(pc.equal(rows[_TOPIC_ID.name], pa.scalar(selection.topic_id)))
+        yield rows
 
 
 def _gathered(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:

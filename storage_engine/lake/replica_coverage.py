@@ -11,25 +11,46 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import Protocol
 
 from pyiceberg.expressions import And, BooleanExpression, In, NotEqualTo
 
 from storage_engine.lake.catalog import Lake
-from storage_engine.lake.coverage import ReplicaSpan, lost_ranges
+from storage_engine.lake.coverage import ReplicaSpan
 from storage_engine.lake.filters import between
 from storage_engine.lake.receipts import current, read_receipts
 from storage_engine.lake.scan import EVERY_OFFSET
 from storage_engine.lake.soundness import Depth
 from storage_engine.lake.soundness_reader import broken_receipts
-from storage_engine.model.known_logs import log_label
+from storage_engine.model.known_logs import LogNames
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import Segment
-from storage_engine.model.validation import RangeStatus
+
+
+class LostRange(Protocol):
+    """Offsets [start_offset, end_offset) of a log, as it is called."""
+
+    @property
+    def log(self) -> str:
+        """Return what the log is called."""
+        ...
+
+    @property
+    def start_offset(self) -> int:
+        """Return the first offset."""
+        ...
+
+    @property
+    def end_offset(self) -> int:
+        """Return the offset behind the last."""
+        ...
+
 
 HashRange = Callable[[int, int], "str | None"]
 """Gives the SHA-256 of a log's bytes at the offsets [first, end), in hex; None where it has no such bytes."""
 
-_ALL_OFFSETS = (0, EVERY_OFFSET[1])
+EVERY_RECORD = (0, EVERY_OFFSET[1])
+"""The offsets of a whole log."""
 
 _MOST_NAMED = 200
 """Logs that are named where the table is read; of more all are read."""
@@ -112,49 +133,33 @@ def receipts_of_replicas(lake: Lake, rows: Sequence[Receipt]) -> tuple[Receipt, 
     :param rows: of one store.
     :raises LakeUnavailableError: the table can't be read.
     """
-    logs = {row.log_id: _ALL_OFFSETS for row in rows if row.log_id is not None}
+    logs = {row.log_id: EVERY_RECORD for row in rows if row.log_id is not None}
     found = replica_receipts(lake, rows[0].store_id, logs) if logs else {}
     return tuple(row for of_log in found.values() for row in of_log)
 
 
 def replica_spans(
-    lake: Lake, rows: Sequence[Receipt], ranges: Sequence[RangeStatus]
-) -> tuple[ReplicaSpan, ...]:
-    """Return what other replicas have archived of logs of which a store has lost something.
-
-    Whether their bytes were this one's, nobody can tell any more: the log is the same by its identity.
-
-    :param rows: the store's receipts.
-    :param ranges: what these and the store's disk come to; where nothing is lost nothing is read.
-    :raises LakeUnavailableError: the lake can't be read.
-    """
-    lost = lost_ranges(ranges)
-    known = [row for row in sorted(rows, key=attrgetter("sequence")) if row.log_id]
-    logs = {row.log: str(row.log_id) for row in known}
-    logs |= {log_label(row.log, str(row.log_id)): str(row.log_id) for row in known}
-    spans = [(one.log, one.start_offset, one.end_offset) for one in lost]
-    return spans_of_replicas(lake, rows[0].store_id, logs, spans) if rows else ()
-
-
-def spans_of_replicas(
-    lake: Lake, store_id: str, logs: Mapping[str, str], lost: Sequence[tuple[str, int, int]]
+    lake: Lake, store_id: str, names: LogNames, lost: Iterable[LostRange]
 ) -> tuple[ReplicaSpan, ...]:
     """Return what stores other than one have archived of ranges that it has lost.
 
-    :param logs: ``Receipt.log_id`` by log.
-    :param lost: log, first offset and that behind the last of each.
+    Whether their bytes were this one's, nobody can tell any more: the log is the same by its identity.
+
+    :param names: of the store's logs; where none of the ranges has an identity nothing is read.
+    :param lost: what disk and receipts of the store don't have.
     :raises LakeUnavailableError: the lake can't be read.
     """
-    wanted = {log_id: log for log, log_id in logs.items() if any(one == log for one, _, _ in lost)}
-    if not wanted:
+    ranges = [(one.log, one.start_offset, one.end_offset) for one in lost]
+    called = {names.ids[log]: log for log, _, _ in ranges if names.ids.get(log)}
+    if not called:
         return ()
-    found = replica_receipts(lake, store_id, dict.fromkeys(wanted, _ALL_OFFSETS))
+    found = replica_receipts(lake, store_id, dict.fromkeys(called, EVERY_RECORD))
     inside = [
-        (wanted[log_id], row)
+        (called[log_id], row)
         for log_id, of_log in found.items()
         for row in of_log
         if any(
-            log == wanted[log_id] and row.base_offset < end and row.end > start for log, start, end in lost
+            log == called[log_id] and row.base_offset < end and row.end > start for log, start, end in ranges
         )
     ]
     broken = broken_receipts(lake, [row for _, row in inside], Depth.SIZES)

@@ -24,6 +24,7 @@ class Selection:
     :param queue_id: number of the queue, or of the partition.
     :param from_ms: stored at or after, ms since the epoch.
     :param to_ms: stored before.
+    :param topic_id: of the topic, as receipts name it.
     """
 
     topic: str | None = None
@@ -33,6 +34,7 @@ class Selection:
     to_ms: int | None = None
     store_id: str | None = None
     lineage: int | None = None
+    topic_id: str | None = None
 
 
 def row_filter(selection: Selection, columns: Columns) -> BooleanExpression:

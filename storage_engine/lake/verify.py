@@ -11,12 +11,20 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
 from storage_engine.lake.careful_avro import careful_avro
 from storage_engine.lake.catalog import Lake
-from storage_engine.lake.coverage import LocalSpan, ReleasedSpan, ReplicaSpan, log_ranges
+from storage_engine.lake.coverage import (
+    LocalSpan,
+    ReleasedSpan,
+    Witnesses,
+    log_ranges,
+    lost_ranges,
+    names_of_logs,
+)
 from storage_engine.lake.elsewhere import in_either
 from storage_engine.lake.replica_coverage import replica_spans
 from storage_engine.lake.verify_metadata import StoreState, read_state
@@ -24,8 +32,9 @@ from storage_engine.lake.verify_segment import RENEW_ADVICE, RESTORE_ADVICE, Seg
 from storage_engine.lake.verify_turns import by_receipt, choose, coverage, standing_fault
 from storage_engine.long_work import told
 from storage_engine.model.heads import ChainHead
+from storage_engine.model.known_logs import may_be_one
 from storage_engine.model.receipt import Receipt, SegmentIdentity
-from storage_engine.model.validation import RangeStatus, Status
+from storage_engine.model.validation import Status
 from storage_engine.model.verification import (
     Check,
     Finding,
@@ -61,6 +70,7 @@ def verify(
     known: Callable[[str], Collection[ChainHead]] = lambda _store_id: (),
     memory: Memory | None = None,
     max_bytes: int | None = None,
+    witnesses: Callable[[str], Witnesses] = lambda _store_id: Witnesses(),
 ) -> tuple[StoreVerification, ...]:
     """Check a lake, and lay a store over its part if it is given.
 
@@ -71,6 +81,8 @@ def verify(
     :param known: receipts that the lake is known to have had, by store.
     :param memory: what was looked at before, and where to remember what is looked at now.
     :param max_bytes: how much to read of data files and segments; None: everything.
+    :param witnesses: who else may know of what is missing, and which logs are on disk, by store; what
+        replicas have in this lake is added.
     :return: one result a store, by store id.
     :raises LakeUnavailableError: the lake, as opposed to a data file in it, can't be read.
     """
@@ -78,7 +90,7 @@ def verify(
     # Before the receipts are read: who verifies at the same time may remember newer ones.
     remembered = list(memory.recall(lake_id)) if memory else []
     states = read_state(lake, store_id, remembered, known)
-    turn = _Turn(level, states, local, remembered)
+    turn = _Turn(level, states, local, remembered, witnesses)
     now = turn.choose(max_bytes)
     with _remembering(memory, lake_id) as remember:
         remember(turn.first_seen())
@@ -89,8 +101,7 @@ def verify(
     if turn.unreadable:
         # A lake that went away says so here, instead of one segment at a time.
         lake.messages()
-    replicas = partial(replica_spans, lake)
-    return tuple(turn.result(state, released(state.store_id), elsewhere, replicas) for state in states)
+    return tuple(turn.result(lake, state, released(state.store_id), elsewhere) for state in states)
 
 
 @contextmanager
@@ -126,7 +137,9 @@ class _Turn:
         states: Sequence[StoreState],
         local: Iterable[LocalSpan],
         remembered: Sequence[Check],
+        witnesses: Callable[[str], Witnesses],
     ) -> None:
+        self._witnesses = {state.store_id: witnesses(state.store_id) for state in states}
         self._level = level
         self._states = {state.store_id: state for state in states}
         self._here = {(span.log, span.start_offset): span for span in local}
@@ -194,10 +207,10 @@ class _Turn:
 
     def result(
         self,
+        lake: Lake,
         state: StoreState,
         released: Iterable[ReleasedSpan],
         elsewhere: Sequence[Receipt],
-        replicas: Callable[[Sequence[Receipt], Sequence[RangeStatus]], Sequence[ReplicaSpan]],
     ) -> StoreVerification:
         looks = [self._looks[r.identity] for r in state.receipts if r.identity in self._looks]
         broken = dict(state.broken)
@@ -212,9 +225,12 @@ class _Turn:
                 broken[receipt.identity] = f"{old.fault} (found {time_text(old.at_ms)}, not looked at since)"
         everywhere, proves_nothing = in_either(state.receipts, broken, elsewhere)
         gone, here = tuple(released), tuple(self._here.values())
-        ranges = log_ranges(here, everywhere, released=gone, broken=proves_nothing)
-        if others := replicas(everywhere, ranges):
-            ranges = log_ranges(here, everywhere, released=gone, broken=proves_nothing, replicas=others)
+        lay_over = partial(log_ranges, here, everywhere, released=gone, broken=proves_nothing)
+        witnesses = self._witnesses[state.store_id]
+        ranges = lay_over(witnesses=witnesses)
+        names = names_of_logs(witnesses.present, everywhere, gone)
+        if others := replica_spans(lake, state.store_id, names, lost_ranges(ranges)):
+            ranges = lay_over(witnesses=replace(witnesses, replicas=(*witnesses.replicas, *others)))
         return StoreVerification(
             store_id=state.store_id,
             level=self._level,
@@ -244,7 +260,10 @@ class _Turn:
     def _span(self, receipt: Receipt) -> LocalSpan | None:
         """The broker's file that a receipt is about: the newest lineage's, if it is on disk."""
         slot = (receipt.log, receipt.base_offset)
-        span = self._here.get(slot) if self._newest[slot] == receipt.lineage else None
+        present = self._witnesses[receipt.store_id].present.get(receipt.log, "")
+        if self._newest[slot] != receipt.lineage or not may_be_one(receipt.log_id or "", present):
+            return None
+        span = self._here.get(slot)
         return None if span is None or span.shielded or span.lineage > receipt.lineage else span
 
     def _reachable(self, receipt: Receipt) -> VerifyLevel:

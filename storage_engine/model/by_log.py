@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import Protocol, TypeVar
 
 
@@ -18,9 +19,12 @@ class OfLog(Protocol):
 One = TypeVar("One", bound=OfLog)
 
 
-def by_log(items: Iterable[One]) -> dict[str, list[One]]:
-    """Return what belongs to each log, in the order in which it came."""
+def by_log(items: Iterable[One], name_of: Callable[[One], str] = attrgetter("log")) -> dict[str, list[One]]:
+    """Return what belongs to each log, in the order in which it came.
+
+    :param name_of: returns what the log of an item is called.
+    """
     found: dict[str, list[One]] = {}
     for item in items:
-        found.setdefault(item.log, []).append(item)
+        found.setdefault(name_of(item), []).append(item)
     return found

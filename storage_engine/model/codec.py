@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -41,6 +41,8 @@ class Columns:
     :param export: what is exported of a message, in this order; none: messages aren't exported.
     :param keys: each of which names a message as a whole, texts or binaries.
     :param key_lists: texts of several such names, with blanks between them.
+    :param topic_id_of: returns the topic's id that a log's identity (``Receipt.log_id``) names; None: topics
+        have none.
     """
 
     stored_at: str | None = None
@@ -52,6 +54,7 @@ class Columns:
     export: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
     key_lists: tuple[str, ...] = ()
+    topic_id_of: Callable[[str], str] | None = None
 
 
 class SegmentCodec(Protocol):

@@ -109,8 +109,8 @@ class Drift:
     :param start_offset: of the log, where it is about a range that is gone; -1 otherwise.
     :param end_offset: behind that range; -1 otherwise.
     :param topics: of the messages in that range, as far as they can still be told.
-    :param log_id: of the log that the range was in, as receipts have it, where another log has its name by
-        now, or none; "" otherwise, and once the detail says what of the range no lake has.
+    :param log_id: of the log that the range was in, as receipts have it; "" where it isn't known, and of a
+        log that is no more once the detail says what of the range no lake has.
     """
 
     kind: DriftKind

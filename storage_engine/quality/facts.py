@@ -14,7 +14,14 @@ from storage_engine.brokers import find_broker
 from storage_engine.clock import clock_ms
 from storage_engine.journal.journal import Journal, Run, Step, StoreRecord
 from storage_engine.lake.catalog import Lake
-from storage_engine.lake.coverage import LocalSpan, ReleasedSpan, log_ranges, lost_ranges
+from storage_engine.lake.coverage import (
+    LocalSpan,
+    ReleasedSpan,
+    Witnesses,
+    log_ranges,
+    lost_ranges,
+    names_of_logs,
+)
 from storage_engine.lake.local_spans import comparable, compare
 from storage_engine.lake.receipts import list_stores
 from storage_engine.lake.replica_coverage import replica_spans
@@ -31,11 +38,12 @@ from storage_engine.retention.drift import all_gone_spans
 from storage_engine.retention.history import releases
 from storage_engine.retention.known_heads import KnownHeads, known_heads
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.missing_logs import missing_logs, missing_spans
+from storage_engine.retention.missing_logs import missing_logs, missing_spans, present_logs
 from storage_engine.retention.proofs import reachable_lakes, without_older
 from storage_engine.retention.shielding import shielded_spans
 from storage_engine.retention.steps.context import AnyStore, Context, managed_of, open_context
 from storage_engine.retention.steps.dependents import deleted_dependents
+from storage_engine.retention.unnamed_lakes import lakes_unasked
 from storage_engine.same_bytes.own_acts import OwnActs, read_own_acts
 
 
@@ -90,10 +98,14 @@ def _collect(place: AnyStore, run_key: str | None, *, full: bool, with_lake: boo
     if lakes:
         lakes, unreachable = _without_older(place, lakes, unreachable)
     store_id, released, notes = (None, (), ()) if not with_lake else _known(place, lakes, unreachable)
+    unasked: tuple[str, ...] = ()
+    missing, present = _missing(place) if store_id is not None else ((), {})
+    released = (*released, *missing)
     lake = NO_LAKE
     if with_lake and store.policy.archive is not ArchiveMode.OFF and store_id is not None:
         deep = run.segments if run else None
         known = _known_heads(place)
+        unasked = lakes_unasked(known.heads, lakes, unreachable)
         lake = reduce(
             laid_over,
             (
@@ -108,16 +120,21 @@ def _collect(place: AnyStore, run_key: str | None, *, full: bool, with_lake: boo
         notes += (
             "the lake was not asked: what the store no longer has can't be told from what it never had",
         )
-    lineages = _lineages(place, lake.receipts)
-    rows = comparable(lake.receipts, lineages)
+    names = names_of_logs(present, lake.receipts, released)
+    own = [row for row in lake.receipts if names.name_of(row) == row.log]
+    lineages = _lineages(place, own)
+    rows = comparable(own, lineages)
     local = _collect_store(store, run, lake, rows, full=full)
     acts = read_own_acts(store.real_root)
     spans = _spans(local.local, rows, lineages, acts, run.pending if run else frozenset(), full=full)
     kept = _shielded(place) if store_id is not None else ()
     lay_over = partial(log_ranges, (*spans, *kept), lake.receipts, released=released, broken=lake.broken)
-    ranges = lay_over()
-    if others := [span for each in lakes for span in replica_spans(each, lake.receipts, ranges)]:
-        ranges = lay_over(replicas=others)
+    witnesses = Witnesses(present, unasked=unasked)
+    ranges = lay_over(witnesses=witnesses)
+    if store_id is not None:
+        lost = lost_ranges(ranges)
+        others = [span for each in lakes for span in replica_spans(each, store_id, names, lost)]
+        ranges = lay_over(witnesses=replace(witnesses, replicas=others)) if others else ranges
     other = other_logs(store, _journal(place)[1], lake.receipts) if store_id is not None else {}
     ranges = explained(ranges, other, local.cleaned_to)
     told = {row.log for row in ranges}
@@ -200,8 +217,7 @@ def _known(
     """The store's identity and what was deleted from it, without giving it an identity if it has none."""
     store, (journal, record) = managed_of(place), _journal(place)
     if record is not None:
-        gone = all_gone_spans(journal, record, unreachable)
-        return record.store_id, (*gone, *_missing(store, journal, record)), ()
+        return record.store_id, all_gone_spans(journal, record, unreachable), ()
     if store.policy.archive is ArchiveMode.OFF:
         return None, (), ("the journal doesn't know this store",)
     named = [s for lake in lakes for s in list_stores(lake) if s.store_root == store.real_root]
@@ -210,13 +226,18 @@ def _known(
     return max(named, key=lambda s: s.newest_proof_ms).store_id, (), ("identity taken from the lake",)
 
 
-def _missing(store: ManagedStore, journal: Journal, record: StoreRecord) -> tuple[ReleasedSpan, ...]:
-    """Return what was seen of logs before, and should be on disk."""
+def _missing(place: AnyStore) -> tuple[tuple[ReleasedSpan, ...], dict[str, str]]:
+    """Return what was seen of logs before and should be on disk, and which logs are there."""
+    store, (journal, record) = managed_of(place), _journal(place)
     with closing(open_store(replace(store, live=None, engine=False))) as broker:
         if not broker.tells_absences:
-            return ()
+            return (), {}
         snapshot = take_snapshot(broker, clock_ms(), store.broker)
-        return missing_spans(journal, record, missing_logs(store, journal, record, broker, snapshot))
+        present = present_logs(broker, store.broker, snapshot)
+        if record is None:
+            return (), present
+        absent = missing_logs(store, journal, record, broker, snapshot)
+        return missing_spans(journal, record, absent), present
 
 
 def _shielded(store: AnyStore) -> tuple[LocalSpan, ...]:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from storage_engine.exceptions import LakeUnavailableError, ReceiptError
 from storage_engine.journal.journal import Journal, Phase, Step, StoreRecord
-from storage_engine.lake.catalog import open_lake
-from storage_engine.lake.coverage import ReleasedSpan, log_ranges
+from storage_engine.lake.catalog import Lake, open_lake
+from storage_engine.lake.coverage import (
+    ReleasedSpan,
+    Witnesses,
+    log_ranges,
+    lost_ranges,
+    names_of_logs,
+)
+from storage_engine.lake.replica_coverage import replica_spans
 from storage_engine.lake.soundness import losses
 from storage_engine.lake.soundness_reader import find_faults
+from storage_engine.model.by_log import by_log
 from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.model.jsonable import from_jsonable
 from storage_engine.model.known_logs import log_label
@@ -22,7 +31,9 @@ from storage_engine.retention.history import released_spans, segment_subject
 from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.losses import accepted_gaps, accepted_losses, excused_parts
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.seen_logs import Missing
 from storage_engine.retention.shielding import changed_spans, shielded_spans
+from storage_engine.retention.unnamed_lakes import lakes_unasked
 
 GONE = frozenset({DriftKind.SEGMENT_GONE, DriftKind.GIVEN_UP})
 """What is about a range of the log that is gone."""
@@ -54,7 +65,13 @@ def gone_spans(
         is_open = lineage == record.lineage_of(one.log)
         said = "" if is_open else f"in lineage {lineage}, which is closed: {one.detail}"
         span = ReleasedSpan(
-            one.log, one.start_offset, one.end_offset, said, others=one.detail, lineage=lineage
+            one.log,
+            one.start_offset,
+            one.end_offset,
+            said,
+            others=one.detail,
+            lineage=lineage,
+            log_id=one.log_id,
         )
         spans += excused_parts(span, accepted)
     for changed in changed_spans(record.real_path, record.lineages):
@@ -93,60 +110,107 @@ def _covers(other: Drift, one: Drift, *, earlier: bool) -> bool:
 
 
 def gone_ranges(
-    journal: Journal, record: StoreRecord, store: ManagedStore, drift: Iterable[Drift]
+    journal: Journal,
+    record: StoreRecord,
+    store: ManagedStore,
+    drift: Iterable[Drift],
+    *,
+    missing: Iterable[Missing] = (),
+    present: Mapping[str, str] | None = None,
 ) -> tuple[RangeStatus, ...]:
-    """Return which parts of ranges that others deleted are ARCHIVED, SHIELDED or LOST.
+    """Return which parts of ranges that others deleted are ARCHIVED, SHIELDED, LOST or UNKNOWN.
 
     What one of our runs deleted after all counts as that.
+
+    :param missing: what else should be on disk and isn't.
+    :param present: identities of the logs on disk, by name; None: a log that lost something has its name.
     """
-    gone = [one for one in drift if one.kind in GONE]
-    if not gone:
+    wanted = (*_drift_spans(drift), *map(span_of_missing, missing))
+    if not wanted:
         return ()
     rows: list[Receipt] = []
     broken: dict[SegmentIdentity, str] = {}
-    unasked: list[str] = []
+    lakes: list[Lake] = []
+    unreachable: dict[str, str] = {}
     known = known_heads(journal, record)
-    for config in store.lakes if store.policy.archive is not ArchiveMode.OFF else ():
+    configs = store.lakes if store.policy.archive is not ArchiveMode.OFF else ()
+    for config in configs:
         try:
             lake = open_lake(config)
             with suppress(ReceiptError):
                 known.check(lake, record.store_id)
-            for one in gone:
+            for one in wanted:
                 span = (one.start_offset, one.end_offset - 1)
                 found = current_receipts(lake, record, log=one.log, base_offsets=span)
                 faults = losses(find_faults(lake, found))
                 rows += [row for row in found if row.identity not in faults]
                 broken.update(faults)
-        except LakeUnavailableError:
-            unasked.append(config.location)
+            lakes.append(lake)
+        except LakeUnavailableError as error:
+            unreachable[config.location] = str(error)
     proven = {row.identity: row for row in rows}
     released = (
-        *(
-            ReleasedSpan(
-                one.log,
-                one.start_offset,
-                one.end_offset,
-                others=one.detail,
-                log_id=one.log_id,
-                is_other=bool(one.log_id),
-            )
-            for one in gone
-        ),
+        *wanted,
         *changed_spans(store.real_root, record.lineages),
-        *released_spans(journal, record.store_id, unasked),
+        *released_spans(journal, record.store_id, unreachable),
     )
+    released += _in_unasked_lakes(journal, record, released, set(unreachable))
     kept = shielded_spans(store.real_root, record.lineages)
-    released += _in_unasked_lakes(journal, record, released, set(unasked))
-    return tuple(
-        row
-        for row in log_ranges(kept, proven.values(), released=released)
-        if any(
-            row.log == (log_label(one.log, one.log_id) if one.log_id else one.log)
-            and one.start_offset < row.end_offset
-            and row.start_offset < one.end_offset
-            for one in gone
+    unasked = lakes_unasked(known.heads, lakes, unreachable) if configs else ()
+    witnesses = Witnesses(present or {}, unasked=unasked)
+    names = names_of_logs(witnesses.present, proven.values(), released)
+    called = by_log(wanted, names.name_of)
+
+    def lay_over(witnesses: Witnesses) -> tuple[RangeStatus, ...]:
+        return tuple(
+            row
+            for row in log_ranges(kept, proven.values(), released=released, witnesses=witnesses)
+            if any(
+                one.start_offset < row.end_offset and row.start_offset < one.end_offset
+                for one in called.get(row.log, ())
+            )
         )
+
+    ranges = lay_over(witnesses)
+    lost = lost_ranges(ranges)
+    others = [span for lake in lakes for span in replica_spans(lake, record.store_id, names, lost)]
+    return lay_over(replace(witnesses, replicas=others)) if others else ranges
+
+
+def span_of_missing(one: Missing) -> ReleasedSpan:
+    """Return what is missing as what went from its log."""
+    return ReleasedSpan(
+        one.log,
+        one.start_offset,
+        one.end_offset,
+        others=one.why,
+        lineage=one.lineage,
+        unknown=one.is_unknown,
+        log_id=one.log_id,
+        is_other=one.is_other,
     )
+
+
+def _drift_spans(drift: Iterable[Drift]) -> Iterator[ReleasedSpan]:
+    for one in drift:
+        if one.kind in GONE:
+            yield ReleasedSpan(
+                one.log, one.start_offset, one.end_offset, others=one.detail, log_id=one.log_id
+            )
+
+
+def ranges_of_drift(one: Drift, ranges: Sequence[RangeStatus]) -> list[RangeStatus]:
+    """Return which of some ranges have offsets that others deleted.
+
+    :param ranges: by :func:`gone_ranges`.
+    """
+    label = log_label(one.log, one.log_id)
+    called = label if any(row.log == label for row in ranges) else one.log
+    return [
+        row
+        for row in ranges
+        if row.log == called and row.start_offset < one.end_offset and one.start_offset < row.end_offset
+    ]
 
 
 def drift_alarms(drift: Iterable[Drift], ranges: Sequence[RangeStatus]) -> tuple[str, ...]:
@@ -162,8 +226,7 @@ def drift_alarms(drift: Iterable[Drift], ranges: Sequence[RangeStatus]) -> tuple
         parts = [
             f"[{max(row.start_offset, one.start_offset)}, {min(row.end_offset, one.end_offset)}) is "
             f"{row.where.value}"
-            for row in ranges
-            if row.log == one.log and row.start_offset < one.end_offset and one.start_offset < row.end_offset
+            for row in ranges_of_drift(one, ranges)
         ]
         alarms.append(f"{one.kind.value}: {one.detail} {one.log} {', '.join(parts)}.")
     return tuple(alarms)
@@ -188,5 +251,6 @@ def _in_unasked_lakes(
             assert event.subject == segment_subject(log, int(base))
             end = said.get("end_offset") or int(base) + int(event.payload["facts"]["size_bytes"])
             if any(s.log == log and s.start_offset < end and int(base) < s.end_offset for s in wanted):
-                found.append(ReleasedSpan(log, int(base), end, unasked=str(said["lake"])))
+                lineage = int(said["lineage"])
+                found.append(ReleasedSpan(log, int(base), end, unasked=str(said["lake"]), lineage=lineage))
     return tuple(found)

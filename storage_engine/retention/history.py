@@ -9,7 +9,7 @@ from storage_engine.journal.journal import Event, Journal, Phase, Step
 from storage_engine.lake.coverage import ReleasedSpan
 from storage_engine.model.jsonable import from_jsonable
 from storage_engine.model.plan import Reason
-from storage_engine.model.receipt import Receipt
+from storage_engine.model.receipt import Receipt, SegmentIdentity
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.retention.gate import Passage, files_fault_of, same_content
 
@@ -24,6 +24,9 @@ class SegmentRelease:
     :param lake: which of the store's lakes proves it; None likewise.
     :param original_mtime_ns: as of :class:`Segment`, like ``end`` and ``companions``.
     :param lineage: of its log then; None: an older version recorded none.
+    :param log_id: which log it was of, as its receipt has it; None: it isn't known.
+    :param replicas: of the receipts of other nodes that proved it together, where they did; then
+        ``receipt_hash`` and ``data_file`` are the first one's, and ``sha256`` is None.
     """
 
     log: str
@@ -41,6 +44,8 @@ class SegmentRelease:
     end: int | None = None
     companions: tuple[FileFacts, ...] = ()
     lineage: int | None = None
+    log_id: str | None = None
+    replicas: tuple[SegmentIdentity, ...] = ()
 
     @property
     def segment(self) -> Segment:
@@ -135,6 +140,7 @@ def spans_of_results(
             excused="" if release.receipt_hash else release.passage_detail,
             unasked=release.lake if release.lake is not None and release.lake in unasked else "",
             lineage=release.lineage or 0,
+            log_id=release.log_id or "",
         )
         for release in gone
     )

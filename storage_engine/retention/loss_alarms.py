@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from storage_engine.model.hold import Drift, DriftKind
+from storage_engine.model.known_logs import may_be_one, name_in_label
 from storage_engine.retention.offset_ranges import OffsetRange
 from storage_engine.wording import count_text
 
@@ -37,7 +38,8 @@ def _text(one: OffsetRange) -> str:
 
 def _is_recorded(one: OffsetRange, recorded: Sequence[tuple[Drift, int]]) -> bool:
     return any(
-        drift.log == one.log
+        drift.log == name_in_label(one.log, one.log_id)
+        and may_be_one(drift.log_id, one.log_id)
         and lineage == one.lineage
         and drift.start_offset <= one.start_offset
         and one.end_offset <= drift.end_offset

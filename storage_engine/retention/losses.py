@@ -51,7 +51,12 @@ def accepted_gaps(losses: Sequence[AcceptedLoss]) -> Iterator[ReleasedSpan]:
     for loss in losses:
         if loss.gap:
             span = ReleasedSpan(
-                loss.log, loss.start_offset, loss.end_offset, others=loss.gap, lineage=loss.lineage
+                loss.log,
+                loss.start_offset,
+                loss.end_offset,
+                others=loss.gap,
+                lineage=loss.lineage,
+                log_id=loss.log_id,
             )
             yield from excused_parts(span, losses)
 

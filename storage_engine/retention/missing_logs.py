@@ -11,10 +11,10 @@ from functools import partial
 from storage_engine.journal.journal import Journal, Step, StoreRecord
 from storage_engine.lake.coverage import ReleasedSpan
 from storage_engine.model.broker_store import BrokerStore
-from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.model.known_logs import Absence, LogIdentity
 from storage_engine.model.store import StoreSnapshot
 from storage_engine.retention.broker_answers import ask
+from storage_engine.retention.drift import span_of_missing
 from storage_engine.retention.losses import accepted_losses, excused_parts
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.seen_log_records import keep_logs, kept_logs
@@ -68,38 +68,16 @@ def missing_spans(
 ) -> tuple[ReleasedSpan, ...]:
     """Return what is missing as what went from its logs; what a person has accepted as lost is excused."""
     accepted = accepted_losses(journal, record)
-    return tuple(
-        part
-        for one in found
-        for part in excused_parts(
-            ReleasedSpan(
-                one.log,
-                one.start_offset,
-                one.end_offset,
-                others=one.why,
-                lineage=one.lineage,
-                unknown=one.is_unknown,
-                log_id=one.log_id,
-                is_other=one.is_other,
-            ),
-            accepted,
-        )
-    )
+    return tuple(part for one in found for part in excused_parts(span_of_missing(one), accepted))
 
 
-def as_drift(found: Iterable[Missing]) -> tuple[Drift, ...]:
-    """Return what is missing as what others deleted."""
-    return tuple(
-        Drift(
-            DriftKind.SEGMENT_GONE,
-            f"{one.why}.",
-            one.log,
-            one.start_offset,
-            one.end_offset,
-            log_id=one.log_id if one.is_other else "",
-        )
-        for one in found
-    )
+def present_logs(broker: BrokerStore, broker_name: str, snapshot: StoreSnapshot) -> dict[str, str]:
+    """Return which logs a store has on disk: identities by name, "" where one can't be told.
+
+    :raises OSError: a file can't be read.
+    """
+    identities = ask(broker_name, "tell which logs it has", lambda: broker.log_identities(snapshot))
+    return {log: one.log_id for log, one in identities.items()}
 
 
 def _known(store: ManagedStore, journal: Journal, record: StoreRecord) -> tuple[SeenLog, ...]:

@@ -7,28 +7,23 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
-from typing import TypeVar
 
 from storage_engine.lake.archived_spans import ArchivedSpan
-from storage_engine.lake.coverage import LocalSpan, ReleasedSpan
+from storage_engine.lake.coverage import LocalSpan, ReleasedSpan, judge_absent, names_of_logs
 from storage_engine.model.by_log import by_log
-from storage_engine.model.known_logs import log_label
 from storage_engine.model.lineages import Lineages
 from storage_engine.model.plan import Decision
 from storage_engine.model.store import SegmentId, SegmentState
 
-S = TypeVar("S", ArchivedSpan, LocalSpan, ReleasedSpan)
 Interval = tuple[int, int]
 
 FAULTY = "faulty"
 _FAULTY_BESIDE = "a lake has it, and verify found a fault in it there"
 _SHIELDED = "gone from the log, and kept in the shield"
-_NOBODY = "neither on disk nor in a lake, and none of our runs deleted it"
-
 
 ACCEPTED = "accepted"
 """Reason of a loss that a person has accepted."""
@@ -61,6 +56,7 @@ class OffsetRange:
         missing, if nobody can tell whether it should be on disk; faulty, if verifying found a fault in the
         lake that no later look found gone.
     :param detail: of its first segment, as a sentence; "" where the reason says it all.
+    :param log_id: of what is nowhere: which log it is of; "": it isn't known.
     """
 
     log: str
@@ -72,6 +68,7 @@ class OffsetRange:
     where: Place
     reason: str = ""
     detail: str = ""
+    log_id: str = ""
 
     @property
     def is_missing(self) -> bool:
@@ -87,12 +84,14 @@ class Lakes:
     :param proven: sealed segments on disk that a lake proves.
     :param unasked: why a lake can't be asked, as a sentence; "" where all could be.
     :param faulty: sealed segments on disk that lakes have, but that verifying found at fault there.
+    :param unnamed: lakes that have receipts of the store and that nobody named, each as a clause.
     """
 
     spans: Sequence[ArchivedSpan] = ()
     proven: frozenset[SegmentId] = frozenset()
     unasked: str = ""
     faulty: frozenset[SegmentId] = frozenset()
+    unnamed: Sequence[str] = ()
 
 
 def offset_ranges(
@@ -103,68 +102,55 @@ def offset_ranges(
     *,
     shielded: Iterable[LocalSpan] = (),
     gone: Iterable[ReleasedSpan] = (),
+    present: Mapping[str, str] | None = None,
 ) -> tuple[OffsetRange, ...]:
-    """Return all ranges of all logs, by log, lineage and offset.
+    """Return all ranges of all logs, by log, lineage and offset. A log whose name another one has by now is a
+    log of its own, called by its label.
 
     :param decisions: on every segment on disk.
     :param ends: by log, its logical end; files behind it have no byte yet.
     :param shielded: gone from the log, and kept under a second name.
     :param gone: what was deleted, by the journal. It is part of the log, so a loss at its beginning shows.
-        What went from logs whose names others have by now is left out.
+    :param present: identities of the logs on disk, by name.
     """
+    gone = [span for span in gone if span.start_offset < span.end_offset]
+    spans = [span for span in lakes.spans if span.start_offset < span.end_offset]
+    names = names_of_logs(present or {}, spans, gone)
     local: dict[str, list[OffsetRange]] = defaultdict(list)
     for decision in decisions:
         one = _local(decision, ends[decision.segment.log], lakes, lineages)
         if one.start_offset < one.end_offset:
             local[one.log].append(one)
-    archived, kept, missing = (
-        _by_log(lakes.spans),
-        _by_log(shielded),
-        _by_log(one for one in gone if not one.is_other),
-    )
+    archived, missing = by_log(spans, names.name_of), by_log(gone, names.name_of)
+    kept = by_log(span for span in shielded if span.start_offset < span.end_offset)
     found: list[OffsetRange] = []
     for log in sorted({*local, *archived, *kept, *missing}):
-        lineage = lineages.of(log)
+        # A label is no name that a lineage was opened for.
+        told = (one.lineage for one in (*archived.get(log, ()), *missing.get(log, ())))
+        lineage = max(told) if names.is_label(log) else lineages.of(log)
         pieces = list(local[log])
         on_disk = _merged(pieces)
-        for span in archived[log]:
+        for span in archived.get(log, ()):
             # Of an older lineage they are other bytes, whatever the disk has under these offsets.
             cover = on_disk if span.lineage == lineage else ()
             if not span.fault:
                 parts = _without(span.start_offset, span.end_offset, cover)
-                pieces += (_archived(span, *part) for part in parts)
-        pieces += _faulty(archived[log], pieces)
+                pieces += (_archived(log, span, *part) for part in parts)
+        pieces += _faulty(log, archived.get(log, ()), pieces)
         cover = _merged(pieces)
         pieces += (
             OffsetRange(log, lineage, *part, 1, part[1] - part[0], Place.LOCAL, "shielded", _SHIELDED)
-            for span in kept[log]
+            for span in kept.get(log, ())
             for part in _without(span.start_offset, span.end_offset, cover)
         )
-        pieces += _nowhere(log, lineage, _covered(pieces, lineage, missing[log]), missing[log], lakes.unasked)
+        went = missing.get(log, [])
+        covered = _covered(pieces, lineage, went)
+        pieces += (
+            replace(one, log_id=names.ids.get(log, ""))
+            for one in _nowhere(log, lineage, covered, went, lakes)
+        )
         found += _condensed(pieces)
     return tuple(found)
-
-
-def ranges_of_others(
-    gone: Iterable[ReleasedSpan],
-    proven: Callable[[ReleasedSpan], Iterable[Interval]],
-    unasked: str,
-) -> Iterator[OffsetRange]:
-    """Yield what went from logs whose names others have by now, and is in no place that is known.
-
-    :param proven: returns what lakes have of the very log of a span.
-    :param unasked: why a lake can't be asked; "" where all could be.
-    """
-    for span in gone:
-        if span.is_other:
-            label = log_label(span.log, span.log_id)
-            for part in _without(span.start_offset, span.end_offset, _merged(proven(span))):
-                where, reason, detail = _why(part, [span], unasked)
-                yield OffsetRange(label, span.lineage, *part, 0, 0, where, reason, detail)
-
-
-def _by_log(spans: Iterable[S]) -> dict[str, list[S]]:
-    return defaultdict(list, by_log(span for span in spans if span.start_offset < span.end_offset))
 
 
 def _local(decision: Decision, end_offset: int, lakes: Lakes, lineages: Lineages) -> OffsetRange:
@@ -195,22 +181,22 @@ def _local(decision: Decision, end_offset: int, lakes: Lakes, lineages: Lineages
     )
 
 
-def _archived(span: ArchivedSpan, start: int, end: int) -> OffsetRange:
+def _archived(log: str, span: ArchivedSpan, start: int, end: int) -> OffsetRange:
     is_whole = (start, end) == (span.start_offset, span.end_offset)
     size_bytes = span.size_bytes if is_whole else min(span.size_bytes, end - start)
     where, reason, detail = Place.ARCHIVED, "", ""
     if span.fault:
         where, reason, detail = Place.UNKNOWN, FAULTY, f"a lake has it, and verify found: {span.fault}"
     segments = span.segments if is_whole else 1
-    return OffsetRange(span.log, span.lineage, start, end, segments, size_bytes, where, reason, detail)
+    return OffsetRange(log, span.lineage, start, end, segments, size_bytes, where, reason, detail)
 
 
-def _faulty(spans: Iterable[ArchivedSpan], pieces: Sequence[OffsetRange]) -> list[OffsetRange]:
+def _faulty(log: str, spans: Iterable[ArchivedSpan], pieces: Sequence[OffsetRange]) -> list[OffsetRange]:
     """Return what lakes have, with a fault, of which nothing sound is in any place."""
     found = {(span.lineage, span.start_offset): span for span in spans if span.fault}
     covers = {lineage: _in_lineage(pieces, lineage) for lineage, _ in found}
     return [
-        _archived(span, *part)
+        _archived(log, span, *part)
         for span in found.values()
         for part in _without(span.start_offset, span.end_offset, covers[span.lineage])
     ]
@@ -230,7 +216,7 @@ def _covered(pieces: Sequence[OffsetRange], lineage: int, gone: Sequence[Release
 
 
 def _nowhere(
-    log: str, lineage: int, cover: Sequence[Interval], gone: Sequence[ReleasedSpan], unasked: str
+    log: str, lineage: int, cover: Sequence[Interval], gone: Sequence[ReleasedSpan], lakes: Lakes
 ) -> Iterator[OffsetRange]:
     """Yield what lies between the ends of a log and is in no place that is known."""
     edges = [*(edge for part in cover for edge in part)]
@@ -241,22 +227,16 @@ def _nowhere(
     for start, end in _without(cuts[0], cuts[-1], cover):
         inside = cuts[bisect_right(cuts, start) : bisect_left(cuts, end)]
         for part in pairwise([start, *inside, end]):
-            where, reason, detail = _why(part, gone, unasked)
+            where, reason, detail = _why(part, gone, lakes)
             yield OffsetRange(log, lineage, *part, 0, 0, where, reason, detail)
 
 
-def _why(part: Interval, gone: Sequence[ReleasedSpan], unasked: str) -> tuple[Place, str, str]:
-    if unasked:
-        return Place.UNKNOWN, "", unasked
+def _why(part: Interval, gone: Sequence[ReleasedSpan], lakes: Lakes) -> tuple[Place, str, str]:
+    if lakes.unasked:
+        return Place.UNKNOWN, "", lakes.unasked
     by = [one for one in gone if one.start_offset <= part[0] and part[1] <= one.end_offset]
-    open_spans = [one for one in by if not one.excused]
-    if by and not open_spans:
-        return Place.LOST, ACCEPTED, "; ".join(sorted({one.excused for one in by}))
-    is_unknown = bool(open_spans) and all(one.unknown for one in open_spans)
-    where = Place.UNKNOWN if is_unknown else Place.LOST
-    if others := sorted({one.others for one in by if one.others}):
-        return where, MISSING, "; ".join(others)
-    return where, MISSING, "deleted by a run, and no lake has it" if by else _NOBODY
+    absent = judge_absent(by, lakes.unnamed)
+    return Place(absent.where.value.lower()), ACCEPTED if absent.is_accepted else MISSING, absent.detail
 
 
 def _in_lineage(pieces: Iterable[OffsetRange], lineage: int) -> list[Interval]:

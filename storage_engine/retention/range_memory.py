@@ -226,9 +226,10 @@ def _runs(spans: Iterable[ArchivedSpan]) -> Iterator[ArchivedSpan]:
     """Yield what follows each other as one."""
     run: ArchivedSpan | None = None
     for one in sorted(spans):
-        if run is not None and (run.log, run.lineage, run.end_offset) == (
+        if run is not None and (run.log, run.lineage, run.log_id, run.end_offset) == (
             one.log,
             one.lineage,
+            one.log_id,
             one.start_offset,
         ):
             run = replace(
@@ -248,15 +249,15 @@ def _runs(spans: Iterable[ArchivedSpan]) -> Iterator[ArchivedSpan]:
 def joined(spans: Iterable[ReleasedSpan]) -> Iterator[ReleasedSpan]:
     """Yield what went for one reason as few spans that share no offset: whatever went twice counts once."""
 
-    def kind(one: ReleasedSpan) -> tuple[str, int, str]:
-        return one.log, one.lineage, one.excused
+    def kind(one: ReleasedSpan) -> tuple[str, int, str, str]:
+        return one.log, one.lineage, one.log_id, one.excused
 
-    for (log, lineage, excused), group in groupby(sorted(spans, key=kind), key=kind):
+    for (log, lineage, log_id, excused), group in groupby(sorted(spans, key=kind), key=kind):
         ends = sorted((one.start_offset, one.end_offset) for one in group)
         start, end = ends[0]
         for begun, ended in ends[1:]:
             if begun > end:
-                yield ReleasedSpan(log, start, end, excused, lineage=lineage)
+                yield ReleasedSpan(log, start, end, excused, lineage=lineage, log_id=log_id)
                 start, end = begun, ended
             end = max(end, ended)
-        yield ReleasedSpan(log, start, end, excused, lineage=lineage)
+        yield ReleasedSpan(log, start, end, excused, lineage=lineage, log_id=log_id)

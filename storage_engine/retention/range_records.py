@@ -14,7 +14,7 @@ from storage_engine.retention.kept_rows import KeptRows
 from storage_engine.retention.range_memory import RangeMemory
 from storage_engine.untrusted import MALFORMED
 
-_VERSION = 1
+_VERSION = 2
 """Of the memory's fields; what another version kept counts as nothing."""
 
 _MEMORIES = KeptRows("storage_engine_range_memories", "memory")

@@ -8,11 +8,13 @@ from dataclasses import replace
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.records import StoreRecord
 from storage_engine.lake.catalog import Lake, open_lake
+from storage_engine.lake.coverage import ReleasedSpan
 from storage_engine.lake.receipts import receipts
-from storage_engine.lake.replica_coverage import spans_of_replicas
+from storage_engine.lake.replica_coverage import replica_spans
 from storage_engine.lake.soundness import losses
 from storage_engine.lake.soundness_reader import find_faults
-from storage_engine.model.hold import Drift
+from storage_engine.model.hold import Drift, DriftKind
+from storage_engine.model.known_logs import LogNames
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.retention.managed_store import ManagedStore
 
@@ -24,7 +26,7 @@ def with_unproven(record: StoreRecord, store: ManagedStore, found: Iterable[Drif
     """Return drift whose detail says what of a log that is no more no lake has, or that it is unknown."""
     return tuple(
         replace(one, detail=f"{one.detail} {_unproven_text(record, store, one)}", log_id="")
-        if one.log_id
+        if one.kind is DriftKind.TOPIC_REPLACED and one.log_id
         else one
         for one in found
     )
@@ -61,7 +63,8 @@ def proven_of_log(lake: Lake, record: StoreRecord, log: str, log_id: str, offset
     newest = max((row.lineage for row in rows), default=0)
     rows = [row for row in rows if row.lineage == newest]
     unsound = losses(find_faults(lake, rows))
-    others = spans_of_replicas(lake, record.store_id, {log: log_id}, [(log, *offsets)])
+    names = LogNames(ids={log: log_id})
+    others = replica_spans(lake, record.store_id, names, [ReleasedSpan(log, *offsets)])
     own = [(row.base_offset, row.end) for row in rows if row.identity not in unsound]
     return [*own, *((span.start_offset, span.end_offset) for span in others)]
 

@@ -1,19 +1,21 @@
-"""Lakes that a store was archived into, by its stamp or journal, and that nobody named now. Pure."""
+"""Lakes that a store was archived into, by its stamp or journal, and that were not asked now."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from storage_engine.lake.catalog import Lake
+from storage_engine.lake.identity import ancestors_of, copy_of, lake_id_of
 from storage_engine.model.heads import LakeHead
 
 
 def unnamed_heads(
     heads: Iterable[LakeHead], lake_ids: Iterable[str | None], locations: Iterable[str]
 ) -> tuple[LakeHead, ...]:
-    """Return what other lakes than the named ones held last of a store, each lake once.
+    """Return what other lakes than the named ones held last of a store, each lake once. Pure.
 
     :param heads: that are known of the store.
     :param lake_ids: of the named lakes, and of those that they go on for or are copies of.
@@ -45,3 +47,41 @@ def how_to_name(head: LakeHead) -> str:
     """Return the option that names a lake, or what stands for it."""
     directory = directory_of(head)
     return f"--lake {shlex.quote(directory)}" if directory else f"the lake {head.location}"
+
+
+def heads_unasked(
+    heads: Iterable[LakeHead], asked: Sequence[Lake], unreachable: Iterable[str]
+) -> tuple[LakeHead, ...]:
+    """Return what lakes held last of a store that nobody named.
+
+    :param heads: that are known of the store.
+    :param asked: the named lakes that answered.
+    :param unreachable: locations of the named lakes that didn't.
+    """
+    tables = [lake.segments() for lake in asked]
+    ids = [one for table in tables for one in (lake_id_of(table), copy_of(table), *ancestors_of(table))]
+    places = {*(lake.location for lake in asked), *unreachable}
+    found = unnamed_heads(heads, ids, places)
+    return tuple(head for head in found if head.location not in places)
+
+
+def lakes_unasked(
+    heads: Iterable[LakeHead], asked: Sequence[Lake], unreachable: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Return a clause for each lake that may have what those that answered lack, with how to reach it.
+
+    :param heads: that are known of the store.
+    :param asked: the named lakes that answered.
+    :param unreachable: why others didn't, by location.
+    """
+    return (
+        *(
+            f"lake {lake_named(head)} has receipts of the store up to number {head.sequence} and was not "
+            f"named ({how_to_name(head)})"
+            for head in heads_unasked(heads, asked, unreachable)
+        ),
+        *(
+            f"the lake at {location} can't be asked: {why.removesuffix('.')}"
+            for location, why in unreachable.items()
+        ),
+    )

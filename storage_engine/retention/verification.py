@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
@@ -12,8 +12,8 @@ from storage_engine.exceptions import JournalUnavailableError, ReceiptError
 from storage_engine.journal.journal import Journal, StoreRecord
 from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.coverage import Witnesses
 from storage_engine.lake.elsewhere import in_either
-from storage_engine.lake.identity import ancestors_of, copy_of, lake_id_of
 from storage_engine.lake.local_spans import local_spans
 from storage_engine.lake.receipts import list_stores, receipts
 from storage_engine.lake.reproof import reprove
@@ -33,11 +33,16 @@ from storage_engine.retention.history import released_spans
 from storage_engine.retention.identity import identify
 from storage_engine.retention.known_heads import KnownHeads, journalled_heads, known_heads
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.missing_logs import missing_logs, missing_spans
+from storage_engine.retention.missing_logs import missing_logs, missing_spans, present_logs
 from storage_engine.retention.proofs import LakeProofs, Proofs, reachable_lakes, without_older
 from storage_engine.retention.segment_ends import own_ends, proven_ends
 from storage_engine.retention.shielding import shielded_spans
-from storage_engine.retention.unnamed_lakes import how_to_name, lake_named, unnamed_heads
+from storage_engine.retention.unnamed_lakes import (
+    heads_unasked,
+    how_to_name,
+    lake_named,
+    lakes_unasked,
+)
 from storage_engine.retention.verification_memory import VerificationMemory
 from storage_engine.same_bytes.own_acts import read_own_acts
 
@@ -69,6 +74,7 @@ def verify_lake(
             check,
             released=partial(released_spans, journal),
             known=partial(_journalled, lake, journal),
+            witnesses=partial(_journalled_witnesses, lake, journal),
             memory=memory,
             max_bytes=max_bytes,
         )
@@ -101,6 +107,7 @@ def verify_store(
         journal = Journal(store.journal_url)
         record = identify(store, journal)
         absent = missing_logs(store, journal, record, broker, snapshot)
+        present = present_logs(broker, store.broker, snapshot)
         store_id, known = record.store_id, known_heads(journal, record)
         lakes, unreachable = without_older(lakes, unreachable, known, store_id)
         renewed = [_renew(lake, store_id) if renew else 0 for lake in lakes]
@@ -117,7 +124,8 @@ def verify_store(
     except JournalUnavailableError:
         if max_bytes is not None:
             raise
-    others = _others(known, lakes, unreachable)
+    others = heads_unasked(known.heads, lakes, unreachable)
+    witnesses = Witnesses(present, unasked=lakes_unasked(known.heads, lakes, unreachable))
     results: list[StoreVerification] = []
     for i, lake in enumerate(lakes):
         elsewhere = [row for j, other in enumerate(lakes) if j != i for row in _holding(other, rows[j])]
@@ -129,6 +137,7 @@ def verify_store(
             local=(*local_spans(snapshot, everywhere, record.lineages, ends=ends), *kept),
             elsewhere=elsewhere,
             released=lambda _store_id: released,
+            witnesses=lambda _store_id: witnesses,
             known=partial(_known_of, known, lake),
             memory=memory,
             max_bytes=max_bytes,
@@ -169,14 +178,6 @@ def _credited_count(journal: Journal, record: StoreRecord, lake: Lake, snapshot:
     return len(archived_by_replicas(journal, record, proofs, sealed))
 
 
-def _others(known: KnownHeads, lakes: Sequence[Lake], unreachable: Collection[str]) -> tuple[LakeHead, ...]:
-    tables = [lake.segments() for lake in lakes]
-    ids = [one for table in tables for one in (lake_id_of(table), copy_of(table), *ancestors_of(table))]
-    places = [*(lake.location for lake in lakes), *unreachable]
-    found = unnamed_heads(known.heads, ids, places)
-    return tuple(head for head in found if head.location not in unreachable)
-
-
 def other_lake_findings(
     others: Sequence[LakeHead], result: StoreVerification, has_rows: bool
 ) -> Iterator[Finding]:
@@ -201,6 +202,11 @@ def other_lake_findings(
 def _journalled(lake: Lake, journal: Journal, store_id: str) -> tuple[ChainHead, ...]:
     """Return the receipts of a store that a lake has to have by the journal's word."""
     return _known_of(KnownHeads(tuple(journalled_heads(journal, store_id))), lake, store_id)
+
+
+def _journalled_witnesses(lake: Lake, journal: Journal, store_id: str) -> Witnesses:
+    """Return which other lakes have receipts of a store by the journal's word."""
+    return Witnesses(unasked=lakes_unasked(journalled_heads(journal, store_id), (lake,), {}))
 
 
 def _known_of(known: KnownHeads, lake: Lake, _store_id: str) -> tuple[ChainHead, ...]:

@@ -80,7 +80,7 @@ def test_a_log_that_was_made_again_hides_no_loss_of_the_one_before(
     assert "and another one has its name by now; by its copy of the cluster's metadata" in alarm
     assert alarm.endswith(f"{label(made)} [4, 6) is LOST.")
     assert gone(store) == [alarm]
-    assert rows(store, label(made)) == [(4, 6, "LOST", "FAILURE")]
+    assert rows(store, label(made)) == [(0, 4, "ARCHIVED", "OK"), (4, 6, "LOST", "FAILURE")]
 
 
 def test_the_loss_is_told_until_a_person_accepts_it(store: ManagedStore, made: MadeNode) -> None:
@@ -92,7 +92,7 @@ def test_the_loss_is_told_until_a_person_accepts_it(store: ManagedStore, made: M
     assert loss.log == "a-0"
     assert f"a-0 ({loss.log_id})" == label(made)
     assert gone(store) == []
-    assert rows(store, label(made)) == [(4, 6, "LOST", "WARNING")]
+    assert rows(store, label(made)) == [(0, 4, "ARCHIVED", "OK"), (4, 6, "LOST", "WARNING")]
 
 
 def test_what_was_accepted_of_one_log_excuses_nothing_of_the_next(
@@ -120,7 +120,7 @@ def test_an_accepted_loss_stays_accepted_once_another_log_has_the_name(
     (made.directories[0] / "a-0").mkdir()
     make_again(made)
     assert gone(store) == []
-    assert rows(store, label(made)) == [(4, 6, "LOST", "WARNING")]
+    assert rows(store, label(made)) == [(0, 4, "ARCHIVED", "OK"), (4, 6, "LOST", "WARNING")]
 
 
 def test_after_another_cluster_was_made_what_the_first_one_had_stays_unknown(

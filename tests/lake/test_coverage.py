@@ -8,11 +8,15 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_engine.lake.coverage import LocalSpan, ReleasedSpan, log_ranges, lost_ranges
+from storage_engine.lake.archived_spans import ArchivedSpan
+from storage_engine.lake.coverage import LocalSpan, ReleasedSpan, Witnesses, log_ranges, lost_ranges
 from storage_engine.model.known_logs import log_label
+from storage_engine.model.lineages import Lineages
+from storage_engine.model.plan import Decision, Reason
 from storage_engine.model.receipt import Receipt
+from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.model.validation import RangeStatus, Status, Where
-from storage_engine.retention.offset_ranges import ranges_of_others
+from storage_engine.retention.offset_ranges import Lakes, Place, offset_ranges
 
 SIZE = 100
 LOG = "commitlog"
@@ -57,6 +61,11 @@ def receipt(number: int, sha256: str = "", *, size: int = SIZE, lineage: int = 0
 
 def released(number: int, excused: str = "") -> ReleasedSpan:
     return ReleasedSpan(LOG, number * SIZE, (number + 1) * SIZE, excused)
+
+
+def decision(number: int) -> Decision:
+    facts = FileFacts(f"/store/commitlog/{number * SIZE:020d}", 1, number, SIZE, 1, 1)
+    return Decision(Segment(LOG, number * SIZE, facts, SegmentState.SEALED), Reason.NO_CAUSE, "")
 
 
 def places(rows: tuple[RangeStatus, ...]) -> list[tuple[int, int, Where, Status]]:
@@ -113,24 +122,59 @@ def test_what_is_on_disk_is_not_held_against_receipts_of_an_older_lineage(
 
 
 @given(on_disk=segments, in_lake=segments, of_other=segments, gone=segments)
-def test_what_is_lost_of_a_log_whose_name_another_has_depends_on_that_one_in_nothing(
+def test_two_logs_of_one_name_depend_on_each_other_in_nothing(
     on_disk: set[int], in_lake: set[int], of_other: set[int], gone: set[int]
 ) -> None:
     here = [local(n, unchanged=True) for n in on_disk]
     rows = [replace(receipt(n), log_id="c/second/0") for n in in_lake]
     before = [replace(receipt(n + 20), base_offset=n * SIZE, log_id="c/first/0") for n in of_other]
-    went = [replace(released(n), others="it was here", log_id="c/first/0", is_other=True) for n in gone]
-    lost = [row for row in log_ranges(here, [*rows, *before], released=went) if row.log != LOG]
-    assert {row.log for row in lost} <= {log_label(LOG, "c/first/0")}
-    assert {row.where for row in lost} <= {Where.LOST}
-    found = {n for row in lost for n in range(row.start_offset // SIZE, row.end_offset // SIZE)}
-    assert found == gone - of_other
-    plain = log_ranges(here, [*rows, *before])
-    assert tuple(row for row in log_ranges(here, [*rows, *before], released=went) if row.log == LOG) == plain
+    went = [replace(released(n), others="it was here", log_id="c/first/0") for n in gone]
+    witnesses = Witnesses({LOG: "c/second/0"})
+    found = log_ranges(here, [*rows, *before], released=went, witnesses=witnesses)
+    label = log_label(LOG, "c/first/0")
+    assert tuple(row for row in found if row.log == LOG) == log_ranges(here, rows)
+    alone = log_ranges((), before, released=went)
+    assert tuple(row for row in found if row.log == label) == tuple(replace(row, log=label) for row in alone)
     # The console says the same of it.
-    spans = [(n * SIZE, (n + 1) * SIZE) for n in of_other]
-    shown = ranges_of_others(went, lambda _: spans, "")
-    assert {n for one in shown for n in range(one.start_offset // SIZE, one.end_offset // SIZE)} == found
+    spans = [
+        ArchivedSpan(LOG, 0, n * SIZE, (n + 1) * SIZE, SIZE, log_id=f"c/{which}/0")
+        for which, of_log in (("first", of_other), ("second", in_lake))
+        for n in of_log
+    ]
+    decisions = [decision(n) for n in on_disk]
+    ends = {LOG: 13 * SIZE}
+    shown = offset_ranges(
+        decisions, ends, Lakes(spans), Lineages(0), gone=went, present=dict(witnesses.present)
+    )
+    for log in (LOG, label):
+        lost = {
+            n
+            for one in shown
+            if one.log == log and one.where is Place.LOST
+            for n in range(one.start_offset // SIZE, one.end_offset // SIZE)
+        }
+        assert lost == {
+            n
+            for row in found
+            if row.log == log and row.where is Where.LOST
+            for n in range(row.start_offset // SIZE, row.end_offset // SIZE)
+        }
+
+
+@given(on_disk=segments, in_lake=segments, gone=segments)
+def test_what_is_in_no_place_is_unknown_while_a_lake_was_not_asked(
+    on_disk: set[int], in_lake: set[int], gone: set[int]
+) -> None:
+    spans = [local(n, unchanged=True) for n in on_disk]
+    rows, went = [receipt(n) for n in in_lake], [released(n) for n in gone]
+    everything = log_ranges(spans, rows, released=went)
+    found = log_ranges(spans, rows, released=went, witnesses=Witnesses(unasked=("lake B wasn't asked",)))
+    assert [replace(row, where=Where.LOST) for row in found if row.where is Where.UNKNOWN] == [
+        replace(row, detail=f"{row.detail}; a lake may have it: lake B wasn't asked")
+        for row in everything
+        if row.where is Where.LOST
+    ]
+    assert Where.LOST not in {row.where for row in found}
 
 
 @given(on_disk=segments.filter(bool), in_lake=segments)

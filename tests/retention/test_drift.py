@@ -149,7 +149,7 @@ def test_what_an_unreachable_lake_has_is_not_taken_for_lost(managed: Callable[..
     shutil.rmtree(Path(store.report_dir).parent / "lake")
     assert ranges_of(context, GONE) == [
         (0, SIZE, Where.ARCHIVED, Status.WARNING),
-        (SIZE, 2 * SIZE, Where.LOST, Status.FAILURE),
+        (SIZE, 2 * SIZE, Where.UNKNOWN, Status.FAILURE),
     ]
 
 

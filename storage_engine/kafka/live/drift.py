@@ -148,7 +148,6 @@ def _made_again(name: str, known: KnownLog, live: LivePartition, cluster_id: str
 
 def _no_more(name: str, known: KnownLog, cluster_id: str, said: str) -> Drift:
     """Return drift of a log of a topic that is gone, with the records that it had when it was looked at."""
-    topic_id, partition = uuid.UUID(known.topic_id), int(name.rpartition("-")[2])
     first, end = max(known.log_start, known.let_go), known.high_watermark
     had = f"had records of offsets [{first}, {end})" if first < end else "had no records"
     return Drift(
@@ -157,8 +156,14 @@ def _no_more(name: str, known: KnownLog, cluster_id: str, said: str) -> Drift:
         log=name,
         start_offset=first if first < end else -1,
         end_offset=end if first < end else -1,
-        log_id=log_id_text(cluster_id, topic_id, partition) if cluster_id and first < end else "",
+        log_id=_log_id(name, known, cluster_id) if first < end else "",
     )
+
+
+def _log_id(name: str, known: KnownLog, cluster_id: str) -> str:
+    """Return which log it was, as receipts have it; "" where the cluster isn't known."""
+    partition = int(name.rpartition("-")[2])
+    return log_id_text(cluster_id, uuid.UUID(known.topic_id), partition) if cluster_id else ""
 
 
 def _of_log(name: str, known: KnownLog, live: LivePartition, cluster_id: str, when: str) -> Iterator[Drift]:
@@ -189,6 +194,7 @@ def _of_log(name: str, known: KnownLog, live: LivePartition, cluster_id: str, wh
             log=name,
             start_offset=begins,
             end_offset=live.log_start,
+            log_id=_log_id(name, known, cluster_id),
         )
     if live.high_watermark is not None and live.high_watermark < known.high_watermark:
         yield _cut(

@@ -11,7 +11,6 @@ from storage_engine.model.validation import RangeStatus
 from storage_engine.retention.drift import gone_ranges
 from storage_engine.retention.losses import accepted_losses, excused_parts
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.missing_logs import as_drift
 from storage_engine.retention.seen_logs import Missing
 from storage_engine.wording import count_text
 
@@ -35,7 +34,7 @@ def missing_findings(
             f"{row.log} [{part.start_offset}, {part.end_offset})"
             for one in missing
             if one.is_unknown is is_unknown
-            for row in lost_ranges(gone_ranges(journal, record, store, as_drift([one])))
+            for row in lost_ranges(gone_ranges(journal, record, store, (), missing=[one]))
             for part in excused_parts(_span(one, row), accepted)
             if not part.excused
         ]

@@ -7,22 +7,23 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from storage_engine.clock import clock_ms
-from storage_engine.exceptions import BadInputError
+from storage_engine.exceptions import BadInputError, LakeUnavailableError
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.coverage import lost_ranges
-from storage_engine.model.known_logs import log_label, may_be_one
+from storage_engine.model.known_logs import log_label, may_be_one, name_in_label
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.validation import RangeStatus
 from storage_engine.retention.drift import gone_ranges, recorded_gone
 from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.losses import AcceptedLoss, accepted_losses, record_loss
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.missing_logs import as_drift, missing_logs
+from storage_engine.retention.missing_logs import missing_logs, present_logs
 from storage_engine.retention.seen_logs import Missing
 from storage_engine.retention.steps.archiving import begin_background_run
 from storage_engine.retention.steps.context import Context, opened
 from storage_engine.retention.steps.recording_ranges import store_ranges
 from storage_engine.retention.steps.sealed import measure_lag
+from storage_engine.retention.unnamed_lakes import lakes_unasked
 
 LOSSES_RUN = "losses"
 """Run of a store under which accepted losses are recorded."""
@@ -56,9 +57,7 @@ def _accepted(
     context: Context, offsets: tuple[int, int], person: str, reason: str, only: str | None
 ) -> AcceptedLoss:
     start_offset, end_offset = offsets
-    known = known_heads(context.journal, context.record)
-    for config in context.store.lakes if context.store.policy.archive is not ArchiveMode.OFF else ():
-        known.check(open_lake(config), context.record.store_id)
+    _ask_every_lake(context)
     record = context.record
     rows = _told(context)
     label = _label_of(rows, offsets, only)
@@ -82,6 +81,24 @@ def _accepted(
     loss = AcceptedLoss(log, record.lineage_of(log), start_offset, end_offset, person, reason, gap, log_id)
     record_loss(context.journal, begin_background_run(context, LOSSES_RUN), loss)
     return loss
+
+
+def _ask_every_lake(context: Context) -> None:
+    """
+    :raises LakeUnavailableError: one that may have what seems lost can't be asked, or wasn't named.
+    """
+    if context.store.policy.archive is ArchiveMode.OFF:
+        return
+    known = known_heads(context.journal, context.record)
+    lakes = [open_lake(config) for config in context.store.lakes]
+    for lake in lakes:
+        known.check(lake, context.record.store_id)
+    if unasked := lakes_unasked(known.heads, lakes, {}):
+        raise LakeUnavailableError(
+            f"{context.store.root}: expected that every lake is asked that may have what seems to be lost, "
+            f"found that {'; '.join(unasked)}. Nothing was recorded. Name it, or both with --second-lake; if "
+            "it is gone for good, storage-engine stamp says so."
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +130,11 @@ def _told(context: Context) -> list[_Lost]:
     recorded = recorded_gone(context.journal, record)
     gone = [one for one, lineage in recorded if lineage == record.lineage_of(one.log)]
     missing: tuple[Missing, ...] = ()
+    present: dict[str, str] = {}
     if context.broker.tells_absences:
         snapshot = context.snapshot(clock_ms())
         missing = missing_logs(context.store, context.journal, record, context.broker, snapshot)
-        gone += as_drift(missing)
+        present = present_logs(context.broker, context.store.broker, snapshot)
     accepted = accepted_losses(context.journal, record)
 
     def lost(row: RangeStatus) -> _Lost:
@@ -126,7 +144,8 @@ def _told(context: Context) -> list[_Lost]:
             found = replace(found, log=of.log, log_id=of.log_id, is_other=of.is_other)
         return replace(found, is_accepted=any(_is_accepted(found, one) for one in accepted))
 
-    return list(map(lost, lost_ranges(gone_ranges(context.journal, record, context.store, gone))))
+    found = gone_ranges(context.journal, record, context.store, gone, missing=missing, present=present)
+    return list(map(lost, lost_ranges(found)))
 
 
 def _is_of(row: RangeStatus, one: Missing) -> bool:
@@ -149,7 +168,14 @@ def _gaps(context: Context, told: Sequence[_Lost]) -> list[_Lost]:
     measured = measure_lag(context) if is_archived else None
     snapshot = context.snapshot(clock_ms()) if measured is None else measured.snapshot
     return [
-        _Lost(one.log, one.start_offset, one.end_offset, one.detail)
+        _Lost(
+            name := name_in_label(one.log, one.log_id),
+            one.start_offset,
+            one.end_offset,
+            one.detail,
+            one.log_id,
+            name != one.log,
+        )
         for one in store_ranges(context, snapshot, measured)
         if one.is_missing
         and not any(

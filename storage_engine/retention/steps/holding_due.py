@@ -13,7 +13,7 @@ from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.store import FileFacts, SegmentId
 from storage_engine.model.validation import Where
 from storage_engine.retention.broker_answers import ask
-from storage_engine.retention.drift import GONE, gone_ranges
+from storage_engine.retention.drift import GONE, gone_ranges, ranges_of_drift
 from storage_engine.retention.steps.context import Context
 from storage_engine.retention.steps.sealed import MeasuredLag, measure_lag
 
@@ -59,10 +59,5 @@ def _unarchived(context: Context, found: Sequence[Drift]) -> tuple[Drift, ...]:
     return tuple(
         one
         for one in found
-        if one.kind not in GONE
-        or any(
-            row.where is not Where.ARCHIVED
-            for row in rows
-            if row.log == one.log and row.start_offset < one.end_offset and one.start_offset < row.end_offset
-        )
+        if one.kind not in GONE or any(row.where is not Where.ARCHIVED for row in ranges_of_drift(one, rows))
     )

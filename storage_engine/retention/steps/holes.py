@@ -34,11 +34,12 @@ def ends_of_segments(
 
 
 def hole_spans(
-    context: Context, snapshot: StoreSnapshot, ends: Mapping[SegmentId, int]
+    context: Context, snapshot: StoreSnapshot, ends: Mapping[SegmentId, int], present: Mapping[str, str]
 ) -> Iterator[ReleasedSpan]:
     """Yield what is gone between segments; what a person has accepted as lost is excused.
 
     :param ends: of :func:`ends_of_segments`.
+    :param present: identities of the logs, by name.
     """
     accepted = accepted_losses(context.journal, context.record) if ends else ()
     for segment in (one for log in snapshot.logs for one in log.sealed if one.id in ends):
@@ -47,5 +48,12 @@ def hole_spans(
             f"{segment.facts.path} ends at offset {end}, and the next segment begins at {segment.end_offset}"
         )
         lineage = context.record.lineage_of(segment.log)
-        span = ReleasedSpan(segment.log, end, segment.end_offset, others=why, lineage=lineage)
+        span = ReleasedSpan(
+            segment.log,
+            end,
+            segment.end_offset,
+            others=why,
+            lineage=lineage,
+            log_id=present.get(segment.log, ""),
+        )
         yield from excused_parts(span, accepted)

@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.deletions import deletions_after, journal_ends
 from storage_engine.journal.queries import JournalReader
-from storage_engine.journal.records import Step
 from storage_engine.lake.archived_spans import ArchivedSpan, receipt_spans
-from storage_engine.lake.coverage import ReleasedSpan
-from storage_engine.lake.replica_coverage import spans_of_replicas
+from storage_engine.lake.coverage import ReleasedSpan, names_of_logs
+from storage_engine.lake.replica_coverage import replica_spans
 from storage_engine.lake.verify_turns import History, by_receipt, standing_fault
+from storage_engine.model.known_logs import LogNames
 from storage_engine.model.plan import Decision, PlanRequest
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.store import SegmentId, StoreSnapshot
 from storage_engine.retention.broker_answers import propose, take_archivable
 from storage_engine.retention.drift import gone_spans
-from storage_engine.retention.history import segment_subject
 from storage_engine.retention.known_heads import known_heads
-from storage_engine.retention.missing_logs import missing_logs, missing_spans
+from storage_engine.retention.missing_logs import missing_logs, missing_spans, present_logs
 from storage_engine.retention.offset_ranges import (
     Lakes,
     OffsetRange,
     Place,
     offset_ranges,
-    ranges_of_others,
 )
 from storage_engine.retention.proofs import LakeProofs
 from storage_engine.retention.range_memory import (
@@ -38,12 +36,12 @@ from storage_engine.retention.range_memory import (
     look_at_lakes,
 )
 from storage_engine.retention.range_records import keep_ranges, kept_ranges
-from storage_engine.retention.replaced_logs import proven_of_log
 from storage_engine.retention.replica_divergence import has_replicas
 from storage_engine.retention.shielding import shielded_spans
 from storage_engine.retention.steps.context import Context
 from storage_engine.retention.steps.holes import ends_of_segments, hole_spans
 from storage_engine.retention.steps.sealed import MeasuredLag
+from storage_engine.retention.unnamed_lakes import lakes_unasked
 from storage_engine.retention.verification_memory import checks_of_faulty
 
 
@@ -69,27 +67,24 @@ def store_ranges(
             keep_ranges(journal_url, store_id, found)
         deleted = found.deleted.spans
     shielded = shielded_spans(context.store.real_root, context.record.lineages)
+    present = present_logs(context.broker, context.store.broker, snapshot)
     missing = missing_logs(context.store, context.journal, context.record, context.broker, snapshot)
     missed = missing_spans(context.journal, context.record, missing)
     own = ends_of_segments(context, snapshot, measured)
-    holes = hole_spans(context, snapshot, own)
+    holes = hole_spans(context, snapshot, own, present)
     gone = (*gone_spans(context.journal, context.record), *deleted, *missed, *holes)
     decisions = [_ending_at(one, own.get(one.segment.id)) for one in plan.decisions]
 
     def ranges(lakes: Lakes) -> tuple[OffsetRange, ...]:
         ends = {log.name: log.max_offset for log in snapshot.logs}
         lineages = context.record.lineages
-        return offset_ranges(decisions, ends, lakes, lineages, shielded=shielded, gone=gone)
-
-    def proven(span: ReleasedSpan) -> Iterator[tuple[int, int]]:
-        offsets = (span.start_offset, span.end_offset)
-        for asked in measured.proofs.asked if measured is not None and not lakes.unasked else ():
-            yield from proven_of_log(asked.lake, context.record, span.log, span.log_id, offsets)
+        return offset_ranges(decisions, ends, lakes, lineages, shielded=shielded, gone=gone, present=present)
 
     found_ranges = ranges(lakes)
-    if measured is not None and (more := _of_replicas(context, snapshot, measured, found_ranges)):
+    names = names_of_logs(present, lakes.spans, gone)
+    if measured is not None and (more := _of_replicas(context, measured, names, found_ranges)):
         found_ranges = ranges(replace(lakes, spans=(*lakes.spans, *more)))
-    return (*found_ranges, *ranges_of_others(missed, proven, lakes.unasked))
+    return found_ranges
 
 
 def _ending_at(decision: Decision, end: int | None) -> Decision:
@@ -98,29 +93,20 @@ def _ending_at(decision: Decision, end: int | None) -> Decision:
 
 
 def _of_replicas(
-    context: Context, snapshot: StoreSnapshot, measured: MeasuredLag, ranges: Sequence[OffsetRange]
+    context: Context, measured: MeasuredLag, names: LogNames, ranges: Sequence[OffsetRange]
 ) -> tuple[ArchivedSpan, ...]:
     """Return what other replicas have archived of what is in no place here.
 
     :raises LakeUnavailableError: a lake can't be read any more.
     """
-    lost = [
-        (one.log, one.start_offset, one.end_offset)
-        for one in ranges
-        if one.where is Place.LOST or one.is_missing
-    ]
+    lost = [one for one in ranges if one.where is Place.LOST or one.is_missing]
     if not lost or not has_replicas(context.broker):
         return ()
-    record = context.record
-    subjects = [segment_subject(*one.id) for log in snapshot.logs for one in log.sealed]
-    credited = context.journal.results_of(record.store_id, Step.REPLICA, subjects)
-    logs = {event.subject.rpartition("/")[0]: str(event.payload["log_id"]) for event in credited}
-    for asked in measured.proofs.asked:
-        logs |= {row.log: row.log_id for rows in asked.rows.values() for row in rows if row.log_id}
+    lineages = {one.log: one.lineage for one in lost}
     return tuple(
-        ArchivedSpan(span.log, record.lineage_of(span.log), span.start_offset, span.end_offset, size_bytes=0)
+        ArchivedSpan(span.log, lineages[span.log], span.start_offset, span.end_offset, size_bytes=0)
         for asked in measured.proofs.asked
-        for span in spans_of_replicas(asked.lake, record.store_id, logs, lost)
+        for span in replica_spans(asked.lake, context.record.store_id, names, lost)
     )
 
 
@@ -133,6 +119,8 @@ def _lakes(
     sealed = take_archivable(context.broker, snapshot).segments
     unasked = [reason for _, reason in proofs.unreachable]
     heads, store_id = known_heads(context.journal, context.record), context.record.store_id
+    unreachable = {config.location: why for config, why in proofs.unreachable}
+    unnamed = lakes_unasked(heads.heads, [one.lake for one in proofs.asked], unreachable)
     asked: list[tuple[LakeProofs, str, History]] = []
     sound: set[SegmentId] = set()
     doubted: set[SegmentId] = set()
@@ -156,7 +144,7 @@ def _lakes(
     unproven = {one.id for one in proofs.unproven(sealed)} if unasked else measured.unproven
     proven_ids = frozenset(segment.id for segment in sealed) - unproven
     at_fault = proven_ids & (doubted - sound)
-    return Lakes(spans, proven_ids - at_fault, "; ".join(unasked), at_fault), found
+    return Lakes(spans, proven_ids - at_fault, "; ".join(unasked), at_fault, unnamed), found
 
 
 def _archived(
@@ -194,7 +182,9 @@ def _with_deleted(context: Context, known: RangeMemory) -> RangeMemory:
     memory = known.deleted if known.deleted.last_undo == ends.last_undo else DeletedMemory()
     rows = reader.read(lambda connection: deletions_after(connection, store_id, memory.known_id))
     new = (
-        ReleasedSpan(one.log, one.start_offset, one.end_offset, one.excuse, lineage=one.lineage)
+        ReleasedSpan(
+            one.log, one.start_offset, one.end_offset, one.excuse, lineage=one.lineage, log_id=one.log_id
+        )
         for one in rows
     )
     spans = tuple(joined((*memory.spans, *new)))
