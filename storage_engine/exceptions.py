@@ -237,3 +237,14 @@ class ExportError(StorageEngineError):
 
 class SparkJobError(StorageEngineError):
     """A Spark job could not start or failed as a whole."""
+
+
+OF_ONE_LOG = (
+    ChangedUnderUsError,
+    CorruptFileError,
+    CorruptFrameError,
+    LakeConflictError,
+    ProofError,
+    StoreLayoutError,
+)
+"""What is wrong with a segment or its log, and not with its store or a lake."""

@@ -39,12 +39,17 @@ class Passage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """:param receipt: what proves the segment; None where it passes without proof, or is refused."""
+    """:param receipt: what proves the segment; None where it passes without proof, or is refused.
+    :param covers: where other nodes' receipts prove it: all of them, ``receipt`` being the first.
+    :param sha256: of the segment's own file when it was compared with these, where it was hashed.
+    """
 
     decision: Decision
     passage: Passage
     receipt: Receipt | None
     detail: str
+    covers: tuple[Receipt, ...] = ()
+    sha256: str = ""
 
     @property
     def segment(self) -> Segment:

@@ -24,9 +24,9 @@ from storage_engine.lake.soundness_reader import broken_receipts
 from storage_engine.lake.writing import mark_commits, ready_to_write
 from storage_engine.model.by_log import by_log
 from storage_engine.model.plan import Decision
-from storage_engine.model.policy import Policy
+from storage_engine.model.policy import ArchiveMode, Policy
 from storage_engine.model.receipt import Receipt, SegmentIdentity
-from storage_engine.model.store import Segment
+from storage_engine.model.store import Segment, SegmentId
 from storage_engine.retention.current_receipts import current_receipts
 from storage_engine.retention.gate import NO_ACTS, Passage, Verdict, is_proven_file, judge
 from storage_engine.retention.known_heads import KnownHeads
@@ -38,6 +38,17 @@ Slot = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
+class OtherNodesProof:
+    """Other nodes' receipts that together have a segment's bytes.
+
+    :param sha256: of the segment as it was compared, where its facts don't tell of each write; "": they do.
+    """
+
+    receipts: tuple[Receipt, ...]
+    sha256: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class LakeProofs:
     """One lake's receipts for the lineages of a store's logs.
 
@@ -45,12 +56,14 @@ class LakeProofs:
     :param faults: receipts that are not sound, and why.
     :param of_logs: all receipts by log, also those of other segments; empty where only segments were asked
         for.
+    :param covers: other nodes' receipts that prove segments which none of the store's own does.
     """
 
     lake: Lake
     rows: Mapping[Slot, Sequence[Receipt]]
     faults: Mapping[SegmentIdentity, str]
     of_logs: Mapping[str, Sequence[Receipt]] = field(default_factory=dict)
+    covers: Mapping[SegmentId, OtherNodesProof] = field(default_factory=dict)
 
     def of(self, slot: Slot) -> Sequence[Receipt]:
         return self.rows.get(slot, ())
@@ -90,7 +103,12 @@ class Proofs:
     def lake_of(self, receipt: Receipt) -> str:
         """Return where the lake is that a receipt comes from."""
         slot = (receipt.log, receipt.base_offset)
-        return next(proofs.lake.location for proofs in self.asked if receipt in proofs.of(slot))
+        return next(
+            proofs.lake.location
+            for proofs in self.asked
+            if receipt in proofs.of(slot)
+            or any(receipt in cover.receipts for cover in proofs.covers.values())
+        )
 
     def judge(self, decision: Decision, planned: Segment, policy: Policy, waiver: Waiver | None) -> Verdict:
         """The gate's verdict by the first lake that lets a segment pass.
@@ -114,6 +132,13 @@ class Proofs:
             for verdict in found:
                 if verdict.passage is passage:
                     return verdict
+        for proofs in self.asked:
+            if policy.archive is not ArchiveMode.OFF and (cover := proofs.covers.get(slot)):
+                stores = ", ".join(sorted({row.store_name or row.store_id for row in cover.receipts}))
+                said = f"its bytes were compared just now with what other nodes archived: {stores}"
+                return Verdict(
+                    decision, Passage.PROVEN, cover.receipts[0], said, cover.receipts, cover.sha256
+                )
         doubts = "; ".join([*dict.fromkeys(verdict.detail for verdict in found), *self.notices])
         known, faults = (self.asked[0].of(slot), self.asked[0].faults) if self.asked else ((), {})
         without = judge(decision, planned, known, faults, policy, waiver, self.acts)

@@ -2,31 +2,43 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from storage_engine.clock import clock_ms
 from storage_engine.cycle import archive_here
 from storage_engine.exceptions import BadInputError
+from storage_engine.journal.journal import Journal
+from storage_engine.journal.leases import Lease
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.making import make_lake
 from storage_engine.lake.receipts import list_stores
 from storage_engine.lake.restore import restore
 from storage_engine.model.plan import PlanRequest
+from storage_engine.model.validation import Where
 from storage_engine.model.verification import VerifyLevel
+from storage_engine.quality.facts import collect_facts
+from storage_engine.retention import steps
 from storage_engine.retention.adopting import adopt
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.offset_ranges import Place
+from storage_engine.retention.quarantine.emptying import Keeper, empty_expired
 from storage_engine.retention.steps import archive_planned, make_plan
 from storage_engine.retention.steps.context import opened
 from storage_engine.retention.steps.recording_ranges import store_ranges
 from storage_engine.retention.steps.sealed import archive_lag, archive_sealed, measure_lag
 from storage_engine.retention.verification import verify_store
 from tests.kafka.made_node import TRANSACTIONAL, batch_of
-from tests.kafka.stopped_nodes import OLD_MS, make_node, managed
+from tests.kafka.stopped_nodes import NO_LAG, OLD_MS, clean, make_node, managed
 from tests.lakes import path_of
+
+HOUR_MS = 3_600_000
 
 
 @pytest.fixture
@@ -99,23 +111,120 @@ def test_other_bytes_at_the_same_offsets_are_refused_until_a_person_adopts_the_l
     assert [(one.log, one.base_offset, one.lineage) for one in done.receipts] == [("plain-0", 0, 2)]
 
 
-def test_what_is_planned_is_compared_too_and_archived_by_its_own_store(tmp_path: Path) -> None:
+@pytest.fixture
+def pair(tmp_path: Path) -> tuple[ManagedStore, ManagedStore]:
+    """Two nodes with the same expired segments, whose lake is the same, and whose journals aren't."""
     first, second = (
         managed(tmp_path / f"of-{name}", make_node(tmp_path / name).root) for name in ("one", "two")
     )
     make_lake(first.lake, "kafka")
-    second = replace(second, name="other", lake=first.lake)
+    return first, replace(second, name="other", lake=first.lake)
+
+
+def segment(store: ManagedStore, log: str, offset: int) -> Path:
+    return Path(store.root).parent / ("first" if log == "a-0" else "second") / log / f"{offset:020d}.log"
+
+
+def test_what_is_planned_is_compared_and_not_archived_again(pair: tuple[ManagedStore, ManagedStore]) -> None:
+    first, second = pair
     archive_sealed(first, "run", archive_here)
-    ours = Path(second.root).parent / "second" / "b-0" / f"{2:020d}.log"
+    ours = segment(second, "b-0", 2)
     data = bytearray(ours.read_bytes())
     data[15] ^= 1
     ours.write_bytes(data)
     make_plan(second, "run", PlanRequest())
     done = archive_planned(second, "run", archive_here)
-    assert [(one.log, one.base_offset) for one in done.receipts] == [("a-0", 0), ("a-0", 2)]
+    assert done.receipts == ()
     (refused,) = done.refused
     assert (refused.log, refused.error) == ("b-0", "LakeConflictError")
     assert "archived offsets [2, 4) with SHA-256 " in refused.why
+
+
+def test_a_cleanup_deletes_what_another_node_archived_and_archives_none_of_it(
+    pair: tuple[ManagedStore, ManagedStore],
+) -> None:
+    first, second = pair
+    clean(first, "run")
+    clean(second, "run")
+    assert len(list_stores(open_lake(first.lake))) == 1
+    for log in ("a-0", "b-0"):
+        assert not segment(second, log, 0).exists()
+        assert not segment(second, log, 2).exists()
+    deleted = steps.release(second, "run").deleted
+    assert [(one.log, one.base_offset) for one in deleted] == [("a-0", 0), ("a-0", 2), ("b-0", 0), ("b-0", 2)]
+    assert all(one.replicas and one.receipt_hash and one.sha256 is None for one in deleted)
+    with opened(second) as context:
+        measured = measure_lag(context)
+        places = {one.where for one in store_ranges(context, measured.snapshot, measured)}
+    assert places == {Place.ARCHIVED, Place.LOCAL}
+    facts = collect_facts(second, None, full=False, with_lake=True)
+    assert {one.where for one in facts.ranges} == {Where.ARCHIVED, Where.LOCAL}
+
+
+@pytest.mark.parametrize("loss", ["file", "bytes"])
+def test_what_another_node_archived_counts_as_it_is_once_the_store_is_ours(
+    pair: tuple[ManagedStore, ManagedStore], loss: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = pair
+    done = archive_sealed(first, "run", archive_here)
+    make_plan(second, "run", PlanRequest())
+    assert archive_planned(second, "run", archive_here).receipts == ()
+    steps.record_lag(second, "run", NO_LAG, [])
+    lease = Journal.lease
+
+    @contextmanager
+    def taken(journal: Journal, store_id: str) -> Iterator[Lease]:
+        """Let the other node's archive, or our segment, change as soon as the lease is ours."""
+        with lease(journal, store_id) as held:
+            if loss == "file":
+                path_of(open_lake(first.lake), done.receipts[0]).unlink()
+            else:
+                path = segment(second, "a-0", 0)
+                path.write_bytes(path.read_bytes()[:-1] + b"?")
+            yield held
+
+    monkeypatch.setattr(Journal, "lease", taken)
+    result = steps.release(second, "run")
+    assert [one.log for one in result.deleted] == ["b-0", "b-0"]
+    assert [one.log for one in result.refused] == ["a-0"]
+    assert segment(second, "a-0", 0).exists()
+    assert segment(second, "a-0", 2).exists()
+
+
+def test_what_other_nodes_proved_leaves_a_quarantine_while_their_receipts_hold_alone(
+    pair: tuple[ManagedStore, ManagedStore], tmp_path: Path
+) -> None:
+    first, second = pair
+    done = archive_sealed(first, "run", archive_here)
+    (tmp_path / "undo").mkdir()
+    policy = replace(second.policy, undo_window_hours=24, undo_directories=(str(tmp_path / "undo"),))
+    second = replace(second, policy=policy)
+    clean(second, "run")
+    damaged = path_of(open_lake(first.lake), done.receipts[0])
+    data = damaged.read_bytes()
+    damaged.write_bytes(data[:-9])
+    with opened(second) as context:
+        keeper = Keeper(context.journal, context.record, second.lakes)
+        (stays,) = empty_expired(keeper, clock_ms() + 25 * HOUR_MS)
+        assert "isn't proven in the lake any more" in stays
+        damaged.write_bytes(data)
+        (emptied,) = empty_expired(keeper, clock_ms() + 26 * HOUR_MS)
+    assert "was emptied" in emptied
+
+
+@pytest.mark.again
+def test_two_nodes_that_clean_up_at_once_lose_nothing(pair: tuple[ManagedStore, ManagedStore]) -> None:
+    spawn = multiprocessing.get_context("spawn")
+    processes = [spawn.Process(target=clean, args=(store, "run")) for store in pair]
+    for one in processes:
+        one.start()
+    for one in processes:
+        one.join(300)
+    assert [one.exitcode for one in processes] == [0, 0]
+    for store in pair:
+        assert not segment(store, "a-0", 2).exists()
+        (verified,) = verify_store(store, VerifyLevel.BYTES)
+        assert {one.where for one in verified.ranges} == {Where.ARCHIVED, Where.LOCAL}
 
 
 def test_of_what_is_planned_nothing_is_archived_that_a_transaction_keeps_out(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from storage_engine.retention.quarantine.records import (
     record_stays,
 )
 from storage_engine.retention.quarantine.tree import Contents, contents, has_manifest, remove
+from storage_engine.retention.replica_proofs import replicas_prove
 from storage_engine.retention.steps.context import Context
 from storage_engine.wording import bytes_text, count_text, duration_text, time_text
 
@@ -224,7 +225,10 @@ def _unproven(keeper: Keeper, run: Run, one: Quarantine, looked: Callable[[], No
     except (StorageEngineError, OSError) as error:
         return str(error)
     for slot, release in wanted.items():
-        if not any(still_proves(row, release) for lake in proofs.asked for row in lake.valid(slot)):
+        own = (row for lake in proofs.asked for row in lake.valid(slot))
+        if not any(still_proves(row, release) for row in own) and not replicas_prove(
+            proofs.asked, keeper.record.store_id, release, looked
+        ):
             log, base_offset = slot
             reasons = "; ".join(proofs.notices) or "no valid receipt in a lake"
             return f"{log}/{base_offset:020d} isn't proven in the lake any more ({reasons})"

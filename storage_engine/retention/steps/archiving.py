@@ -14,15 +14,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from storage_engine.exceptions import (
-    ChangedUnderUsError,
+    OF_ONE_LOG,
     CommitStateUnknownError,
-    CorruptFileError,
     CorruptFrameError,
-    LakeConflictError,
     LakeUnavailableError,
     ProofError,
     StorageEngineError,
-    StoreLayoutError,
 )
 from storage_engine.host import this_host
 from storage_engine.journal.journal import Phase, Run, Step, Waiver
@@ -64,15 +61,6 @@ ArchiveWith = Callable[[Sequence[SegmentJob]], Sequence[Receipt]]
 
 _WAIVABLE = (CommitStateUnknownError, CorruptFrameError, LakeUnavailableError, ProofError)
 """Why a segment can't be archived though nothing contradicts what is archived already."""
-_OF_ONE_LOG = (
-    ChangedUnderUsError,
-    CorruptFileError,
-    CorruptFrameError,
-    LakeConflictError,
-    ProofError,
-    StoreLayoutError,
-)
-"""What is wrong with a segment, and not with its store or a lake."""
 FAILED_LOGS = 20
 """Of more logs than these that can't be archived, it isn't found out which: each costs an attempt or two."""
 
@@ -147,7 +135,7 @@ def archive_planned(
             context,
             run,
             Step.ARCHIVE,
-            partial(to_archive, context, listed, segments),
+            partial(to_archive, context, run, listed, segments),
             segments,
             archive_with,
             accept_damage=accept_damage,
@@ -208,7 +196,7 @@ def archive_each_log(
         names = frozenset(logs)
         try:
             return [archive([segment for segment in segments if segment.log in names])]
-        except _OF_ONE_LOG as error:
+        except OF_ONE_LOG as error:
             if len(logs) < 2:
                 failed.update(dict.fromkeys(logs, error))
                 if len(failed) > FAILED_LOGS:

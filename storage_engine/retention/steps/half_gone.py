@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Mapping
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from storage_engine.retention.history import SegmentRelease, open_releases, stil
 from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.proofs import Proofs, none_reachable, read_proofs
 from storage_engine.retention.quarantine.set_aside import remover
+from storage_engine.retention.replica_proofs import replicas_prove
 from storage_engine.retention.steps.context import Context, Locked
 from storage_engine.same_bytes.removal import remove_rest
 
@@ -52,7 +54,10 @@ def _finish(
     proofs = _proofs(context, {release.segment.id: release for _, release in half_gone}, held)
     for run_key, release in half_gone:
         rows = (row for lake in proofs.asked for row in lake.valid(release.segment.id))
-        if release.receipt_hash is not None and not any(still_proves(row, release) for row in rows):
+        is_proven = any(still_proves(row, release) for row in rows) or replicas_prove(
+            proofs.asked, context.record.store_id, release, partial(context.journal.renew, held.lease)
+        )
+        if release.receipt_hash is not None and not is_proven:
             names = ", ".join(companion.path for companion in release.companions)
             yield f"{names}: left of a deleted segment, and no valid receipt proves it any more, so it stays"
             continue

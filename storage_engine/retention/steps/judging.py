@@ -27,7 +27,7 @@ from storage_engine.retention.proofs import Proofs, none_reachable, read_proofs
 from storage_engine.retention.refusing import Refusal, RefusedLog, refusal, refused_logs, require_one
 from storage_engine.retention.shielding import kept_text
 from storage_engine.retention.steps.context import Context
-from storage_engine.retention.unseen_writes import Reading, check_bytes
+from storage_engine.retention.unseen_writes import Reading, check_bytes, digest
 from storage_engine.same_bytes.own_acts import read_own_acts
 from storage_engine.wording import duration_text
 
@@ -238,7 +238,7 @@ def _what_now(proofs: Proofs) -> str:
     )
 
 
-def _reading(context: Context, lease: Lease) -> Reading:
+def reading_of(context: Context, lease: Lease) -> Reading:
     """Return how to read segments again: as gently to a broker as archiving is."""
     return Reading(pace_at(context.bytes_per_second()).spend, lambda: context.journal.renew(lease))
 
@@ -283,7 +283,7 @@ def _hash_again(
     """
     compared: list[Verdict] = []
     refusals: dict[str, Refusal] = {}
-    reading = _reading(context, lease) if again else None
+    reading = reading_of(context, lease) if again else None
     sizes = [one.segment.disk_bytes for one in judged.verdicts if one.segment.id in again]
     with told("Hashing segments again", sum(sizes)) as advance:
         for verdict in judged.verdicts:
@@ -293,7 +293,10 @@ def _hash_again(
             if reading is not None and receipt is not None and segment.id in again:
                 said = nothing(segment.log)
                 try:
-                    check_bytes(segment, receipt, context.record.real_path, said, reading)
+                    if verdict.covers:
+                        _check_compared(verdict, said, reading)
+                    else:
+                        check_bytes(segment, receipt, context.record.real_path, said, reading)
                 except (LakeConflictError, ChangedUnderUsError, OSError) as error:
                     refusals[segment.log] = refusal(segment.log, error, said)
                     continue
@@ -301,6 +304,22 @@ def _hash_again(
                 verdict = passed(verdict)
             compared.append(verdict)
     return Judged(tuple(compared), judged.refusals).without(tuple(refusals.values()))
+
+
+def _check_compared(verdict: Verdict, said: str, reading: Reading) -> None:
+    """Make sure that a segment is as it was when it was compared with other nodes' receipts.
+
+    :raises ChangedUnderUsError: it isn't, or nobody can tell.
+    """
+    path = verdict.segment.facts.path
+    sha256 = digest(path, reading) if verdict.sha256 else "none"
+    if sha256 != verdict.sha256:
+        raise ChangedUnderUsError(
+            f"{path}: expected SHA-256 {verdict.sha256 or 'taken'} as it was when it was compared with what "
+            f"other nodes archived, found {sha256}: somebody writes to it, or may. {said} Find out who does, "
+            "and run again.",
+            path=path,
+        )
 
 
 def check_clock(context: Context, plan: Plan) -> None:

@@ -16,7 +16,7 @@ from storage_engine.retention.proofs import Proofs
 from storage_engine.retention.shielding import kept_text
 from storage_engine.retention.steps.archivable import KeptOut, Listed, kept_out_segments, list_segments
 from storage_engine.retention.steps.context import Context, approved_plan
-from storage_engine.retention.steps.replicas import refuse_other_bytes
+from storage_engine.retention.steps.replicas import without_replicas_work
 
 
 def planned_segments(context: Context, run: Run) -> tuple[tuple[Segment, ...], dict[str, GateRefusedError]]:
@@ -56,12 +56,12 @@ def look_at_archivable(context: Context) -> Listed | None:
 
 
 def to_archive(
-    context: Context, listed: Listed | None, segments: Sequence[Segment], proofs: Proofs
+    context: Context, run: Run, listed: Listed | None, segments: Sequence[Segment], proofs: Proofs
 ) -> Sequence[Segment]:
     """Return which planned segments have to be archived, and may be.
 
-    What another replica has archived is compared, and archived here as well: a deletion rests on the store's
-    own receipts.
+    What another replica has archived isn't archived again, as in an archive run ahead: the release compares
+    it once more.
 
     :raises StoreLayoutError: something is wrong with a log, or not known of it.
     :raises LakeConflictError: another replica archived other bytes of a log, or the same of other leaders.
@@ -74,8 +74,7 @@ def to_archive(
             raise StoreLayoutError(f"{why}.")
     may = {segment.id for segment in listed.archivable.segments}
     wanted = [segment for segment in unproven if segment.id in may]
-    refuse_other_bytes(context, proofs, wanted, listed.archivable.segments)
-    return wanted
+    return without_replicas_work(context, run, proofs, wanted, listed.archivable.segments)
 
 
 def planned_kept_out(

@@ -41,6 +41,7 @@ from storage_engine.retention.refusing import (
     refused_logs,
     require_one,
 )
+from storage_engine.retention.replica_proofs import with_replicas
 from storage_engine.retention.steps.consumer_lag import (
     find_losses,
     lag_notices,
@@ -72,6 +73,7 @@ from storage_engine.retention.steps.judging import (
     compared_last,
     judge_logs,
     read_plan_proofs,
+    reading_of,
     record_gone,
     settle,
 )
@@ -156,7 +158,14 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
         if going:
             check_clock(context, fresh)
         known = known_heads(context.journal, context.record)
-        proofs = read_plan_proofs(context, plan, known, held.lease)
+        proofs = with_replicas(
+            context.broker,
+            context.record,
+            read_plan_proofs(context, plan, known, held.lease),
+            [decision.segment for decision in going],
+            held.snapshot,
+            reading_of(context, held.lease),
+        )
         judged = judge_logs(context, plan, going, settled.refusals, proofs, held.lease)
         settled.require_one(judged)
         # A queue or index file that broke since the plan is found while every segment is still there.
@@ -356,9 +365,11 @@ def _entry(verdict: Verdict, proofs: Proofs, record: StoreRecord) -> SegmentRele
         companions=segment.companions,
         passage=verdict.passage,
         passage_detail=verdict.detail,
-        sha256=receipt.sha256 if receipt else None,
+        sha256=receipt.sha256 if receipt and not verdict.covers else None,
         data_file=receipt.data_file if receipt else None,
         receipt_hash=receipt.row_hash if receipt else None,
         lake=proofs.lake_of(receipt) if receipt else None,
         lineage=record.lineage_of(segment.log),
+        log_id=receipt.log_id if receipt else None,
+        replicas=tuple(row.identity for row in verdict.covers),
     )

@@ -27,7 +27,11 @@ from storage_engine.retention.steps.context import Context
 
 
 def without_replicas_work(
-    context: Context, run: Run, proofs: Proofs, unproven: Sequence[Segment], there: Sequence[Segment]
+    context: Context,
+    run: Run,
+    proofs: Proofs,
+    unproven: Sequence[Segment],
+    there: Sequence[Segment],
 ) -> list[Segment]:
     """Return the segments that no other replica has archived either, and record which receipts cover others.
 
@@ -45,22 +49,6 @@ def without_replicas_work(
             _record(context, run, asked, one.log_id, one.found.covers)
             covered.update(cover.segment.id for cover in one.found.covers)
     return [segment for segment in unproven if segment.id not in covered]
-
-
-def refuse_other_bytes(
-    context: Context, proofs: Proofs, unproven: Sequence[Segment], there: Sequence[Segment]
-) -> None:
-    """Make sure that no other replica archived other bytes of a log, or the same of other leaders.
-
-    :param unproven: segments that no receipt of this store proves.
-    :param there: all archivable segments of the store, by which bytes are compared.
-    :raises LakeUnavailableError: a lake can't be read.
-    :raises LakeConflictError: one did.
-    """
-    for asked in proofs.asked:
-        for one in compare_logs(context.broker, asked.lake, context.record, unproven, there):
-            if one.divergence:
-                raise diverged(context, one.log, one.divergence)
 
 
 def refuse_diverged(context: Context, by_replicas: Mapping[SegmentId, Sequence[Receipt]]) -> None:
