@@ -145,11 +145,14 @@ class WatchLook:
     :param looked_at_ms: when it last looked at all that the hold rests on; 0: it hasn't, or doesn't say so.
     :param fenced: so many segments of the fence stood after that look.
     :param mended: files that it has mended or replaced since it began.
+    :param runs_out_at_ms: when the hold ends by itself, said from half of its time on; 0: it was renewed in
+        time, or there is none.
     """
 
     looked_at_ms: int = 0
     fenced: int = 0
     mended: int = 0
+    runs_out_at_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

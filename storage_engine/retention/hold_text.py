@@ -59,6 +59,17 @@ def _watch_text(watch: WatchLook | None) -> str:
     )
 
 
+def watching_text(look: WatchLook) -> str:
+    """Return what a watch says that nothing keeps from looking."""
+    if not look.runs_out_at_ms:
+        return "watching"
+    return (
+        f"watching; the hold was not renewed in time and ends by itself {time_text(look.runs_out_at_ms)}: "
+        f"{count_text(look.fenced, 'fenced segment')} and all younger ones are the broker's to delete then. "
+        "Renew it: storage-engine hold"
+    )
+
+
 def hold_end_text(status: HoldStatus, unproven: str) -> str:
     """Return when a hold runs out that nobody renews, and what may go unproven within a day of that.
 

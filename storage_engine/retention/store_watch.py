@@ -20,6 +20,7 @@ from storage_engine.model.fence_watch import Beating, FenceWatch
 from storage_engine.model.hold import Drift
 from storage_engine.retention.brokers import settings_of
 from storage_engine.retention.file_changes import FileChanges
+from storage_engine.retention.hold_text import watching_text
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.shield_watch import ShieldWatch
 from storage_engine.retention.watch_records import Recorder
@@ -101,7 +102,7 @@ class StoreWatch(threading.Thread):
                     *self._do(lambda: self._beat(own)),
                 ]
                 self._tell(self._fence.left_over())
-                self._say_once("; ".join(problems) or "watching")
+                self._say_once("; ".join(problems) or watching_text(self._fence.last_look))
                 self._changes.follow(self._fence.directories)
                 self._pause(LOOK_SECONDS)
             if self._ends:

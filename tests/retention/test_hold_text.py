@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from storage_engine.model.hold import HoldStatus, WatchLook
-from storage_engine.retention.hold_text import hold_text
+from storage_engine.retention.hold_text import hold_text, watching_text
 
 LOOKED_MS = 1_700_000_000_000
 
@@ -13,4 +13,11 @@ def test_a_hold_is_told_with_the_last_look_of_its_watch() -> None:
     assert hold_text(watched) == (
         f"{hold_text(unwatched)}; its watch looked 2023-11-14 22:13:20Z and saw 11 segments fenced, "
         "3 mended since it began"
+    )
+
+
+def test_a_watch_says_of_a_hold_that_nobody_renewed_when_it_ends() -> None:
+    assert watching_text(WatchLook(LOOKED_MS, 11)) == "watching"
+    assert watching_text(WatchLook(LOOKED_MS, 11, 0, LOOKED_MS)).startswith(
+        "watching; the hold was not renewed in time and ends by itself 2023-11-14 22:13:20Z: 11 fenced "
     )

@@ -85,9 +85,9 @@ def unmanage(store: AnyStore, now_ms: int | None = None, acceptance: Acceptance 
     now_ms = clock_ms() if now_ms is None else now_ms
     make_removable(context)
     unproven = None
-    if context.broker.is_live and _is_protected(context):
-        unproven = check_unproven(context, acceptance, now_ms)
     with context.journal.lease(context.record.store_id):
+        if context.broker.is_live and _is_protected(context):
+            unproven = check_unproven(context, acceptance, now_ms)
         record_intent(context, unproven, acceptance)
         status = context.broker.end_hold(now_ms)
         record_hold_drift(context, status)

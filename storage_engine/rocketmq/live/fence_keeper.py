@@ -135,7 +135,9 @@ class FenceKeeper:
             state = read_local(self._root)
         standing = sum(map(_stands, _fenced(state))) if state is not None and is_held else 0
         # When it was done: what goes while it looks isn't kept by it.
-        self._last_look = WatchLook(clock_ms(), standing, self._mended)
+        runs_out = state is not None and is_held and 2 * (state.ends_at_ms - now_ms) < state.lasts_ms
+        runs_out_at_ms = state.ends_at_ms if state is not None and runs_out else 0
+        self._last_look = WatchLook(clock_ms(), standing, self._mended, runs_out_at_ms)
         return self.left_over()
 
     def left_over(self) -> tuple[Drift, ...]:

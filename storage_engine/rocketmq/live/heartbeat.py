@@ -44,8 +44,8 @@ class Heartbeat:
     :param has_ended: it ended, and left this.
     :param tends_shield: it acts on what is deleted, and its last try didn't fail; one that knows no broker
         only mends the fence.
-    :param looked_at_ms: as ``fenced`` and ``mended``, see :class:`storage_engine.model.hold.WatchLook`;
-        releases before these fields don't say that they looked.
+    :param looked_at_ms: as ``fenced``, ``mended`` and ``runs_out_at_ms``, see
+        :class:`storage_engine.model.hold.WatchLook`; releases before these fields don't say that they looked.
     :param tended_at_ms: when it last looked at all of the shield; 0: it hasn't yet.
     """
 
@@ -59,6 +59,7 @@ class Heartbeat:
     fenced: int = 0
     mended: int = 0
     tended_at_ms: int = 0
+    runs_out_at_ms: int = 0
 
 
 class Watching:
@@ -93,6 +94,7 @@ class Watching:
                 fenced=look.fenced,
                 mended=look.mended,
                 tended_at_ms=tended_at_ms,
+                runs_out_at_ms=look.runs_out_at_ms,
             )
         )
         try:
@@ -156,7 +158,7 @@ def last_look(root: Path) -> WatchLook | None:
     beat = _read(root)
     if isinstance(beat, str) or _why_dead(beat) or _why_blind(beat):
         return None
-    return WatchLook(beat.looked_at_ms, beat.fenced, beat.mended)
+    return WatchLook(beat.looked_at_ms, beat.fenced, beat.mended, beat.runs_out_at_ms)
 
 
 def silent_watch(root: Path) -> str:

@@ -220,7 +220,7 @@ def _renew_as_found(store: LiveStore, memory: HoldMemory, now_ms: int) -> HoldSt
         notices=tuple(filter(None, said)),
         deletes_from_ms=state.deletes_from_ms,
         watch=last_look(root),
-        lasts_ms=live.hold_hours * fence.HOUR_MS,
+        lasts_ms=state.lasts_ms,
     )
 
 
@@ -239,6 +239,7 @@ def _put_fence(store: LiveStore, memory: HoldMemory, state: HoldState, found: Ob
         fence=fenced,
         fence_count=fence.fence_count(found.settings),
         deletes_from_ms=wanted.deletes_from_ms,
+        lasts_ms=store.live.hold_hours * fence.HOUR_MS,
     )
     if put != state:
         save_state(memory, put)

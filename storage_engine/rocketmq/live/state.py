@@ -93,6 +93,7 @@ class HoldState:
     :param cluster_name: brokerClusterName, likewise.
     :param log_paths: directories of the log then, each with the mount point of the file system that it lay
         on, "" where the system doesn't say; none: an older release looked.
+    :param lasts_ms: for so long the last renewal holds the store; 0: an older release renewed it.
     """
 
     manager: str
@@ -118,6 +119,7 @@ class HoldState:
     broker_name: str = ""
     cluster_name: str = ""
     log_paths: Mapping[str, str] = field(default_factory=dict)
+    lasts_ms: int = 0
 
     def touched_at(self, base_offset: int) -> Touched | None:
         return next((t for t in self.touched if t.base_offset == base_offset), None)

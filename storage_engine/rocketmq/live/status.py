@@ -140,8 +140,7 @@ def _status(store: LiveStore, state: HoldState, found: Observed) -> HoldStatus:
         said.append(str(error))
     stands = stands and ends_at_ms > found.at_ms
     ends = (ends_at_ms, deletes_from_ms) if stands else (None, None)
-    lasts_ms = store.live.hold_hours * HOUR_MS
-    watch = last_look(root_of(store))
+    lasts_ms, watch = state.lasts_ms or None, last_look(root_of(store))
     return HoldStatus(stands, place, ends[0], new, tuple(said), ends[1], watch=watch, lasts_ms=lasts_ms)
 
 

@@ -17,6 +17,7 @@ from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.own_directory import DIRECTORY
 from storage_engine.rocketmq.live import fence_keeper, marker
 from storage_engine.rocketmq.live.fence_keeper import LAST_FILES, FenceKeeper
+from storage_engine.rocketmq.live.heartbeat import last_look, watching
 from storage_engine.rocketmq.live.local_hold import read_local, settled, write_local
 from storage_engine.same_bytes.own_acts import read_own_acts
 from tests.rocketmq.live.held_files import (
@@ -362,3 +363,26 @@ def test_what_was_found_is_told_though_each_look_ends_with_an_error(
         (gone,) = keeper.left_over()
         assert str(path_of(tmp_path, 0)) in gone.detail
         assert keeper.left_over() == ()
+
+
+@pytest.mark.parametrize(("left", "is_said"), [(0.51, False), (0.49, True)])
+def test_a_look_says_from_half_of_a_holds_time_on_when_it_runs_out(
+    tmp_path: Path, left: float, is_said: bool
+) -> None:
+    lasts_ms = 24 * 3_600_000
+    state = held_store(tmp_path, lasts_ms=lasts_ms)
+    keeper = FenceKeeper(tmp_path)
+    keeper.look(state.ends_at_ms - int(left * lasts_ms))
+    assert keeper.last_look.runs_out_at_ms == (state.ends_at_ms if is_said else 0)
+    assert keeper.last_look.fenced == 4
+    with watching(tmp_path) as own:
+        assert own is not None
+        own.beat(keeper.last_look)
+        assert last_look(tmp_path) == keeper.last_look
+
+
+def test_of_a_hold_that_an_older_release_renewed_it_is_not_said_when_it_runs_out(tmp_path: Path) -> None:
+    state = held_store(tmp_path)
+    keeper = FenceKeeper(tmp_path)
+    keeper.look(state.ends_at_ms - 1)
+    assert keeper.last_look.runs_out_at_ms == 0
