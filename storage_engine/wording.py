@@ -112,7 +112,10 @@ def duration_text(duration_ms: int | None) -> str:
 
 def count_text(count: int, thing: str) -> str:
     """A number of things, in the singular where there is one."""
-    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
+    if count == 1:
+        return f"{count} {thing}"
+    ends_in_ies = thing.endswith("y") and thing[-2:-1] not in ("a", "e", "o", "u")
+    return f"{count} {thing[:-1]}ies" if ends_in_ies else f"{count} {thing}s"
 
 
 def paths_text(paths: Sequence[str]) -> str:

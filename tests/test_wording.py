@@ -9,7 +9,14 @@ import pytest
 
 import storage_engine
 from storage_engine.cli.values import moment_ms
-from storage_engine.wording import bytes_text, duration_text, exact_bytes_text, shortened, time_text
+from storage_engine.wording import (
+    bytes_text,
+    count_text,
+    duration_text,
+    exact_bytes_text,
+    shortened,
+    time_text,
+)
 
 
 @pytest.mark.parametrize(
@@ -41,6 +48,14 @@ def test_sizes_are_in_the_units_that_brokers_are_configured_in(size_bytes: int |
 )
 def test_durations_have_their_two_largest_units(duration_ms: int | None, text: str) -> None:
     assert duration_text(duration_ms) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "thing", "text"),
+    [(1, "directory", "1 directory"), (2, "directory", "2 directories"), (0, "day", "0 days")],
+)
+def test_one_thing_is_in_the_singular(count: int, thing: str, text: str) -> None:
+    assert count_text(count, thing) == text
 
 
 def test_a_long_name_keeps_both_its_ends() -> None:

@@ -70,6 +70,7 @@ def diagnose(
         *_missing(node),
         *_settings(node, topics),
         *_unknown_watermarks(node),
+        *_watermarks_behind(node, topics, running=running),
         *_logs(node, topics, ends, now_ms, faulty),
         *transaction_findings(opened, topics.node, at_ms),
         *cleaner_findings(node, topics, opened.first_offsets, at_ms),
@@ -107,7 +108,7 @@ def _layout(node: Node) -> tuple[str, ...]:
     internal = sum(log.name.is_internal for _, log in node.logs)
     return (
         "ZooKeeper" if node.zookeeper else "KRaft",
-        f"{len(node.directories)} directories",
+        count_text(len(node.directories), "directory"),
         f"{count_text(len(node.logs), 'log')}, {internal} of them Kafka's own",
     )
 
@@ -190,7 +191,7 @@ def _logs(
                 if faults := list(_faults(directory, log, topics, end)):
                     faulty |= set() if log.name.is_internal else {log.name.log}
                 yield from faults
-                yield from _log(directory, log, topics, now_ms)
+                yield from _log(log, topics, now_ms)
         except OSError as error:
             yield Finding(Severity.WARNING, "unreadable", f"log {log.name.log}: {error}")
 
@@ -208,6 +209,35 @@ def _unknown_watermarks(node: Node) -> Iterator[Finding]:
             f"no checkpoint has the high watermark of {count_text(len(names), 'log')}, "
             f"{named_in_short(names)}: nothing of those is planned to go or archived",
             "bring replication-offset-checkpoint back, or ask the running cluster",
+        )
+
+
+def _watermarks_behind(node: Node, topics: TopicSettings, *, running: bool) -> Iterator[Finding]:
+    """Yield logs that have closed segments above their high watermark, those together that need one act.
+
+    Without another replica the checkpoint alone is behind, which its broker writes every 5 seconds: after a
+    stop that wasn't clean, of which another finding tells, and while it runs. It takes the log's end for the
+    high watermark as soon as it leads (Partition#maybeIncrementLeaderHW).
+    """
+    waiting: dict[str, list[str]] = {}
+    for directory, log in node.logs:
+        name, watermark = log.name.log, directory.high_watermarks.get(log.name.log)
+        if watermark is None or not log.segments[:-1] or watermark >= log.segments[-1].base_offset:
+            continue
+        advice = "look for the replica that doesn't follow"
+        if name in topics.only_replicas:
+            if running or node.left_uncleanly:
+                continue
+            advice = "start the broker: it has the only replica, and sets the high watermark to the log's end"
+        last = log.segments[-1].base_offset
+        waiting.setdefault(advice, []).append(f"{name} ({watermark}, its last segment begins at {last})")
+    for advice, logs in waiting.items():
+        yield Finding(
+            Severity.WARNING,
+            "high-watermark-behind",
+            f"the high watermark of {count_text(len(logs), 'log')} lies below the last segment, "
+            f"{named_in_short(logs)}: nothing above it is deleted",
+            advice,
         )
 
 
@@ -242,17 +272,8 @@ def _faults(directory: LogDirectory, log: PartitionLog, topics: TopicSettings, e
             )
 
 
-def _log(directory: LogDirectory, log: PartitionLog, topics: TopicSettings, now_ms: int) -> Iterator[Finding]:
+def _log(log: PartitionLog, topics: TopicSettings, now_ms: int) -> Iterator[Finding]:
     name, settings = log.name.log, topics.of(log.name.topic)
-    watermark = directory.high_watermarks.get(name)
-    if watermark is not None and log.segments[:-1] and watermark < log.segments[-1].base_offset:
-        yield Finding(
-            Severity.WARNING,
-            "high-watermark-behind",
-            f"log {name}: high watermark {watermark}, but its last segment begins at "
-            f"{log.segments[-1].base_offset}: nothing above it is deleted",
-            "look for the replica that doesn't follow",
-        )
     if isinstance(settings, str) or settings.compact or settings.kept_ms < 0 or log.name.is_internal:
         return
     facts = [segment_facts(one, active=one is log.segments[-1]) for one in log.segments]

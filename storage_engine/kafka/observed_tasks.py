@@ -168,7 +168,7 @@ def _starts(node: Node, now_ms: int, limits: TaskLimits) -> BrokerTask:
 
 def _deleted_logs(node: Node, topics: TopicSettings, now_ms: int) -> BrokerTask:
     logs = list(deleted_directories(node))
-    found = (f"{len(logs)} -delete directories",)
+    found = (count_text(len(logs), "-delete directory"),)
     delay_ms = delays(topics.node, {})
     if delay_ms is None:
         return BrokerTask(DELETE_LOGS, (*found, "log.segment.delete.delay.ms of the node can't be read"))

@@ -88,7 +88,8 @@ def plan_log(one: SeenLog, topics: TopicSettings, settings: RetentionSettings | 
     ):
         return undecided(one.seen, Reason.REFUSED, fault, active)
     remote = f"{remote_text(settings)}{_open(one, 'it is copied')[1]}" if settings.is_copied else ""
-    return LogPlan(one.seen.name, tuple(_decided(one.seen, facts, settings, found, active, remote)))
+    only = one.seen.name in topics.only_replicas
+    return LogPlan(one.seen.name, tuple(_decided(one.seen, facts, settings, found, active, remote, only)))
 
 
 def log_facts(one: SeenLog, settings: RetentionSettings, now_ms: int, *, until_kept: bool = True) -> LogFacts:
@@ -188,6 +189,7 @@ def _decided(
     found: RetentionPass,
     active: str,
     remote: str,
+    is_only_replica: bool,
 ) -> Iterator[Decision]:
     rules = {one.base_offset: one.rule for one in found.deletions} if found.deletions else {}
     known = {one.base_offset: one for one in facts.segments}
@@ -208,7 +210,8 @@ def _decided(
             yield Decision(segment, Reason.BEHIND_KEPT, "an older segment of its log stays")
         else:
             stopped = True
-            yield Decision(segment, *kept_because(fact, facts, settings, found))
+            reason = kept_because(fact, facts, settings, found, is_only_replica=is_only_replica)
+            yield Decision(segment, *reason)
 
 
 def cut_to_archivable(

@@ -53,10 +53,23 @@ def remote_text(settings: RetentionSettings) -> str:
 
 
 def kept_because(
-    fact: SegmentFacts, facts: LogFacts, settings: RetentionSettings, found: RetentionPass
+    fact: SegmentFacts,
+    facts: LogFacts,
+    settings: RetentionSettings,
+    found: RetentionPass,
+    *,
+    is_only_replica: bool,
 ) -> tuple[Reason, str]:
-    """Return why the first segment of a log that stays does so."""
+    """Return why the first segment of a log that stays does so.
+
+    :param is_only_replica: no other node has one, so that a high watermark below the end is only old.
+    """
     at_start, by_size, by_age = found.halts
+    if is_only_replica and Stop.HIGH_WATERMARK in {halt.stop for halt in found.halts}:
+        return Reason.UNKNOWN, (
+            f"its high watermark isn't known: the last one that was written down, {facts.high_watermark}, is "
+            "older than the segment, and the broker, which has the only replica, sets it when it starts"
+        )
     # What keeps a segment by its time tells more than the size that it may have.
     halts = (at_start, by_age, by_size)
     said = [text for halt in halts if (text := _sentence(halt, fact, facts, settings, found))]

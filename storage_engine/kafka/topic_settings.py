@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +24,7 @@ class TopicSettings:
     :param unknown: why topics' own settings aren't known; "" where they are.
     :param live: all settings of topics as their running cluster says them, by topic; they win.
     :param replicas_unknown: why the metadata don't say which nodes have a partition; "" where they do.
+    :param only_replicas: logs of the node that are known to have no replica on another one.
     """
 
     node: Mapping[str, str]
@@ -31,6 +32,7 @@ class TopicSettings:
     unknown: str
     live: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     replicas_unknown: str = _UNREAD
+    only_replicas: frozenset[str] = frozenset()
     _known: dict[str, RetentionSettings | str] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
@@ -94,7 +96,20 @@ def read_topic_settings(node: Node) -> TopicSettings:
         metadata.topic_ids |= {topics[log]: one.topic_id for log, one in known if one.topic_id is not None}
     if live and all(log.name.topic in live or log.name.is_internal for _, log in node.logs):
         unknown = ""
-    return TopicSettings({**own, **while_running}, metadata, unknown, live, replicas_unknown)
+    only = frozenset(_only_replicas(node, metadata))
+    return TopicSettings({**own, **while_running}, metadata, unknown, live, replicas_unknown, only)
+
+
+def _only_replicas(node: Node, metadata: ClusterMetadata) -> Iterator[str]:
+    """Yield the logs of a node that no other node has, as its running cluster or its own metadata say."""
+    live = {} if node.live is None else node.live.partitions
+    for _, log in node.logs:
+        topic_id = metadata.topic_ids.get(log.name.topic)
+        state = live.get(log.name.log) or (
+            None if topic_id is None else metadata.partition_states.get((topic_id, log.name.partition))
+        )
+        if state is not None and len(state.replicas) == 1:
+            yield log.name.log
 
 
 def read_replicas(directory: Path) -> tuple[ClusterMetadata, str]:

@@ -20,6 +20,7 @@ from storage_engine.exceptions import BadInputError, RunStateError
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.plan import PlanRequest
 from storage_engine.operators.base import StoreOperator, run_key
+from storage_engine.wording import count_text
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -208,7 +209,7 @@ class StorageEngineValidateOperator(StoreOperator):
         self.warn(task_log.broken_text(result))
         if result.overall is Status.FAILURE:
             raise AirflowFailException(
-                f"Validation found {len(result.failures)} rules broken: "
+                f"Validation found {count_text(len(result.failures), 'rule')} broken: "
                 f"{', '.join(check.expectation for check in result.failures)}. The report has the details."
             )
         return {

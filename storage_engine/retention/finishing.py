@@ -28,6 +28,7 @@ from storage_engine.retention.report_segments import Fate
 from storage_engine.retention.report_text import report_text
 from storage_engine.retention.steps.context import AnyStore, open_context
 from storage_engine.retention.unchanged import SINCE, WHY, reasons_digest, unchanged_since
+from storage_engine.wording import count_text
 
 REPORT_VERSION = 1
 """Of a report's fields: it grows where one that was there means something else, or is gone."""
@@ -122,7 +123,7 @@ def _errors(report: Report) -> tuple[str, ...]:
     rules = ", ".join(check.expectation for check in broken)
     return (
         *(f"{step.step}: {step.error}" for step in report.steps if step.error),
-        *([f"Validation found {len(broken)} rules broken: {rules}."] if broken else ()),
+        *([f"Validation found {count_text(len(broken), 'rule')} broken: {rules}."] if broken else ()),
     )
 
 

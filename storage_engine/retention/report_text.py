@@ -286,7 +286,7 @@ def _validation(report: Report) -> Iterator[str]:
     result = report.validation
     if result is None:
         return
-    yield f"{result.overall.value} ({result.scope}, {len(result.checks)} checks)"
+    yield f"{result.overall.value} ({result.scope}, {count_text(len(result.checks), 'check')})"
     for row in result.ranges:
         span = f"{row.log} [{row.start_offset}, {row.end_offset})"
         yield f"{span} {row.where.value} {row.status.value}: {row.detail}"

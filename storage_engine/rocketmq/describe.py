@@ -14,7 +14,7 @@ from storage_engine.rocketmq.inspect import (
     SegmentInspection,
     StoreInspection,
 )
-from storage_engine.wording import bytes_text, time_text
+from storage_engine.wording import bytes_text, count_text, time_text
 
 _UNITS = {"hours": "h", "percent": "%", "ms": "ms", "bytes": "bytes"}
 """Of a field by the end of its name."""
@@ -117,7 +117,8 @@ def _queues(rows: Sequence[QueueInspection]) -> Table:
 def _index(files: Sequence[IndexInspection]) -> str:
     first, last = files[0], files[-1]
     return (
-        f"Index: {len(files)} files, offsets {first.begin_phy_offset} to {last.end_phy_offset},\n       "
+        f"Index: {count_text(len(files), 'file')}, offsets {first.begin_phy_offset} to "
+        f"{last.end_phy_offset},\n       "
         f"stored {time_text(first.begin_timestamp_ms)} to {time_text(last.end_timestamp_ms)}"
     )
 

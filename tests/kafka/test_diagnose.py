@@ -382,6 +382,32 @@ def test_markers_of_two_stops_are_named(tmp_path: Path) -> None:
     assert one.what.endswith("of the broker's epochs 8, 9")
 
 
+@pytest.mark.parametrize(
+    ("replicas", "clean_stop", "kinds", "advice"),
+    [
+        ((1,), False, ["stopped-uncleanly"], "start it on all of its log.dirs"),
+        ((1,), True, ["high-watermark-behind"], "start the broker: it has the only replica"),
+        ((1, 2), True, ["high-watermark-behind"], "look for the replica that doesn't follow"),
+        ((1, 2), False, ["high-watermark-behind", "stopped-uncleanly"], "the replica that doesn't follow"),
+    ],
+)
+def test_watermarks_of_before_a_crash_are_one_line(
+    made: MadeNode, replicas: Sequence[int], clean_stop: bool, kinds: list[str], advice: str
+) -> None:
+    for number in range(8):
+        made.replicas[f"t-{number}"] = replicas
+        made.add(f"t-{number}", THREE)
+        made.watermarks[f"t-{number}"] = 1
+    if not clean_stop:
+        for path in (*made.directories, made.root / "meta"):
+            (path / ".kafka_cleanshutdown").unlink()
+    said = BROKER.diagnose(StoreSettings(str(made.write())), None, NOW_MS)
+    warnings = [one for one in said.findings if one.severity is Severity.WARNING]
+    assert sorted(one.kind for one in warnings) == kinds
+    assert any(advice in one.advice for one in warnings)
+    assert len(replicas) > 1 or not any("replica that" in one.advice for one in warnings)
+
+
 def test_high_watermarks_that_no_checkpoint_has_are_named(made: MadeNode) -> None:
     for number in range(5):
         made.add(f"t-{number}", THREE)

@@ -143,10 +143,20 @@ def test_an_unknown_high_watermark_is_said_and_frees_nothing(made: MadeNode) -> 
 
 
 def test_a_replica_that_does_not_follow_keeps_what_it_lacks(made: MadeNode) -> None:
+    made.replicas["t-0"] = (1, 2)
     made.add("t-0", THREE)
     made.watermarks["t-0"] = 1
     reason, detail = first(made.write())
     assert (reason, "above the high watermark 1" in detail) == (Reason.NOT_REPLICATED, True)
+
+
+@pytest.mark.parametrize("live", [None, asked(high_watermark=1, replicas=(1,))])
+def test_a_log_without_another_replica_waits_for_none(made: MadeNode, live: LiveFacts | None) -> None:
+    made.add("t-0", THREE)
+    made.watermarks["t-0"] = 1
+    reason, detail = first(made.write(), live)
+    assert reason is Reason.UNKNOWN
+    assert "which has the only replica, sets it when it starts" in detail
 
 
 @pytest.mark.parametrize("live", [asked(), LiveFacts(NOW_MS, CLUSTER, {})])
