@@ -20,6 +20,7 @@ from storage_engine.cli.values import disk_percents, key_value_pairs, moment_ms,
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.archive_lag import ArchiveLag
+from storage_engine.model.diagnosis import named_in_short
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import PlanRequest
 from storage_engine.nearest import meant
@@ -29,6 +30,7 @@ from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.preview import preview
 from storage_engine.retention.quarantine.look import look_at_quarantines
 from storage_engine.retention.shielding import shield_summary
+from storage_engine.wording import count_text
 
 
 @command()
@@ -199,29 +201,40 @@ def index_lookup(
     max_count: int | None,
     as_json: bool,
 ) -> int:
-    """List the physical offsets of TOPIC's messages that have KEY, as the broker's index finds them.
+    """List the physical offsets of TOPIC's messages that have KEY.
 
-    KEY is one of a message's keys or its unique key. Exit code 1 when there is none; what the index may lack
-    is said then.
+    The broker's index finds them by a hash, and each is compared with topic and keys of the message in the
+    log. KEY is one of a message's keys or its unique key. Entries whose message the log doesn't have are
+    named. Exit code 1 when there is no message; what the index may lack is said then.
     """
     broker = find_broker(managed.broker)
     with package_errors(managed.broker, "look up a key"):
-        offsets = broker.look_up(settings_of(managed), topic, key, max_count)
+        matches = broker.look_up(settings_of(managed), topic, key, max_count)
         unindexed = broker.unindexed(settings_of(managed))
     if as_json:
-        answer = {"topic": topic, "key": key, "physical_offsets": offsets, "unindexed": unindexed}
-        print_json("index-lookup", answer)
-        return 0 if offsets else 1
-    for offset in offsets:
+        answer = {"topic": topic, "key": key, "physical_offsets": matches.offsets, "unindexed": unindexed}
+        print_json("index-lookup", {**answer, "unread": matches.unread})
+        return 0 if matches.offsets else 1
+    for offset in matches.offsets:
         put(offset)
-    if not offsets:
+    if matches.unread:
+        say(f"{managed.root}: {_unread_text(matches.unread)}", err=True)
+    if not matches.offsets:
         say(f"{managed.root}: {_not_found(topic, key, unindexed)}", err=True)
-    return 0 if offsets else 1
+    return 0 if matches.offsets else 1
+
+
+def _unread_text(offsets: Sequence[int]) -> str:
+    return (
+        f"the log has no message that can be read at {count_text(len(offsets), 'offset')} that the index "
+        f"lists under this hash, {named_in_short(list(map(str, offsets)))}: it was deleted, or is damaged. "
+        "Whether it has this topic and key isn't known."
+    )
 
 
 def _not_found(topic: str, key: str, unindexed: Sequence[tuple[int, int | None]]) -> str:
     if not unindexed:
-        return f"no message of topic {topic!r} has key {key!r}."
+        return f"the log has no message of topic {topic!r} with key {key!r}."
     spans = " and ".join(
         f"from offset {first} on" if end is None else f"below offset {end} (from {first} on)"
         for first, end in unindexed

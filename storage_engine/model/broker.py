@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from storage_engine.model.course import BrokerRules
     from storage_engine.model.facts import FactsScope, StoreFacts
     from storage_engine.model.hold import HoldMemory
-    from storage_engine.model.inspection import Inspection
+    from storage_engine.model.inspection import Inspection, KeyLookup
     from storage_engine.model.lag_job import LagJob, LagRequest
     from storage_engine.model.live import LiveBroker, RunningBroker
     from storage_engine.model.plan import Release
@@ -260,10 +260,8 @@ class Broker(ABC):
         """
         return BrokerDiagnosis()
 
-    def look_up(
-        self, settings: StoreSettings, topic: str, key: str, max_count: int | None
-    ) -> tuple[int, ...]:
-        """Return the physical offsets of messages by the broker's own index.
+    def look_up(self, settings: StoreSettings, topic: str, key: str, max_count: int | None) -> KeyLookup:
+        """Find messages by one of their keys: by the broker's own index, and as its log has them.
 
         :raises BadInputError: it has none.
         """

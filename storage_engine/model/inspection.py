@@ -72,3 +72,16 @@ def plain_inspection(snapshot: StoreSnapshot) -> Inspection:
         Table("Segments", columns, rows),
     )
     return Inspection(to_jsonable(snapshot), sections, (Path(snapshot.root),))
+
+
+@dataclass(frozen=True, slots=True)
+class KeyLookup:
+    """Messages that were looked for by one of their keys.
+
+    :param offsets: physical ones, ascending, of messages whose topic and key are those.
+    :param unread: that the index lists under the same hash, and at which the log has no message that can be
+        read: it is gone, or damaged. What it was isn't known.
+    """
+
+    offsets: tuple[int, ...]
+    unread: tuple[int, ...] = ()

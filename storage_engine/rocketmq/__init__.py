@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from storage_engine.model.diagnosis import BrokerDiagnosis
     from storage_engine.model.facts import FactsScope, StoreFacts
     from storage_engine.model.hold import HoldMemory
-    from storage_engine.model.inspection import Inspection
+    from storage_engine.model.inspection import Inspection, KeyLookup
     from storage_engine.model.lag_job import LagJob, LagRequest
     from storage_engine.model.live import LiveBroker, RunningBroker
     from storage_engine.model.plan import Release
@@ -131,14 +131,12 @@ class RocketMQ(Broker):
 
         return diagnose(settings, memory, now_ms)
 
-    def look_up(
-        self, settings: StoreSettings, topic: str, key: str, max_count: int | None
-    ) -> tuple[int, ...]:
+    def look_up(self, settings: StoreSettings, topic: str, key: str, max_count: int | None) -> KeyLookup:
         from storage_engine.rocketmq.broker import open_files
-        from storage_engine.rocketmq.index_file import lookup
+        from storage_engine.rocketmq.key_lookup import look_up
 
         store = open_files(self.local_settings(settings))
-        return tuple(lookup(store.files.layout, topic, key, max_count, config=store.config))
+        return look_up(store.files.layout, store.config, topic, key, max_count)
 
     def unindexed(self, settings: StoreSettings) -> tuple[tuple[int, int | None], ...]:
         from storage_engine.rocketmq.broker import open_files

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage_engine.exceptions import CorruptFileError
-from storage_engine.rocketmq.broker_config import BrokerConfig, load_broker_config
+from storage_engine.rocketmq.broker_config import BrokerConfig
 from storage_engine.rocketmq.layout import StoreLayout
 from storage_engine.rocketmq.mapped_files import size_bytes_of
 from storage_engine.rocketmq.queue_files import Entries
@@ -165,30 +165,6 @@ def abs_or_zero(value: int) -> int:
     return 0 if value == -(1 << 31) else abs(value)
 
 
-def lookup(
-    layout: StoreLayout,
-    topic: str,
-    key: str,
-    max_count: int | None = None,
-    *,
-    config: BrokerConfig | None = None,
-) -> tuple[int, ...]:
-    """Physical offsets of the messages of a topic that have a key, ascending.
-
-    As the broker answers (IndexService#queryOffset, DefaultMessageStore#queryMessage): by hash, so a rare
-    collision yields another message too; messages that are gone from the commitlog may still be listed. Of
-    more than ``max_count`` the newest are taken.
-
-    :param key: one of the message's keys, or its unique key.
-    :param max_count: at most so many; None: as many as the broker gives (maxMsgsNumBatch).
-    :param config: the broker's settings; None: its defaults, and shapes as the files show them.
-    :raises CorruptFileError: an index file that can't be one.
-    """
-    config = config or load_broker_config(None, root=layout.root)
-    with open_index(layout, config) as index:
-        return index.lookup(topic, key, config.max_msgs_num_batch if max_count is None else max_count)
-
-
 @contextmanager
 def open_index(layout: StoreLayout, config: BrokerConfig) -> Iterator[Index]:
     """Map a store's index files for many lookups; the mappings are gone when the block ends.
@@ -211,12 +187,19 @@ class Index:
     files: tuple[tuple[IndexFile, mmap.mmap], ...]
 
     def lookup(self, topic: str, key: str, max_count: int) -> tuple[int, ...]:
-        """See the function of this name."""
+        """Return at most ``max_count`` of the newest ones, ascending (IndexService#queryOffset)."""
+        return tuple(sorted(islice(self.newest_first(topic, key), max(0, max_count))))
+
+    def newest_first(self, topic: str, key: str) -> Iterator[int]:
+        """Yield the physical offsets that are listed under the hash of topic and key.
+
+        Another message's topic and key may have the same hash. Messages may be gone from the log since.
+
+        :param key: one of the message's keys, or its unique key.
+        """
         wanted = key_hash(topic, key)
-        newest_first = (
-            offset for file, data in reversed(self.files) for offset in _chain(file, data, wanted)
-        )
-        return tuple(sorted(islice(newest_first, max(0, max_count))))
+        for file, data in reversed(self.files):
+            yield from _chain(file, data, wanted)
 
 
 def _chain(file: IndexFile, data: mmap.mmap, wanted: int) -> Iterator[int]:

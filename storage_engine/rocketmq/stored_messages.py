@@ -22,10 +22,13 @@ class StoredMessage(NamedTuple):
     properties: bytes
 
     def property(self, name: bytes) -> bytes | None:
-        """A property's value; None when the message has none of this name."""
-        for pair in self.properties.split(bytes([frame.PROPERTY_SEPARATOR])):
-            key, separator, value = pair.partition(bytes([frame.NAME_VALUE_SEPARATOR]))
-            if separator and key == name:
+        """A property's value; None when the message has none of this name.
+
+        The last one counts, and none without a value (MessageDecoder#string2messageProperties).
+        """
+        for pair in reversed(self.properties.split(bytes([frame.PROPERTY_SEPARATOR]))):
+            key, _, value = pair.partition(bytes([frame.NAME_VALUE_SEPARATOR]))
+            if value and key == name:
                 return value
         return None
 
@@ -45,7 +48,7 @@ def stored_messages(files: Sequence[LogFile], offsets: Longs) -> Iterator[Stored
             with mapped(Path(file.path)) as data:
                 for offset in offsets[low:high].tolist():
                     try:
-                        yield _read(data, offset - file.base_offset, offset)
+                        yield read_message(data, offset - file.base_offset, offset)
                     except (struct.error, ValueError) as error:
                         raise CorruptFileError(
                             f"{file.path}: position {offset - file.base_offset}: expected the message that a "
@@ -60,7 +63,13 @@ def stored_messages(files: Sequence[LogFile], offsets: Longs) -> Iterator[Stored
         )
 
 
-def _read(data: memoryview, position: int, offset: int) -> StoredMessage:
+def read_message(data: memoryview, position: int, offset: int) -> StoredMessage:
+    """Read the message that begins at a position of a segment.
+
+    :param offset: physical offset that it has there.
+    :raises ValueError: none does.
+    :raises struct.error: the segment ends within it.
+    """
     size, magic = struct.unpack_from(">iI", data, position)
     (found,) = struct.unpack_from(">q", data, position + frame.PHYSICAL_OFFSET_AT)
     (sys_flag,) = struct.unpack_from(">i", data, position + frame.SYS_FLAG_AT)

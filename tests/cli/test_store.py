@@ -203,6 +203,18 @@ def test_index_lookup_of_an_unknown_key_is_an_answer_with_exit_code_1(cli, store
     assert "'no such key'" in missing.err
 
 
+def test_index_lookup_names_entries_whose_message_is_gone(cli, store_copy, ground_truth) -> None:
+    store = store_copy("clean-stop")
+    rows = ground_truth("clean-stop", "indexlookup")
+    gone = next(row for row in rows if max(row["offsets"]) < 1 << 20)
+    (store / "commitlog" / f"{0:020d}").unlink()
+    topic, _, key = gone["key"].partition("#")
+    missing = cli("index-lookup", store, topic, key)
+    assert (missing.exit_code, missing.out) == (1, "")
+    assert "the log has no message that can be read at" in missing.err
+    assert cli("index-lookup", store, topic, key, "--json").json["unread"] == gone["offsets"]
+
+
 def test_index_lookup_says_below_which_offset_nothing_is_indexed(cli, store_copy, ground_truth) -> None:
     store = store_copy("clean-stop")
     complete = cli("index-lookup", store, "orders", "no such key", "--json")

@@ -18,7 +18,7 @@ from storage_engine.rocketmq.codec import CODEC
 from storage_engine.rocketmq.engine.message_store import MessageStore, open_store
 from storage_engine.rocketmq.engine.new_message import NewMessage, PutStatus, host_bytes
 from storage_engine.rocketmq.engine.serving import serving
-from storage_engine.rocketmq.index_file import lookup
+from storage_engine.rocketmq.key_lookup import look_up
 from storage_engine.rocketmq.layout import resolve_layout
 from storage_engine.rocketmq.restored_config import COLUMNS, config_files, merge_queues, queues_of
 from tests.integration.broker import FIXTURE_SIZES, Broker, running_broker
@@ -117,7 +117,7 @@ def test_a_broker_serves_what_the_engine_wrote_and_goes_on(
         assert store.recovered.offset > end
         added = store.put(NewMessage("topic0", b"of the engine", b"KEYS\x01ours\x02", 0, 0, 0, 1, HOST, HOST))
         assert added.queue_offset == 151
-        (offset,) = lookup(resolve_layout(config), "topic0", "added", config=config)
+        (offset,) = look_up(resolve_layout(config), config, "topic0", "added").offsets
         held = store.read(offset, 200)
         assert held is not None
         assert b"of the broker" in bytes(held.data)

@@ -12,7 +12,8 @@ from storage_engine.rocketmq import consume_queue
 from storage_engine.rocketmq.codec import CODEC
 from storage_engine.rocketmq.engine.message_store import MessageStore, open_store
 from storage_engine.rocketmq.engine.new_message import NewBatch, NewMessage, PutStatus, encode_batch
-from storage_engine.rocketmq.index_file import java_hash, lookup, open_index, read_header
+from storage_engine.rocketmq.index_file import java_hash, open_index, read_header
+from storage_engine.rocketmq.key_lookup import look_up
 from storage_engine.rocketmq.layout import resolve_layout
 from storage_engine.rocketmq.mapped_files import file_name
 from storage_engine.rocketmq.queue_files import iter_queues
@@ -46,7 +47,7 @@ def test_what_is_put_is_read_by_the_archives_decoder(tmp_path: Path) -> None:
         expected = [row["physical_offset"] for row in rows if row["queue_id"] == queue.queue_id]
         assert entries["offset"].tolist() == expected
     config = write_conf(tmp_path / "conf", root)
-    assert lookup(layout, "orders", "k77", config=config) == (rows[77]["physical_offset"],)
+    assert look_up(layout, config, "orders", "k77").offsets == (rows[77]["physical_offset"],)
     assert not layout.abort.exists()
 
 
