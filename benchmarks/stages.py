@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -25,7 +26,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.archive import jobs_of
 from benchmarks.generate import Shape, write_store
-from storage_engine.lake import archive, data_file, restore
+from storage_engine.lake import archive, data_file, restore, source_file
 from storage_engine.lake.commit import commit_segments
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.making import make_lake
@@ -90,21 +91,22 @@ class Watch:
 class _WatchedHash:
     """What is hashed here is a stage of its own."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: Watch, content: bytes = b"") -> None:
         self._digest = hashlib.sha256()
         self.update = watch.function("hash", self._digest.update)
         self.hexdigest = self._digest.hexdigest
+        self.update(content)
 
 
 def _watched(watch: Watch, stack: ExitStack) -> None:
     functions: list[tuple[Any, str, str]] = [
-        (archive, "_read_source", "read source"),
+        (archive, "read_source", "read source"),
         (data_file, "_write_chunk", "write Parquet"),
         (archive, "fsync_path", "fsync"),
         (pq.ParquetFile, "read_row_group", "read back"),
         (RocketMQCodec, "encode", "encode"),
         (data_file, "check_tiled", "check tiles"),
-        (data_file.RowCounter, "add", "count"),
+        (archive.RowCounter, "add", "count"),
         (archive, "_compare", "compare"),
         (archive, "sha256_of_file", "hash data file"),
         (restore, "_write_chunk", "write file"),
@@ -117,8 +119,8 @@ def _watched(watch: Watch, stack: ExitStack) -> None:
     stack.enter_context(
         patch.object(RocketMQCodec, "decode", watch.generator("decode", RocketMQCodec.decode))
     )
-    for module in (archive, restore):
-        proxy = type("hashing", (), {"sha256": staticmethod(lambda: _WatchedHash(watch))})
+    for module in (source_file, restore):
+        proxy = type("hashing", (), {"sha256": partial(_WatchedHash, watch)})
         stack.enter_context(patch.object(module, "hashlib", proxy))
 
 

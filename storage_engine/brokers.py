@@ -106,7 +106,7 @@ def _store_around(name: str, path: Path) -> Path | None:
         return broker.store_around(path)
     except PermissionError as error:
         raise BadInputError(
-            f"{error.filename or path}: expected a place that {name} may look into, found {error.strerror}. "
+            f"{path}: expected a place that this process may look into, found {error.strerror}. "
             "Nothing was changed. Check its permissions, or run this as the user that it belongs to."
         ) from error
     except Exception as error:

@@ -37,6 +37,7 @@ from storage_engine.model.broker import Broker
 from storage_engine.model.codec import Bodies, Columns
 from storage_engine.model.diagnosis import named_in_short
 from storage_engine.nearest import meant
+from storage_engine.wording import time_text
 
 _STORE_COLUMNS = ("store_id", "lineage")
 """What is exported of a message before the columns that its codec names."""
@@ -105,6 +106,12 @@ def export_messages(
         raise BadInputError(
             "export: expected a key, found an empty text, which no message has as its key. Nothing was "
             "written. Name a key, or leave it out."
+        )
+    if selection.is_reversed:
+        raise BadInputError(
+            f"export: expected a span of time that begins before it ends, found "
+            f"{time_text(selection.from_ms)} to {time_text(selection.to_ms)}. Nothing was "
+            "written. Swap the two."
         )
     broker = _messages_broker(lake)
     columns = broker.codec.columns

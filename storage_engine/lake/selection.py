@@ -36,6 +36,11 @@ class Selection:
     lineage: int | None = None
     topic_id: str | None = None
 
+    @property
+    def is_reversed(self) -> bool:
+        """Return whether the span of time ends where it begins, or before."""
+        return self.from_ms is not None and self.to_ms is not None and self.to_ms <= self.from_ms
+
 
 def row_filter(selection: Selection, columns: Columns) -> BooleanExpression:
     """Return what the table itself can select by; a key is looked for in what it gives.

@@ -59,14 +59,23 @@ def runs_of(
 
 
 def _key(decision: Decision, detail: Callable[[Decision], str]) -> tuple[Reason, str]:
-    return decision.reason, _MOMENT.sub(_PLACE, detail(decision))
+    return decision.reason, without_moments(detail(decision))
+
+
+def without_moments(detail: str) -> str:
+    """Return a decision's words without its moments: neighbours that have the same are told once."""
+    return _MOMENT.sub(_PLACE, detail)
 
 
 def _run(run: Sequence[Decision], detail: Callable[[Decision], str]) -> DecisionRun:
-    details = [detail(decision) for decision in run]
+    return DecisionRun(tuple(run), with_spans([detail(decision) for decision in run]))
+
+
+def with_spans(details: Sequence[str]) -> str:
+    """Return the words of neighbours that are the same but for moments: from which to which."""
     spans = [
         moments[0] if len(set(moments)) == 1 else f"{min(moments)} to {max(moments)}"
         for moments in zip(*(_MOMENT.findall(text) for text in details), strict=True)
     ]
     told = iter(spans)
-    return DecisionRun(tuple(run), _MOMENT.sub(lambda _: next(told), details[0]))
+    return _MOMENT.sub(lambda _: next(told), details[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -14,6 +15,7 @@ MEND = "Mend what it names."
 REFUSED = "refused"
 """Field of the event that says why a log was not archived."""
 _TEXT_WIDTH = 900
+_OF_OLDER_PLANS = re.compile(r"(?:([A-Z]\w*Error): )?(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,7 @@ def account_for(
         if segment.id not in there:
             missing[segment.log].append(segment.base_offset)
         elif segment.id not in known:
-            whole = f"log {segment.log} is refused as a whole ({one.said.error})"
+            whole = f"log {segment.log} is refused as a whole: the report says why"
             detail = one.details.get(segment.base_offset, whole)
             kept.append(Decision(segment, Reason.REFUSED, detail))
     logs = [replace(one.said, missing=tuple(missing[one.log])) for one in refusals]
@@ -124,8 +126,9 @@ def refuse_in_plan(plan: Plan, errors: Mapping[str, Exception]) -> Plan:
     def decide(log: LogPlan) -> Sequence[Decision]:
         if (error := errors.get(log.log)) is None:
             return log.decisions
-        why = f"{type(error).__name__}: {error}"
-        return [Decision(one.segment, Reason.REFUSED, why) if one.deletes else one for one in log.decisions]
+        return [
+            Decision(one.segment, Reason.REFUSED, str(error)) if one.deletes else one for one in log.decisions
+        ]
 
     return plan.each_log(decide) if errors else plan
 
@@ -133,8 +136,9 @@ def refuse_in_plan(plan: Plan, errors: Mapping[str, Exception]) -> Plan:
 def refused_by_plan(plan: Plan) -> tuple[RefusedLog, ...]:
     """Return the logs that a plan refused."""
     first = {one.segment.log: one.detail for one in reversed(plan.decisions) if one.reason is Reason.REFUSED}
-    parts = ((log, *detail.partition(": ")) for log, detail in sorted(first.items()))
-    return tuple(RefusedLog(log, error, why, MEND) for log, error, _, why in parts)
+    # Older plans have the name of an error's class before what it says.
+    parts = ((log, *_OF_OLDER_PLANS.findall(detail)[0]) for log, detail in sorted(first.items()))
+    return tuple(RefusedLog(log, error, why, MEND) for log, error, why in parts)
 
 
 def log_text(refused: RefusedLog) -> str:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from itertools import groupby
 
 from storage_engine.brokers import find_broker
 from storage_engine.model.lag import PositionsFrom, QueueLag
 from storage_engine.model.plan import Reason
+from storage_engine.retention.decision_runs import with_spans, without_moments
 from storage_engine.retention.hold_text import drift_text, hold_text
 from storage_engine.retention.pending_policy import pending_text
 from storage_engine.retention.progress_alarms import positions_text, progress_text
@@ -149,8 +151,15 @@ def _archive_lag(report: Report) -> Iterator[str]:
 
 def _segments(report: Report, fate: Fate) -> Iterator[str]:
     rows = [row for row in report.segments if row.fate is fate]
-    for row in rows:
-        yield f"{_named(report, row.log, row.base_offset)}  {row.reason.value}: {_why(row)}{_ground(row)}"
+    for _, group in groupby(
+        rows, lambda row: (row.log, row.reason, without_moments(_why(row)), _ground(row))
+    ):
+        first, *others = group
+        name = _named(report, first.log, first.base_offset)
+        if others:
+            name += f" … {others[-1].base_offset:020d} ({len(others) + 1} segments)"
+        why = with_spans([_why(row) for row in (first, *others)])
+        yield f"{name}  {first.reason.value}: {why}{_ground(first)}"
     if rows and fate is Fate.DELETED:
         begins = "" if report.new_min_offset is None else f"; the log begins at {report.new_min_offset} now"
         yield f"{exact_bytes_text(report.freed_bytes)} freed{begins}"

@@ -8,7 +8,7 @@ must not rest on a setting that a person believes in and the broker does not.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -146,7 +146,7 @@ def load_broker_config(
     """
     properties = _read(Path(path)) if path is not None else {}
     for key, value in (overrides or {}).items():
-        properties[key] = _Property(key, value, "override")
+        properties[key] = _Property(key, value, "--set, or the connection's settings")
     return _effective(properties, source=None if path is None else str(path), root=root)
 
 
@@ -293,6 +293,14 @@ def _hint(properties: Mapping[str, _Property], configured: str, root: Path) -> s
         text = properties[key].value.strip() if key in properties else ""
         if configured in text:
             settings.append(f"{key}={text.replace(configured.rstrip('/'), str(root))}")
+    return container_hint(settings)
+
+
+def container_hint(settings: Iterable[str]) -> str:
+    """Say how to give a container's paths as they are on this host.
+
+    :param settings: ``KEY=PATH``.
+    """
     given = " ".join(f"--set {setting}" for setting in settings)
     return f"Where broker.conf has the paths inside a container, say what they are here: {given}"
 

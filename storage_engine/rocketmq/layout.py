@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from storage_engine.exceptions import StoreLayoutError, StoreNotFoundError, UnsupportedLayoutError
-from storage_engine.rocketmq.broker_config import BrokerConfig
+from storage_engine.rocketmq.broker_config import BrokerConfig, container_hint
 from storage_engine.rocketmq.mapped_files import MappedFile, list_mapped_files
 from storage_engine.turns import SharedLock
 
@@ -95,7 +95,11 @@ def resolve_layout(config: BrokerConfig) -> StoreLayout:
     _require_directory(named, "the store's root directory")
     root = Path(os.path.realpath(named))
     _refuse_unknown_layouts(root, config)
-    for path in (*config.store_path_commit_log, *config.read_only_commit_log_store_paths):
+    usual = root / _COMMITLOG
+    hint = container_hint([f"storePathCommitLog={usual}"]) if usual.is_dir() else ""
+    for path in config.store_path_commit_log:
+        _require_directory(Path(path), "a commitlog directory", _stores_nearby(root), hint)
+    for path in config.read_only_commit_log_store_paths:
         _require_directory(Path(path), "a commitlog directory", _stores_nearby(root))
     return store_layout(root, config)
 
@@ -188,11 +192,12 @@ def _stores_nearby(root: Path) -> list[Path]:
     return [path for path in nearby if os.access(path / _COMMITLOG / ".", os.X_OK)]
 
 
-def _require_directory(path: Path, what: str, stores: Sequence[Path] = ()) -> None:
+def _require_directory(path: Path, what: str, stores: Sequence[Path] = (), elsewhere: str = "") -> None:
+    """:param elsewhere: what to say where an absolute path isn't here."""
     if path.is_dir():
         return
     hint = (
-        ""
+        elsewhere and f" {elsewhere}"
         if path.is_absolute()
         else f" The path is relative, so it was looked for in {Path.cwd()}, as the broker looks in its own "
         "working directory; ~ and ${...} are not expanded."

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine.rocketmq.index_file import read_header
+from tests.services.other_user import as_nobody
 
 ACTIVE = 7340032
 SEALED = list(range(0, ACTIVE, 1 << 20))
@@ -242,3 +243,31 @@ def test_a_topic_that_is_called_like_a_terminals_command_is_shown_as_text(cli, s
         assert shown.exit_code == 0
         assert "\x1b" not in shown.out
         assert "]0;pwned" in shown.out
+
+
+def test_an_override_that_cannot_be_is_an_error_of_the_option_it_came_by(cli, store) -> None:
+    refused = cli("plan", store, "--set", "fileReservedTime=72h")
+    assert refused.exit_code == 2
+    assert refused.err.startswith("Error: --set, or the connection's settings: fileReservedTime: expected")
+
+
+def test_another_user_is_told_of_rights_and_not_of_another_broker(cli, store_copy, tmp_path: Path) -> None:
+    store, lake = store_copy("clean-stop"), tmp_path / "lake"
+    for path in (*tmp_path.parents, tmp_path, *store.parents, store, *store.rglob("*")):
+        if path.stat().st_uid == os.geteuid() and path != Path("/"):
+            path.chmod(path.stat().st_mode | (0o755 if path.is_dir() else 0o644))
+    assert cli("init-lake", "--lake", lake).exit_code == 0
+    assert cli("archive", store, "--lake", lake).exit_code == 0
+    lake.chmod(0o700)
+    cli("doctor", store)
+    with as_nobody():
+        looked = cli("doctor", store)
+    assert f"--lake {lake}" in looked.out, looked.err
+    store.chmod(0o700)
+    with as_nobody():
+        refused = cli("doctor", store)
+    assert refused.exit_code == 2
+    assert (
+        f"{store}: expected a place that this process may look into, found Permission denied" in refused.err
+    )
+    assert "kafka" not in refused.err

@@ -250,6 +250,14 @@ def test_nothing_is_exported_among_a_stores_own_files(archived: Lake, tmp_path: 
     assert list((tmp_path / "commitlog").iterdir()) == []
 
 
+@pytest.mark.parametrize("span_ms", [0, -1])
+def test_a_span_that_ends_before_it_begins_is_refused(archived: Lake, tmp_path: Path, span_ms: int) -> None:
+    reversed_span = Selection(from_ms=1_795_180_500_000, to_ms=1_795_180_500_000 + span_ms)
+    with pytest.raises(BadInputError, match="a span of time that begins before it ends, found 2026-11-20"):
+        export_messages(archived, tmp_path / "out.parquet", reversed_span)
+    assert not (tmp_path / "out.parquet").exists()
+
+
 def test_an_empty_key_is_refused(archived: Lake, tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="expected a key, found an empty text"):
         export_messages(archived, tmp_path / "rows", Selection(key=""))

@@ -323,3 +323,15 @@ def test_a_link_in_a_store_leads_only_where_its_owner_may_delete(tmp_path: Path)
     refuses(root, StoreLayoutError, "a link of uid 3000", "chown -h root")
     os.chown(queues, 3000, 3000)
     assert layout_of(root).consumequeue == queues
+
+
+def test_a_containers_log_path_alone_names_the_setting_that_says_where_it_is(tmp_path: Path) -> None:
+    (tmp_path / "commitlog").mkdir()
+    elsewhere = {"storePathCommitLog": "/home/rocketmq/store/commitlog"}
+    with pytest.raises(StoreNotFoundError) as caught:
+        resolve_layout(load_broker_config(None, elsewhere, root=tmp_path))
+    assert f"say what they are here: --set storePathCommitLog={tmp_path / 'commitlog'}" in str(caught.value)
+    (tmp_path / "commitlog").rmdir()
+    with pytest.raises(StoreNotFoundError) as caught:
+        resolve_layout(load_broker_config(None, elsewhere, root=tmp_path))
+    assert "--set" not in str(caught.value)

@@ -170,6 +170,14 @@ def hold_end_findings(hold: HoldStatus | None, unproven: str, now_ms: int) -> It
 
 
 def local_lakes(stamp: Stamp | None) -> tuple[str, ...]:
-    """Return the directories of the lakes that a stamp names and that are there."""
+    """Return the directories of the lakes that a stamp names and that are there, as far as can be told."""
     places = [] if stamp is None else [directory_of(head) for head in stamp.lakes]
-    return tuple(dict.fromkeys(one for one in places if one and (Path(one) / CATALOG_FILE).is_file()))
+    return tuple(dict.fromkeys(one for one in places if one and _may_be_there(Path(one) / CATALOG_FILE)))
+
+
+def _may_be_there(path: Path) -> bool:
+    """Return whether a file is there; one that this user may not look for may be."""
+    try:
+        return path.is_file()
+    except PermissionError:
+        return True
