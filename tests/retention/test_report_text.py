@@ -36,6 +36,22 @@ def test_no_queue_and_no_notice_is_told_twice(lines: list[str]) -> None:
     )
 
 
+def test_kept_segments_of_one_reason_are_told_once() -> None:
+    content = json.loads(WRITTEN.read_text())
+    kept = next(one for one in content["segments"] if one["fate"] == "kept")
+    for number in range(3):
+        detail = f"last written 2026-11-2{number} 13:17:00Z, so it stays"
+        content["segments"].append(
+            {**kept, "base_offset": 9000 + number, "reason": "not-expired", "detail": detail}
+        )
+    told = report_text(report_of(StoredReport(1, 0, content))).splitlines()
+    (line,) = [line for line in told if "so it stays" in line]
+    assert (
+        f"{9000:020d} … {9002:020d} (3 segments)  not-expired: last written 2026-11-20 13:17:00Z to" in line
+    )
+    assert "2026-11-22 13:17:00Z, so it stays" in line
+
+
 def test_a_report_of_another_version_is_refused() -> None:
     with pytest.raises(BadInputError, match="expected a report of version 1, found version 2"):
         report_of(StoredReport(2, 0, {"run_key": "r"}))
