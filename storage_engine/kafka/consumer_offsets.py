@@ -16,10 +16,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
+from storage_engine.exceptions import CorruptFileError
 from storage_engine.kafka.codec import CODEC
 from storage_engine.kafka.layout import PartitionLog
 from storage_engine.kafka.stored_files import corrupt, read_stored
 from storage_engine.kafka.transaction_states import UncommittedTransactions
+from storage_engine.model.diagnosis import named_in_short, reason_of
 
 # Its stubs know no text beside a column.
 pc: Any = pyarrow.compute
@@ -40,30 +42,55 @@ _REMEDY = "Start the broker, which reads the topic by itself, and ask it: --brok
 class CommittedOffsets:
     """What the records say, the newest of each key.
 
-    :param offsets: by group, topic and partition.
+    :param offsets: by group, topic and partition; None: the group's partition can't be read to its end, so
+        that a newer one may be there.
     :param groups: that there are, also those that have committed nothing.
+    :param unknown: partitions of the topic that can't be read to their end, and why.
     """
 
-    offsets: dict[tuple[str, str, int], int] = field(default_factory=dict)
+    offsets: dict[tuple[str, str, int], int | None] = field(default_factory=dict)
     groups: set[str] = field(default_factory=set)
+    unknown: list[str] = field(default_factory=list)
 
 
-def read_consumer_offsets(logs: Sequence[PartitionLog]) -> CommittedOffsets:
+def read_consumer_offsets(logs: Sequence[PartitionLog], *, may_be_torn: bool = False) -> CommittedOffsets:
     """Read partitions of the topic.
 
-    :raises CorruptFileError: bytes that are no record of it, or of a version that isn't known.
-    :raises OSError: a file can't be read.
+    Bytes that are no record of it, or of a version that isn't known, may have been a newer position of any
+    group of their partition.
+
+    :param may_be_torn: a broker may just write the logs' ends, or didn't stop cleanly: what is no whole
+        batch there was never acknowledged.
     """
     found = CommittedOffsets()
     for log in logs:
-        for key, value in _newest(log).items():
-            _take(found, key, value, log.path)
+        faults: list[str] = []
+        try:
+            newest = _newest(log, faults, may_be_torn=may_be_torn)
+        except (CorruptFileError, OSError) as error:
+            newest = {}
+            faults.append(reason_of(error))
+        of_log = CommittedOffsets()
+        for key, value in newest.items():
+            try:
+                _take(of_log, key, value, log.path)
+            except CorruptFileError as error:
+                faults.append(reason_of(error))
+        if faults:
+            of_log.offsets = dict.fromkeys(of_log.offsets)
+            groups = named_in_short(sorted(of_log.groups)) if of_log.groups else "its groups"
+            found.unknown.append(f"positions of {groups} in {log.name.log} aren't known: {faults[0]}")
+        found.offsets |= of_log.offsets
+        found.groups |= of_log.groups
     return found
 
 
-def _newest(log: PartitionLog) -> Mapping[bytes, bytes | None]:
-    """Return the newest value of each key of a log, oldest first, but what transactions did not commit."""
-    keys, values = _records(log)
+def _newest(log: PartitionLog, faults: list[str], *, may_be_torn: bool) -> Mapping[bytes, bytes | None]:
+    """Return the newest value of each key of a log, oldest first, but what transactions did not commit.
+
+    :param faults: gets what is no whole batch.
+    """
+    keys, values = _records(log, faults, may_be_torn=may_be_torn)
     if not keys:
         return {}
     key, value = pa.concat_arrays(keys), pa.concat_arrays(values)
@@ -78,16 +105,24 @@ def _newest(log: PartitionLog) -> Mapping[bytes, bytes | None]:
     return dict(zip(names.to_pylist(), value.take(places).to_pylist(), strict=True))
 
 
-def _records(log: PartitionLog) -> tuple[list[pa.Array[Any]], list[pa.Array[Any]]]:
+def _records(
+    log: PartitionLog, faults: list[str], *, may_be_torn: bool
+) -> tuple[list[pa.Array[Any]], list[pa.Array[Any]]]:
     segments = [read_stored(Path(one.log.path), _MAX_SEGMENT_BYTES) for one in log.segments]
     transactions = UncommittedTransactions.none(0)
     for data, (_, end) in zip(segments, log.with_ends(_END), strict=True):
         transactions = transactions.continued(data, end)
     keys: list[pa.Array[Any]] = []
     values: list[pa.Array[Any]] = []
-    for data in segments:
-        # A log that is written to meanwhile may end in a part of a batch, which isn't read.
-        for rows, _ in CODEC.decode(memoryview(data), 0):
+    for number, (files, data) in enumerate(zip(log.segments, segments, strict=True), 1):
+        for rows, damages in CODEC.decode(memoryview(data), 0):
+            for damage in damages:
+                is_end = number == len(segments) and damage.offset + damage.size_bytes == len(data)
+                if not (is_end and may_be_torn):
+                    faults.append(
+                        f"{files.log.path}: at byte {damage.offset} expected {damage.expected}, found "
+                        f"{damage.found}"
+                    )
             kept = pc.and_(pc.equal(transactions.state_column(rows), "committed"), pc.is_valid(rows["key"]))
             mask = pa.array(np.asarray(pc.fill_null(kept, False)))
             keys.append(_bytes(rows["key"]).filter(mask))

@@ -52,8 +52,7 @@ def consumers_of(node: Node, cluster: Cluster | None) -> Consumers:
 
     :param cluster: None: its records on the node's disk are read.
     :raises BrokerError: the cluster can't be asked.
-    :raises CorruptFileError: records that can't be what they should be.
-    :raises OSError: a file can't be read.
+    :raises CorruptFileError: the cluster's metadata can't be read.
     """
     partitions: dict[str, list[int]] = {}
     for _, log in node.logs:
@@ -71,10 +70,10 @@ def consumers_of(node: Node, cluster: Cluster | None) -> Consumers:
 
 def _on_disk(node: Node, partitions: Mapping[str, list[int]]) -> Consumers:
     logs = [log for _, log in node.logs if log.name.topic == TOPIC]
-    found = read_consumer_offsets(logs)
+    found = read_consumer_offsets(logs, may_be_torn=node.left_uncleanly)
     there = {log.name.partition for log in logs}
     everywhere = read_topic_settings(node).metadata.partitions_of(TOPIC)
-    notices = []
+    notices = [*found.unknown]
     if not everywhere and not there:
         notices.append(f"no partition of {TOPIC} is on this node, so which groups read isn't known")
     elif not everywhere:
@@ -90,7 +89,7 @@ def _on_disk(node: Node, partitions: Mapping[str, list[int]]) -> Consumers:
     if silent:
         notices.append(f"what groups without any offset read isn't known: {named_in_short(silent)}")
     source = LagSource(PositionsFrom.FILES, None, tuple(notices))
-    all_known = bool(everywhere) and everywhere <= there and not silent
+    all_known = bool(everywhere) and everywhere <= there and not (silent or found.unknown)
     committed: dict[Place, int | None] = {
         place: offset for place, offset in found.offsets.items() if place[1] in partitions
     }

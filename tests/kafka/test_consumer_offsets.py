@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import struct
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from storage_engine.exceptions import CorruptFileError
 from storage_engine.kafka.consumer_offsets import TOPIC, read_consumer_offsets
 from storage_engine.kafka.layout import PartitionLog, read_node
 from storage_engine.kafka.positions import consumers_of
@@ -107,12 +107,60 @@ def test_an_offset_that_came_behind_a_transactions_own_wins_over_it(tmp_path: Pa
         (struct.pack(">hh", 1, 99) + b"short", value(1), "expected the key of an offset or a group"),
     ],
 )
-def test_what_cannot_be_read_is_one_error(
+def test_a_record_that_cannot_be_read_leaves_the_positions_of_its_partition_unknown(
     tmp_path: Path, wrong_key: bytes, wrong_value: bytes, said: str
 ) -> None:
-    log = log_of(tmp_path, commits(0, (wrong_key, wrong_value)))
-    with pytest.raises(CorruptFileError, match=said):
-        read_consumer_offsets([log])
+    log = log_of(tmp_path, commits(0, (key("b"), value(3)), (wrong_key, wrong_value)))
+    found = read_consumer_offsets([log])
+    (why,) = found.unknown
+    assert said in why
+    assert log.name.log in why
+    assert (found.offsets["b", "orders", 0], "b" in found.groups) == (None, True)
+
+
+@pytest.mark.parametrize(
+    ("place", "may_be_torn", "is_unknown"),
+    [(0, False, True), (0, True, True), (1, False, True), (2, False, True), (2, True, False)],
+)
+def test_a_damaged_batch_leaves_the_positions_of_its_partition_unknown(
+    tmp_path: Path, place: int, may_be_torn: bool, is_unknown: bool
+) -> None:
+    """At the log's end alone it may be what a broker was just writing."""
+    made = [
+        bytearray(commits(at, (key("a"), value(10 + at)), (key("b"), value(20 + at)))) for at in (0, 2, 4)
+    ]
+    made[place][-1] ^= 1
+    log = log_of(tmp_path, b"".join(made))
+    found = read_consumer_offsets([log], may_be_torn=may_be_torn)
+    assert found.groups == {"a", "b"}
+    if is_unknown:
+        assert set(found.offsets.values()) == {None}
+        (why,) = found.unknown
+        at = sum(map(len, made[:place]))
+        assert why.startswith(f"positions of a, b in {TOPIC}-0 aren't known: {log.segments[0].log.path}: ")
+        assert f"at byte {at} expected" in why
+    else:
+        assert (found.offsets["a", "orders", 0], found.unknown) == (12, [])
+
+
+def test_a_damaged_batch_is_told_beside_groups_of_other_partitions(node: Path, tmp_path: Path) -> None:
+    copied = Path(shutil.copytree(node, tmp_path / "node"))
+    properties = copied / "server.properties"
+    properties.write_text(properties.read_text().replace(str(node), str(copied)))
+    before = consumers_of(read_node(properties), None)
+    (segment, *_) = sorted(copied.rglob(f"{TOPIC}-0/*.log"))
+    data = bytearray(segment.read_bytes())
+    data[70] ^= 1
+    segment.write_bytes(data)
+    found = consumers_of(read_node(properties), None)
+    assert (before.logs, found.logs) == (None, ())
+    assert any(
+        f"in {TOPIC}-0 aren't known: {segment}: at byte 0 expected" in one for one in found.source.notices
+    )
+    changed = {place for place, offset in found.committed.items() if before.committed[place] != offset}
+    assert changed
+    assert {found.committed[place] for place in changed} == {None}
+    assert found.committed.keys() - changed
 
 
 def test_groups_of_a_real_broker_are_all_known_where_the_node_has_the_whole_topic(node: Path) -> None:
