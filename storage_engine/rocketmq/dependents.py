@@ -118,10 +118,16 @@ def _expired_batch_queues(
 def _expired(
     entry_format: EntryFormat, kind: DependentKind, files: Sequence[MappedFile], min_offset: int
 ) -> Iterator[DependentFile]:
-    """MappedFileQueue#deleteExpiredFileByOffset: by the last entry, up to the first file that stays."""
-    for file in files[:-1]:
+    """MappedFileQueue#deleteExpiredFileByOffset: by the last entry, up to the first file that stays.
+
+    Files without an entry behind one that isn't full are what a broker removes when it starts
+    (ConsumeQueue#recover, #truncateDirtyFiles): the queue ends in that one, and its last file never goes.
+    """
+    for number, file in enumerate(files[:-1], 1):
         position = entry_format.capacity(file) - 1
         entry = entry_format.entry(file, position)
+        if entry is None and entry_format.last_position(tuple(files[number:])) is None:
+            return
         if entry is None:
             raise CorruptFileError(
                 f"{file.path}: offset {position * entry_format.dtype.itemsize}: expected an entry, since "

@@ -57,6 +57,22 @@ def test_consume_queue_files_whose_every_message_is_gone_expire_but_never_the_la
     assert bool(expected) == (min_offset > MIB)
 
 
+@pytest.mark.parametrize("empty_files", [1, 2])
+def test_a_queue_ends_in_its_last_file_with_an_entry_whatever_empty_ones_lie_behind(
+    store_copy: Callable[[str], Path], empty_files: int
+) -> None:
+    """A broker that starts removes them (ConsumeQueue#recover, #truncateDirtyFiles)."""
+    root = store_copy("clean-stop")
+    before = expired_dependents(*opened(root), 1 << 40)
+    for queue in iter_queues(root / "consumequeue"):
+        last = consume_queue.list_files(queue.path)[-1]
+        assert consume_queue.FORMAT.entry(last, consume_queue.FORMAT.capacity(last) - 1) is None
+        for number in range(empty_files):
+            path = queue.path / file_name(last.end_offset + number * last.size_bytes)
+            path.write_bytes(bytes(last.size_bytes))
+    assert expired_dependents(*opened(root), 1 << 40) == before
+
+
 @pytest.mark.parametrize("min_offset", [0, MIB, 5 * MIB, 1 << 40])
 def test_index_files_that_end_below_the_min_offset_expire_but_never_the_last(
     store_copy: Callable[[str], Path], min_offset: int
