@@ -17,7 +17,7 @@ from storage_engine.cli.values import LakePath, NamedPath
 from storage_engine.clock import clock_ms
 from storage_engine.lake.config import CATALOG_FILE, DESCRIPTION, LakeConfig
 from storage_engine.model.store_settings import SETTINGS, Kind
-from storage_engine.retention.broker_answers import ask, take_checkpoint, take_snapshot
+from storage_engine.retention.broker_answers import ask, take_snapshot
 from storage_engine.retention.brokers import open_store
 from storage_engine.retention.managed_store import ManagedStore
 
@@ -142,7 +142,6 @@ def check_store(managed: ManagedStore) -> None:
     with closing(open_store(managed)) as broker:
         ask(managed.broker, "say whether its store may be archived", broker.check_manageable)
         take_snapshot(broker, clock_ms(), managed.broker)
-        take_checkpoint(broker, managed.broker)
 
 
 def person() -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 
@@ -125,6 +125,10 @@ class Unread:
     shielded: tuple[UnreadMessages, ...] = ()
     shielded_error: str = ""
     logs: tuple[str, ...] | None = None
+
+    def with_errors(self, errors: Sequence[str]) -> Unread:
+        """Return the same, not known, or not wholly, for more reasons."""
+        return replace(self, error="; ".join([*errors, *([self.error] if self.error else [])]))
 
     def logs_beyond(self, new_min_offsets: Mapping[str, int]) -> dict[str, int]:
         """Return the logs, with where they are to begin, of which this says nothing."""

@@ -15,8 +15,9 @@ from operator import attrgetter, le, lt
 from stat import S_ISREG
 from typing import Final, TypeVar
 
-from storage_engine.exceptions import BrokerPackageError, StorageEngineError
+from storage_engine.exceptions import BadInputError, BrokerPackageError, StorageEngineError
 from storage_engine.model.broker_store import BrokerStore
+from storage_engine.model.diagnosis import reason_of
 from storage_engine.model.hold import BrokerProgress
 from storage_engine.model.log_names import log_name_fault
 from storage_engine.model.plan import Decision, DependentFile, LogPlan, Plan, PlanRequest, Trigger
@@ -244,9 +245,14 @@ def _check_said(triggers: object, notices: object, where: str) -> None:
             refuse(f"{where}: {name}", f"a tuple of {of.__name__}", f"{said!r:.400}")
 
 
-def take_checkpoint(store: BrokerStore, broker: str) -> Mapping[str, int]:
-    """Return what a store's checkpoint says."""
-    return ask(broker, "read its checkpoint", store.checkpoint)
+def take_checkpoint(store: BrokerStore, broker: str) -> tuple[Mapping[str, int], tuple[str, ...]]:
+    """Return what a store's checkpoint says, and why that isn't known; (): it is. No deletion rests on it."""
+    try:
+        return ask(broker, "read its checkpoint", store.checkpoint), ()
+    except BrokerPackageError:
+        raise
+    except (BadInputError, OSError) as error:
+        return {}, (f"the store's checkpoint can't be read: {reason_of(error)}",)
 
 
 def take_progress(store: BrokerStore, now_ms: int, broker: str) -> BrokerProgress | None:

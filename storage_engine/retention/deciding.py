@@ -82,7 +82,8 @@ def decide(
     going = plan.new_min_offsets if policy.lag_policy is LagPolicy.WARN else {}
     unread = find_unread(broker, snapshot, going, policy.lag_policy)
     plan = replace(plan, notices=plan.notices + unread.notices)
-    checkpoint = take_checkpoint(broker, kind)
+    checkpoint, no_checkpoint = take_checkpoint(broker, kind)
+    plan = replace(plan, notices=plan.notices + no_checkpoint)
     return Decided(snapshot, plan, dependents, checkpoint, pending, unread)
 
 

@@ -89,7 +89,12 @@ def _needed_from(lag: QueueLag) -> int:
 
 def _why(lag: QueueLag, unit: str) -> str:
     queue = f"{unit} {lag.queue_id} of topic {lag.topic}"
-    if lag.committed_offset is None or lag.next_segment_base_offset is None:
+    if lag.committed_offset is not None and lag.next_segment_base_offset is None:
+        return (
+            f"group {lag.group} has read {queue} up to {lag.committed_offset}; where its next message lies "
+            "can't be told, so it may need any of its messages"
+        )
+    if lag.committed_offset is None:
         return f"group {lag.group} has no known position in {queue}, so it may need any of its messages"
     return (
         f"group {lag.group} has read {queue} up to {lag.committed_offset} of {lag.max_offset}; its next "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -21,7 +21,7 @@ from storage_engine.model.watch import Watch
 from storage_engine.rocketmq import dependents, rules
 from storage_engine.rocketmq.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.causes import watch
-from storage_engine.rocketmq.checkpoint import read_checkpoint
+from storage_engine.rocketmq.checkpoint import read_known_values
 from storage_engine.rocketmq.course_start import course_start
 from storage_engine.rocketmq.disk import log_disks
 from storage_engine.rocketmq.live.fence import with_original_times
@@ -111,13 +111,15 @@ class RocketMQBrokerStore(BrokerStore):
         self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False
     ) -> Unread:
         # Loading Arrow takes longer than most plans do.
-        from storage_engine.rocketmq.subscriptions import group_positions
+        from storage_engine.rocketmq.subscriptions import consumers_in_files, group_positions
         from storage_engine.rocketmq.unread import unread_messages
 
         (log,) = snapshot.logs
-        positions = group_positions(self.files.layout)
         layout, end_offset = self.files.layout, new_min_offsets[LOG]
-        return unread_messages(layout, log.segments, positions, end_offset, 1, deleted=deleted)
+        consumers = consumers_in_files(layout)
+        positions = group_positions(layout, consumers)
+        found = unread_messages(layout, log.segments, positions, end_offset, 1, deleted=deleted)
+        return found.with_errors(consumers.unknown)
 
     def lock(self) -> AbstractContextManager[LockedStore]:
         return self.files.lock()
@@ -149,8 +151,7 @@ class RocketMQBrokerStore(BrokerStore):
         dependents.delete_dependents(self.files.layout, files, remove)
 
     def checkpoint(self) -> Mapping[str, int]:
-        found = read_checkpoint(self.files.layout.checkpoint)
-        return asdict(found) if found is not None else {}
+        return read_known_values(self.files.layout.checkpoint) or {}
 
     def flush_paths(self, snapshot: StoreSnapshot) -> tuple[Path, ...]:
         layout = self.files.layout

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from storage_engine.exceptions import CorruptFileError
+from storage_engine.exceptions import BadInputError, CorruptFileError
 from storage_engine.rocketmq import fastjson
 from storage_engine.rocketmq.layout import StoreLayout
+from storage_engine.rocketmq.queue_files import iter_queues
 from storage_engine.rocketmq.stored_files import read_stored
 from storage_engine.untrusted import MALFORMED
 
@@ -46,7 +47,7 @@ def topics(layout: StoreLayout) -> tuple[TopicConfig, ...]:
 def batch_topics(layout: StoreLayout) -> frozenset[str]:
     """Topics that have batch consume queues (QueueTypeUtils#isBatchCq).
 
-    :raises CorruptFileError: neither the file nor its backup can be read as what it is.
+    Where neither the file nor its backup can be read, those that have them on disk.
     """
 
     def parse(data: bytes) -> frozenset[str]:
@@ -57,7 +58,11 @@ def batch_topics(layout: StoreLayout) -> frozenset[str]:
             if (it.get("attributes") or {}).get("queue.type") == "BatchCQ"
         )
 
-    return read_config(layout.config / "topics.json", parse, "the attributes of each topic") or frozenset()
+    try:
+        found = read_config(layout.config / "topics.json", parse, "the attributes of each topic")
+    except (BadInputError, OSError):
+        return frozenset(queue.topic for queue in iter_queues(layout.batchconsumequeue))
+    return found or frozenset()
 
 
 def groups(layout: StoreLayout) -> tuple[str, ...]:

@@ -38,6 +38,7 @@ def described(found: StoreInspection, data_paths: tuple[Path, ...], *, messages:
     if found.index_files:
         sections.append(Paragraph(_index(found.index_files)))
     topics = tuple(topic.topic for topic in found.topics)
+    sections += [Paragraph(f"WARNING {why}") for why in found.unreadable]
     sections += [Names("Topics", topics), Names("Groups", found.groups), _settings(found.config)]
     return Inspection(to_jsonable(found), tuple(sections), data_paths)
 
@@ -61,11 +62,11 @@ def _state(found: StoreInspection) -> str:
 def _checkpoint(found: StoreInspection) -> str:
     if found.checkpoint is None:
         return "Checkpoint: none"
-    return (
-        f"Checkpoint: commitlog {time_text(found.checkpoint.physic_msg_timestamp_ms)}, consume queues "
-        f"{time_text(found.checkpoint.logics_msg_timestamp_ms)},\n            index "
-        f"{time_text(found.checkpoint.index_msg_timestamp_ms)}"
+    log, queues, index = (
+        time_text(found.checkpoint.get(f"{part}_msg_timestamp_ms")) or "unknown"
+        for part in ("physic", "logics", "index")
     )
+    return f"Checkpoint: commitlog {log}, consume queues {queues},\n            index {index}"
 
 
 def _counted(rows: Sequence[SegmentInspection]) -> Table:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
+from storage_engine.exceptions import BadInputError
 from storage_engine.rocketmq import batch_consume_queue, consume_queue, frame
 from storage_engine.rocketmq.commitlog import has_dispatchable_frame
 from storage_engine.rocketmq.layout import StoreLayout
@@ -55,18 +57,24 @@ def dispatched_offset(
 def _proofs(
     layout: StoreLayout, segments: Sequence[MappedFile], sealed_end: int, max_offset: int
 ) -> Iterator[int]:
-    """Ends of messages that are in a consume queue, the cheapest and highest first."""
+    """Ends of messages that are in a consume queue, the cheapest and highest first.
+
+    A queue whose files can't be read proves nothing.
+    """
     for segment in segments:
         if segment.base_offset == sealed_end:
-            yield from _first_dispatched(layout, segment, max_offset - sealed_end)
+            with suppress(BadInputError):
+                yield from _first_dispatched(layout, segment, max_offset - sealed_end)
     for queue in iter_queues(layout.consumequeue):
-        last = consume_queue.last_entry(consume_queue.list_files(queue.path))
-        if last is not None:
-            yield last.physical_offset + last.size_bytes
+        with suppress(BadInputError):
+            last = consume_queue.last_entry(consume_queue.list_files(queue.path))
+            if last is not None:
+                yield last.physical_offset + last.size_bytes
     for queue in iter_queues(layout.batchconsumequeue):
-        batch = batch_consume_queue.last_entry(batch_consume_queue.list_files(queue.path))
-        if batch is not None:
-            yield batch.physical_offset + batch.size_bytes
+        with suppress(BadInputError):
+            batch = batch_consume_queue.last_entry(batch_consume_queue.list_files(queue.path))
+            if batch is not None:
+                yield batch.physical_offset + batch.size_bytes
 
 
 def _first_dispatched(layout: StoreLayout, segment: MappedFile, length: int) -> Iterator[int]:

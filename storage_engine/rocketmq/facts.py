@@ -19,7 +19,7 @@ from storage_engine.model.facts import (
     StoreFacts,
 )
 from storage_engine.rocketmq.broker_config import load_broker_config
-from storage_engine.rocketmq.checkpoint import Checkpoint, read_checkpoint
+from storage_engine.rocketmq.checkpoint import Checkpoint, read_known_values
 from storage_engine.rocketmq.engine.engine_session import EngineSession, ask_who_serves
 from storage_engine.rocketmq.index_file import list_index_paths, read_header
 from storage_engine.rocketmq.layout import StoreLayout, resolve_layout
@@ -79,7 +79,7 @@ def collect(settings: StoreSettings, scope: FactsScope) -> StoreFacts:
 def _collect(
     layout: StoreLayout, scope: FactsScope, patience: Patience, ask_for_end: Callable[[], LogEnd | None]
 ) -> StoreFacts:
-    checkpoint = patience.again(partial(read_checkpoint, layout.checkpoint))
+    checkpoint = patience.again(partial(read_known_values, layout.checkpoint))
     index_files = _index_facts(layout, patience)
     queues = collect_queues(layout, partial(list_log, layout), scope, patience)
     end = ask_for_end()
@@ -163,7 +163,7 @@ def _index_fact(path: Path, log_min_offset: int, *, is_last: bool) -> IndexFact:
 
 
 def _checkpoint_facts(
-    found: Checkpoint | None, log: LogFiles, newest_store_timestamp_ms: int
+    found: Mapping[str, int] | None, log: LogFiles, newest_store_timestamp_ms: int
 ) -> tuple[CheckpointFact, ...]:
     """No value may lie behind what the log holds: a recovery would begin behind unflushed messages
     (CommitLog#recoverAbnormally, isMappedFileMatchedRecover)."""
@@ -173,7 +173,7 @@ def _checkpoint_facts(
         CheckpointFact(
             subject=f"checkpoint {field.name}",
             low=0,
-            value=getattr(found, field.name) if high >= 0 else -1,
+            value=found.get(field.name, -1) if high >= 0 else -1,
             high=high,
         )
         for field in fields(Checkpoint)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +15,12 @@ from storage_engine.long_work import told, told_each
 from storage_engine.model.store import DiskUsage, Segment, StoreSnapshot
 from storage_engine.rocketmq import batch_consume_queue, config_files, consume_queue
 from storage_engine.rocketmq.broker_config import BrokerConfig
-from storage_engine.rocketmq.checkpoint import Checkpoint, read_checkpoint
+from storage_engine.rocketmq.checkpoint import read_known_values
 from storage_engine.rocketmq.commitlog import FrameKind, read_store_timestamp, scan_segment
 from storage_engine.rocketmq.index_file import IndexFile, read_index_files
 from storage_engine.rocketmq.mapped_files import mapped
 from storage_engine.rocketmq.queue_files import QueueDirectory, iter_queues
+from storage_engine.rocketmq.rereading import read_or_tell
 from storage_engine.rocketmq.store import RocketMQStore
 from storage_engine.rocketmq.store_lock import lock_holder
 
@@ -75,6 +77,7 @@ class StoreInspection:
     :param queue_count: consume queues of both kinds.
     :param queues: one entry a queue; empty when nobody asked.
     :param config: settings in effect.
+    :param unreadable: why files beside the log can't be read, of which nothing is known then.
     """
 
     root: str
@@ -90,10 +93,11 @@ class StoreInspection:
     queue_count: int
     queues: tuple[QueueInspection, ...]
     index_files: tuple[IndexInspection, ...]
-    checkpoint: Checkpoint | None
+    checkpoint: Mapping[str, int] | None
     topics: tuple[config_files.TopicConfig, ...]
     groups: tuple[str, ...]
     config: BrokerConfig
+    unreadable: tuple[str, ...] = ()
 
 
 def inspect(
@@ -120,6 +124,12 @@ def inspect(
         for directory, batch in ((layout.consumequeue, False), (layout.batchconsumequeue, True))
         for queue in iter_queues(directory)
     ]
+    index_files, no_index = read_or_tell(partial(read_index_files, layout, store.config), (), "the index")
+    checkpoint, no_checkpoint = read_or_tell(
+        partial(read_known_values, layout.checkpoint), {}, "the checkpoint"
+    )
+    topics, no_topics = read_or_tell(partial(config_files.topics, layout), (), "topics")
+    groups, no_groups = read_or_tell(partial(config_files.groups, layout), (), "groups' names")
     return StoreInspection(
         root=snapshot.root,
         taken_at_ms=now_ms,
@@ -133,11 +143,12 @@ def inspect(
         dependents_disk=snapshot.dependents_disk,
         queue_count=len(found),
         queues=tuple(_queues(found, log.min_offset)) if queues else (),
-        index_files=tuple(_index(file) for file in read_index_files(layout, store.config)),
-        checkpoint=read_checkpoint(layout.checkpoint),
-        topics=config_files.topics(layout),
-        groups=config_files.groups(layout),
+        index_files=tuple(map(_index, index_files)),
+        checkpoint=checkpoint,
+        topics=topics,
+        groups=groups,
         config=store.config,
+        unreadable=(*no_index, *no_checkpoint, *no_topics, *no_groups),
     )
 
 

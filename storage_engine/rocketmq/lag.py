@@ -109,21 +109,22 @@ def queue_lags(context: LagContext, positions: pa.Table | pa.RecordBatch) -> pa.
 
     A group whose next messages are gone goes on at the oldest one that is left. A group at the end of a
     queue, or in a queue that is gone, is caught up. A group without a committed offset is unknown, and at
-    risk with the queue's oldest message, since it may need it.
+    risk with the queue's oldest message, since it may need it. In a queue whose files can't be read no
+    group's next message is known, so each group is at risk.
 
     :param positions: of :data:`~storage_engine.lag_columns.POSITIONS_SCHEMA`, rows of one queue
         together (they may go on in another call).
     :return: of :data:`LAG_SCHEMA`, in the order of ``positions``.
-    :raises CorruptFileError: a queue's files aren't a queue.
     :raises StoreBusyError: a file went away: somebody else changes the store.
     """
     known = np.asarray(pc.is_valid(positions["committed_offset"]), dtype=bool)
     committed = _longs(positions["committed_offset"])
     read = _read_queues(context, positions, committed, known)
 
-    lost = np.where(known, np.maximum(read.min_offset - committed, 0), 0)
+    measured = known & read.readable
+    lost = np.where(measured, np.maximum(read.min_offset - committed, 0), 0)
     lag = np.maximum(read.max_offset - committed, 0)
-    behind = known & (np.maximum(committed, read.min_offset) < read.max_offset)
+    behind = measured & (np.maximum(committed, read.min_offset) < read.max_offset)
     located = behind & (read.next_physical >= 0)
     lag_ms, timed = _lag_in_time(context, read, located)
 
@@ -134,7 +135,7 @@ def queue_lags(context: LagContext, positions: pa.Table | pa.RecordBatch) -> pa.
     segment = np.searchsorted(bases, read.next_physical, "right") - 1
     inside = (segment >= 0) & (read.next_physical < ends[segment])
     going = inside & doomed[segment] & (located | ~known)
-    nowhere = behind & ~located & bool(context.doomed)
+    nowhere = ((behind & ~located) | ~read.readable) & bool(context.doomed)
     in_segment = located & inside
     columns = [
         positions["group"],
@@ -143,8 +144,8 @@ def queue_lags(context: LagContext, positions: pa.Table | pa.RecordBatch) -> pa.
         pa.array(committed, mask=~known),
         read.min_offset,
         read.max_offset,
-        pa.array(lag, mask=~known),
-        pa.array(lag_ms, mask=~(timed | (known & ~behind))),
+        pa.array(lag, mask=~measured),
+        pa.array(lag_ms, mask=~(timed | (measured & ~behind))),
         pa.array(read.next_physical, mask=~located),
         pa.array(bases[segment], mask=~in_segment),
         going | nowhere,
@@ -177,19 +178,22 @@ class _Read:
     :param next_physical: physical offset of the group's next message, of the queue's oldest readable one
         for a group that is unknown; -1 when there is none or it can't be told.
     :param newest_physical: that of the queue's last message; -1 likewise.
+    :param readable: whether the queue's files can be read; of those that can't, nothing is known.
     """
 
     min_offset: Longs
     max_offset: Longs
     next_physical: Longs
     newest_physical: Longs
+    readable: Flags
 
 
 def _read_queues(
     context: LagContext, positions: pa.Table | pa.RecordBatch, committed: Longs, known: Flags
 ) -> _Read:
     rows = positions.num_rows
-    read = _Read(*(np.full(rows, fill, dtype=np.int64) for fill in (0, 0, UNKNOWN, UNKNOWN)))
+    ends = (np.zeros(rows, np.int64), np.zeros(rows, np.int64))
+    read = _Read(*ends, np.full(rows, UNKNOWN), np.full(rows, UNKNOWN), np.ones(rows, dtype=bool))
     for topic, queue_id, span in queue_runs(positions):
         wanted = np.where(known[span], committed[span], 0)
         try:
@@ -199,6 +203,9 @@ def _read_queues(
             raise StoreBusyError(
                 f"{error.filename}: went away while lag was computed: somebody else changes the store."
             ) from error
+        except (BadInputError, OSError):
+            read.readable[span] = False
+            continue
         read.min_offset[span], read.max_offset[span] = bounds.min_offset, bounds.max_offset
         read.next_physical[span], read.newest_physical[span] = physical[:-1], physical[-1]
     return read

@@ -28,20 +28,25 @@ from storage_engine.rocketmq.window import time_zone
 
 @dataclass(frozen=True, slots=True)
 class RocketMQLagJob:
-    """What the tasks measure against, and the groups' positions, queue by queue."""
+    """What the tasks measure against, and the groups' positions, queue by queue.
+
+    :param unknown: what isn't known of who consumes, as a file can't be read.
+    """
 
     context: LagContext
     positions: pa.Table
     snapshot: StoreSnapshot
+    unknown: tuple[str, ...] = ()
 
     @property
     def source(self) -> LagSource:
-        return self.context.source
+        source = self.context.source
+        return replace(source, notices=(*self.unknown, *source.notices))
 
     @property
-    def logs(self) -> None:
+    def logs(self) -> tuple[str, ...] | None:
         """There is one log, and all that consumers have to read lies in it."""
-        return None
+        return () if self.unknown else None
 
     @property
     def schema(self) -> pa.Schema:
@@ -60,9 +65,10 @@ class RocketMQLagJob:
 
     def unread(self, run: Sequence[Segment]) -> Unread:
         context, end_offset = self.context, run[-1].end_offset
-        return unread_messages(
+        found = unread_messages(
             context.layout, tuple(run), self.positions, end_offset, context.attempts, deleted=True
         )
+        return found.with_errors(self.unknown)
 
 
 def lag_job(request: LagRequest) -> RocketMQLagJob:
@@ -91,7 +97,8 @@ def lag_job(request: LagRequest) -> RocketMQLagJob:
 
     snapshot, measured = reread(look, attempts)
     positions = group_positions(store.layout, consumers)
-    return RocketMQLagJob(replace(measured, source=source, attempts=attempts), positions, snapshot)
+    context = replace(measured, source=source, attempts=attempts)
+    return RocketMQLagJob(context, positions, snapshot, consumers.unknown)
 
 
 def _live(settings: StoreSettings, live: LiveBroker) -> tuple[RocketMQStore, Consumers, LagSource]:

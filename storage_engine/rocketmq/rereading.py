@@ -11,12 +11,14 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from storage_engine.exceptions import BadInputError, StoreBusyError
+from storage_engine.model.diagnosis import reason_of
 
 ATTEMPTS = 5
 """Beside a running broker. Its own writes take milliseconds; config files are written every 5 to 10 s."""
 PAUSE_SECONDS = 0.1
 
 Found = TypeVar("Found")
+Nothing = TypeVar("Nothing")
 
 
 def reread(read: Callable[[], Found], attempts: int) -> Found:
@@ -32,3 +34,18 @@ def reread(read: Callable[[], Found], attempts: int) -> Found:
         except (BadInputError, StoreBusyError, FileNotFoundError):
             time.sleep(PAUSE_SECONDS)
     return read()
+
+
+def read_or_tell(
+    read: Callable[[], Found], nothing: Nothing, what: str, attempts: int = 1
+) -> tuple[Found | Nothing, tuple[str, ...]]:
+    """Return what can be read, and why it isn't known; (): it is.
+
+    :param nothing: what stands for it where it can't be read.
+    :param what: its name, for the reason.
+    :param attempts: as for :func:`reread`.
+    """
+    try:
+        return reread(read, attempts), ()
+    except (BadInputError, OSError) as error:
+        return nothing, (f"{what} can't be read: {reason_of(error)}",)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from storage_engine.rocketmq.consumer_offsets import consumer_offsets
 from storage_engine.rocketmq.layout import StoreLayout
 from storage_engine.rocketmq.mapped_files import has_directory, queue_id_of
 from storage_engine.rocketmq.positions import from_rows, in_queue_order
+from storage_engine.rocketmq.rereading import read_or_tell
 from storage_engine.rocketmq.stored_files import refuse_link
 
 RETRY_TOPIC_PREFIX = "%RETRY%"
@@ -38,36 +40,44 @@ class Consumers:
     :param committed: of :data:`POSITIONS_SCHEMA`, in queue order: every committed offset.
     :param groups: names of all groups that exist.
     :param subscriptions: (group, topic) that are known, with or without an offset.
+    :param unknown: what isn't known, by the file that can't be read; what it has is in no other field.
     """
 
     committed: pa.Table
     groups: frozenset[str]
     subscriptions: frozenset[tuple[str, str]]
+    unknown: tuple[str, ...] = ()
 
 
-def consumers_in_files(layout: StoreLayout) -> Consumers:
-    """Return what the broker last wrote down.
+def consumers_in_files(layout: StoreLayout, attempts: int = 1) -> Consumers:
+    """Return what the broker last wrote down, as far as its files can be read.
 
-    :raises CorruptFileError: a config file that can't be read as what it is.
+    :param attempts: how often a file is read that can't be read as what it is.
     """
-    return Consumers(
-        consumer_offsets(layout),
-        frozenset(config_files.groups(layout)),
-        frozenset(config_files.filtered_subscriptions(layout)),
+    committed, no_positions = read_or_tell(
+        partial(consumer_offsets, layout), POSITIONS_SCHEMA.empty_table(), "groups' positions", attempts
     )
+    groups, no_groups = read_or_tell(partial(config_files.groups, layout), (), "groups' names", attempts)
+    filtered, no_filters = read_filtered(layout, attempts)
+    return Consumers(committed, frozenset(groups), filtered, (*no_positions, *no_groups, *no_filters))
 
 
-def group_positions(layout: StoreLayout, consumers: Consumers | None = None) -> pa.Table:
+def read_filtered(layout: StoreLayout, attempts: int) -> tuple[frozenset[tuple[str, str]], tuple[str, ...]]:
+    """Return (group, topic) of each subscription with a filter, and why these aren't known; (): they are.
+
+    :param attempts: how often the file is read where it can't be read as what it is.
+    """
+    read = partial(config_files.filtered_subscriptions, layout)
+    filtered, unknown = read_or_tell(read, (), "subscriptions with a filter", attempts)
+    return frozenset(filtered), unknown
+
+
+def group_positions(layout: StoreLayout, consumers: Consumers) -> pa.Table:
     """One row of :data:`POSITIONS_SCHEMA` for each group and queue, by topic, queue and group.
-
-    :param consumers: None: those in the store's files.
 
     ``committed_offset`` is null where a group that reads the topic has none: unknown, not zero. A group
     that is known by nothing but its name is there with queue 0 of its retry topic.
-
-    :raises CorruptFileError: a config file that can't be read as what it is.
     """
-    consumers = consumers or consumers_in_files(layout)
     committed = consumers.committed
     reads = _Reads.of(committed)
     missing = [*_uncommitted_queues(layout, reads), *_uncommitted_topics(layout, reads, consumers)]
@@ -153,10 +163,10 @@ def _uncommitted_topics(layout: StoreLayout, reads: _Reads, consumers: Consumers
     """Queues of topics in which a group has no offset at all, and is known to read them all the same."""
     groups = dict(zip(names_of(reads.groups), range(len(reads.groups)), strict=True))
     pairs = set(consumers.subscriptions)
-    topics = {topic.topic for topic in config_files.topics(layout)}
+    topics = _topics(layout)
     for group in groups.keys() | consumers.groups:
         retry = RETRY_TOPIC_PREFIX + group
-        if retry in topics and (group not in groups or _has_queues(layout, retry)):
+        if (topics is None or retry in topics) and (group not in groups or _has_queues(layout, retry)):
             pairs.add((group, retry))
     rows: list[tuple[str, int, str, None]] = []
     for group, topic in pairs - _committed_among(pairs, reads, groups):
@@ -166,6 +176,12 @@ def _uncommitted_topics(layout: StoreLayout, reads: _Reads, consumers: Consumers
         rows += [(topic, queue_id, group, None) for queue_id in queues]
     if rows:
         yield from_rows(rows)
+
+
+def _topics(layout: StoreLayout) -> frozenset[str] | None:
+    """Return the topics' names; None: they can't be read, so that directories alone tell of topics."""
+    topics, unknown = read_or_tell(partial(config_files.topics, layout), (), "topics")
+    return None if unknown else frozenset(topic.topic for topic in topics)
 
 
 def _committed_among(

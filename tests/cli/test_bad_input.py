@@ -46,11 +46,6 @@ def _half_copied_segment(store: Path) -> tuple[object, ...]:
     return f"{segment_of(store, 2 * MIB)}: expected {MIB} bytes as the other files, found 123456", "replica"
 
 
-def _half_copied_checkpoint(store: Path) -> tuple[object, ...]:
-    os.truncate(store / "checkpoint", 17)
-    return f"{store}/checkpoint: ", "expected", "17"
-
-
 def _half_copied_queue(store: Path) -> tuple[object, ...]:
     path = store / "consumequeue" / "events_UPPER-4q" / "0" / f"{6000:020d}"
     os.truncate(path, 4321)
@@ -131,7 +126,7 @@ def test_a_store_that_is_none_is_refused_by_every_command(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "fault",
-    [_half_copied_checkpoint, _half_copied_queue, _half_copied_index],
+    [_half_copied_queue, _half_copied_index],
     ids=lambda fault: fault.__name__.strip("_"),
 )
 def test_a_broken_file_beside_the_log_is_found_before_a_segment_goes(
@@ -141,7 +136,7 @@ def test_a_broken_file_beside_the_log_is_found_before_a_segment_goes(
     expire(store)
     expected = fault(store)
     before = files(store, lake)
-    for words in (("inspect", "--queues"), ("plan", "--manual"), ("clean", "--lake", lake, "--manual")):
+    for words in (("plan", "--manual"), ("clean", "--lake", lake, "--manual")):
         check_error(cli(*words, store), 2, *expected)
         assert files(store, lake) == before
 

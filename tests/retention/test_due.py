@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine.clock import clock_ms
-from storage_engine.exceptions import CorruptFileError
+from storage_engine.exceptions import StoreLayoutError
 from storage_engine.journal.journal import Journal, Step
 from storage_engine.journal.queries import JournalReader
 from storage_engine.lake.archive import archive_all
@@ -100,8 +100,8 @@ def test_a_quarantine_that_keeps_a_full_disk_full_is_due(
 
 def test_what_cannot_be_planned_is_an_error(managed: Make) -> None:
     store = managed(overrides=ALL_HOURS)
-    os.truncate(Path(store.root) / "checkpoint", 20)
-    with pytest.raises(CorruptFileError, match="checkpoint"):
+    os.truncate(Path(store.root) / "commitlog" / f"{0:020d}", 20)
+    with pytest.raises(StoreLayoutError, match=f"{0:020d}: expected"):
         look_for_due(store)
 
 

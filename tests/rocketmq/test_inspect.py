@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from storage_engine.exceptions import CorruptFileError
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.rocketmq.broker_config import load_broker_config
 from storage_engine.rocketmq.inspect import StoreInspection, inspect
@@ -69,8 +68,25 @@ def test_an_inspection_can_be_printed_as_json(name: str, store_copy: Callable[[s
     assert len(data["index_files"]) > 0
 
 
-def test_a_damaged_part_of_the_store_is_an_error(store_copy: Callable[[str], Path]) -> None:
+@pytest.mark.parametrize("name", ["checkpoint", "config/topics.json", "config/subscriptionGroup.json"])
+def test_what_cannot_be_read_beside_the_log_is_named_and_the_rest_is_shown(
+    store_copy: Callable[[str], Path], name: str
+) -> None:
     root = store_copy("edge-frames")
-    (root / "checkpoint").write_bytes(b"")
-    with pytest.raises(CorruptFileError, match="checkpoint"):
-        inspected(root)
+    whole = inspected(root)
+    for path in root.glob(f"{name}*"):
+        path.unlink()
+    (root / name).mkdir(parents=True)
+    seen = inspected(root)
+    (why,) = seen.unreadable
+    assert str(root / name) in why
+    assert (whole.unreadable, seen.segments, seen.index_files) == ((), whole.segments, whole.index_files)
+
+
+def test_a_short_checkpoint_has_the_values_that_are_whole(store_copy: Callable[[str], Path]) -> None:
+    root = store_copy("edge-frames")
+    whole = inspected(root).checkpoint
+    path = root / "checkpoint"
+    path.write_bytes(path.read_bytes()[:12])
+    assert whole is not None
+    assert inspected(root).checkpoint == dict(list(whole.items())[:1])

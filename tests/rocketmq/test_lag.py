@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage_engine.exceptions import BadInputError, CorruptFileError
+from storage_engine.exceptions import BadInputError
 from storage_engine.lag_columns import LAG_SCHEMA, POSITIONS_SCHEMA
 from storage_engine.model.store import SegmentId, StoreSnapshot
 from storage_engine.rocketmq.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.lag import LagContext, lag_context, queue_lags
 from storage_engine.rocketmq.store import LOG, RocketMQStore
 from storage_engine.rocketmq.store_times import UNKNOWN, LogFile, store_timestamps
-from storage_engine.rocketmq.subscriptions import group_positions
+from storage_engine.rocketmq.subscriptions import consumers_in_files, group_positions
 from storage_engine.rocketmq.window import HOUR_MS
 from tests.fixture_stores import unpack
 from tests.rounds import later
@@ -155,7 +155,7 @@ def test_lag_of_every_group_is_what_the_broker_would_say(
     name: str, opened: dict[str, Opened], truths: dict[str, Truth]
 ) -> None:
     store = opened[name]
-    table = group_positions(store.files.layout)
+    table = group_positions(store.files.layout, consumers_in_files(store.files.layout))
     rows = [tuple(row.values()) for row in table.to_pylist()]
     assert rows
     found = queue_lags(store.context(), table)
@@ -211,7 +211,7 @@ def test_what_was_deleted_is_lost_and_reading_goes_on_at_the_oldest_that_is_left
 
 def test_queue_may_be_spread_over_several_calls(opened: dict[str, Opened]) -> None:
     store = opened["clean-stop"]
-    table = group_positions(store.files.layout)
+    table = group_positions(store.files.layout, consumers_in_files(store.files.layout))
     context = store.context()
     whole = queue_lags(context, table)
     parts = [queue_lags(context, batch) for batch in table.to_batches(max_chunksize=3)]
@@ -289,13 +289,20 @@ def test_a_segment_of_another_log_puts_no_position_of_this_one_at_risk(opened: d
         lag_context(store.files.layout, store.snapshot, store.config, other, store.now_ms, UTC)
 
 
-def test_damaged_queue_is_an_error_that_names_the_file(store_copy: Callable[[str], Path]) -> None:
+def test_lag_in_a_damaged_queue_is_unknown_and_at_risk_and_that_of_others_is_known(
+    store_copy: Callable[[str], Path],
+) -> None:
     root = store_copy("clean-stop")
+    places = [("orders", 0, "readers", 3), ("orders", 1, "readers", 3)]
+    store = open_store(root)
+    going = [store.snapshot.logs[0].segments[-2].base_offset]
+    before = queue_lags(store.context(going), positions(places)).to_pylist()
     damaged = root / "consumequeue" / "orders" / "0" / f"{0:020d}"
     damaged.write_bytes(damaged.read_bytes()[:-1])
-    store = open_store(root)
-    with pytest.raises(CorruptFileError, match=str(damaged)):
-        queue_lags(store.context(), positions([("orders", 0, "readers", 0)]))
+    unknown, other = queue_lags(store.context(going), positions(places)).to_pylist()
+    assert other == before[1]
+    assert (unknown["committed_offset"], unknown["lag_messages"], unknown["at_risk"]) == (3, None, True)
+    assert (unknown["next_segment_base_offset"], unknown["lost_messages"]) == (None, 0)
 
 
 def test_store_times_of_all_messages_are_those_of_their_headers(

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage_engine.exceptions import CorruptFileError
 from storage_engine.lag_columns import POSITIONS_SCHEMA
 from storage_engine.rocketmq.broker_config import load_broker_config
 from storage_engine.rocketmq.layout import StoreLayout, resolve_layout
-from storage_engine.rocketmq.subscriptions import group_positions
+from storage_engine.rocketmq.subscriptions import consumers_in_files, group_positions
 
 Row = tuple[str, int, str, int | None]
 
@@ -36,7 +35,7 @@ def add_queues(layout: StoreLayout, topic: str, *queue_ids: int, kind: str = "co
 
 
 def rows(layout: StoreLayout) -> list[Row]:
-    table = group_positions(layout)
+    table = group_positions(layout, consumers_in_files(layout))
     assert table.schema == POSITIONS_SCHEMA
     return [
         (row["topic"], row["queue_id"], row["group"], row["committed_offset"]) for row in table.to_pylist()
@@ -145,8 +144,38 @@ def test_store_without_consumers_has_no_rows(empty: StoreLayout) -> None:
     assert rows(empty) == []
 
 
-@pytest.mark.parametrize("content", [[], {"filterDataByTopic": {"orders": {}}}, {"filterDataByTopic": 3}])
-def test_filters_that_cannot_be_read_are_an_error(empty: StoreLayout, content: object) -> None:
-    write(empty, consumerFilter=content)
-    with pytest.raises(CorruptFileError, match=r"consumerFilter\.json"):
-        group_positions(empty)
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("consumerFilter", []),
+        ("consumerFilter", {"filterDataByTopic": {"orders": {}}}),
+        ("consumerFilter", {"filterDataByTopic": 3}),
+        ("subscriptionGroup", {"subscriptionGroupTable": []}),
+        ("consumerOffset", {"offsetTable": {"orders": {}}}),
+        ("lmqConsumerOffset", {"lmqOffsetTable": 3}),
+    ],
+)
+def test_what_a_file_has_that_cannot_be_read_is_unknown_by_its_name(
+    empty: StoreLayout, name: str, content: object
+) -> None:
+    write(
+        empty,
+        consumerOffset={"offsetTable": {"orders@readers": {"0": 7}}},
+        subscriptionGroup={"subscriptionGroupTable": {"silent": {}}},
+        consumerFilter={"filterDataByTopic": {"orders": {"groupFilterData": {"filtering": {}}}}},
+    )
+    known = consumers_in_files(empty)
+    assert known.unknown == ()
+    write(empty, **{name: content})
+    found = consumers_in_files(empty)
+    (reason,) = found.unknown
+    assert str(empty.config / f"{name}.json") in reason
+    assert (found.committed == known.committed) == ("Offset" not in name)
+    assert found.groups == (frozenset() if name == "subscriptionGroup" else known.groups)
+    assert found.subscriptions == (frozenset() if name == "consumerFilter" else known.subscriptions)
+
+
+def test_without_a_readable_list_of_topics_a_groups_retry_topic_may_be_there(empty: StoreLayout) -> None:
+    write(empty, subscriptionGroup={"subscriptionGroupTable": {"silent": {}}}, topics={"topicConfigTable": 3})
+    add_queues(empty, "%RETRY%silent", 0, 1)
+    assert rows(empty) == [("%RETRY%silent", queue, "silent", None) for queue in (0, 1)]

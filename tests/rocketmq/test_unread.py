@@ -14,7 +14,7 @@ from storage_engine.rocketmq import unread
 from storage_engine.rocketmq.broker import RocketMQBrokerStore, open_files
 from storage_engine.rocketmq.lag import lag_context, queue_lags
 from storage_engine.rocketmq.queue_files import EntryFormat
-from storage_engine.rocketmq.subscriptions import group_positions
+from storage_engine.rocketmq.subscriptions import consumers_in_files, group_positions
 from storage_engine.rocketmq.window import time_zone
 
 NOW_MS = 1_900_000_000_000
@@ -31,7 +31,7 @@ def lost_by_queue(store: RocketMQBrokerStore) -> dict[tuple[str, str, int], int]
     """Messages that groups can no longer read, by what lag says of the files."""
     layout = store.files.layout
     context = lag_context(layout, store.snapshot(NOW_MS), store.config, (), NOW_MS, time_zone("UTC"))
-    rows = queue_lags(context, group_positions(layout)).to_pylist()
+    rows = queue_lags(context, group_positions(layout, consumers_in_files(layout))).to_pylist()
     return {(row["group"], row["topic"], row["queue_id"]): row["lost_messages"] for row in rows}
 
 

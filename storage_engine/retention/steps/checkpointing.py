@@ -78,9 +78,9 @@ def flush_checkpoint(store: AnyStore, run_key: str) -> CheckpointResult:
         )
         for path in paths:
             durable.fsync_path(path)
-        checkpoint = take_checkpoint(context.broker, context.store.broker)
+        checkpoint, unknown = take_checkpoint(context.broker, context.store.broker)
         notices = _look_at(checkpoint, _planned_with(context, run), now_ms)
-        result = CheckpointResult(run_key, checkpoint, len(paths), notices)
+        result = CheckpointResult(run_key, checkpoint, len(paths), (*unknown, *notices))
         context.save(run, Step.CHECKPOINT, result, started_ns)
     return result
 
@@ -98,9 +98,9 @@ def _flushed(context: Context, run_key: str, now_ms: int, found: FlushedStore) -
 
 def _measured(context: Context, run_key: str, now_ms: int, progress: BrokerProgress) -> CheckpointResult:
     """Return how far the running broker is. That its checkpoint goes on is what it should do."""
-    checkpoint = take_checkpoint(context.broker, context.store.broker)
+    checkpoint, unknown = take_checkpoint(context.broker, context.store.broker)
     alarms = progress_alarms(progress, context.store.policy)
-    notices = _look_at(checkpoint, {}, now_ms)
+    notices = (*unknown, *_look_at(checkpoint, {}, now_ms))
     positions = positions_of(progress, checkpoint)
     return CheckpointResult(run_key, checkpoint, 0, notices, progress, alarms, positions)
 

@@ -28,7 +28,7 @@ class StoreCheckpoint:
         """Open the file; a missing one is made when it is first written."""
         self._path = path
         self._guard = threading.Lock()
-        found = read_checkpoint(path, any_size=True)
+        found = read_checkpoint(path)
         self.values = found or _NEW
 
     def flushed_log(self, timestamp_ms: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -11,12 +10,11 @@ import pyarrow as pa
 from storage_engine.exceptions import BrokerError
 from storage_engine.model.lag import LagSource, PositionsFrom
 from storage_engine.name_columns import names_of, one_array
-from storage_engine.rocketmq import config_files
 from storage_engine.rocketmq.layout import StoreLayout
 from storage_engine.rocketmq.queue_files import iter_queues
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
-from storage_engine.rocketmq.rereading import ATTEMPTS, reread
-from storage_engine.rocketmq.subscriptions import Consumers, consumers_in_files
+from storage_engine.rocketmq.rereading import ATTEMPTS
+from storage_engine.rocketmq.subscriptions import Consumers, consumers_in_files, read_filtered
 from storage_engine.wording import count_text, duration_text
 
 ASKED_FOR_SUBSCRIPTIONS = 2000
@@ -36,7 +34,7 @@ def live_consumers(admin: BrokerAdmin, layout: StoreLayout) -> tuple[Consumers, 
     """
     committed = admin.consumer_offsets()
     groups = admin.groups()
-    filtered = reread(partial(config_files.filtered_subscriptions, layout), ATTEMPTS)
+    filtered, unknown = read_filtered(layout, ATTEMPTS)
     silent = sorted(groups - frozenset(names_of(_groups(committed))))
     subscribed = {
         (group, topic)
@@ -48,7 +46,7 @@ def live_consumers(admin: BrokerAdmin, layout: StoreLayout) -> tuple[Consumers, 
         notices.append(
             f"what {count_text(len(unasked), 'group')} without any offset subscribe to was not asked"
         )
-    consumers = Consumers(committed, groups, frozenset(filtered) | subscribed)
+    consumers = Consumers(committed, groups, filtered | subscribed, unknown)
     return consumers, LagSource(PositionsFrom.BROKER, None, (*notices, *_pop_notice(layout)))
 
 
@@ -66,7 +64,7 @@ def consumers_written_down(layout: StoreLayout, error: BrokerError) -> tuple[Con
             times.append(path.stat().st_mtime_ns // 1_000_000)
     if not times:
         raise error
-    consumers = reread(partial(consumers_in_files, layout), ATTEMPTS)
+    consumers = consumers_in_files(layout, ATTEMPTS)
     age = duration_text(max(0, time.time_ns() // 1_000_000 - max(times)))
     notice = (
         f"the broker could not be asked, so groups' positions are those that it wrote down {age} ago: {error}"

@@ -169,7 +169,7 @@ class LiveStore(BrokerStore):
         positions = group_positions(layout, consumers)
         end_offset = new_min_offsets[LOG]
         found = unread_messages(layout, log.segments, positions, end_offset, ATTEMPTS, deleted=deleted)
-        return replace(found, notices=source.notices)
+        return replace(found, notices=source.notices).with_errors(consumers.unknown)
 
     def renew_hold(self, now_ms: int) -> HoldStatus:
         return hold.renew(self, now_ms)

@@ -123,7 +123,7 @@ def written_in(root: Path) -> Written:
 def check_checkpoint(config: BrokerConfig, before: Written) -> Checkpoint | None:
     """Hold the times in the checkpoint that is left against log, queues and index that are left."""
     layout = resolve_layout(config)
-    said = read_checkpoint(layout.checkpoint, any_size=True)
+    said = read_checkpoint(layout.checkpoint)
     if said is None:
         return None
     left = written_in(layout.root).frames
