@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from storage_engine.exceptions import CorruptFileError
 from storage_engine.kafka.layout import LogDirectory, Node, PartitionLog, read_node
 from storage_engine.kafka.log_end import end_offset
 from storage_engine.kafka.partition_metadata import NAME as PARTITION_METADATA
@@ -74,12 +75,11 @@ def _row(
     directory: LogDirectory, log: PartitionLog, topics: TopicSettings, *, messages: bool
 ) -> dict[str, Any]:
     settings = topics.of(log.name.topic)
-    metadata = log.path / PARTITION_METADATA
     start = log.segments[0].base_offset if log.segments else 0
     row: dict[str, Any] = {
         "log": log.name.log,
         "directory": str(directory.path),
-        "topic_id": text_of(read_topic_id(metadata)) if metadata.exists() else None,
+        "topic_id": _topic_id(log),
         "internal": log.name.is_internal,
         "segments": len(log.segments),
         "size_bytes": log.size_bytes,
@@ -90,6 +90,14 @@ def _row(
         "left_over_bytes": sum(facts.size_bytes for _, facts in log.left_over),
     }
     return {**row, **_counts(log)} if messages else row
+
+
+def _topic_id(log: PartitionLog) -> str | None:
+    """Return the id of a log's topic; None: its file doesn't say, and doctor says why."""
+    try:
+        return text_of(read_topic_id(log.path / PARTITION_METADATA))
+    except (CorruptFileError, OSError):
+        return None
 
 
 def _counts(log: PartitionLog) -> dict[str, int]:

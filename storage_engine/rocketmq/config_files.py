@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from storage_engine.exceptions import BadInputError, CorruptFileError
+from storage_engine.model.diagnosis import reason_of
 from storage_engine.rocketmq import fastjson
 from storage_engine.rocketmq.layout import StoreLayout
 from storage_engine.rocketmq.queue_files import iter_queues
@@ -131,7 +132,7 @@ def read_config(path: Path, parse: Callable[[bytes], Content], expected: str) ->
         except fastjson.FastjsonError as error:
             errors.append(f"{candidate}: {error}")
         except CorruptFileError as error:
-            errors.append(str(error))
+            errors.append(reason_of(error))
         except MALFORMED as error:
             errors.append(f"{candidate}: expected {expected}, found another ({error!r})")
     if errors:
