@@ -13,12 +13,14 @@ from typing import Any, Final
 import cramjam
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 import zstandard
 from isal import isal_zlib
 
 from storage_engine.arrow_memory import address_of
 from storage_engine.kafka.expand_kernels import expand_frames
+from storage_engine.kafka.expansion import ExpansionError
+from storage_engine.kafka.gzip_members import expand_members
+from storage_engine.kafka.lz4_frame import expand_frame
 
 MAX_EXPANDED_BYTES: Final = 128 << 20
 """What a batch may expand to. Kafka's own clients end a batch long before, at ``batch.size``."""
@@ -26,27 +28,23 @@ MAX_EXPANDED_BYTES: Final = 128 << 20
 CODEC_NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 """By the number in a batch's attributes."""
 _ZSTD = 4
+_ZSTD_IN_BYTES: Final = (128 << 10) + 3
+"""What Java reads at a time (ZSTD_DStreamInSize)."""
+_ZSTD_OUT_BYTES: Final = 16 << 10
+"""What Kafka expands at a time (ZstdCompression#decompressionOutputSize)."""
+_ZSTD_PART_BYTES: Final = 1 << 10
+"""What is expanded at a time: so little that it can't fill the memory."""
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES = 16
 _XERIAL_START = struct.Struct(">8s8xI")
 """A frame's header with the length of its first block, which mostly is the only one."""
-_LZ4_HEADER = bytes.fromhex("04224d18604082")
-"""Of the frames that Java and librdkafka write: independent blocks of at most 64 KiB, without checksums."""
-_LZ4_BLOCK_BYTES = 64 << 10
-_LZ4_STORED = 1 << 31
 _snappy_size = cramjam.snappy.decompress_raw_len
 _expand_snappy = cramjam.snappy.decompress_raw_into
-_expand_lz4 = cramjam.lz4.decompress_block_into
-_FAILURES: Any = (
-    cramjam.DecompressionError,
-    isal_zlib.error,
-    OSError,
-    pa.ArrowException,
-    zstandard.ZstdError,
-)
+_ISAL_ERROR: Any = isal_zlib.error
+_FAILURES: Any = (cramjam.DecompressionError, zstandard.ZstdError)
 _UINT32 = struct.Struct(">I")
-_LITTLE_UINT32 = struct.Struct("<I")
+_CONCATENATED: Final = int.from_bytes(_XERIAL_MAGIC[:4], "big")
 
 
 _ZSTD_FUNCTIONS: Final = (
@@ -58,19 +56,6 @@ _ZSTD_FUNCTIONS: Final = (
         (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_size_t),
     ),
 )
-
-
-class ExpansionError(Exception):
-    """Compressed records are not what their codec says.
-
-    :param expected: what they should be.
-    :param found: what they are.
-    """
-
-    def __init__(self, expected: str, found: str) -> None:
-        super().__init__(expected, found)
-        self.expected = expected
-        self.found = found
 
 
 class Payloads:
@@ -103,7 +88,7 @@ class Decompressor:
         self._by_codec: dict[int, Callable[[memoryview, memoryview], int]] = {
             1: _gzip,
             2: _snappy,
-            3: _lz4,
+            3: expand_frame,
             _ZSTD: self._zstd_frames,
         }
 
@@ -141,9 +126,24 @@ class Decompressor:
         return sizes, None
 
     def _zstd_frames(self, data: memoryview, out: memoryview) -> int:
-        """Read frames as a stream, which tells what is wrong, or that there is more."""
-        with self._zstd.stream_reader(data, read_across_frames=True, closefd=False) as stream:
-            return _filled(stream, out)
+        """Read frames as a stream, as Java does, where they can't be read at once."""
+        written = begin = 0
+        while begin < len(data) or not begin:
+            frame, at = self._zstd.decompressobj(write_size=_ZSTD_OUT_BYTES), begin
+            while not frame.eof:
+                if at >= len(data):
+                    # Java takes the first bytes of a frame for the end, unless it has to read on for them.
+                    if begin and -(-begin // _ZSTD_IN_BYTES) == -(-len(data) // _ZSTD_IN_BYTES):
+                        return written
+                    raise ExpansionError("a whole zstd frame", "its first part")
+                content = frame.decompress(data[at : at + _ZSTD_PART_BYTES])
+                at = min(at + _ZSTD_PART_BYTES, len(data))
+                if written + len(content) > len(out):
+                    return written + len(content)
+                out[written : written + len(content)] = content
+                written += len(content)
+            begin = at - len(frame.unused_data)
+        return written
 
 
 class _ZstdContext:
@@ -204,12 +204,18 @@ def _zstd_library() -> ctypes.CDLL | None:
 
 
 def _gzip(data: memoryview, out: memoryview) -> int:
+    """Read the one member without extra fields that clients write; all else as Java does."""
+    if len(data) < 4 or data[3]:
+        return expand_members(data, out)
     stream = isal_zlib.decompressobj(wbits=31)
-    content = stream.decompress(data, max_length=len(out) + 1)
+    try:
+        content = stream.decompress(data, max_length=len(out) + 1)
+    except _ISAL_ERROR:
+        return expand_members(data, out)
     if len(content) > len(out):
         return len(content)
     if not stream.eof or stream.unused_data:
-        raise ExpansionError("one whole gzip stream", "more bytes" if stream.eof else "its first part")
+        return expand_members(data, out)
     out[: len(content)] = content
     return len(content)
 
@@ -226,10 +232,16 @@ def _snappy(data: memoryview, out: memoryview) -> int:
     if size == end - _XERIAL_START.size:
         return _snappy_block(data[_XERIAL_START.size :], out)
     at, written, room = _XERIAL_HEADER_BYTES, 0, len(out)
-    while at < end and written <= room:
-        if at + 4 > end:
-            raise ExpansionError("a snappy block's length", f"{end - at} bytes")
+    # Fewer bytes than a length has are no block.
+    while at + 4 <= end and written <= room:
         (size,) = _UINT32.unpack_from(data, at)
+        if size == _CONCATENATED:
+            head = bytes(data[at : at + _XERIAL_HEADER_BYTES])
+            version = int.from_bytes(head[8:12], "big", signed=True)
+            if len(head) < _XERIAL_HEADER_BYTES or (head[:8] == _XERIAL_MAGIC and version < 1):
+                raise ExpansionError("a snappy header of version 1 or more", head.hex())
+            at += _XERIAL_HEADER_BYTES
+            continue
         at += 4
         if size > end - at:
             raise ExpansionError(f"a snappy block of {size} bytes", f"{end - at}")
@@ -247,57 +259,6 @@ def _snappy_block(block: memoryview, out: memoryview) -> int:
         if size <= len(out):
             raise
         return int(size)
-
-
-def _lz4(data: memoryview, out: memoryview) -> int:
-    """Read the blocks of the usual frame, each to its place; of any other, and of damage, a stream tells."""
-    written = _lz4_blocks(data, out)
-    if written >= 0:
-        return written
-    with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), "lz4") as stream:
-        return _filled(stream, out)
-
-
-def _lz4_blocks(data: memoryview, out: memoryview) -> int:
-    """Return how long all blocks are.
-
-    :return: -1: the frame is another, isn't whole, has damage, or more than ``out`` takes.
-    """
-    last = len(data) - 4
-    if last < len(_LZ4_HEADER) or data[: len(_LZ4_HEADER)] != _LZ4_HEADER:
-        return -1
-    at, written = len(_LZ4_HEADER), 0
-    while at <= last:
-        (size,) = _LITTLE_UINT32.unpack_from(data, at)
-        at += 4
-        if size == 0:
-            return written if at == last + 4 else -1
-        stored = size >= _LZ4_STORED
-        size &= _LZ4_STORED - 1
-        block, room = data[at : at + size], out[written : written + _LZ4_BLOCK_BYTES]
-        at += size
-        if not stored:
-            try:
-                written += _expand_lz4(block, room, len(room))
-            except cramjam.DecompressionError:
-                return -1
-        elif size == len(block) <= len(room):
-            room[:size] = block
-            written += size
-        else:
-            return -1
-    return -1
-
-
-def _filled(stream: Any, out: memoryview) -> int:
-    """Read a stream to its end. :return: how long it is; of one that is too long more than there is room."""
-    written = 0
-    while written < len(out):
-        count = stream.readinto(out[written:])
-        if count == 0:
-            return written
-        written += count
-    return written + len(stream.read(1))
 
 
 def _in_short(error: Exception) -> str:

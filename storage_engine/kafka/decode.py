@@ -13,7 +13,8 @@ from storage_engine.arrow_memory import Arena, address_of
 from storage_engine.crc import crc32c_engine
 from storage_engine.kafka import batch_header as header
 from storage_engine.kafka import batch_kernels, record_kernels
-from storage_engine.kafka.compression import MAX_EXPANDED_BYTES, Decompressor, ExpansionError, Payloads
+from storage_engine.kafka.compression import MAX_EXPANDED_BYTES, Decompressor, Payloads
+from storage_engine.kafka.expansion import ExpansionError
 from storage_engine.kafka.record_batch import BatchChunk, BatchKind, explained, merged
 from storage_engine.kafka.row_columns import ARENA_EXPANDED, RowColumns
 from storage_engine.kafka.row_table import Content, table_of
@@ -69,7 +70,8 @@ class _Filling:
 
     def fill(self, decompressor: Decompressor) -> None:
         """Write rows, until there is no room for more that expands."""
-        compressed = np.flatnonzero(self._chunk.codecs)
+        # Kafka doesn't look into a batch that says that it has no records.
+        compressed = np.flatnonzero((self._chunk.codecs != 0) & (self._counts != 0))
         batches = self._chunk.chosen(compressed)
         totals = np.concatenate([[0], np.cumsum(batches.counts, dtype=np.int64)])
         room = min(int(totals[-1]), _MAX_EXPANDED_ROWS)

@@ -174,7 +174,12 @@ def decode_batches(
             by_append = attributes & LOG_APPEND_TIME != 0
             control = attributes & CONTROL != 0
             word_of_kind = CONTROL_WORD if control else MESSAGE_WORD
-            if compressed:
+            if counts[b] == 0 and payload_sizes[b] > 0:
+                # Kafka doesn't look at what is there, compressed or not.
+                write_own_row(columns, row, kind, at, size, segment_end, positions[b] - begin, headers)
+                state[RAWS] += 1
+                place = at + size - payload_sizes[b]
+            elif compressed:
                 place = expanded + payloads[b]
                 shift = expanded
                 limit = expanded_end
@@ -218,20 +223,22 @@ def decode_batches(
                     break
                 key_size, place, ok = read_varint(place, record_end, 5)
                 exact &= ok
-                if place == 0 or key_size < -1 or key_size > record_end - place:
+                if place == 0 or key_size > record_end - place:
                     fault = FAULT_RECORD
                     break
                 key = place
                 if key_size < 0:
+                    exact &= key_size == -1
                     clear_bit(word(columns, HAS_KEY), row)
                 write_view(keys, row, place, limit, max(key_size, 0), int64(compressed), place - shift)
                 place += max(key_size, 0)
                 value_size, place, ok = read_varint(place, record_end, 5)
                 exact &= ok
-                if place == 0 or value_size < -1 or value_size > record_end - place:
+                if place == 0 or value_size > record_end - place:
                     fault = FAULT_RECORD
                     break
                 if value_size < 0:
+                    exact &= value_size == -1
                     clear_bit(word(columns, HAS_VALUE), row)
                 write_view(values, row, place, limit, max(value_size, 0), int64(compressed), place - shift)
                 place += max(value_size, 0)
@@ -251,9 +258,10 @@ def decode_batches(
                     name_bytes += part
                     part, place, ok = read_varint(place + part, record_end, 5)
                     exact &= ok
-                    if place == 0 or part < -1 or part > record_end - place:
+                    if place == 0 or part > record_end - place:
                         fault = FAULT_RECORD
                         break
+                    exact &= part >= -1
                     part = max(part, 0)
                     header_value_bytes += part
                     place += part
@@ -290,7 +298,7 @@ def decode_batches(
                     write_view(word(columns, RAW), row, start, limit, record_end - start, 0, raw_place)
                     state[RAWS] += 1
                 row += 1
-            if fault == FAULT_NONE and place != end:
+            if fault == FAULT_NONE and place != end and counts[b] > 0:
                 fault = FAULT_MORE
             if fault == FAULT_NONE:
                 write_shared(columns, first_row, row, at, attributes)

@@ -115,10 +115,12 @@ def read_varint(at: int, end: int, longest: int) -> tuple[int, int, int]:
         place += 1
         if byte < 0x80:
             exact = 1 if byte != 0 else 0
+            # Kafka drops the bits that a number has no place for.
             if longest == 5 and value > np.uint64(0xFFFFFFFF):
-                return 0, 0, 0
+                value &= np.uint64(0xFFFFFFFF)
+                exact = 0
             if place - at == 10 and byte > 1:
-                return 0, 0, 0
+                exact = 0
             return int64(value >> np.uint64(1)) ^ -int64(value & np.uint64(1)), place, exact
         shift += np.uint64(7)
     return 0, 0, 0

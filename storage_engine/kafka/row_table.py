@@ -155,13 +155,13 @@ def _headers(
     try:
         texts = names.cast(pa.string())
     except pa.ArrowInvalid:
-        bad = _not_utf8(names)
-        texts = pc.if_else(cast("Any", pa.array(bad)), pa.scalar(b"", pa.binary()), names).cast(pa.string())
+        # Kafka's clients give such a name with U+FFFD; the row's raw bytes have it as it is.
+        coded = names.dictionary_encode()
+        known = [name.decode(errors="replace") for name in coded.dictionary.to_pylist()]
+        texts = pa.array(known, pa.string()).take(coded.indices)
+        bad = pc.not_equal(texts.cast(pa.binary()), names).to_numpy(zero_copy_only=False)
         places = memory.array(columns.HEADER_START, rows + 1, np.int32)
         spoiled = np.unique(np.searchsorted(places, np.flatnonzero(bad), side="right") - 1)
-        flags = np.unpackbits(np.frombuffer(valid, np.uint8), bitorder="little")
-        flags[spoiled] = 0
-        valid = pa.py_buffer(np.packbits(flags, bitorder="little").data)
     entries = pa.StructArray.from_arrays([texts, values], fields=list(kind.value_type))
     return pa.Array.from_buffers(kind, rows, [valid, starts], children=[entries]), spoiled
 
@@ -198,19 +198,3 @@ def _header_texts(memory: RowColumns, state: npt.NDArray[np.int64]) -> tuple[Any
         pa.Array.from_buffers(pa.binary(), headers, of_names),
         pa.Array.from_buffers(pa.binary(), headers, buffers),
     )
-
-
-def _not_utf8(names: Any) -> npt.NDArray[np.bool_]:
-    """Return which names are no UTF-8; looks at each distinct one once."""
-    coded = names.dictionary_encode()
-    bad = np.array([not _is_utf8(name) for name in coded.dictionary.to_pylist()], np.bool_)
-    flags: npt.NDArray[np.bool_] = bad[coded.indices.to_numpy()]
-    return flags
-
-
-def _is_utf8(name: bytes) -> bool:
-    try:
-        name.decode()
-    except UnicodeDecodeError:
-        return False
-    return True

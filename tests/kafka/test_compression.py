@@ -13,7 +13,8 @@ import zstandard
 
 from storage_engine.kafka import compression, decode
 from storage_engine.kafka.codec import CODEC
-from storage_engine.kafka.compression import Decompressor, ExpansionError, Payloads
+from storage_engine.kafka.compression import Decompressor, Payloads
+from storage_engine.kafka.expansion import ExpansionError
 from tests.kafka import batches
 
 TEXT = b"what was written, and written again, " * 3000
@@ -40,7 +41,6 @@ COMPRESSED = {
     "gzip": (1, gzip.compress(TEXT)),
     "snappy": (2, snappy(TEXT)),
     "snappy in frames": (2, xerial(snappy(TEXT[:5000]), snappy(TEXT[5000:]))),
-    "lz4": (3, pa.Codec("lz4").compress(TEXT, asbytes=True)),
     "lz4 by Java": (3, java_lz4(TEXT)),
     "zstd": (4, zstandard.compress(TEXT)),
     "zstd without its size": (4, zstandard.ZstdCompressor(write_content_size=False).compress(TEXT)),
@@ -66,6 +66,21 @@ def test_it_expands_to_what_was_compressed(codec: int, data: bytes) -> None:
     out = bytearray(2 * len(TEXT) + 10)
     assert expanded(codec, data, data, room=out, most_bytes=len(TEXT) + 5) == [len(TEXT)] * 2
     assert out[: 2 * len(TEXT)] == TEXT * 2
+
+
+def test_gzip_members_and_what_lies_behind_them_are_read_as_java_does() -> None:
+    out = bytearray(2 * len(TEXT))
+    members = gzip.compress(TEXT[:30]) + gzip.compress(TEXT[30:])
+    for payload in (members, members + bytes(8), members + b"any other bytes, of which there are many"):
+        assert expanded(1, payload, room=out, most_bytes=len(out)) == [len(TEXT)]
+        assert out[: len(TEXT)] == TEXT
+
+
+def test_lz4_of_blocks_that_need_others_is_refused_as_kafka_does() -> None:
+    dependent = pa.Codec("lz4").compress(TEXT, asbytes=True)
+    with pytest.raises(ExpansionError) as error:
+        expanded(3, dependent, room=bytearray(len(TEXT)), most_bytes=len(TEXT))
+    assert error.value.expected == "independent lz4 blocks of 64 KiB to 4 MiB"
 
 
 @CASES
