@@ -32,7 +32,7 @@ _ZSTD_IN_BYTES: Final = (128 << 10) + 3
 """What Java reads at a time (ZSTD_DStreamInSize)."""
 _ZSTD_OUT_BYTES: Final = 16 << 10
 """What Kafka expands at a time (ZstdCompression#decompressionOutputSize)."""
-_ZSTD_PART_BYTES: Final = 1 << 10
+_ZSTD_PART_BYTES: Final = 4 << 10
 """What is expanded at a time: so little that it can't fill the memory."""
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"

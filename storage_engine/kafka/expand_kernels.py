@@ -13,12 +13,14 @@ _SKIPPED_MASK: Final = 0xFFFFFFF0
 _SINGLE_SEGMENT: Final = 0x20
 _CHECKSUM: Final = 0x04
 _ONE_BYTE_BLOCK: Final = 1
+_SMALLEST_WINDOW: Final = 7 << 3
+"""128 KiB: a stream refuses blocks that are larger than a smaller one."""
 _LARGEST_WINDOW: Final = 17 << 3
 """128 MiB: no stream reads a larger one unless it is told to (ZSTD_WINDOWLOG_LIMIT_DEFAULT)."""
 
 
 @inlined
-def has_large_window(at: int, size: int) -> bool:
+def has_unusual_window(at: int, size: int) -> bool:
     """Return whether a stream may refuse one of the frames at address ``at`` for its window (RFC 8878)."""
     end = at + size
     while at + 8 <= end:
@@ -30,7 +32,8 @@ def has_large_window(at: int, size: int) -> bool:
             break
         flags = load_u8(at + 4)
         single = flags & _SINGLE_SEGMENT != 0
-        if not single and load_u8(at + 5) > _LARGEST_WINDOW:
+        window = load_u8(at + 5)
+        if not single and (window < _SMALLEST_WINDOW or window > _LARGEST_WINDOW):
             return True
         # Behind the flags: window, dictionary (0, 1, 2 or 4 bytes), and size of the content.
         at += 5 + (0 if single else 1) + (1 << (flags & 3) >> 1)
@@ -69,7 +72,7 @@ def expand_frames(
     """
     i = 0
     while i < len(begins) and used <= stop:
-        if has_large_window(data + begins[i], ends[i] - begins[i]):
+        if has_unusual_window(data + begins[i], ends[i] - begins[i]):
             break
         size = call_zstd(function, context, out + used, most, data + begins[i], ends[i] - begins[i])
         # An error is a negative number.
