@@ -53,6 +53,8 @@ FAULT_COUNT: Final = 5
 FAULT_EXPANSION: Final = 6
 FAULT_RECORD: Final = 7
 FAULT_MORE: Final = 8
+FAULTS_AS_WRITTEN: Final = (FAULT_COUNT, FAULT_EXPANSION, FAULT_RECORD, FAULT_MORE)
+"""Of batches whose CRC is right."""
 
 # Where a walk stands, between calls: indexes into its state array.
 POSITION: Final = 0
@@ -144,7 +146,7 @@ def scan(
                 if fault == FAULT_NONE:
                     kind = BATCH if load_i8(at + MAGIC_AT) == MAGIC else LEGACY
         size = run_end - position
-        if kind == UNDECODABLE:
+        if kind == UNDECODABLE and fault != FAULT_COUNT:
             size = min(size, PIECE_BYTES)
         positions[rows] = position
         sizes[rows] = size

@@ -166,4 +166,6 @@ class _Filling:
         for i in np.flatnonzero(damaged).tolist():
             at = int(self._chunk.positions[i])
             expected, found = self._reasons.get(i) or explained(self._data, at, int(faults[i]))
-            yield Damage(self._origin + at, int(self._chunk.sizes[i]), expected, found)
+            # The CRC is checked before anything else that may be wrong with these.
+            as_written = int(faults[i]) in batch_kernels.FAULTS_AS_WRITTEN
+            yield Damage(self._origin + at, int(self._chunk.sizes[i]), expected, found, as_written)

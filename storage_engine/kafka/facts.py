@@ -161,6 +161,20 @@ def _runs(batches: Batches, base_offset: int, end: int) -> list[tuple[int, int]]
 
 def _frame_fact(log: PartitionLog, files: SegmentFiles, batches: Batches, accepted: int) -> FrameFact:
     damaged = sum(damage.size_bytes for damage in batches.damages)
+    if accepted:
+        # What the receipt has may be records that can't be read, which headers don't tell.
+        from storage_engine.kafka.codec import CODEC
+
+        data = read_stored(Path(files.log.path), 1 << 31)
+        rows = (
+            rows.select(["kind", "size"]).to_pydict() for rows, _ in CODEC.decode(data, files.base_offset)
+        )
+        damaged = sum(
+            size
+            for one in rows
+            for kind, size in zip(one["kind"], one["size"], strict=True)
+            if kind == "undecodable"
+        )
     count = len(batches.positions) + batches.legacy
     return FrameFact(_subject(log, files.log.path), count, accepted, damaged)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
 
@@ -220,12 +220,14 @@ def merged(damages: Iterator[Damage]) -> tuple[Damage, ...]:
     for damage in damages:
         last = found[-1] if found else None
         adjacent = last is not None and last.offset + last.size_bytes == damage.offset
-        if last is not None and adjacent and (not damage.expected or len(found) >= MAX_DAMAGES):
-            found[-1] = Damage(last.offset, last.size_bytes + damage.size_bytes, last.expected, last.found)
-        elif len(found) < MAX_DAMAGES:
+        # What nobody has to accept never stands in the way of what somebody has to.
+        counts = len(found) < MAX_DAMAGES or (found[-1].as_written and not damage.as_written)
+        if last is not None and adjacent and (not damage.expected or not counts):
+            found[-1] = replace(last, size_bytes=last.size_bytes + damage.size_bytes)
+        elif counts:
             # A run that began in an earlier part of the segment has no fault of its own here.
             words = (damage.expected or "a batch", damage.found or "more of the bytes before it")
-            found.append(Damage(damage.offset, damage.size_bytes, *words))
+            found.append(replace(damage, expected=words[0], found=words[1]))
     return tuple(found)
 
 

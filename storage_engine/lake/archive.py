@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +22,12 @@ from pyiceberg.table import Table
 
 from storage_engine.brokers import find_broker
 from storage_engine.durable import create, fsync_path, make_dirs, unlink
-from storage_engine.exceptions import LakeUnavailableError, ProofError, StoreLayoutError
+from storage_engine.exceptions import (
+    LakeUnavailableError,
+    ProofError,
+    StorageEngineError,
+    StoreLayoutError,
+)
 from storage_engine.lake.catalog import Lake, check_broker
 from storage_engine.lake.commit import commit_segments
 from storage_engine.lake.data_file import RowCounter, WindowMemory, segment_bytes, write_data_file
@@ -50,7 +55,7 @@ from storage_engine.lake.source_file import (
     read_source,
 )
 from storage_engine.lake.staging import discard, staged_location
-from storage_engine.model.codec import SegmentCodec
+from storage_engine.model.codec import Damage, SegmentCodec
 from storage_engine.model.companions import check_size, companions_text
 from storage_engine.model.receipt import PROOF_VERSION, Receipt, SegmentIdentity, settled_with
 from storage_engine.model.store import Segment, SegmentContext, SegmentId
@@ -255,6 +260,15 @@ def _archive_segment(job: SegmentJob) -> ProvenSegment:
         source_ctime_ns=facts.ctime_ns,
         files=files,
     )
+
+
+def first_damage(job: SegmentJob) -> Damage | None:
+    """Return what is wrong with a segment's first bytes that can't be read; None: nothing, or it is gone."""
+    codec = find_broker(job.broker).codec
+    with suppress(StorageEngineError, OSError):
+        decoded = codec.decode(read_source(job).data, job.base_offset, context=job.context.codec)
+        return next((one for _, found in decoded for one in found), None)
+    return None
 
 
 def _remove_staged(staged: str, data_file: str) -> None:

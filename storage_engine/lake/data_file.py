@@ -57,7 +57,8 @@ def write_data_file(job: SegmentJob, codec: SegmentCodec, data: memoryview, sink
 
     :param data: the whole segment.
     :param sink: open binary file; it is left open.
-    :raises CorruptFrameError: for the first bytes that are not a frame, unless the job accepts damage.
+    :raises CorruptFrameError: for the first bytes that are not a frame and may be others than were written,
+        unless the job accepts damage.
     :raises ProofError: the codec fails, or its rows aren't as its schema says.
     :raises OSError: when the sink can't take it.
     """
@@ -72,7 +73,8 @@ def write_data_file(job: SegmentJob, codec: SegmentCodec, data: memoryview, sink
                 rows, damage = next(decoded, _END)
                 if rows is not None and not isinstance(rows, pa.Table):
                     raise TypeError(f"rows that are {type(rows).__name__}, no Arrow table")
-                first = damage[0] if damage and not job.accept_damage else None
+                refused = () if job.accept_damage else (one for one in damage if not one.as_written)
+                first = next(iter(refused), None)
             if rows is None:
                 return
             if first is not None:

@@ -19,12 +19,15 @@ class Damage:
     """A run of bytes in a segment that is not a valid frame, and what was wrong with it.
 
     :param offset: position of the first of them.
+    :param as_written: a checksum over them is right, so each replica has the same ones: they are archived as
+        they are, without anybody's consent.
     """
 
     offset: int
     size_bytes: int
     expected: str
     found: str
+    as_written: bool = False
 
 
 @dataclass(frozen=True, slots=True)

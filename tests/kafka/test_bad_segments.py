@@ -7,6 +7,7 @@ import re
 import struct
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 import zstandard
 
@@ -33,23 +34,18 @@ CASES = {
         f"{crc32c_of(OTHER[21:]):08x}",
     ),
     "an unknown magic": (WHOLE[:16] + b"\x03" + WHOLE[17:], "magic 0, 1 or 2", "magic 3"),
-    "a batch that expands beyond the bound": (BOMB, "records that expand to at most 10000 bytes", "more"),
-    "a batch with more records than bytes": (
-        batches.with_crc(WHOLE[:57] + struct.pack(">i", 9) + WHOLE[61:]),
-        f"records that fit into {len(WHOLE)} bytes",
-        "a count of 9",
-    ),
 }
 
 
-@pytest.mark.parametrize(("bad", "expected", "found"), CASES.values(), ids=CASES)
-def test_bad_bytes_are_one_error(
-    bad: bytes, expected: str, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(decode, "MAX_EXPANDED_BYTES", 10_000)
-    path = tmp_path / f"{0:020d}.log"
-    path.write_bytes(WHOLE + bad)
-    job = SegmentJob(
+AS_WRITTEN = {
+    "a batch that expands beyond the bound": BOMB,
+    "a batch with more records than bytes": batches.with_crc(WHOLE[:57] + struct.pack(">i", 9) + WHOLE[61:]),
+}
+
+
+def _job(path: Path, data: bytes, tmp_path: Path) -> SegmentJob:
+    path.write_bytes(data)
+    return SegmentJob(
         store_id="7d0f3d3c-1f0c-4b3a-9a51-2f6f5a0a7c11",
         lineage=0,
         broker="kafka",
@@ -61,6 +57,25 @@ def test_bad_bytes_are_one_error(
         messages_location="file:///nowhere/records",
         accept_damage=False,
     )
+
+
+@pytest.mark.parametrize("bad", AS_WRITTEN.values(), ids=AS_WRITTEN)
+def test_unreadable_bytes_whose_crc_is_right_are_archived_as_they_are(
+    bad: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decode, "MAX_EXPANDED_BYTES", 10_000)
+    sink = io.BytesIO()
+    job = _job(tmp_path / f"{0:020d}.log", WHOLE + bad, tmp_path)
+    write_data_file(job, CODEC, memoryview(WHOLE + bad), sink)
+    rows = pq.read_table(sink).to_pylist()
+    assert [(row["kind"], row["size"]) for row in rows][-1] == ("undecodable", len(bad))
+    assert rows[-1]["raw"] == bad
+
+
+@pytest.mark.parametrize(("bad", "expected", "found"), CASES.values(), ids=CASES)
+def test_bad_bytes_are_one_error(bad: bytes, expected: str, found: str, tmp_path: Path) -> None:
+    path = tmp_path / f"{0:020d}.log"
+    job = _job(path, WHOLE + bad, tmp_path)
     said = (
         rf"{re.escape(str(path))}: .* offset {len(WHOLE)}: expected {re.escape(expected)}.*, found .*{found}"
     )

@@ -23,7 +23,7 @@ from storage_engine.exceptions import (
 )
 from storage_engine.host import this_host
 from storage_engine.journal.journal import Phase, Run, Step, Waiver
-from storage_engine.lake.archive import Progress, SegmentJob, archive_all, segment_jobs
+from storage_engine.lake.archive import Progress, SegmentJob, archive_all, first_damage, segment_jobs
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.model.jsonable import to_jsonable
@@ -259,7 +259,7 @@ def archive_somewhere(
         took_ms = (time.monotonic_ns() - started_ns) // 1_000_000
         faults = _faults(proofs, wanted)
         said = record_proven(context, run, step, jobs, receipts, took_ms, faults)
-        notices = (*notices, *said, *again_notices(faults), *_damage_notices(receipts))
+        notices = (*notices, *said, *again_notices(faults), *_damage_notices(jobs, receipts))
         return ArchiveResult(tuple(receipts), lake=config.location, notices=notices)
     if len(context.store.lakes) == 1:
         raise failures[0]
@@ -279,14 +279,27 @@ def _faults(proofs: Proofs, segments: Sequence[Segment]) -> dict[str, str]:
     return found
 
 
-def _damage_notices(receipts: Sequence[Receipt]) -> Iterator[str]:
-    """Yield what was archived as it is though it can't be read."""
+def _damage_notices(jobs: Sequence[SegmentJob], receipts: Sequence[Receipt]) -> Iterator[str]:
+    """Yield what was archived as it is though it can't be read, and why it can't."""
+    by_segment = {(job.log, job.base_offset): job for job in jobs}
     for row in receipts:
         if row.damaged_bytes:
+            job = by_segment[row.log, row.base_offset]
+            damage = first_damage(job)
+            why = (
+                f" (at byte {damage.offset}: expected {damage.expected}, found {damage.found})"
+                if damage
+                else ""
+            )
+            consent = (
+                "as that damage was accepted"
+                if job.accept_damage
+                else "as their checksum is right and the broker's own reader can't read them either"
+            )
             yield (
                 f"log {row.log}, segment {row.base_offset:020d}: "
-                f"{count_text(row.damaged_bytes, 'damaged byte')} archived as found, as that damage was "
-                "accepted; what was stored in them is in no row"
+                f"{count_text(row.damaged_bytes, 'damaged byte')}{why} archived as found, {consent}; "
+                "what was stored in them is in no row"
             )
 
 
