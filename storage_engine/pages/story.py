@@ -167,4 +167,4 @@ def _loss(report: Mapping[str, Any]) -> str:
     lost = f"{groups} {'would lose' if would else 'lost'} sight of {unread_count(unread)} not read yet"
     if report["archive_mode"] == "off" or report["waiver"] is not None:
         return f"{lost}; no lake is known to have them."
-    return f"{lost}; {'they will be' if would else 'they are'} only in the lake."
+    return f"{lost}; {'they would be' if would else 'they are'} only in the lake."

@@ -127,16 +127,10 @@ def _named(unread: Unread) -> str:
 
 
 def _where(row: UnreadMessages, *, done: bool, archived: bool) -> str:
-    one = row.messages in (None, 1)
+    verb = "is" if row.messages in (None, 1) else "are"
     if archived:
-        return (
-            f"{'is' if one else 'are'} only in the lake now"
-            if done
-            else "will be only in the lake from now on"
-        )
-    if done:
-        return f"{'is' if one else 'are'} gone, as far as no lake has them"
-    return "will be gone, as far as no lake has them"
+        return f"{verb} only in the lake now" if done else "would be only in the lake if deleted"
+    return f"{verb if done else 'would be'} gone{'' if done else ' if deleted'}, as far as no lake has them"
 
 
 def _command(store: ManagedStore, row: UnreadMessages) -> str:

@@ -43,7 +43,7 @@ def test_dry_run_shows_what_consumers_would_lose(cli, store_copy, expire, lake) 
     assert (first["group"], first["losing_queues"]) == ("cg_orders", 8)
     shown = cli(*words).out
     assert re.search(r"^  cg_orders +\d+ +0 +8$", shown, re.M)
-    assert "WARNING 37 unread messages of cg_orders in orders will be only in the lake" in shown
+    assert "WARNING 37 unread messages of cg_orders in orders would be only in the lake if deleted" in shown
 
 
 def test_a_store_in_use_is_refused_also_where_nothing_has_expired(cli, store_copy, lake) -> None:

@@ -162,7 +162,7 @@ def test_unread_messages_that_went_are_said_first_and_with_the_command_that_gets
 def test_a_dry_run_says_who_would_lose_what() -> None:
     told = story(outcome=Outcome.DRY_RUN, segments=pending(), archived=(), unread=unread(), validation=None)
     assert told.loss == (
-        "1 consumer group would lose sight of 51 messages not read yet; they will be only in the lake."
+        "1 consumer group would lose sight of 51 messages not read yet; they would be only in the lake."
     )
     assert texts(told, "What would go") == ["1 segment (1.0 MiB)", "1 segment (1.0 MiB) stays on disk"]
     assert answer(told, "Who would lose sight of messages").short == "1 group, 51 messages unread"

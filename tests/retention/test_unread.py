@@ -11,6 +11,7 @@ import pytest
 
 from storage_engine.cli.lag import in_process_lag
 from storage_engine.exceptions import GateRefusedError
+from storage_engine.model.lag import Unread, UnreadMessages
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import ArchiveMode, LagPolicy, Policy
 from storage_engine.pages.report import render_page
@@ -21,13 +22,14 @@ from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.preview import preview
 from storage_engine.retention.report import build_report
 from storage_engine.retention.report_text import report_text
+from storage_engine.retention.unread import unread_lines
 from storage_engine.rocketmq import broker as rocketmq
 from tests.retention.consumers import move_group
 
 pytestmark = pytest.mark.slow
 
 Make = Callable[..., ManagedStore]
-WILL_BE = "37 unread messages of cg_orders in orders will be only in the lake from now on"
+WOULD_BE = "37 unread messages of cg_orders in orders would be only in the lake if deleted"
 ARE = "37 unread messages of cg_orders in orders are only in the lake now"
 
 
@@ -36,11 +38,11 @@ def test_a_plan_and_its_preview_say_what_consumers_would_lose(planned: Make, lak
     plan = steps.make_plan(store, "r", PlanRequest(manual=True, max_segments=5))
     assert plan.unread_messages == 37
     (line,) = plan.unread
-    assert line.startswith(WILL_BE)
+    assert line.startswith(WOULD_BE)
     assert f"storage-engine export --lake {lake_dir} --topic orders --from-time '20" in line
     (row,) = preview(store, PlanRequest(manual=True, max_segments=5)).unread.rows
     assert (row.group, row.messages) == ("cg_orders", 37)
-    assert WILL_BE in report_text(build_report(store, "r"))
+    assert WOULD_BE in report_text(build_report(store, "r"))
 
 
 @pytest.mark.parametrize("policy", [LagPolicy.IGNORE, LagPolicy.BLOCK])
@@ -118,6 +120,26 @@ def test_without_an_archive_they_are_said_to_be_gone(planned: Make) -> None:
     steps.release(store, "r")
     (line,) = build_report(store, "r").unread_lines
     assert line == "37 unread messages of cg_orders in orders are gone, as far as no lake has them"
+
+
+@pytest.mark.parametrize("count", [None, 1, 2])
+@pytest.mark.parametrize(
+    ("done", "waived", "said"),
+    [
+        (False, False, "would be only in the lake if deleted"),
+        (False, True, "would be gone if deleted, as far as no lake has them"),
+        (True, False, "{is_} only in the lake now"),
+        (True, True, "{is_} gone, as far as no lake has them"),
+    ],
+)
+def test_only_of_what_was_deleted_it_is_said_that_it_is_gone(
+    tmp_path: Path, count: int | None, done: bool, waived: bool, said: str
+) -> None:
+    store = ManagedStore.local("s", str(tmp_path / "store"), tmp_path / "managed")
+    unread = Unread(rows=(UnreadMessages("g", "orders", count, 1, None),))
+    (line,) = unread_lines(store, unread, done=done, waived=waived)
+    assert said.format(is_="are" if count == 2 else "is") in line
+    assert ("from now on" in line, " now" in line) == (False, done and not waived)
 
 
 def test_reports_of_runs_before_this_have_no_such_line(archived: Make) -> None:
