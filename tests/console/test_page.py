@@ -249,7 +249,7 @@ def test_a_store_of_several_logs_has_their_own_offsets_and_the_worst_first(
     visit = Visit(browser, address)
     page = visit.open(STORE, ".strip")
     assert page.locator(".strip-name").first.inner_text() == "topic-40"
-    assert "LOST: offsets 7 – 9,007 of topic-40" in page.inner_text(".view")
+    assert "LOST: offsets 7 – 9,007 of topic-40" in page.inner_text(".losses")
     assert page.locator(".strip:visible").count() == 12
     page.get_by_text("38 more logs").click()
     assert page.locator(".strip:visible").count() == 50

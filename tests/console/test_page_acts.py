@@ -123,12 +123,24 @@ def test_what_is_lost_due_and_archived_is_told(visit: Visit) -> None:
     lost = strip.locator(".part-lost").bounding_box()
     assert lost is not None
     assert lost["width"] >= 50
-    assert "neither on disk nor in a lake" in page.inner_text(".notice:has-text('LOST')")
     page.locator("summary", has_text="Segments and why they are there").click()
     table = page.inner_text("table:has-text('From offset')")
     assert "expired" in table
     assert "missing deleted by a run" in table
     assert "Say why" not in table
+
+
+@pytest.mark.parametrize(
+    ("view", "below"), [("", ".chart"), ("/forecast", ".band-row"), ("/quality", "button.day")]
+)
+def test_what_is_lost_stands_on_top_of_each_view_of_its_store(visit: Visit, view: str, below: str) -> None:
+    page = visit.open(f"{STORE}{view}", below)
+    loss = page.locator(".notice:has-text('LOST')")
+    assert "neither on disk nor in a lake" in loss.inner_text()
+    tops = [page.locator(one).first.bounding_box() for one in (".losses", ".facts", ".tabs", below)]
+    places = [box["y"] for box in tops if box is not None]
+    assert places == sorted(places)
+    assert len(places) == 4
 
 
 def test_a_loss_that_somebody_accepted_is_no_alarm_and_says_who_and_why(visit: Visit) -> None:

@@ -13,6 +13,7 @@ import { showNow } from "./now.js";
 import { poll } from "./poll.js";
 import { problemBox, waiting } from "./problem.js";
 import { link } from "./router.js";
+import { lossLines } from "./strip.js";
 import { showWhatIf } from "./what_if.js";
 import { takeStoreZone } from "./zone.js";
 
@@ -57,7 +58,7 @@ export function showStore(host, store, view, query, onZone) {
       state.acting ??= actions(shared, load);
       if (state.shown !== answer.row.state) replace(title, heading(store, answer.row.state, state.acting.element));
       state.shown = answer.row.state;
-      renew(head, facts(answer), olderLook(answer), urgentLines(answer, view === "" || !(view in VIEWS)));
+      renew(head, lossLines(answer), facts(answer), olderLook(answer), urgentLines(answer, view === "" || !(view in VIEWS)));
       state.acting.show(answer);
       endView ??= (VIEWS[view] ?? showNow)(place, shared);
       for (const listener of listeners) listener(answer);
@@ -128,14 +129,15 @@ function olderLook({ row, findings, now_ms: nowMs }) {
   return finding({ severity: "note", what: t("older_look", { run: away(ended, nowMs), look: away(findings.at_ms, nowMs) }), advice: t("older_look_do") });
 }
 
-/** Say what a person should know at once: alarms, and what doctor says, the most urgent first; or only that one. */
+/** Say what a person should know at once beside a loss: alarms, and what doctor says, the most urgent first; or only that one. */
 function urgentLines({ row, findings, now_ms: nowMs }, isWhole) {
   const lines = [];
   if (row.problem) lines.push({ severity: "urgent", what: rowProblem(row, nowMs), advice: problemDetail(row) });
   for (const what of findings?.alarms ?? []) lines.push({ severity: "urgent", what, advice: "" });
   const doctor = findings?.doctor ?? [];
   const told = [...lines, ...doctor].some((one) => one.what === row.urgent?.what);
-  if (row.urgent && !told) lines.unshift(row.urgent);
+  // What is lost is told above, with its offsets.
+  if (row.urgent && row.urgent.kind !== "lost" && !told) lines.unshift(row.urgent);
   for (const one of doctor) if (one.severity !== "note" && !lines.some((line) => line.what === one.what)) lines.push(one);
   if (!isWhole) return lines.length > 0 ? h("div", { class: "findings" }, finding(lines[0])) : null;
   const notes = doctor.filter((one) => one.severity === "note");

@@ -28,10 +28,22 @@ export function byLog(ranges) {
   return [...logs.values()].map((all) => all.sort((one, other) => one.start_offset - other.start_offset));
 }
 
+/** Return what is lost, for the top of a page; null: nothing is. */
+export function lossLines({ ranges }) {
+  const lost = (ranges ?? []).filter((range) => placeOf(range) === "lost");
+  if (lost.length === 0) return null;
+  const several = byLog(ranges).length > 1;
+  return h(
+    "div",
+    { class: "findings losses" },
+    lost.slice(0, MOST_LOSSES).map((range) => lossLine(range, several)),
+    lost.length > MOST_LOSSES ? h("p", { class: "tone-bad" }, counted("more_losses", lost.length - MOST_LOSSES)) : null,
+  );
+}
+
 /** Return the strips of a store, the worst logs first where there are many, and totals beside their keys. */
 export function stripBlock({ ranges, totals, logs }) {
   if (!ranges || ranges.length === 0) return emptyBox(t("strip_empty"), t("strip_empty_do"));
-  const lost = ranges.filter((range) => placeOf(range) === "lost");
   const all = byLog(ranges);
   const several = all.length > 1;
   const worstFirst = all.length > MOST_AT_ONCE ? all.map((one) => [rank(one), one]).sort(([a], [b]) => a - b).map(([, one]) => one) : all;
@@ -39,8 +51,6 @@ export function stripBlock({ ranges, totals, logs }) {
   return h(
     "div",
     null,
-    lost.slice(0, MOST_LOSSES).map((range) => lossLine(range, several)),
-    lost.length > MOST_LOSSES ? h("p", { class: "tone-bad" }, counted("more_losses", lost.length - MOST_LOSSES)) : null,
     h("div", { class: several ? "strips strips-many" : "strips" }, shown.map((one) => strip(one, several))),
     rest.length > 0
       ? h(
