@@ -23,7 +23,6 @@ from storage_engine.cli.progress import progress, waiting
 from storage_engine.cli.store_argument import takes_store
 from storage_engine.cli.values import reason_text
 from storage_engine.clock import clock_ms
-from storage_engine.exceptions import LogsRefusedError
 from storage_engine.lake.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog import open_lake
 from storage_engine.model.plan import PlanRequest
@@ -150,7 +149,8 @@ def _end(cleanup: cycle.Cleanup, as_json: bool) -> int:
         print_json("clean", report_shown(cleanup, report, finished))
     else:
         print_report(report, finished)
-        finished.raise_refused()
+        if finished.refused:
+            finished.raise_refused()
         _say_next(cleanup, report)
     return 0 if finished.ok else 1
 
@@ -163,9 +163,9 @@ def report_shown(cleanup: cycle.Cleanup, report: Report, finished: FinishResult)
         "report": report_json(report),
         "report_json": finished.report_json,
     }
-    if not finished.refused:
+    if (error := finished.ending_error) is None:
         return shown
-    return {**shown, "error": {"type": LogsRefusedError.__name__, "message": finished.refused}}
+    return {**shown, "error": {"type": type(error).__name__, "message": str(error)}}
 
 
 def print_report(report: Report, finished: FinishResult) -> None:

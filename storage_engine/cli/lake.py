@@ -18,7 +18,7 @@ from storage_engine.cli.store_argument import takes_store
 from storage_engine.cli.values import size_bytes
 from storage_engine.cli.verify_output import print_verification, say_next_step
 from storage_engine.clock import clock_ms
-from storage_engine.exceptions import LogsRefusedError
+from storage_engine.exceptions import StorageEngineError
 from storage_engine.extras import SPARK
 from storage_engine.lake.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog import open_lake
@@ -32,7 +32,7 @@ from storage_engine.retention import steps
 from storage_engine.retention.broker_disks import check_disks
 from storage_engine.retention.brokers import open_store
 from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.refusing import AFTER_ARCHIVING, refused_text
+from storage_engine.retention.refusing import archive_error
 from storage_engine.retention.steps import ArchiveResult
 from storage_engine.retention.steps.context import opened
 from storage_engine.retention.verification import verify_lake, verify_store
@@ -85,18 +85,20 @@ def archive(
             done = steps.archive_sealed(
                 store, run_key, archive_with, budget_bytes=budget_bytes, accept_damage=accept_damage
             )
-    refused = refused_text(run_key, managed.real_root, done.refused, AFTER_ARCHIVING) if done.refused else ""
-    _print_archived(run_key, done, refused, as_json)
-    if refused and not as_json:
-        raise LogsRefusedError(refused)
-    if refused:
+    error = archive_error(run_key, managed.real_root, done.refused, done.wrong_lakes)
+    _print_archived(run_key, done, error, as_json)
+    if error and not as_json:
+        raise error
+    if error:
         return 1
     if not as_json:
         say_cleanup(managed)
     return 0
 
 
-def _print_archived(run_key: str, done: ArchiveResult, refused: str, as_json: bool) -> None:
+def _print_archived(
+    run_key: str, done: ArchiveResult, error: StorageEngineError | None, as_json: bool
+) -> None:
     receipts = done.receipts
     if as_json:
         shown = {
@@ -107,12 +109,12 @@ def _print_archived(run_key: str, done: ArchiveResult, refused: str, as_json: bo
             "lake": done.lake or None,
             "notices": done.notices,
         }
-        error = {"type": LogsRefusedError.__name__, "message": refused}
-        print_json("archive", {**shown, **({"error": error} if refused else {})})
+        failed = {"error": {"type": type(error).__name__, "message": str(error)}} if error else {}
+        print_json("archive", {**shown, **failed})
         return
     for notice in done.notices:
         say(f"Note: {notice}", err=True)
-    if not receipts and not refused:
+    if not receipts and not done.refused:
         nothing = (
             "Nothing to archive: every segment that may be archived has a valid receipt, or none is sealed."
         )

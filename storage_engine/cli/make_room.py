@@ -221,7 +221,8 @@ def _run(
             print_json("kafka make-room", {**report_shown(cleanup, report, finished), "room": room})
         else:
             print_report(report, finished)
-            finished.raise_refused()
+            if finished.refused:
+                finished.raise_refused()
             _say_room(room, is_there=is_there, deleted=bool(report.freed_bytes))
         return 0 if finished.ok and is_there else 1
 

@@ -290,10 +290,8 @@ class StorageEngineReportOperator(StoreOperator):
         since = f", unchanged since {result.unchanged_since}" if result.unchanged_since else ""
         self.say([f"{outcome_text(result.outcome)}{since}; report: {page}"])
         problems = [failed, *result.errors] if failed or result.outcome is Outcome.FAILED else []
-        if result.refused:
-            problems.append(result.refused)
-        if problems:
-            told = " ".join(problem for problem in problems if problem)
+        problems += [result.refused, *result.wrong_lakes]
+        if told := " ".join(problem for problem in problems if problem):
             raise AirflowFailException(f"{told} Report: {result.report_text}")
         return {**to_jsonable(result), "report_html": str(page)}
 

@@ -274,8 +274,7 @@ class StorageEngineArchiveSealedOperator(_ArchivingOperator):
     """
 
     def do_step(self, context: Context) -> dict[str, Any]:
-        from storage_engine.exceptions import LogsRefusedError
-        from storage_engine.retention.refusing import AFTER_ARCHIVING, refused_text
+        from storage_engine.retention.refusing import archive_error
 
         policy = self.store.policy
         if not self.store.archives_ahead:
@@ -287,8 +286,6 @@ class StorageEngineArchiveSealedOperator(_ArchivingOperator):
             done = cycle.archive_sealed(cleanup)
             self._emit(context, cleanup, Step.SEALED)
         told = self._tell(done)
-        if done.refused:
-            raise LogsRefusedError(
-                refused_text(cleanup.run_key, self.store.real_root, done.refused, AFTER_ARCHIVING)
-            )
+        if error := archive_error(cleanup.run_key, self.store.real_root, done.refused, done.wrong_lakes):
+            raise error
         return told

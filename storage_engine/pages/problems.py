@@ -34,7 +34,8 @@ def problems(report: Mapping[str, Any]) -> tuple[Problem, ...]:
     :param report: with every field, as JSON.
     """
     words = words_of(report["broker"])
-    found = [*_refused(report, words), *_errors(report, words)]
+    found = [Problem("A lake isn't what it should be", "bad", why, "") for why in report["wrong_lakes"]]
+    found += [*_refused(report, words), *_errors(report, words)]
     found += [*broken_checks(report["validation"], words), *_open(report)]
     found += (Problem("Alarm", "warn", alarm, "") for alarm in report["alarms"])
     return tuple(sorted(found, key=lambda problem: problem.tone != "bad"))

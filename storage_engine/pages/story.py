@@ -29,6 +29,7 @@ _LATER: Mapping[str, Any] = {
     "unread_lines": (),
     "refused": (),
     "lake_directory": "LAKE",
+    "wrong_lakes": (),
 }
 """Fields that older reports don't have, as they are where there is nothing to say."""
 
@@ -97,6 +98,8 @@ def _verdict(report: Mapping[str, Any]) -> tuple[str, str]:
     if outcome == "released-in-part":
         return "Refused in part", "bad"
     word = outcome.replace("-", " ").capitalize()
+    if report["wrong_lakes"]:
+        return word, "bad"
     if outcome in ("blocked", "unfinished") or overall == "WARNING" or report["alarms"]:
         return word, "warn"
     if outcome == "dry-run":

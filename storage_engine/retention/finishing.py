@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from storage_engine import durable
-from storage_engine.exceptions import LogsRefusedError
+from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.journal import ReportRow, RunState, Step
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.validation import Status, Where
-from storage_engine.retention.refusing import refused_text
+from storage_engine.retention.refusing import ending_error, refused_text
 from storage_engine.retention.report import Outcome, Report, read_lakes, report_of
 from storage_engine.retention.report_files import (
     PAGE,
@@ -52,6 +52,7 @@ class FinishResult:
     :param refused: the error with which the run has to end, since logs of it were refused; "" if none was, or
         the run was undone since.
     :param errors: why steps of the run failed, unless they were done since, and what validation found.
+    :param wrong_lakes: why lakes aren't what they should be, which fails the run's end as well.
     :param unchanged_since: the earlier run whose report, named here, answers for this one, which wrote none.
     """
 
@@ -65,13 +66,20 @@ class FinishResult:
     unread: tuple[str, ...] = ()
     refused: str = ""
     errors: tuple[str, ...] = ()
+    wrong_lakes: tuple[str, ...] = ()
+
+    @property
+    def ending_error(self) -> StorageEngineError | None:
+        """The error with which the run has to end; None: there is none."""
+        return ending_error(self.refused, self.wrong_lakes)
 
     def raise_refused(self) -> None:
         """
         :raises LogsRefusedError: logs of the run were refused.
+        :raises LakeIdentityError: a lake isn't what it should be, such as a copy.
         """
-        if self.refused:
-            raise LogsRefusedError(self.refused)
+        if (error := self.ending_error) is not None:
+            raise error
 
 
 def finish(store: AnyStore, run_key: str) -> FinishResult:
@@ -115,6 +123,7 @@ def finish(store: AnyStore, run_key: str) -> FinishResult:
         unread=report.unread_lines,
         refused=_refused_text(report),
         errors=_errors(report),
+        wrong_lakes=report.wrong_lakes,
     )
 
 

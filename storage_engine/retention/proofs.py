@@ -77,16 +77,25 @@ class Proofs:
     """:param asked: the lakes that answered, in the order of the store's settings.
     :param unreachable: the others, each with the reason.
     :param acts: what we did ourselves to the store's files.
+    :param wrong_lakes: reasons of those of ``unreachable`` that aren't what they should be, such as a copy:
+        no outage that ends by itself.
     """
 
     asked: tuple[LakeProofs, ...]
     unreachable: tuple[tuple[LakeConfig, str], ...] = ()
     acts: OwnActs = NO_ACTS
+    wrong_lakes: tuple[str, ...] = ()
 
     @property
     def notices(self) -> tuple[str, ...]:
         """Lakes that could not be asked, as sentences."""
         return tuple(f"a lake could not be asked: {reason}" for _, reason in self.unreachable)
+
+    @property
+    def outages(self) -> tuple[str, ...]:
+        """Those of ``notices`` with which a run need not end."""
+        wrong = {f"a lake could not be asked: {reason}" for reason in self.wrong_lakes}
+        return tuple(notice for notice in self.notices if notice not in wrong)
 
     def unproven(self, segments: Sequence[Segment]) -> list[Segment]:
         """Those that no valid receipt of the very same file proves."""
@@ -191,6 +200,7 @@ def read_proofs(
     """
     asked: list[LakeProofs] = []
     unreachable: list[tuple[LakeConfig, str]] = []
+    wrong_lakes: list[str] = []
     for config in lakes:
         try:
             refuse_nested_proof(config, Path(record.real_path))
@@ -206,7 +216,10 @@ def read_proofs(
             asked.append(_read(lake, record, wanted, known, read_files, whole_logs, looked))
         except LakeUnavailableError as error:
             unreachable.append((config, str(error)))
-    return Proofs(tuple(asked), tuple(unreachable), read_own_acts(record.real_path))
+            if isinstance(error, LakeIdentityError):
+                wrong_lakes.append(str(error))
+    acts = read_own_acts(record.real_path)
+    return Proofs(tuple(asked), tuple(unreachable), acts, tuple(wrong_lakes))
 
 
 def reachable_lakes(store: ManagedStore) -> tuple[list[Lake], dict[str, str]]:
@@ -274,7 +287,7 @@ def _refuse_same(lake: Lake, others: Sequence[Lake]) -> None:
     if lake_id is not None and lake_id in {lake_id_of(other.segments()) for other in others}:
         raise LakeIdentityError(
             f"lake {lake.location}: expected a second lake of its own, found lake {lake_id} twice. Nothing "
-            "was changed. Name another directory or catalog, or none."
+            "in it was changed. Name another directory or catalog, or none."
         )
 
 
@@ -287,8 +300,8 @@ def _refuse_copy(lake: Lake) -> None:
     if original is not None:
         raise LakeIdentityError(
             f"lake {lake.location}: expected a lake to archive into, found a copy of lake {original}, which "
-            "proves nothing for a release. Nothing was changed. Name that lake, or a second lake of its own; "
-            "if that lake is gone for good, run storage-engine lake promote on the copy."
+            "proves nothing for a release. Nothing in it was changed. Name that lake, or a second lake of "
+            "its own; if that lake is gone for good, run storage-engine lake promote on the copy."
         )
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from storage_engine.exceptions import LakeIdentityError, LogsRefusedError, StorageEngineError
 from storage_engine.model.plan import Decision, LogPlan, Plan, Reason
 from storage_engine.model.store import Segment, SegmentId
 from storage_engine.wording import count_text, shortened
@@ -147,7 +148,26 @@ def log_text(refused: RefusedLog) -> str:
 
 
 _AFTER_RELEASE = "What the other logs lost is done and recorded. The next run plans the refused logs again."
-AFTER_ARCHIVING = "What was archived of other logs is proven and recorded. The next run tries these again."
+_AFTER_ARCHIVING = "What was archived of other logs is proven and recorded. The next run tries these again."
+
+
+def ending_error(refused: str, wrong_lakes: Sequence[str]) -> StorageEngineError | None:
+    """Return the error with which a run has to end though it did all else; None: there is none.
+
+    :param refused: as of :func:`refused_text`; "" where no log was refused.
+    :param wrong_lakes: why lakes of the store aren't what they should be, each with what to do.
+    """
+    if refused:
+        return LogsRefusedError(" ".join((refused, *wrong_lakes)))
+    return LakeIdentityError(" ".join(wrong_lakes)) if wrong_lakes else None
+
+
+def archive_error(
+    run_key: str, root: str, refused: Sequence[RefusedLog], wrong_lakes: Sequence[str]
+) -> StorageEngineError | None:
+    """Return the error with which an archive has to end that took all else; None: there is none."""
+    text = refused_text(run_key, root, refused, _AFTER_ARCHIVING) if refused else ""
+    return ending_error(text, wrong_lakes)
 
 
 def refused_text(run_key: str, root: str, refused: Sequence[RefusedLog], after: str = _AFTER_RELEASE) -> str:

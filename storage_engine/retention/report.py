@@ -81,7 +81,7 @@ class ArchivedSegment:
     last_stored_at_ms: int | None = None
 
 
-InLakes = tuple[tuple[ArchivedSegment, ...], tuple[SegmentId, ...], tuple[str, ...]]
+InLakes = tuple[tuple[ArchivedSegment, ...], tuple[SegmentId, ...], tuple[str, ...], tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +103,7 @@ class Report:
     :param quarantine: of what was deleted; None: it was deleted for good.
     :param refused: logs of which nothing more went, though the others did.
     :param lake_directory: what ``--lake`` takes for the lake; LAKE where no directory here is known to be it.
+    :param wrong_lakes: why lakes of the store aren't what they should be, such as a copy, and what to do.
     """
 
     outcome: Outcome
@@ -150,6 +151,7 @@ class Report:
     refused: tuple[RefusedLog, ...] = ()
     lake_directory: str = "LAKE"
     unproven_logs: tuple[str, ...] = ()
+    wrong_lakes: tuple[str, ...] = ()
 
     @property
     def has_several_logs(self) -> bool:
@@ -164,7 +166,8 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        return self.outcome in (Outcome.DONE, Outcome.NOTHING_TO_DO, Outcome.UNDONE, Outcome.DRY_RUN)
+        ended_well = (Outcome.DONE, Outcome.NOTHING_TO_DO, Outcome.UNDONE, Outcome.DRY_RUN)
+        return self.outcome in ended_well and not self.wrong_lakes
 
 
 def build_report(store: AnyStore, run_key: str) -> Report:
@@ -183,7 +186,7 @@ def report_of(context: Context, run: Run, in_lakes: InLakes | None = None) -> Re
     released = context.result(run, Step.RELEASE, ReleaseResult)
     gone, _ = releases(event for event in events if event.step == Step.RELEASE)
     others = {release.subject: release for release in (released.deleted_by_others if released else ())}
-    archived, unproven, lake_notice = in_lakes or read_lakes(context, run)
+    archived, unproven, lake_notice, wrong_lakes = in_lakes or read_lakes(context, run)
     decided_from = next((e.payload for e in events if (e.step, e.phase) == (Step.PLAN, Phase.RESULT)), {})
     steps = step_reports(events, unproven)
     validation = recorded_validation(context, run)
@@ -270,6 +273,7 @@ def report_of(context: Context, run: Run, in_lakes: InLakes | None = None) -> Re
         unread_lines=unread_lines(store, unread, done=bool(gone), waived=waiver is not None),
         refused=refused,
         lake_directory=lake_directory(store.lake),
+        wrong_lakes=wrong_lakes,
     )
 
 
@@ -301,23 +305,25 @@ def _while(
 
 
 def read_lakes(context: Context, run: Run) -> InLakes:
-    """Read what the lakes have of what the run wanted in them, what they lack, and why that is unknown."""
+    """Read what the lakes have of what the run wanted in them, what they lack, why that is unknown, and which
+    lakes aren't what they should be."""
     wanted = [
         SegmentId(str(event.payload["log"]), int(event.payload["base_offset"]))
         for event in context.journal.events(run, Step.ARCHIVE, Phase.INTENT)
     ]
     if not wanted:
-        return (), (), ()
+        return (), (), (), ()
     known = known_heads(context.journal, context.record)
     proofs = read_proofs(context.store.lakes, context.record, set(wanted), known=known)
     if not proofs.asked:
         unknown = (f"what is archived is unknown: {reason}" for _, reason in proofs.unreachable)
-        return (), tuple(wanted), tuple(unknown)
+        return (), tuple(wanted), tuple(unknown), ()
     found = {key: (lake, row) for lake in reversed(proofs.asked) for key in wanted for row in lake.of(key)}
     archived = tuple(
         _archived_segment(found[key][1], run, found[key][0].lake.location) for key in wanted if key in found
     )
-    return archived, tuple(key for key in wanted if key not in found), proofs.notices
+    lacking = tuple(key for key in wanted if key not in found)
+    return archived, lacking, proofs.outages, proofs.wrong_lakes
 
 
 def _archived_ahead(events: Sequence[Event]) -> int:

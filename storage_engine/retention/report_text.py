@@ -75,6 +75,7 @@ def outcome_text(outcome: Outcome) -> str:
 
 
 def _refused(report: Report) -> Iterator[str]:
+    yield from (f"FAILED {reason}" for reason in report.wrong_lakes)
     for one in report.refused[:LOGS_SHOWN]:
         yield f"FAILED {log_text(one)}"
     if (more := len(report.refused) - LOGS_SHOWN) > 0:

@@ -56,7 +56,13 @@ def validated_since(store: AnyStore, run_key: str) -> str | None:
 def is_idle(report: Report) -> bool:
     """Tell whether a run changed nothing and found nothing that a person has to hear of."""
     did = (report.archived, report.archived_ahead, report.dependents, report.validation, report.freed_bytes)
-    said = (report.alarms, report.unproven, report.waiver, report.hold and report.hold.disturbances)
+    said = (
+        report.alarms,
+        report.wrong_lakes,
+        report.unproven,
+        report.waiver,
+        report.hold and report.hold.disturbances,
+    )
     return (
         report.outcome in (Outcome.NOTHING_TO_DO, Outcome.BLOCKED)
         and not any(segment.planned for segment in report.segments)

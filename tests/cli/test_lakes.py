@@ -160,6 +160,29 @@ def test_a_copy_is_a_backup_and_no_second_lake(cli: Any, cleaned: tuple[Path, Pa
     assert "the original burnt" in cli("lake", "info", "--lake", copy).out
 
 
+def test_a_copy_as_second_lake_fails_the_end_of_what_is_done(
+    cli: Any, cleaned: tuple[Path, Path], tmp_path: Path
+) -> None:
+    store, lake = cleaned
+    second = tmp_path / "copy"
+    assert cli("lake", "copy", "--lake", lake, "--to", second).exit_code == 0
+    found, cure = "found a copy of lake", "Name that lake, or a second lake of its own"
+    lakes = ("--lake", lake, "--second-lake", second)
+    archived = cli("archive", store, *lakes)
+    assert (archived.exit_code, "Archived and proven" in archived.out) == (1, True)
+    assert archived.err.count(found) == 1
+    assert (cure in archived.err, "Note:" in archived.err) == (True, False)
+    before = len(list((store / "commitlog").iterdir()))
+    done = cli("clean", store, *lakes, "--manual", "--max-segments", 2)
+    assert (done.exit_code, len(list((store / "commitlog").iterdir()))) == (1, before - 2)
+    assert (done.out + done.err).count(found) == 1
+    assert (f"FAILED lake {second.as_uri()}" in done.out, cure in done.out) == (True, True)
+    shown = cli("clean", store, *lakes, "--manual", "--max-segments", 1, "--json")
+    assert (shown.exit_code, shown.json["error"]["type"]) == (1, "LakeIdentityError")
+    assert cure in shown.json["error"]["message"]
+    assert cli("clean", store, "--lake", lake, "--manual", "--max-segments", 1).exit_code == 0
+
+
 def test_a_catalog_from_yesterday_is_brought_up_to_the_warehouse(
     cli: Any, cleaned: tuple[Path, Path], tmp_path: Path
 ) -> None:

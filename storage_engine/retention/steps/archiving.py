@@ -74,6 +74,7 @@ class ArchiveResult:
     :param notices: lakes that could not be used, and a witness that is missing.
     :param refused: logs that could not be archived, or of which a file is missing, while others were.
     :param kept_out: sealed segments that stay out for now, or for good, by the broker's rules.
+    :param wrong_lakes: why lakes of the store aren't what they should be, each with what to do.
     """
 
     receipts: tuple[Receipt, ...]
@@ -83,6 +84,7 @@ class ArchiveResult:
     notices: tuple[str, ...] = ()
     refused: tuple[RefusedLog, ...] = ()
     kept_out: tuple[KeptOut, ...] = ()
+    wrong_lakes: tuple[str, ...] = ()
 
 
 def archive_jobs(
@@ -210,6 +212,7 @@ def archive_each_log(
         tuple(receipt for one in done for receipt in one.receipts),
         lake=next((one.lake for one in done if one.lake), ""),
         notices=tuple(dict.fromkeys(notice for one in done for notice in one.notices)),
+        wrong_lakes=tuple(dict.fromkeys(reason for one in done for reason in one.wrong_lakes)),
     )
     return together, failed
 
@@ -241,11 +244,11 @@ def archive_somewhere(
             proofs = _read(context, candidates, read_files=read_files)
         if not proofs.asked:
             raise none_reachable([reason for _, reason in proofs.unreachable])
-        notices = (*(f"a lake could not be used: {failure}" for failure in failures), *proofs.notices)
+        notices = (*(f"a lake could not be used: {failure}" for failure in failures), *proofs.outages)
         refuse_other_logs(context, proofs.asked, candidates)
         wanted = choose(proofs)
         if not wanted:
-            return ArchiveResult((), notices=notices)
+            return ArchiveResult((), notices=notices, wrong_lakes=proofs.wrong_lakes)
         if any(config == unreachable for unreachable, _ in proofs.unreachable):
             continue
         jobs = _jobs(context, config, wanted, accept_damage)
@@ -260,7 +263,9 @@ def archive_somewhere(
         faults = _faults(proofs, wanted)
         said = record_proven(context, run, step, jobs, receipts, took_ms, faults)
         notices = (*notices, *said, *again_notices(faults), *_damage_notices(jobs, receipts))
-        return ArchiveResult(tuple(receipts), lake=config.location, notices=notices)
+        return ArchiveResult(
+            tuple(receipts), lake=config.location, notices=notices, wrong_lakes=proofs.wrong_lakes
+        )
     if len(context.store.lakes) == 1:
         raise failures[0]
     reasons = [str(failure) for failure in failures]

@@ -228,7 +228,7 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
                 (
                     *kept_held,
                     *held.notices,
-                    *proofs.notices,
+                    *proofs.outages,
                     *left_over,
                     *unwitnessed,
                     *unseen_notices(unseen, (v.segment for v in judged.verdicts if v.receipt is not None)),
