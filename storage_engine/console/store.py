@@ -8,7 +8,8 @@ from dataclasses import dataclass, fields
 from storage_engine.brokers import find_broker
 from storage_engine.console.rules import Rules, rules_of
 from storage_engine.console.run_lines import RunLine, run_line
-from storage_engine.console.store_line import DAY_MS, FindingLine, StoreLine, finding_lines
+from storage_engine.console.store_forecast import store_forecast
+from storage_engine.console.store_line import DAY_MS, FindingLine, StoreLine, finding_lines, with_forecast
 from storage_engine.console.stores import line_of
 from storage_engine.journal.answers import Findings, GroupRow, HoldRow, LossRow, VerifiedRow, WaiverRow
 from storage_engine.journal.queries import JournalReader
@@ -17,7 +18,7 @@ from storage_engine.model.topic_days import TopicDay
 TOPIC_DAYS = 14
 MOST_LOGS = 200
 """Whose ranges a page lists; of all there are totals."""
-MOST_RUNS = 50
+MOST_RUNS = 200
 """On one page."""
 
 
@@ -154,7 +155,7 @@ def one_store(reader: JournalReader, name: str, now_ms: int) -> StoreAnswer:
     ranges = _ranges(found)
     return StoreAnswer(
         now_ms,
-        row,
+        with_forecast(row, store_forecast(reader, name, now_ms)),
         rules=next((rules_of(one) for one in reader.rules(row.store_id, now_ms, now_ms + 1)), None),
         ranges=None if ranges is None else _of_worst_logs(ranges),
         totals=_totals(ranges or ()),

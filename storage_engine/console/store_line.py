@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from storage_engine.console.forecast import Forecast
 from storage_engine.console.rules import LevelState, Rules, level_state, rules_of
 from storage_engine.console.run_lines import RunLine, run_line
 from storage_engine.journal.store_summaries import DiskLevel, StoreSummary
@@ -175,6 +176,19 @@ def store_line(name: str, summary: StoreSummary, now_ms: int) -> StoreLine:
         problem=problem,
         problem_kind=kind,
     )
+
+
+def with_forecast(line: StoreLine, found: Forecast) -> StoreLine:
+    """Return a line with the time to full that its store's forecast tells: one page has one answer.
+
+    That is the middle one of when its broker refuses messages, else of when its disk has no room.
+    """
+    times = {one.name: one.mid_ms for one in found.time_to}
+    if not times and line.time_to_full_ms == 0:
+        return line
+    time_ms = times.get("refuses", times.get("full"))
+    never = Filling.NO if times else Filling.UNKNOWN
+    return replace(line, filling=never if time_ms is None else Filling.YES, time_to_full_ms=time_ms)
 
 
 def without_monitor(line: StoreLine, dag_id: str, kind: ProblemKind) -> StoreLine:

@@ -257,6 +257,41 @@ def test_a_store_of_several_logs_has_their_own_offsets_and_the_worst_first(
     visit.close()
 
 
+def test_runs_without_outcome_are_recorded_and_those_of_a_day_and_dag_fold(
+    browser: Browser, console: Console, address: str
+) -> None:
+    told: dict[str, Any] = to_jsonable(console.answer("stores/store_orders/runs", {}, None))
+    cleanup = told["runs"][0]
+    hour = {**cleanup, "outcome": None, "state": "open", "finished_at_ms": None, "has_report": False}
+    # As the page says days: in the zone of the store, which is Asia/Shanghai.
+    midnight_ms = NOW_MS - 20 * 3_600_000
+    dag = "storage_flush_checkpoint__store_orders"
+    hours = [
+        {**hour, "id": 1_000 - at, "run_key": f"{dag}/{at}", "dag_id": dag, "run_id": str(at)}
+        | {"created_at_ms": midnight_ms - (at - 1) * 3_600_000}
+        for at in range(48)
+    ]
+    by_hand = {**hour, "id": 900, "run_key": "archive-1", "dag_id": None, "run_id": None}
+    told["runs"] = [*hours[:20], cleanup, *hours[20:], by_hand]
+    console.extra["stores/store_orders/runs"] = lambda _path, query, _body: {"runs": []} if query else told
+    visit = Visit(browser, address)
+    page = visit.open(STORE, "table:has-text('Begun') details")
+    shown = page.locator("table:has-text('Begun') tbody tr")
+    assert shown.count() == 5
+    outcomes = [shown.nth(at).locator("td").first.inner_text() for at in range(5)]
+    assert [text.split(" since")[0].strip() for text in outcomes] == [
+        "recorded: 2 runs",
+        "recorded: 24 runs",
+        "done",
+        "recorded: 22 runs",
+        "recorded",
+    ]
+    assert "running" not in page.inner_text("body")
+    shown.nth(1).locator("summary").click()
+    assert shown.nth(1).locator("a:has-text('DAG run'):visible").count() == 24 + 1
+    visit.close()
+
+
 def test_errors_and_emptiness_say_what_to_do(browser: Browser, console: Console, tmp_path: Path) -> None:
     empty = Console(JournalReader(f"sqlite:///{tmp_path}/none.db"), ["store_orders"], now_ms=NOW_MS)
     with serve(empty) as at:

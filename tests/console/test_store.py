@@ -6,8 +6,13 @@ import json
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
+
+from storage_engine.console.forecast import Forecast, TimeToLevel
 from storage_engine.console.rules import RecordedLevels, Windows
 from storage_engine.console.store import MOST_LOGS, one_store, runs_page
+from storage_engine.console.store_forecast import store_forecast
+from storage_engine.console.store_line import Filling, StoreLine, with_forecast
 from storage_engine.journal.journal import Journal
 from storage_engine.journal.queries import JournalReader
 from storage_engine.model.jsonable import to_jsonable
@@ -62,6 +67,33 @@ def test_of_many_logs_the_worst_and_largest_are_listed_and_all_are_counted(tmp_p
     }
     assert answer.standing is not None
     assert not answer.standing.has_shield
+
+
+@pytest.mark.parametrize("name", ["store_orders", "store_payments"])
+def test_the_head_of_a_store_tells_the_time_to_full_of_its_forecast(past: JournalReader, name: str) -> None:
+    row, forecast = one_store(past, name, NOW_MS).row, store_forecast(past, name, NOW_MS)
+    (refuses,) = (one for one in forecast.time_to if one.name == "refuses")
+    assert (row.filling is Filling.YES, row.time_to_full_ms) == (refuses.mid_ms is not None, refuses.mid_ms)
+
+
+@pytest.mark.parametrize(
+    ("time_to", "known", "told"),
+    [
+        ([("refuses", 5), ("full", 7)], 3, (Filling.YES, 5)),
+        ([("refuses", None), ("full", None)], 3, (Filling.NO, None)),
+        ([("full", 7)], 3, (Filling.YES, 7)),
+        ([("refuses", 0), ("full", 7)], 0, (Filling.YES, 0)),
+        ([], 3, (Filling.UNKNOWN, None)),
+        ([], 0, (Filling.YES, 0)),
+    ],
+)
+def test_the_time_to_full_is_the_middle_one_of_the_forecast(
+    time_to: list[tuple[str, int | None]], known: int, told: tuple[Filling, int | None]
+) -> None:
+    times = tuple(TimeToLevel(name, 90, 1, mid_ms, None) for name, mid_ms in time_to)
+    line = StoreLine("s", filling=Filling.YES, time_to_full_ms=known)
+    found = with_forecast(line, Forecast(bool(times), "", 0, 0, time_to=times))
+    assert (found.filling, found.time_to_full_ms) == told
 
 
 def test_of_an_unknown_store_only_its_line_is_told(past: JournalReader) -> None:

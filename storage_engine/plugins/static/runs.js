@@ -2,9 +2,9 @@
 
 import { airflowUrl, ask, ofStore, reportUrl } from "./api.js";
 import { h, replace } from "./dom.js";
-import { bytes, duration, moment, number } from "./format.js";
+import { bytes, day, duration, moment, number } from "./format.js";
 import { stateIcon } from "./icons.js";
-import { named, t } from "./language.js";
+import { counted, named, t } from "./language.js";
 import { poll } from "./poll.js";
 import { emptyBox, problemBox, waiting } from "./problem.js";
 import { openInAirflow } from "./router.js";
@@ -36,7 +36,7 @@ export function showRuns(host, { store }) {
 
   async function more() {
     const all = [...newest, ...older];
-    const isHidden = most < all.length;
+    const isHidden = most < folded(all).length;
     most = Infinity;
     if (isHidden) {
       paint();
@@ -50,7 +50,7 @@ export function showRuns(host, { store }) {
 
   function paint() {
     const seen = new Set();
-    const rows = [...newest, ...older].filter((run) => !seen.has(run.run_key) && seen.add(run.run_key));
+    const rows = folded([...newest, ...older].filter((run) => !seen.has(run.run_key) && seen.add(run.run_key)));
     if (rows.length === 0) {
       replace(host, emptyBox(t("runs_empty"), t("runs_empty_do")));
       return;
@@ -65,16 +65,46 @@ export function showRuns(host, { store }) {
   return poll(load, ASK_AGAIN_MS);
 }
 
+/** Return runs with those as one that a DAG only recorded on one day: they come to no report. */
+function folded(runs) {
+  const days = new Map();
+  const found = [];
+  for (const run of runs) {
+    if (!run.dag_id || run.outcome !== null || run.state !== "open") {
+      found.push(run);
+      continue;
+    }
+    const key = JSON.stringify([run.dag_id, day(run.created_at_ms)]);
+    if (!days.has(key)) {
+      days.set(key, { ...run, folded: [] });
+      found.push(days.get(key));
+    }
+    days.get(key).folded.push(run);
+  }
+  return found;
+}
+
 function columnsOf(store) {
   return [
     { title: t("begun"), isHead: true, class: "nowrap", cell: (run) => moment(run.created_at_ms) },
-    { title: t("outcome"), cell: (run) => outcome(run) },
+    { title: t("outcome"), cell: (run) => (run.folded?.length > 1 ? recorded(store, run.folded) : outcome(run)) },
     { title: t("causes"), cell: (run) => run.causes.map((cause) => named("cause", cause)).join(t("and")) },
     { title: t("deleted"), class: "num", cell: (run) => (run.deleted_segments === null ? "" : number(run.deleted_segments)) },
     { title: t("freed"), class: "num", cell: (run) => (run.freed_bytes === null ? "" : bytes(run.freed_bytes)) },
     { title: t("took"), class: "num", cell: (run) => (run.finished_at_ms === null ? "" : duration(run.finished_at_ms - run.created_at_ms)) },
     { title: t("report"), cell: (run) => links(store, run) },
   ];
+}
+
+/** Return runs that only recorded something, with what leads to each. */
+function recorded(store, runs) {
+  const from = moment(runs[runs.length - 1].created_at_ms);
+  return h(
+    "details",
+    { "data-key": `recorded-${runs[runs.length - 1].id}` },
+    h("summary", { "data-key": `recorded-summary-${runs[runs.length - 1].id}` }, counted("recorded_runs", runs.length, { from })),
+    h("ul", { class: "plain" }, runs.map((run) => h("li", null, moment(run.created_at_ms), " ", links(store, run)))),
+  );
 }
 
 /** Return the outcome of a run with its sign. */

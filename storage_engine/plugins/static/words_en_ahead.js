@@ -20,7 +20,7 @@ export const ahead = {
   never_at_this_rate: "not at this rate",
   over_a_year: "over a year",
   reached: "reached",
-  full: "full",
+  full: "no room left",
   what_if_cannot: "This store can't be simulated.",
   what_if_cannot_do: "The monitor DAG records what a simulation starts from. Let it run once.",
   what_if_form: "What to change",

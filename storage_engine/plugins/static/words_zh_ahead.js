@@ -20,7 +20,7 @@ export const ahead = {
   never_at_this_rate: "以当前速率不会到达",
   over_a_year: "一年以上",
   reached: "已到达",
-  full: "写满",
+  full: "没有剩余空间",
   what_if_cannot: "此存储无法推演。",
   what_if_cannot_do: "监控 DAG 会记录推演的起点。请让它运行一次。",
   what_if_form: "要更改的内容",
