@@ -55,6 +55,11 @@ def default_broker() -> str:
     )
 
 
+def kind_option(broker: str) -> str:
+    """Return the option, behind a space, by which commands are told a broker that isn't the default one."""
+    return "" if broker == default_broker() else f" --broker-type {broker}"
+
+
 def broker_of(root: str | os.PathLike[str]) -> str:
     """Tell from a store's files which broker's they are; of what is no store, the default one.
 

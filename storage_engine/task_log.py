@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from storage_engine.wording import bytes_text, count_text, duration_text, shortened
+from storage_engine.wording import UNCHANGED, bytes_text, count_text, duration_text, shortened
 
 if TYPE_CHECKING:
     from storage_engine.lake.maintenance import LakeMaintenance
@@ -100,7 +100,9 @@ def archive_lines(done: ArchiveResult) -> Iterator[str]:
         messages = count_text(sum(row.message_count for row in receipts), "message")
         size = bytes_text(sum(row.size_bytes for row in receipts))
         yield f"{count_text(len(receipts), 'segment')} archived and proven, {size}, {messages}: {done.lake}"
-    elif done.waiver is None:
+    if done.hashed_again:
+        yield f"{count_text(len(done.hashed_again), 'segment')} {UNCHANGED}"
+    elif not receipts and done.waiver is None:
         yield "Nothing had to be archived: everything is in a lake already, or need not be."
 
 

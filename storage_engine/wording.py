@@ -11,6 +11,8 @@ from pathlib import PurePath
 
 from rich.filesize import pick_unit_and_suffix
 
+UNCHANGED = "hashed again, unchanged"
+"""What became of an archived segment whose files were touched since."""
 _BINARY_UNITS = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB"]
 _FIRST_DAY = date(1970, 1, 1)
 _DURATIONS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))

@@ -44,7 +44,7 @@ from storage_engine.retention.steps import (
 )
 from storage_engine.retention.steps.context import managed_of, opened
 from storage_engine.retention.unchanged import validated_since
-from storage_engine.wording import bytes_text, count_text
+from storage_engine.wording import UNCHANGED, bytes_text, count_text
 
 Tell = Callable[[str], None]
 
@@ -200,6 +200,8 @@ def _archive_lines(cleanup: cycle.Cleanup, done: ArchiveResult) -> Iterator[str]
     yield from (f"archive: {notice}" for notice in done.notices)
     if done.waiver is None:
         yield f"archive: {count_text(len(done.receipts), 'segment')} archived and proven now"
+        if done.hashed_again:
+            yield f"archive: {count_text(len(done.hashed_again), 'segment')} {UNCHANGED}"
     else:
         yield f"archive: not done ({done.error})"
         yield f"archive: {done.waiver.person} waived receipts for this plan: {done.waiver.reason}"

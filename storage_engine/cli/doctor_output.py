@@ -12,6 +12,7 @@ import click
 
 from storage_engine.brokers import find_broker
 from storage_engine.cli.output import console, say_styled
+from storage_engine.model.archive_lag import touched_text
 from storage_engine.model.diagnosis import Finding, SettingFrom, SettingInEffect, Severity
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.store import DiskUsage
@@ -118,7 +119,10 @@ def _about_lakes(found: Diagnosis) -> Iterator[tuple[str, str]]:
         yield _LAKE_LABELS.get(lake.title, lake.title), lake_text(lake, found.at_ms)
     if found.unproven is not None and found.figures is not None:
         archivable = len(found.figures.archivable.segments)
-        told = f"{archivable - len(found.unproven)} of {count_text(archivable, 'sealed segment')}"
+        proven = archivable - len(found.unproven) - len(found.touched)
+        told = f"{proven} of {count_text(archivable, 'sealed segment')}"
+        if found.touched:
+            told += f"; {touched_text(len(found.touched))}"
         out = len(found.figures.sealed) - archivable
         yield "proven", f"{told}; {out} more may not be archived by now" if out else told
 
@@ -252,6 +256,7 @@ def _figures_json(figures: Figures, found: Diagnosis) -> dict[str, Any]:
         "next_deletion_ms": figures.next_deletion_ms,
         "due_segments": found.due,
         "unproven_segments": None if found.unproven is None else len(found.unproven),
+        "touched_segments": len(found.touched),
         "unread": to_jsonable(figures.unread),
         "pending": to_jsonable(figures.pending),
     }

@@ -36,7 +36,7 @@ from storage_engine.retention.refusing import archive_error
 from storage_engine.retention.steps import ArchiveResult
 from storage_engine.retention.steps.context import opened
 from storage_engine.retention.verification import verify_lake, verify_store
-from storage_engine.wording import bytes_text, count_text
+from storage_engine.wording import UNCHANGED, bytes_text, count_text
 
 
 @command()
@@ -104,6 +104,7 @@ def _print_archived(
         shown = {
             "run_key": run_key,
             "archived": receipts,
+            "hashed_again": done.hashed_again,
             "kept_out": done.kept_out,
             "refused": done.refused,
             "lake": done.lake or None,
@@ -114,13 +115,14 @@ def _print_archived(
         return
     for notice in done.notices:
         say(f"Note: {notice}", err=True)
-    if not receipts and not done.refused:
+    if not receipts and not done.hashed_again and not done.refused:
         nothing = (
             "Nothing to archive: every segment that may be archived has a valid receipt, or none is sealed."
         )
         left = sum(one.segments for one in done.kept_out)
         say(f"{nothing} {count_text(left, 'sealed segment')} may not be yet:" if left else nothing)
-    _print_receipts(receipts)
+    _print_receipts("Archived and proven", receipts)
+    _print_receipts(UNCHANGED.capitalize(), done.hashed_again)
     if done.kept_out:
         print_table(
             "Not in the lake",
@@ -138,13 +140,13 @@ def _print_archived(
         )
 
 
-def _print_receipts(receipts: Sequence[Receipt]) -> None:
+def _print_receipts(title: str, receipts: Sequence[Receipt]) -> None:
     if not receipts:
         return
     logs = {receipt.log for receipt in receipts}
     several = len(logs) > 1
     print_table(
-        f"Archived and proven{'' if several else f' of {logs.pop()}'}",
+        f"{title}{'' if several else f' of {logs.pop()}'}",
         ("segment~", "messages#", "size#", "in the lake#", "SHA-256"),
         (
             (

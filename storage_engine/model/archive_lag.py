@@ -16,6 +16,7 @@ class ArchiveLag:
     :param oldest_base_offset: of the one that was written to longest ago; None when there is none.
     :param oldest_age_seconds: time since it was written to; 0 when there is none.
     :param notes: lakes that could not be asked; there the journal's word stands for the lake's.
+    :param touched: number of segments that a lake has, but whose files were touched since; no lag.
     """
 
     measured_at_ms: int
@@ -24,17 +25,19 @@ class ArchiveLag:
     oldest_base_offset: int | None
     oldest_age_seconds: int
     notes: tuple[str, ...] = ()
+    touched: int = 0
 
     @property
     def text(self) -> str:
         """The lag as a sentence."""
+        touched = f"; {touched_text(self.touched)}" if self.touched else ""
         if self.oldest_base_offset is None:
-            return "everything that is sealed is proven in the lake"
+            return f"everything that is sealed is {'archived' if touched else 'proven in the lake'}{touched}"
         age = duration_text(self.oldest_age_seconds * 1000)
         segments, size = count_text(self.segments, "segment"), exact_bytes_text(self.size_bytes)
         return (
             f"{segments} sealed and not proven, {size}; the oldest, "
-            f"{self.oldest_base_offset:020d}, was last written to {age} ago"
+            f"{self.oldest_base_offset:020d}, was last written to {age} ago{touched}"
         )
 
     def alarms(self, policy: Policy) -> tuple[str, ...]:
@@ -55,8 +58,19 @@ class ArchiveLag:
         return tuple(found)
 
 
-def archive_lag_of(unproven: Iterable[Segment], now_ms: int, notes: tuple[str, ...] = ()) -> ArchiveLag:
-    """Sum up the sealed segments that no lake proves."""
+def touched_text(count: int) -> str:
+    """Say how many segments a lake has whose files were touched since, as by a chmod or a hard link."""
+    was = "was" if count == 1 else "were"
+    return f"{count_text(count, 'archived segment')} {was} touched since, to be hashed again"
+
+
+def archive_lag_of(
+    unproven: Iterable[Segment], now_ms: int, notes: tuple[str, ...] = (), touched: int = 0
+) -> ArchiveLag:
+    """Sum up the sealed segments that no lake proves.
+
+    :param touched: how many others a lake has, but whose files were touched since.
+    """
     segments = list(unproven)
     oldest = min(segments, key=lambda segment: segment.mtime_ns, default=None)
     age_ms = 0 if oldest is None else now_ms - oldest.mtime_ns // 1_000_000
@@ -67,4 +81,5 @@ def archive_lag_of(unproven: Iterable[Segment], now_ms: int, notes: tuple[str, .
         oldest_base_offset=None if oldest is None else oldest.base_offset,
         oldest_age_seconds=max(0, age_ms // 1000),
         notes=notes,
+        touched=touched,
     )

@@ -22,7 +22,7 @@ from storage_engine.pages.figures import (
     worst_status,
 )
 from storage_engine.pages.words import sets_aside_until_start, words_of
-from storage_engine.wording import bytes_text, count_text, shortened, time_text
+from storage_engine.wording import UNCHANGED, bytes_text, count_text, shortened, time_text
 
 NAME_WIDTH = 60
 """Names of groups and topics have up to 255 characters; the report's tables have them whole."""
@@ -85,6 +85,8 @@ def _went(report: Mapping[str, Any]) -> Answer | None:
         )
     if ahead := report["archived_ahead"]:
         lines.append(Line(f"{count_text(ahead, 'segment')} archived and proven ahead of deletion"))
+    if again := report["hashed_again"]:
+        lines.append(Line(f"{count_text(again, 'segment')} {UNCHANGED}"))
     if kept:
         verb = "stays" if len(kept) == 1 else "stay"
         lines.append(Line(f"{amount(kept)} {verb} on disk"))

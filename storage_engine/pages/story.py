@@ -30,6 +30,7 @@ _LATER: Mapping[str, Any] = {
     "refused": (),
     "lake_directory": "LAKE",
     "wrong_lakes": (),
+    "hashed_again": 0,
 }
 """Fields that older reports don't have, as they are where there is nothing to say."""
 

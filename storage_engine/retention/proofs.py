@@ -28,7 +28,7 @@ from storage_engine.model.policy import ArchiveMode, Policy
 from storage_engine.model.receipt import Receipt, SegmentIdentity
 from storage_engine.model.store import Segment, SegmentId
 from storage_engine.retention.current_receipts import current_receipts
-from storage_engine.retention.gate import NO_ACTS, Passage, Verdict, is_proven_file, judge
+from storage_engine.retention.gate import NO_ACTS, Passage, Verdict, files_fault_of, is_proven_file, judge
 from storage_engine.retention.known_heads import KnownHeads
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.same_bytes.own_acts import OwnActs, read_own_acts
@@ -104,6 +104,23 @@ class Proofs:
             for segment in segments
             if not any(
                 is_proven_file(segment, row, self.acts)
+                for proofs in self.asked
+                for row in proofs.valid(segment.id)
+            )
+        ]
+
+    def touched(self, unproven: Sequence[Segment]) -> list[Segment]:
+        """Those that were proven as long as they are, and whose files somebody touched since.
+
+        A hash tells whether their bytes are the same; until then they permit no deletion.
+
+        :param unproven: as :meth:`unproven` returns them.
+        """
+        return [
+            segment
+            for segment in unproven
+            if any(
+                row.size_bytes == segment.facts.size_bytes and not files_fault_of(segment, row)
                 for proofs in self.asked
                 for row in proofs.valid(segment.id)
             )

@@ -17,7 +17,7 @@ from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import DiskUsage, SegmentId
 from storage_engine.model.validation import Status, ValidationResult
 from storage_engine.retention.drift import GONE
-from storage_engine.retention.history import releases
+from storage_engine.retention.history import releases, segment_subject
 from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.proofs import read_proofs
 from storage_engine.retention.quarantine.records import Quarantine, QuarantineState, quarantine_of
@@ -30,7 +30,7 @@ from storage_engine.retention.steps.context import WHOLE, AnyStore, Context, ope
 from storage_engine.retention.steps.dependents import DependentsResult, deleted_dependents
 from storage_engine.retention.steps.holding import recorded_hold
 from storage_engine.retention.steps.recording_drift import alarms_of
-from storage_engine.retention.steps.recording_proofs import again_notices, recorded_faults
+from storage_engine.retention.steps.recording_proofs import HASHED_AGAIN, again_notices, recorded_faults
 from storage_engine.retention.steps.release_result import ReleaseResult
 from storage_engine.retention.steps.sealed import recorded_archive_lag
 from storage_engine.retention.steps.validation import recorded_validation
@@ -61,6 +61,7 @@ class ArchivedSegment:
 
     :param by_this_run: False where it was proven before the run began.
     :param lake: which of the store's lakes has it.
+    :param hashed_again: it had been touched since, and this run found its bytes unchanged.
     :param first_stored_at_ms: when its oldest message was stored, and ``last_stored_at_ms`` its newest; None:
         it has none.
     """
@@ -79,6 +80,7 @@ class ArchivedSegment:
     lake: str
     first_stored_at_ms: int | None = None
     last_stored_at_ms: int | None = None
+    hashed_again: bool = False
 
 
 InLakes = tuple[tuple[ArchivedSegment, ...], tuple[SegmentId, ...], tuple[str, ...], tuple[str, ...]]
@@ -104,6 +106,8 @@ class Report:
     :param refused: logs of which nothing more went, though the others did.
     :param lake_directory: what ``--lake`` takes for the lake; LAKE where no directory here is known to be it.
     :param wrong_lakes: why lakes of the store aren't what they should be, such as a copy, and what to do.
+    :param hashed_again: number of segments beside those that go which a lake had, and whose bytes this run
+        found unchanged.
     """
 
     outcome: Outcome
@@ -152,6 +156,7 @@ class Report:
     lake_directory: str = "LAKE"
     unproven_logs: tuple[str, ...] = ()
     wrong_lakes: tuple[str, ...] = ()
+    hashed_again: int = 0
 
     @property
     def has_several_logs(self) -> bool:
@@ -235,7 +240,8 @@ def report_of(context: Context, run: Run, in_lakes: InLakes | None = None) -> Re
         archived=archived,
         unproven=tuple(segment.base_offset for segment in unproven),
         unproven_logs=tuple(segment.log for segment in unproven),
-        archived_ahead=_archived_ahead(events),
+        archived_ahead=len(_ahead(events, hashed_again=False)),
+        hashed_again=len(_ahead(events, hashed_again=True)),
         archive_lag=archive_lag,
         alarms=(
             *(archive_lag.alarms(store.policy) if archive_lag else ()),
@@ -311,6 +317,8 @@ def read_lakes(context: Context, run: Run) -> InLakes:
         SegmentId(str(event.payload["log"]), int(event.payload["base_offset"]))
         for event in context.journal.events(run, Step.ARCHIVE, Phase.INTENT)
     ]
+    results = context.journal.events(run, Step.ARCHIVE, Phase.RESULT)
+    again = {event.subject for event in results if event.payload.get(HASHED_AGAIN)}
     if not wanted:
         return (), (), (), ()
     known = known_heads(context.journal, context.record)
@@ -320,18 +328,21 @@ def read_lakes(context: Context, run: Run) -> InLakes:
         return (), tuple(wanted), tuple(unknown), ()
     found = {key: (lake, row) for lake in reversed(proofs.asked) for key in wanted for row in lake.of(key)}
     archived = tuple(
-        _archived_segment(found[key][1], run, found[key][0].lake.location) for key in wanted if key in found
+        _archived_segment(found[key][1], run, found[key][0].lake.location, segment_subject(*key) in again)
+        for key in wanted
+        if key in found
     )
     lacking = tuple(key for key in wanted if key not in found)
     return archived, lacking, proofs.outages, proofs.wrong_lakes
 
 
-def _archived_ahead(events: Sequence[Event]) -> int:
-    """Return how many segments the run proved beside those that it deletes."""
-    return len({e.subject for e in events if (e.step, e.phase) == (Step.SEALED, Phase.RESULT)} - {WHOLE})
+def _ahead(events: Sequence[Event], *, hashed_again: bool) -> set[str]:
+    """Return the segments that the run proved beside those that it deletes, or found proven still."""
+    done = (event for event in events if (event.step, event.phase) == (Step.SEALED, Phase.RESULT))
+    return {one.subject for one in done if bool(one.payload.get(HASHED_AGAIN)) is hashed_again} - {WHOLE}
 
 
-def _archived_segment(receipt: Receipt, run: Run, lake: str) -> ArchivedSegment:
+def _archived_segment(receipt: Receipt, run: Run, lake: str, hashed_again: bool) -> ArchivedSegment:
     return ArchivedSegment(
         log=receipt.log,
         base_offset=receipt.base_offset,
@@ -347,6 +358,7 @@ def _archived_segment(receipt: Receipt, run: Run, lake: str) -> ArchivedSegment:
         lake=lake,
         first_stored_at_ms=receipt.first_store_timestamp_ms,
         last_stored_at_ms=receipt.last_store_timestamp_ms,
+        hashed_again=hashed_again,
     )
 
 

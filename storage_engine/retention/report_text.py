@@ -19,6 +19,7 @@ from storage_engine.retention.refusing import LOGS_SHOWN, log_text
 from storage_engine.retention.report import Outcome, Report
 from storage_engine.retention.report_segments import Fate, SegmentReport
 from storage_engine.wording import (
+    UNCHANGED,
     count_text,
     duration_text,
     exact_bytes_text,
@@ -127,6 +128,7 @@ def _archived(report: Report) -> Iterator[str]:
     for row in report.archived:
         damage = f", {exact_bytes_text(row.damaged_bytes)} that don't decode" if row.damaged_bytes else ""
         when = "" if row.by_this_run else f", proven before, at {time_text(row.proven_at_ms)}"
+        when += f"; {UNCHANGED}" * row.hashed_again
         yield (
             f"{_named(report, row.log, row.base_offset)}  {count_text(row.message_count, 'message')}, "
             f"{exact_bytes_text(row.size_bytes)}{damage}, SHA-256 {_short_hashes(row.sha256)}{when}"
@@ -143,6 +145,8 @@ def _archived(report: Report) -> Iterator[str]:
 def _archive_lag(report: Report) -> Iterator[str]:
     if report.archived_ahead:
         yield f"{count_text(report.archived_ahead, 'segment')} archived and proven ahead of deletion"
+    if report.hashed_again:
+        yield f"{count_text(report.hashed_again, 'segment')} {UNCHANGED}"
     lag = report.archive_lag
     if lag is None:
         return

@@ -55,7 +55,14 @@ def validated_since(store: AnyStore, run_key: str) -> str | None:
 
 def is_idle(report: Report) -> bool:
     """Tell whether a run changed nothing and found nothing that a person has to hear of."""
-    did = (report.archived, report.archived_ahead, report.dependents, report.validation, report.freed_bytes)
+    did = (
+        report.archived,
+        report.archived_ahead,
+        report.hashed_again,
+        report.dependents,
+        report.validation,
+        report.freed_bytes,
+    )
     said = (
         report.alarms,
         report.wrong_lakes,

@@ -9,16 +9,19 @@ from pathlib import Path
 
 import pytest
 
+from storage_engine import task_log
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import LakeUnavailableError, ProofError
 from storage_engine.journal.journal import Journal
 from storage_engine.lake.archive import archive_all
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.jobs import SegmentJob
+from storage_engine.model.diagnosis import Severity
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import ArchiveMode, Policy
 from storage_engine.model.receipt import Receipt
 from storage_engine.retention import steps
+from storage_engine.retention.diagnosis.doctor import diagnose
 from storage_engine.retention.finishing import finish
 from storage_engine.retention.gate import Passage
 from storage_engine.retention.identity import identify
@@ -26,8 +29,6 @@ from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import build_report
 from storage_engine.retention.report_text import report_text
 from storage_engine.retention.steps import archive_sealed, record_archive_lag
-from storage_engine.retention.steps.context import open_context
-from storage_engine.retention.steps.unproven import may_go_unproven
 
 pytestmark = pytest.mark.slow
 
@@ -60,21 +61,6 @@ def test_each_run_archives_the_oldest_that_fit_its_budget(managed: Make) -> None
     assert (lag.segments, lag.size_bytes, lag.oldest_base_offset, lag.oldest_age_seconds) == (0, 0, None, 0)
 
 
-def test_who_ends_a_hold_is_told_how_much_may_go_that_no_lake_proves(managed: Make) -> None:
-    context = open_context(managed())
-    (said,) = may_go_unproven(context, clock_ms())
-    assert said.startswith(f"{SEALED} segments that no lake proves, {SEALED}.0 MiB, the oldest {0:020d}, may")
-    archive_sealed(context.store, "a", here, budget_bytes=2 * MIB)
-    (said,) = may_go_unproven(context, clock_ms())
-    assert said.startswith(f"{SEALED - 2} segments")
-    first = Path(context.store.root) / "commitlog" / f"{2 * MIB:020d}"
-    os.utime(first)  # it hasn't expired any more, and keeps those behind it
-    assert tuple(may_go_unproven(context, clock_ms())) == ()
-    first.parent.rename(first.parent.with_name("away"))
-    (said,) = may_go_unproven(context, clock_ms())
-    assert "isn't known: " in said
-
-
 @pytest.mark.parametrize("forced", [False, True], ids=["ordinary", "forced"])
 def test_what_was_archived_ahead_is_deleted_without_archiving_again(managed: Make, forced: bool) -> None:
     store = managed(overrides={"cleanFileForciblyEnable": "true"})
@@ -91,7 +77,7 @@ def test_a_segment_that_was_only_touched_is_compared_once_and_not_at_every_run(m
     store = managed()
     archive_sealed(store, "a", here, budget_bytes=2 * MIB)
     os.utime(Path(store.root) / "commitlog" / f"{MIB:020d}")
-    assert offsets(archive_sealed(store, "b", here, budget_bytes=1).receipts) == [MIB]
+    assert offsets(archive_sealed(store, "b", here, budget_bytes=1).hashed_again) == [MIB]
     assert offsets(archive_sealed(store, "c", here, budget_bytes=1).receipts) == [2 * MIB]
     lag = record_archive_lag(store, "c")
     assert lag is not None
@@ -180,6 +166,41 @@ class TestArchiveLag:
         assert text.count("WARNING archive lag: ") == 2
         assert "2 segments archived and proven ahead of deletion" in text
         assert lag.alarms(Policy()) == ()
+
+    @pytest.mark.parametrize("touch", ["chmod", "link", "times"])
+    def test_an_archived_segment_that_was_touched_is_hashed_again_and_no_lag(
+        self, managed: Make, tmp_path: Path, touch: str
+    ) -> None:
+        policy = Policy(archive_lag_alarm_bytes=0, archive_lag_alarm_seconds=1)
+        store = managed(policy=policy)
+        archive_sealed(store, "r", here)
+        path = next(Path(store.root).rglob(f"commitlog/{0:020d}"))
+        if touch == "chmod":
+            path.chmod(0o600)
+        elif touch == "link":
+            (tmp_path / "backup").hardlink_to(path)
+        else:
+            os.utime(path)
+        lag = record_archive_lag(store, "s")
+        assert lag is not None
+        assert (lag.segments, lag.touched, lag.alarms(policy)) == (0, 1, ())
+        assert lag.text == (
+            "everything that is sealed is archived; 1 archived segment was touched since, to be hashed again"
+        )
+        found = diagnose(store, clock_ms(), has_lake=True)
+        assert found.unproven == ()
+        (said,) = (one for one in found.findings if one.kind in ("touched", "unproven"))
+        assert (said.severity, said.what) == (Severity.NOTE, lag.text.partition("; ")[2])
+        again = archive_sealed(store, "s", here)
+        assert (again.receipts, [row.base_offset for row in again.hashed_again]) == ((), [0])
+        assert [*task_log.archive_lines(again)] == ["1 segment hashed again, unchanged"]
+        finish(store, "s")
+        report = build_report(store, "s")
+        assert (report.archived_ahead, report.hashed_again) == (0, 1)
+        assert "1 segment hashed again, unchanged" in report_text(report)
+        lag = record_archive_lag(store, "t")
+        assert lag is not None
+        assert (lag.touched, lag.text) == (0, "everything that is sealed is proven in the lake")
 
     def test_policy_archive_off_has_no_lag(self, managed: Make, lake_dir: Path) -> None:
         store = managed(policy=Policy(archive=ArchiveMode.OFF))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from storage_engine.brokers import find_broker
+from storage_engine.brokers import find_broker, kind_option
 from storage_engine.clock import jumped_forward_ms, read_clock
 from storage_engine.exceptions import BrokerError, NotOnBrokerError, StorageEngineError, StoreNotFoundError
 from storage_engine.model.broker_store import BrokerStore
@@ -33,6 +33,7 @@ from storage_engine.retention.diagnosis.left_behind import (
 from storage_engine.retention.diagnosis.losses_ahead import (
     consumer_findings,
     pending_findings,
+    touched_findings,
     unproven_findings,
 )
 from storage_engine.retention.diagnosis.next_step import (
@@ -70,6 +71,7 @@ class Diagnosis:
     :param figures: None: the store can't be opened, and a finding says why.
     :param lakes: those that were named.
     :param unproven: sealed segments that no lake proves; None: no lake was named, or it can't be asked.
+    :param touched: sealed segments that a lake has, but whose files were touched since.
     :param due: how many segments a cleanup asked for by a person would delete now.
     :param pipeline: of a store that an Airflow connection names.
     """
@@ -83,6 +85,7 @@ class Diagnosis:
     lakes: tuple[LakeFacts, ...] = ()
     unproven: tuple[Segment, ...] | None = None
     due: int = 0
+    touched: tuple[Segment, ...] = ()
     pipeline: PipelineFacts | None = None
 
     @property
@@ -102,6 +105,7 @@ class _Known:
     jumped_ms: int = 0
     lakes: tuple[LakeFacts, ...] = ()
     unproven: tuple[Segment, ...] | None = None
+    touched: tuple[Segment, ...] = ()
     refused: frozenset[str] = frozenset()
     some_unasked: bool = False
     unknown_proof: UnknownProof | None = None
@@ -147,10 +151,16 @@ def diagnose(
         known.unproven, other_lake = None, directory_of(head) or head.location
     refused = known.refused | said.faulty_logs | (figures.archivable.refused if figures else {}).keys()
     if figures is not None and (known.unproven is not None or not has_lake):
-        unasked = known.some_unasked
         found += unproven_findings(
-            figures, known.unproven, stamped, running=said.running, some_unasked=unasked, refused=refused
+            figures,
+            known.unproven,
+            stamped,
+            running=said.running,
+            some_unasked=known.some_unasked,
+            refused=refused,
+            kind_option=kind_option(store.broker),
         )
+    found += touched_findings(len(known.touched))
     if retention_dag:
         found[:] = [in_airflow(one, retention_dag, known=_is_known(pipeline, retention_dag)) for one in found]
     state = State(
@@ -175,6 +185,7 @@ def diagnose(
         dag_known=_is_known(pipeline, retention_dag),
         next_deletion_ms=None if figures is None else figures.next_deletion_ms,
         by_hand=find_broker(store.broker).words.by_hand,
+        kind_option=kind_option(store.broker),
     )
     return Diagnosis(
         store=store,
@@ -185,6 +196,7 @@ def diagnose(
         next=next_step(state),
         lakes=known.lakes,
         unproven=known.unproven,
+        touched=known.touched,
         due=due,
         pipeline=pipeline,
     )
@@ -416,7 +428,9 @@ def _ask_lakes(store: ManagedStore, known: _Known, looked: _Looked) -> None:
         known.findings.append(unknown_proof_finding(known.unknown_proof, len(segments)))
         return
     try:
-        known.unproven, notices = unproven_segments(store, known.journal, known.record, segments)
+        known.unproven, known.touched, notices = unproven_segments(
+            store, known.journal, known.record, segments
+        )
         mend = refused_by_last_archive(known.journal, known.record, known.unproven)
     except StorageEngineError as error:
         known.findings.append(

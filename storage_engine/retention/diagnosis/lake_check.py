@@ -122,16 +122,19 @@ def _last_verified(store: ManagedStore, info: LakeInfo) -> tuple[int | None, int
 
 def unproven_segments(
     store: ManagedStore, journal: Journal | None, record: StoreRecord | None, segments: Sequence[Segment]
-) -> tuple[tuple[Segment, ...], tuple[str, ...]]:
-    """Return the sealed segments that no lake proves, and lakes that couldn't be asked.
+) -> tuple[tuple[Segment, ...], tuple[Segment, ...], tuple[str, ...]]:
+    """Return the sealed segments that no lake proves, those that one has but whose files were touched since,
+    and lakes that couldn't be asked.
 
     :param record: None: neither journal nor lake knows the store yet, so that nothing of it is proven.
     :raises StorageEngineError: journal or lake can't be read.
     """
     if journal is None or record is None:
-        return tuple(segments), ()
+        return tuple(segments), (), ()
     proofs = read_proofs(store.lakes, record, slots(segments), known=known_heads(journal, record))
-    return tuple(still_unproven(journal, record, proofs, segments)), proofs.notices
+    unproven = still_unproven(journal, record, proofs, segments)
+    touched = proofs.touched(unproven)
+    return tuple(one for one in unproven if one not in touched), tuple(touched), proofs.notices
 
 
 def lake_text(found: LakeFacts, now_ms: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Collection, Iterator, Sequence
 
+from storage_engine.model.archive_lag import touched_text
 from storage_engine.model.diagnosis import Finding, Severity, named_in_short, reason_of
 from storage_engine.model.lag import UnreadMessages
 from storage_engine.model.pending import Pending
@@ -141,6 +142,7 @@ def unproven_findings(
     running: bool | None,
     some_unasked: bool = False,
     refused: Collection[str] = (),
+    kind_option: str = "",
 ) -> Iterator[Finding]:
     """Yield the sealed segments that nothing proves, and when they go.
 
@@ -149,6 +151,7 @@ def unproven_findings(
     :param running: a broker runs, which deletes by itself; None: that can't be told.
     :param some_unasked: one of two lakes couldn't be asked, and may prove some.
     :param refused: logs that no archive takes as they are.
+    :param kind_option: by which a lake for the store's kind is made.
     """
     there = found.archivable.segments if unproven is None else tuple(unproven)
     if kept := [segment for segment in there if segment.log in refused]:
@@ -168,10 +171,11 @@ def unproven_findings(
     span = _span(segments, found, running)
     if unproven is None:
         proven = f"are proven in no lake that was named; {span}"
+        make_options = f" --lake DIRECTORY{kind_option}" if kind_option else ""
         advice = (
             f"this store was archived before; name its lake: --lake {shlex.quote(stamped_lakes[0])}"
             if stamped_lakes
-            else "make a lake and archive them: storage-engine init-lake"
+            else f"make a lake and archive them: storage-engine init-lake{make_options}"
         )
         yield Finding(Severity.WARNING, "unproven", f"{told} {_plural(proven, len(segments))}", advice)
         return
@@ -179,6 +183,17 @@ def unproven_findings(
     text = _plural(f"are proven in {where}; {span}", len(segments))
     severity = _urgency(segments, found, running)
     yield Finding(severity, "unproven", f"{told} {text}", "archive them: storage-engine archive")
+
+
+def touched_findings(count: int) -> Iterator[Finding]:
+    """Yield that a lake has sealed segments whose files were touched since."""
+    if count:
+        yield Finding(
+            Severity.NOTE,
+            "touched",
+            touched_text(count),
+            "a cleanup does it before it deletes them; to do it now: storage-engine archive",
+        )
 
 
 def _urgency(segments: Sequence[Segment], found: Figures, running: bool | None) -> Severity:

@@ -67,6 +67,7 @@ class State:
     :param retention_dag: in Airflow, that does all of it; "": the store isn't Airflow's.
     :param dag_known: Airflow has parsed that DAG, so that it can be triggered.
     :param by_hand: as of its broker's words.
+    :param kind_option: by which a lake for the store's kind is made.
     """
 
     refused: bool = False
@@ -90,6 +91,7 @@ class State:
     dag_known: bool = True
     next_deletion_ms: int | None = None
     by_hand: str = ""
+    kind_option: str = ""
 
 
 def next_step(state: State) -> NextStep:
@@ -103,7 +105,8 @@ def next_step(state: State) -> NextStep:
         )
     if not state.has_lake:
         return NextStep(
-            "storage-engine init-lake --lake DIRECTORY", "makes a lake; choose a disk that isn't the broker's"
+            f"storage-engine init-lake --lake DIRECTORY{state.kind_option}",
+            "makes a lake; choose a disk that isn't the broker's",
         )
     if state.other_lake:
         return _in_other_lake(state)

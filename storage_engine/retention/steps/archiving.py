@@ -68,6 +68,7 @@ FAILED_LOGS = 20
 @dataclass(frozen=True, slots=True)
 class ArchiveResult:
     """:param receipts: of what was archived and proven now.
+    :param hashed_again: of what the lake had already, and whose bytes were found unchanged.
     :param waiver: what lets the plan go without; None when everything that has to be is in the lake.
     :param error: why it is not, where a waiver does instead.
     :param lake: where it was archived; "" when there was nothing to archive.
@@ -85,6 +86,7 @@ class ArchiveResult:
     refused: tuple[RefusedLog, ...] = ()
     kept_out: tuple[KeptOut, ...] = ()
     wrong_lakes: tuple[str, ...] = ()
+    hashed_again: tuple[Receipt, ...] = ()
 
 
 def archive_jobs(
@@ -210,6 +212,7 @@ def archive_each_log(
     done = attempt(list(dict.fromkeys(segment.log for segment in segments)))
     together = ArchiveResult(
         tuple(receipt for one in done for receipt in one.receipts),
+        hashed_again=tuple(receipt for one in done for receipt in one.hashed_again),
         lake=next((one.lake for one in done if one.lake), ""),
         notices=tuple(dict.fromkeys(notice for one in done for notice in one.notices)),
         wrong_lakes=tuple(dict.fromkeys(reason for one in done for reason in one.wrong_lakes)),
@@ -261,10 +264,15 @@ def archive_somewhere(
             continue
         took_ms = (time.monotonic_ns() - started_ns) // 1_000_000
         faults = _faults(proofs, wanted)
-        said = record_proven(context, run, step, jobs, receipts, took_ms, faults)
+        known = {row.row_hash for one in proofs.asked for slot in one.rows for row in one.valid(slot)}
+        said = record_proven(context, run, step, jobs, receipts, took_ms, faults, known)
         notices = (*notices, *said, *again_notices(faults), *_damage_notices(jobs, receipts))
         return ArchiveResult(
-            tuple(receipts), lake=config.location, notices=notices, wrong_lakes=proofs.wrong_lakes
+            tuple(row for row in receipts if row.row_hash not in known),
+            hashed_again=tuple(row for row in receipts if row.row_hash in known),
+            lake=config.location,
+            notices=notices,
+            wrong_lakes=proofs.wrong_lakes,
         )
     if len(context.store.lakes) == 1:
         raise failures[0]

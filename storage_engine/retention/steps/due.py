@@ -80,7 +80,10 @@ def segments_to_archive(store: AnyStore) -> int:
     context = open_context(store)
     if not context.store.archives_ahead:
         return 0
-    return 0 if _nothing_lately(context) else archive_lag_of_store(context).segments
+    if _nothing_lately(context):
+        return 0
+    lag = archive_lag_of_store(context)
+    return lag.segments + lag.touched
 
 
 def _nothing_lately(context: Context) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from storage_engine.journal.journal import Event, Phase, Run, Step
 from storage_engine.lake.archive import SegmentJob
@@ -20,6 +20,8 @@ from storage_engine.retention.steps.topic_days import record_topic_days
 
 TOOK = "took_ms"
 """Field of the event that records the first of some segments: how long all of them took."""
+HASHED_AGAIN = "hashed_again"
+"""Field of the event that records a segment that the lake had already, whose bytes were found unchanged."""
 _FAULT = "replaced_fault"
 """Field of the event that records a segment that was archived again: what was wrong with it in a lake."""
 
@@ -32,11 +34,13 @@ def record_proven(
     receipts: Sequence[Receipt],
     took_ms: int,
     faults: Mapping[str, str],
+    known: Collection[str],
 ) -> tuple[str, ...]:
     """Record which file was found to be in which lake, for when that lake can't be asked.
 
     :param took_ms: to copy and prove all of them.
     :param faults: what was wrong with what a lake had of some of them, by subject.
+    :param known: hashes of the valid receipts that lakes had before.
     :return: what could not be recorded beside it, and why.
     """
     lake = open_lake(jobs[0].lake)
@@ -55,6 +59,7 @@ def record_proven(
                 "lake_id": lake_id_of(segments) or "",
                 "place": segments.location(),
                 **_beyond(job),
+                **({HASHED_AGAIN: True} if receipt.row_hash in known else {}),
                 **_replaced(faults, segment_subject(job.log, job.base_offset)),
             },
         )

@@ -141,8 +141,11 @@ def _lakes(
                 (sound if any(stands) else doubted).add(SegmentId(*slot))
     spans, found = _archived(context, snapshot, asked, known)
     # By the journal's word alone nothing is in a lake that can't be asked.
-    unproven = {one.id for one in proofs.unproven(sealed)} if unasked else measured.unproven
-    proven_ids = frozenset(segment.id for segment in sealed) - unproven
+    unproven, touched = measured.unproven, measured.touched
+    if unasked:
+        missing = proofs.unproven(sealed)
+        unproven, touched = (frozenset(s.id for s in of) for of in (missing, proofs.touched(missing)))
+    proven_ids = frozenset(segment.id for segment in sealed) - (unproven - touched)
     at_fault = proven_ids & (doubted - sound)
     return Lakes(spans, proven_ids - at_fault, "; ".join(unasked), at_fault, unnamed), found
 

@@ -187,7 +187,8 @@ class MeasuredLag:
     """The archive lag, and what it was measured by.
 
     :param archivable: segments that may be archived by now.
-    :param unproven: those of them that no lake proves, as far as is known.
+    :param unproven: those of them that no lake proves as they are, as far as is known.
+    :param touched: those of ``unproven`` that a lake has, but whose files were touched since.
     """
 
     lag: ArchiveLag
@@ -195,6 +196,7 @@ class MeasuredLag:
     proofs: Proofs
     archivable: frozenset[SegmentId]
     unproven: frozenset[SegmentId]
+    touched: frozenset[SegmentId] = frozenset()
 
 
 def measure_lag(context: Context) -> MeasuredLag:
@@ -206,7 +208,10 @@ def measure_lag(context: Context) -> MeasuredLag:
     segments = take_archivable(context.broker, snapshot).segments
     lag, proofs, unproven = _measure(context.journal, context.record, context.store, segments)
     archivable = frozenset(segment.id for segment in segments)
-    return MeasuredLag(lag, snapshot, proofs, archivable, frozenset(segment.id for segment in unproven))
+    touched = frozenset(segment.id for segment in proofs.touched(unproven))
+    return MeasuredLag(
+        lag, snapshot, proofs, archivable, frozenset(segment.id for segment in unproven), touched
+    )
 
 
 def archive_lag_of_store(context: Context) -> ArchiveLag:
@@ -297,4 +302,6 @@ def _measure(
 ) -> tuple[ArchiveLag, Proofs, list[Segment]]:
     proofs = read_proofs(store.lakes, record, slots(segments), known=known_heads(journal, record))
     unproven = still_unproven(journal, record, proofs, segments)
-    return archive_lag_of(unproven, clock_ms(), proofs.notices), proofs, unproven
+    touched = {segment.id for segment in proofs.touched(unproven)}
+    left = (segment for segment in unproven if segment.id not in touched)
+    return archive_lag_of(left, clock_ms(), proofs.notices, len(touched)), proofs, unproven
