@@ -58,7 +58,7 @@ def doctor(managed: ManagedStore, as_json: bool) -> int:
 
 def _without_lake(found: Diagnosis, lake_dir: str) -> Diagnosis:
     """Return a diagnosis that says that there is no lake where one was named."""
-    where = where_to_make(Path(lake_dir))
+    where = where_to_make(Path(lake_dir), found.store.broker)
     finding = Finding(
         Severity.WARNING,
         "no-lake",

@@ -8,6 +8,7 @@ from shlex import quote
 
 import click
 
+from storage_engine.brokers import find_broker
 from storage_engine.cli.airflow_connection import store_of_connection
 from storage_engine.cli.command import GroupedOption, command
 from storage_engine.cli.next_line import archive_command, say_next
@@ -83,10 +84,11 @@ def init_lake(
     for lake in made:
         said = "made" if lake["made"] else "is there already"
         say(f"Lake {lake['lake_id']} {said}: {lake['location']}")
+    broker = str(made[0]["broker"])
     if lake_dir is not None and not any(lake["copy_of"] for lake in made):
         say_next(
-            archive_command(str(made[0]["broker"]), lake_dir),
-            "It takes the sealed segments of STORE, with proof",
+            archive_command(broker, lake_dir),
+            f"It takes the sealed segments of STORE ({find_broker(broker).title}), with proof",
         )
     elif lake_dir is not None:
         say_next(f"lake info --lake {quote(str(lake_dir))}", "It is a copy, and this says of what")

@@ -6,15 +6,17 @@ import os
 import pwd
 import shlex
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from storage_engine.brokers import broker_of, kind_option
 from storage_engine.cli.command import GroupedOption
 from storage_engine.cli.values import LakePath, NamedPath
 from storage_engine.clock import clock_ms
+from storage_engine.exceptions import BadInputError
 from storage_engine.lake.config import CATALOG_FILE, DESCRIPTION, LakeConfig
 from storage_engine.model.store_settings import SETTINGS, Kind
 from storage_engine.retention.broker_answers import ask, take_snapshot
@@ -102,21 +104,35 @@ def _lake_that_is_there(context: click.Context, parameter: click.Parameter, lake
     if lake is not None and context.command.name != "doctor" and not is_lake_there(lake):
         raise click.BadParameter(
             f"expected a lake in {lake.absolute()}, found none. Nothing was created. Mount its disk, name "
-            f"another directory, or make a lake {where_to_make(lake)}",
+            f"another directory, or make a lake {where_to_make(lake, _kind_of_call(context))}",
             context,
             parameter,
         )
     return lake
 
 
-def where_to_make(lake: Path) -> str:
-    """Say where a lake may be made, and by which command, where one was named that isn't there."""
+def _kind_of_call(context: click.Context) -> str:
+    """Return the kind of broker that a call is about, as far as it has been read; "": it doesn't say."""
+    broker, store = context.params.get("broker_type"), context.params.get("store")
+    if broker is None and store is not None:
+        # What several brokers take for theirs is an error of its own.
+        with suppress(BadInputError):
+            broker = broker_of(store)
+    return str(broker or "")
+
+
+def where_to_make(lake: Path, broker: str) -> str:
+    """Say where a lake may be made, and by which command, where one was named that isn't there.
+
+    :param broker: whose segments it is for; "": nobody knows.
+    """
     # Opens what no command needs that finds its lake.
     from storage_engine.lake.nesting import place_around
 
+    kind = kind_option(broker) if broker else ""
     if around := place_around(LakeConfig.local(lake)):
-        return f"elsewhere, as this is inside {around}: storage-engine init-lake --lake DIRECTORY"
-    return f"there: storage-engine init-lake --lake {shlex.quote(str(lake))}"
+        return f"elsewhere, as this is inside {around}: storage-engine init-lake --lake DIRECTORY{kind}"
+    return f"there: storage-engine init-lake --lake {shlex.quote(str(lake))}{kind}"
 
 
 SECOND_LAKE = GroupedOption(

@@ -10,7 +10,7 @@ from shlex import quote
 
 import click
 
-from storage_engine.brokers import default_broker, find_broker
+from storage_engine.brokers import find_broker, kind_option
 from storage_engine.cli.command import command
 from storage_engine.cli.next_line import say_next
 from storage_engine.cli.options import json_option, lake_option, second_lake_option
@@ -163,7 +163,7 @@ def restore(
         )
     _print_others(chosen.receipts[0].lineage, chosen.others)
     broker = chosen.receipts[0].broker
-    kind = "" if broker == default_broker() else f" --broker-type {broker}"
+    kind = kind_option(broker)
     if chosen.config is None:
         say(f"These are the segments alone. {find_broker(broker).words.files_only}")
         return 0

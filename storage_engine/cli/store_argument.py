@@ -122,7 +122,9 @@ def takes_store(
         options = [*own, *lakes, *([CONN_ID] if connection else ()), *LIVE_OPTIONS]
         options += [policy_option(name) for name in policy]
         params.extend(reversed(options))
-        params.append(click.Argument(["store"], type=NamedPath(), required=required and not connection))
+        # Eager: what is said of a lake that isn't there depends on the store's kind.
+        must = required and not connection
+        params.append(click.Argument(["store"], type=NamedPath(), required=must, is_eager=True))
         return called
 
     lakes = [] if lake is False else [lake_of(required=lake is True and not connection)]

@@ -41,3 +41,21 @@ def test_a_node_is_archived_verified_exported_and_restored(cli: Any, tmp_path: P
         path = Path(row["path"])
         assert path.read_bytes() == (node.parent / "logs/txn-1" / path.name).read_bytes()
     assert "No garbage" in cli("gc", "--lake", lake).out
+
+
+def test_advice_to_make_a_lake_knows_the_kind_of_the_store(cli: Any, tmp_path: Path, store: Path) -> None:
+    node, away = unpack(tmp_path / "node") / "server.properties", tmp_path / "away"
+    made = "storage-engine init-lake --lake {} --broker-type kafka"
+    for lake, named in (((), "DIRECTORY"), (("--lake", away), away)):
+        found = cli("doctor", node, *lake, "--json").json
+        assert found["next"]["command"] == made.format(named)
+        (unproven,) = (one for one in found["findings"] if one["kind"] == "unproven")
+        assert unproven["advice"].endswith(made.format("DIRECTORY"))
+    for words in (("archive", node), ("clean", "--broker-type", "kafka", node)):
+        assert f"there: {made.format(away)}" in cli(*words, "--lake", away).err
+    assert cli("doctor", store, "--json").json["next"]["command"].endswith("init-lake --lake DIRECTORY")
+    lake = tmp_path / "lake"
+    assert "sealed segments of STORE (Apache RocketMQ)" in cli("init-lake", "--lake", lake).out
+    refused = cli("archive", node, "--lake", lake)
+    assert refused.exit_code == 2
+    assert "init-lake --broker-type kafka --lake DIRECTORY" in refused.err
