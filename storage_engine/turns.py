@@ -1,9 +1,10 @@
 """How our processes use one store or lake: side by side where they read, in turns where they change it.
 
-Whoever reads a store has a shared lock (flock) on its directories, of descriptors opened for reading, so that
-it needs no right to write there. It keeps nobody out and waits for nobody: it tells a process that deletes
-that this one is ours, and only reads. It ends with its process. NFS keeps a directory's flock on its own
-host, as ``/proc`` shows the processes of one host alone.
+Whoever reads a store has a shared lock (flock) on its directories, or on a file in each where who changes the
+directory locks it whole. Its descriptors are opened for reading, so that it needs no right to write there. It
+keeps nobody out and waits for nobody: it tells a process that deletes that this one is ours, and only reads.
+It ends with its process. NFS keeps a flock on its own host, as ``/proc`` shows the processes of one host
+alone.
 
 Whoever changes a store has its broker's lock and a lease in the journal, for which our others wait.
 """
@@ -25,7 +26,7 @@ WAIT_SECONDS: Final = 600.0
 """For so long a process waits for its turn, where nobody says otherwise."""
 _PAUSE_SECONDS: Final = 0.25
 _LONGEST_TEXT: Final = 60
-_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_OPEN: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 
 _LOCKS: Final = Path("/proc/locks")
 
@@ -66,16 +67,19 @@ def take_turn(attempt: Callable[[], T]) -> T:
 
 
 class SharedLock:
-    """Our shared lock on directories, as long as the object lives. Copies of what has it share it."""
+    """Our shared lock on directories, or on files in them, as long as the object lives.
+
+    Copies of what has it share it.
+    """
 
     __slots__ = ("_descriptors",)
 
     def __init__(self, directories: Iterable[str | os.PathLike[str]] = ()) -> None:
-        """Lock directories; one that another process keeps, or that can't be locked, is left out."""
+        """Lock directories or files; one that another process keeps, or that can't be locked, is left out."""
         self._descriptors: list[int] = []
         for path in directories:
             with suppress(OSError):
-                descriptor = os.open(path, _DIRECTORY)
+                descriptor = os.open(path, _OPEN)
                 self._descriptors.append(descriptor)
                 fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
@@ -98,7 +102,7 @@ class SharedLock:
 
 
 def has_shared_lock(pid: int, directories: Collection[str]) -> bool:
-    """Return whether a process has our shared lock on one of some directories.
+    """Return whether a process has our shared lock on one of some directories, or on a file in one.
 
     The kernel's word on that very descriptor counts. Which number the process has, or what it is called, says
     nothing. False where this system or user can't tell.
@@ -108,7 +112,9 @@ def has_shared_lock(pid: int, directories: Collection[str]) -> bool:
     try:
         for descriptor in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208
             with suppress(FileNotFoundError):
-                if os.readlink(f"/proc/{pid}/fd/{descriptor}") in directories and any(  # noqa: PTH115
+                path = os.readlink(f"/proc/{pid}/fd/{descriptor}")  # noqa: PTH115
+                is_in = os.path.dirname(path) in directories and os.path.isfile(path)  # noqa: PTH113,PTH120
+                if (is_in or path in directories) and any(
                     line.startswith("lock:") and " FLOCK " in line and " READ " in line
                     for line in Path(f"/proc/{pid}/fdinfo/{descriptor}").read_text().splitlines()
                 ):

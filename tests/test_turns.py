@@ -125,6 +125,10 @@ def test_the_lock_is_the_kernels_word_on_the_directory(tmp_path: Path) -> None:
     assert not has_shared_lock(os.getpid(), directory)  # open, and not locked
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     assert not has_shared_lock(os.getpid(), directory)
+    (tmp_path / "file").touch()
+    with SharedLock([tmp_path / "file"]):
+        assert has_shared_lock(os.getpid(), directory)
+        assert not has_shared_lock(os.getpid(), {str(tmp_path.parent)})
     with SharedLock([tmp_path]):  # who keeps the directory keeps no reader waiting
         assert not has_shared_lock(os.getpid(), directory)
     os.close(descriptor)

@@ -267,7 +267,8 @@ def _read_directory(path: Path) -> LogDirectory:
             f"{path}: expected a log directory, found none. Nothing was changed. Mount it, or correct "
             "log.dirs; of a broker in a container, in a copy of server.properties with this host's paths."
         )
-    reading = SharedLock([path])
+    # Not the directory: who writes our stamp into it locks that whole.
+    reading = SharedLock([path / meta_properties.NAME])
     logs: list[PartitionLog] = []
     aside: list[PartitionLog] = []
     for entry in sorted(os.scandir(path), key=lambda one: one.name):

@@ -111,6 +111,8 @@ def test_a_damaged_log_keeps_no_other_out(store: ManagedStore, at: int, expected
     assert expected in done.refused[0].why
     assert not [one for one in done.receipts if one.log == "plain-0"]
     assert {one.log for one in done.receipts} == {"ctime-0", "retms-0", "txn-0"}
+    # What it reads by doesn't keep it from writing its stamp.
+    assert missing_stamps(store.real_root) == ()
     # To archive again would end the same: the doctor says what is to be mended.
     diagnosis = diagnose(store, clock_ms(), has_lake=True)
     (refused,) = (one for one in diagnosis.findings if one.kind == "archive-refused")
