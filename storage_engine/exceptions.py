@@ -125,6 +125,18 @@ class ChangedUnderUsError(StorageEngineError):
         self.path = path
 
 
+class FileGoneError(ChangedUnderUsError):
+    """A file of a store went away between being listed and being read, as a broker deletes and renames."""
+
+    @classmethod
+    def at(cls, path: str) -> FileGoneError:
+        return cls(
+            f"{path}: expected the file that was listed, found none: it was deleted or renamed meanwhile. "
+            "Nothing was changed. Run it again, which lists the files as they are by then.",
+            path=path,
+        )
+
+
 class StoreCrashedError(StorageEngineError):
     """The store's broker didn't stop cleanly: it must recover the store before that may be changed."""
 

@@ -31,7 +31,7 @@ from storage_engine.kafka.topic_settings import TopicSettings
 from storage_engine.kafka.transaction_index import parse_transaction_index
 from storage_engine.model.diagnosis import reason_of
 from storage_engine.model.receipt import Receipt
-from storage_engine.model.store import Archivable, LogSnapshot, Segment, SegmentContext, SegmentId
+from storage_engine.model.store import WENT, Archivable, LogSnapshot, Segment, SegmentContext, SegmentId
 
 _LAST_OFFSET = (1 << 63) - 1
 _INDEX_SUFFIX = ".txnindex"
@@ -98,8 +98,12 @@ def archivable_of_logs(
     for one in seen:
         try:
             found, reason = archivable_segments(one, *logs[one.name], settings)
-        except StoreLayoutError as error:
-            refused[one.name] = str(error)
+        except (StoreLayoutError, FileNotFoundError) as error:
+            # What is wrong with a log that its broker deletes from just now may be wrong for that alone.
+            if logs[one.name][1].has_lost_files():
+                kept_out[one.name] = WENT
+            else:
+                refused[one.name] = str(error)
             continue
         segments += found
         if reason:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from storage_engine.exceptions import (
     CorruptFileError,
@@ -36,6 +36,8 @@ from storage_engine.kafka.server_properties import (
 )
 from storage_engine.model.store import FileFacts
 from storage_engine.turns import SharedLock
+
+Found = TypeVar("Found")
 
 
 class SegmentFiles(NamedTuple):
@@ -84,6 +86,11 @@ class PartitionLog:
     def size_bytes(self) -> int:
         """Return what its segments' own files take, which ``retention.bytes`` is held against."""
         return sum(segment.log.size_bytes for segment in self.segments)
+
+    def has_lost_files(self) -> bool:
+        """Return whether files that nobody can make again went away since they were listed."""
+        files = (one for segment in self.segments for one in (segment.log, *segment.companions))
+        return not all(os.path.exists(one.path) for one in (*files, *self.snapshots))  # noqa: PTH110
 
     def with_ends(self, end: int) -> Iterator[tuple[SegmentFiles, int]]:
         """Yield each segment and the offset behind it: the next base offset; of the last one ``end``."""
@@ -214,9 +221,15 @@ def read_node(root: Path) -> Node:
     :raises StoreNotFoundError: a directory is missing, or is none of Kafka's.
     :raises StoreLayoutError: a log lies in two directories, or directories are of two clusters.
     :raises CorruptFileError: a checkpoint or another small file can't be what its name says.
+    :raises FileNotFoundError: files go away each time that it is looked at.
     """
     properties = None if root.is_dir() else read_server_properties(root)
-    return _checked(Node(root, properties, tuple(_read_directory(path) for path in data_paths(root))))
+    for _ in range(_READINGS):
+        try:
+            return _checked(Node(root, properties, tuple(_read_directory(path) for path in data_paths(root))))
+        except FileNotFoundError as error:
+            gone = error
+    raise gone
 
 
 def read_what_is_left(root: Path) -> Node:
@@ -254,6 +267,9 @@ def _checked(node: Node) -> Node:
     for log in (log for directory in node.directories for log in directory.logs):
         other = seen.setdefault(log.name.log, log)
         if other is not log:
+            for one in (other, log):
+                # A broker moves it to another of its directories just now: that ends with the one gone.
+                one.path.stat()
             raise StoreLayoutError(
                 f"{root}: log {log.name.log}: expected one directory, found {other.path} and {log.path}. "
                 "Nothing was changed. Find out which one the broker used last: it doesn't start on both."
@@ -305,16 +321,37 @@ def _clean_stop(marker: Path) -> tuple[bool, int | None]:
 
     One that isn't whole is none: a controller takes such a stop for an unclean one.
     """
-    if not marker.exists():
-        return False, None
     try:
         return True, meta_properties.read_clean_shutdown(marker)
-    except CorruptFileError:
+    except (CorruptFileError, FileNotFoundError):
         return False, None
 
 
 def _offsets(path: Path) -> Mapping[str, int]:
-    return checkpoints.read_offsets(path) if path.exists() else {}
+    try:
+        return checkpoints.read_offsets(path)
+    except FileNotFoundError:
+        return {}
+
+
+_READINGS = 20
+"""How often a log or a node is read whose files go away each time: more often than a broker deletes."""
+
+
+def read_again(log: PartitionLog, read: Callable[[PartitionLog], Found]) -> tuple[PartitionLog, Found] | None:
+    """Read of a log as it was listed, and as it is by now where a file of it went away.
+
+    :return: the log as it was read, and what was read of it; None: its directory is gone.
+    :raises FileNotFoundError: files of it go away each time.
+    """
+    for _ in range(_READINGS):
+        try:
+            return log, read(log)
+        except FileNotFoundError as error:
+            if not os.path.isdir(log.directory):  # noqa: PTH112  takes a third
+                return None
+            gone, log = error, _read_log(log.directory, log.name)
+    raise gone
 
 
 _IN_USE = FileState.IN_USE
@@ -322,8 +359,11 @@ _WITH_FACTS = (FileKind.LOG, FileKind.SNAPSHOT, FileKind.TRANSACTION_INDEX)
 _INDEXES = (FileKind.TIME_INDEX, FileKind.OFFSET_INDEX)
 
 
-def _read_log(path: str, name: PartitionDirectory) -> PartitionLog:
-    """List a log's files, by the digits of their names. One that goes away meanwhile isn't there."""
+def _read_log(path: str, name: PartitionDirectory, readings: int = _READINGS) -> PartitionLog:
+    """List a log's files, by the digits of their names. One that goes away meanwhile isn't there.
+
+    :param readings: so often at most, where segments go away each time.
+    """
     logs: dict[str, FileFacts] = {}
     snapshots: dict[str, FileFacts] = {}
     transaction_indexes: dict[str, FileFacts] = {}
@@ -355,6 +395,9 @@ def _read_log(path: str, name: PartitionDirectory) -> PartitionLog:
         try:
             facts = FileFacts.of_stat(entry.path, entry.stat(follow_symlinks=False))
         except FileNotFoundError:
+            if kind is FileKind.LOG and state is _IN_USE and readings > 1:
+                # Others that were listed before it may be gone, too: there would be a hole.
+                return _read_log(path, name, readings - 1)
             continue
         if state is _IN_USE:
             with_facts[kind][digits] = facts

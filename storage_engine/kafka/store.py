@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from storage_engine.kafka import meta_properties
 from storage_engine.kafka.absent_logs import absences, identities
 from storage_engine.kafka.archiving import archivable_of_node, contexts_of, contradiction_of, log_id_of
 from storage_engine.kafka.deleted_topics import words_for_nothing
-from storage_engine.kafka.layout import Node, data_paths, read_node
+from storage_engine.kafka.layout import Node, data_paths, read_again, read_node
 from storage_engine.kafka.left_overs import remove as remove_left_over
 from storage_engine.kafka.lock_holder import holder_text, is_locked_by_us, lock_holder, runs
 from storage_engine.kafka.log_end import first_batch_ms, log_end
@@ -59,8 +60,6 @@ if TYPE_CHECKING:
     from storage_engine.kafka.store_lock import LockedDirectories
 
 NAME = "kafka"
-_LOOKS = 3
-"""How often a node is looked at whose files go away meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,15 +177,8 @@ class KafkaStore(BrokerStore):
         remove_left_over(left, self.locked.check, meanwhile)
 
     def _look(self, now_ms: int, read: Callable[[int], Node] | None = None) -> SeenNode:
-        """Look at the node's logs, again where a file went away: its broker may run, and delete."""
-        left, read = _LOOKS, read or self.read_node
-        while True:
-            node, left = read(now_ms), left - 1
-            try:
-                return _seen(node)
-            except FileNotFoundError:
-                if not left:
-                    raise
+        """Look at the node's logs, at one again where a file of it went away: its broker may delete."""
+        return _seen((read or self.read_node)(now_ms))
 
     def _seen_of(self, snapshot: StoreSnapshot, now_ms: int) -> SeenNode:
         return self.seen if self.seen and self.seen.logs is snapshot.logs else self._look(now_ms)
@@ -385,8 +377,28 @@ def plan_of_log(
 
 def _seen(node: Node) -> SeenNode:
     known = {}
-    for directory, log in node.logs:
-        if not log.name.is_internal:
-            end = log_end(log)
+    for directory, listed in node.logs:
+        if not listed.name.is_internal and (found := read_again(listed, log_end)) is not None:
+            log, end = found
             known[log.name.log] = SeenLog(log_snapshot(directory, log, end), directory, log, end)
-    return SeenNode(tuple(one.seen for one in known.values()), node, known)
+    return SeenNode(tuple(one.seen for one in known.values()), _as_seen(node, known), known)
+
+
+def _as_seen(node: Node, known: Mapping[str, SeenLog]) -> Node:
+    """Return a node with its logs as they were looked at, without those that are gone since."""
+    directories = tuple(
+        replace(
+            one,
+            logs=tuple(
+                log if log.name.is_internal else known[log.name.log].log
+                for log in one.logs
+                if log.name.is_internal or log.name.log in known
+            ),
+        )
+        for one in node.directories
+    )
+    same = all(
+        len(new.logs) == len(old.logs) and all(map(operator.is_, new.logs, old.logs))
+        for new, old in zip(directories, node.directories, strict=True)
+    )
+    return node if same else replace(node, directories=directories)

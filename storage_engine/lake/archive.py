@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +23,7 @@ from pyiceberg.table import Table
 from storage_engine.brokers import find_broker
 from storage_engine.durable import create, fsync_path, make_dirs, unlink
 from storage_engine.exceptions import (
+    FileGoneError,
     LakeUnavailableError,
     ProofError,
     StorageEngineError,
@@ -168,10 +169,10 @@ def archive_all(
 ) -> tuple[Receipt, ...]:
     """Archive segments in this process, two at a time, and commit them together.
 
-    After an error in one no segment of these is committed.
+    After an error in one no segment of these is committed. One that goes away meanwhile keeps no other out.
 
     :param progress: called after each segment with its size in bytes, from any thread.
-    :return: one receipt a job, in order.
+    :return: one receipt a job, in order, but for those whose files went away.
     :raises StorageEngineError: as :func:`archive_segment` and ``commit_segments`` do.
     """
 
@@ -184,11 +185,18 @@ def archive_all(
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="archive") as pool:
         futures = [pool.submit(archive_one, job) for job in jobs]
         try:
-            return commit_segments(lake, [future.result() for future in futures])
+            return commit_segments(lake, [proven for future in futures if (proven := _unless_gone(future))])
         finally:
             pool.shutdown(cancel_futures=True)
             ended = [future for future in futures if not future.cancelled()]
             discard(future.result() for future in ended if future.exception() is None)
+
+
+def _unless_gone(future: Future[ProvenSegment]) -> ProvenSegment | None:
+    try:
+        return future.result()
+    except FileGoneError:
+        return None
 
 
 def archive_segment(job: SegmentJob) -> ProvenSegment:
@@ -199,7 +207,8 @@ def archive_segment(job: SegmentJob) -> ProvenSegment:
     the earlier, it is written under a final name that no other attempt has. Companions are in what is
     returned: they are proven once the receipt that is made of it was read back.
 
-    :raises StoreNotFoundError: a file of the segment can't be seen from this host.
+    :raises FileGoneError: a file of the segment went away since it was listed.
+    :raises StoreNotFoundError: one can't be seen from this host.
     :raises ProofError: a file of it was written to or replaced, or what was read back from the lake is not
         the segment.
     :raises ChangedUnderUsError: somebody writes to one again and again.

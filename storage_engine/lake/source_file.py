@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from storage_engine.exceptions import ProofError, StoreNotFoundError
+from storage_engine.exceptions import FileGoneError, ProofError, StoreNotFoundError
 from storage_engine.lake.jobs import SegmentJob
 from storage_engine.lake.pace import pace_at
 from storage_engine.lake.staging import sha256_of
@@ -48,6 +48,7 @@ class Source:
 def read_source(job: SegmentJob) -> Source:
     """Read the whole file.
 
+    :raises FileGoneError: it went away since it was listed.
     :raises StoreNotFoundError: it can't be seen from this host.
     :raises ProofError: another file lies there, or it is truncated.
     :raises ChangedUnderUsError: somebody writes to it again and again.
@@ -170,9 +171,18 @@ def _source_memory(size_bytes: int) -> memoryview:
 def _source_errors(path: str) -> Iterator[None]:
     try:
         yield
+    except FileNotFoundError as error:
+        # Where neither its directory nor the one around is, another disk is, or none.
+        if any(directory.is_dir() for directory in Path(path).parents[:2]):
+            raise FileGoneError.at(path) from error
+        raise _unseen(path, error) from error
     except OSError as error:
-        raise StoreNotFoundError(
-            f"{path}: expected a segment file that host {socket.gethostname()} can read: "
-            f"{error.strerror}. Work on a store runs where its disk is: use local[N] there, or mount the "
-            "store at the same path on every executor."
-        ) from error
+        raise _unseen(path, error) from error
+
+
+def _unseen(path: str, error: OSError) -> StoreNotFoundError:
+    return StoreNotFoundError(
+        f"{path}: expected a segment file that host {socket.gethostname()} can read: {error.strerror}. Work "
+        "on a store runs where its disk is: use local[N] there, or mount the store at the same path on every "
+        "executor."
+    )

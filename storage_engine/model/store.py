@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from storage_engine.exceptions import StoreLayoutError
 
@@ -258,6 +258,10 @@ class StoreSnapshot:
     def disks(self) -> tuple[DiskUsage, ...]:
         """Return the disks of all its directories, each directory's once."""
         return tuple({disk.path: disk for disk in (*self.log_disks, self.dependents_disk)}.values())
+
+
+WENT: Final = "files of it went away while it was looked at: the next look knows"
+"""Why a broker keeps a log out of the lake of which it deletes just now."""
 
 
 @dataclass(frozen=True, slots=True)

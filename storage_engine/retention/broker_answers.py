@@ -15,7 +15,7 @@ from operator import attrgetter, le, lt
 from stat import S_ISREG
 from typing import Final, TypeVar
 
-from storage_engine.exceptions import BadInputError, BrokerPackageError, StorageEngineError
+from storage_engine.exceptions import BadInputError, BrokerPackageError, FileGoneError, StorageEngineError
 from storage_engine.model.broker_store import BrokerStore
 from storage_engine.model.diagnosis import reason_of
 from storage_engine.model.hold import BrokerProgress
@@ -55,15 +55,19 @@ def package_errors(broker: str, doing: str, then: str = UNCHANGED) -> Iterator[N
     """Turn whatever a broker's package raises into one error.
 
     Our errors, and those of the operating system, stay what they are: the contract names them. So does
-    being out of memory, which is no fault of the package.
+    being out of memory, which is no fault of the package. A file that isn't there any more is an error of its
+    log: its broker runs on while it is asked about.
 
     :param broker: its name.
     :param doing: what the package was to do, as in "expected the package to <doing>".
     :param then: what is known of the store, and what to do.
+    :raises FileGoneError: a file went away between being listed and being read.
     :raises BrokerPackageError: the package raised anything else.
     """
     try:
         yield
+    except FileNotFoundError as error:
+        raise FileGoneError.at(str(error.filename)) from error
     except (StorageEngineError, OSError, MemoryError):
         raise
     except (Exception, SystemExit) as error:

@@ -7,10 +7,11 @@ its data file, so that the driver opens no data file.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from storage_engine.exceptions import SparkJobError, StorageEngineError
+from storage_engine.exceptions import FileGoneError, SparkJobError, StorageEngineError
 from storage_engine.lake.archive import archive_segment
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.commit import commit_segments
@@ -33,7 +34,7 @@ class ArchiveRequest:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveResult:
-    """One receipt a job, in the order of the request."""
+    """One receipt a job, in the order of the request, but for those whose files went away."""
 
     receipts: tuple[Receipt, ...]
 
@@ -52,12 +53,13 @@ def archive_request(spark: SparkSession, request: ArchiveRequest) -> ArchiveResu
 
 
 def archive_segments(spark: SparkSession, jobs: Sequence[SegmentJob]) -> tuple[Receipt, ...]:
-    """Archive, prove and commit segments; none of them where a task fails.
+    """Archive, prove and commit segments; none of them where a task fails. One that goes away meanwhile keeps
+    no other out.
 
     Executors need the store and the lake at the paths that the jobs name. What was proven when another
     task failed is thrown away, as nothing of it has been committed.
 
-    :return: one receipt a job, in order.
+    :return: one receipt a job, in order, but for those whose files went away.
     :raises StoreNotFoundError: an executor doesn't see the store that the driver sees.
     :raises StorageEngineError: the first failed task's error, as it was raised there.
     :raises SparkJobError: Spark itself failed.
@@ -110,7 +112,8 @@ def _attempt(sight: Sight, jobs: Sequence[SegmentJob]) -> _Outcome:
     try:
         check_sight(sight)
         for job in jobs:
-            proven.append(archive_segment(job))
+            with suppress(FileGoneError):
+                proven.append(archive_segment(job))
     except StorageEngineError as error:
         discard(proven)
         return _Outcome((), error)

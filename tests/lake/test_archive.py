@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from storage_engine.exceptions import (
     CorruptFrameError,
+    FileGoneError,
     LakeUnavailableError,
     ProofError,
     StoreLayoutError,
@@ -184,8 +186,11 @@ def test_a_file_that_this_host_cannot_see_is_one_clear_error(
     lake: Lake, segments: list[Path], make_jobs: MakeJobs
 ) -> None:
     (job,) = make_jobs(lake, segments[0])
-    segments[0].unlink()
+    unseen = replace(job, facts=replace(job.facts, path="/nowhere/store/commitlog/0"))
     with pytest.raises(StoreNotFoundError, match="mount the store at the same path"):
+        archive_segment(unseen)
+    segments[0].unlink()
+    with pytest.raises(FileGoneError, match="deleted or renamed meanwhile"):
         archive_segment(job)
 
 

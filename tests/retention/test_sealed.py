@@ -22,6 +22,7 @@ from storage_engine.model.policy import ArchiveMode, Policy
 from storage_engine.model.receipt import Receipt
 from storage_engine.retention import steps
 from storage_engine.retention.diagnosis.doctor import diagnose
+from storage_engine.retention.drift import recorded_gone
 from storage_engine.retention.finishing import finish
 from storage_engine.retention.gate import Passage
 from storage_engine.retention.identity import identify
@@ -97,8 +98,50 @@ def test_a_segment_that_is_deleted_meanwhile_does_not_hold_up_the_others(managed
         return here(jobs)
 
     done = archive_sealed(store, "background", overtaken, budget_bytes=3 * MIB)
-    assert seen == [[0, MIB, 2 * MIB], [2 * MIB, 3 * MIB, 4 * MIB]]
-    assert offsets(done.receipts) == seen[1]
+    assert seen == [[0, MIB, 2 * MIB], [3 * MIB, 4 * MIB]]
+    assert offsets(done.receipts) == [2 * MIB, 3 * MIB, 4 * MIB]
+    # What went was proven, by the other run.
+    assert done.refused == ()
+    assert recorded_gone(Journal(store.journal_url), identify(store, Journal(store.journal_url))) == ()
+
+
+@pytest.mark.parametrize("is_brokers", [True, False], ids=["left to its broker", "held by us"])
+def test_what_went_unproven_is_named_and_recorded(
+    managed: Make, monkeypatch: pytest.MonkeyPatch, is_brokers: bool
+) -> None:
+    store = managed()
+    who = "a broker has it" if is_brokers else ""
+    monkeypatch.setattr("storage_engine.rocketmq.broker.RocketMQBrokerStore.used_by", who)
+    seen: list[list[int]] = []
+
+    def overtaken(jobs: Sequence[SegmentJob]) -> tuple[Receipt, ...]:
+        seen.append(offsets_of(jobs))
+        if len(seen) == 1:
+            for job in jobs[:2]:
+                Path(job.path).unlink()
+        return here(jobs)
+
+    done = archive_sealed(store, "r", overtaken)
+    # What is left goes into the lake at the first attempt, and nothing is copied twice.
+    assert offsets(done.receipts) == [at * MIB for at in range(2, SEALED)]
+    assert len(seen) == 1
+    gone = f"[0, {2 * MIB})"
+    journal = Journal(store.journal_url)
+    ((drift, _),) = recorded_gone(journal, identify(store, journal))
+    assert (drift.log, drift.start_offset, drift.end_offset) == ("commitlog", 0, 2 * MIB)
+    if is_brokers:
+        assert done.refused == ()
+        assert [gone in one and "by its own rules" in one for one in done.notices].count(True) == 1
+    else:
+        (refused,) = done.refused
+        assert (refused.log, refused.why) == (
+            "commitlog",
+            f"expected records of offsets {gone} on disk or in a lake, found them in neither: LOST.",
+        )
+
+
+def offsets_of(jobs: Sequence[SegmentJob]) -> list[int]:
+    return [job.base_offset for job in jobs]
 
 
 def test_a_segment_that_another_takes_the_place_of_is_an_error(managed: Make) -> None:

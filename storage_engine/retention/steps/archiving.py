@@ -209,15 +209,18 @@ def archive_each_log(
         half = len(logs) // 2
         return [*attempt(logs[:half]), *attempt(logs[half:])]
 
-    done = attempt(list(dict.fromkeys(segment.log for segment in segments)))
-    together = ArchiveResult(
+    return joined_results(attempt(list(dict.fromkeys(segment.log for segment in segments)))), failed
+
+
+def joined_results(done: Sequence[ArchiveResult]) -> ArchiveResult:
+    """Return what was archived in several turns as one."""
+    return ArchiveResult(
         tuple(receipt for one in done for receipt in one.receipts),
         hashed_again=tuple(receipt for one in done for receipt in one.hashed_again),
         lake=next((one.lake for one in done if one.lake), ""),
         notices=tuple(dict.fromkeys(notice for one in done for notice in one.notices)),
         wrong_lakes=tuple(dict.fromkeys(reason for one in done for reason in one.wrong_lakes)),
     )
-    return together, failed
 
 
 def archive_somewhere(
@@ -262,6 +265,10 @@ def archive_somewhere(
             failures.append(error)
             proofs = None
             continue
+        archived = {(row.lineage, row.log, row.base_offset) for row in receipts}
+        jobs = tuple(job for job in jobs if (job.lineage, job.log, job.base_offset) in archived)
+        if not jobs:
+            return ArchiveResult((), notices=notices)
         took_ms = (time.monotonic_ns() - started_ns) // 1_000_000
         faults = _faults(proofs, wanted)
         known = {row.row_hash for one in proofs.asked for slot in one.rows for row in one.valid(slot)}

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from storage_engine.brokers import find_broker
 from storage_engine.clock import clock_ms
-from storage_engine.exceptions import RunStateError, StorageEngineError, StoreCrashedError
+from storage_engine.exceptions import FileGoneError, RunStateError, StorageEngineError, StoreCrashedError
 from storage_engine.journal.database import missing_sqlite_file
 from storage_engine.journal.journal import Extent, Journal, Phase, Run, Step, StoreRecord
 from storage_engine.journal.leases import Lease
@@ -126,7 +126,7 @@ class Context:
         """Record how full the store's disks are, and from where to where its logs reach."""
         oldest_message_ms = None
         # A chart's figure: what can't be read here is for who decides or archives to say.
-        with suppress(OSError):
+        with suppress(OSError, FileGoneError):
             oldest_message_ms = ask(
                 self.store.broker,
                 "tell when its oldest message was stored",

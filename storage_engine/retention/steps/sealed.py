@@ -11,13 +11,13 @@ from itertools import accumulate
 from pathlib import Path
 
 from storage_engine.clock import clock_ms
-from storage_engine.exceptions import StoreLayoutError, StoreNotFoundError
+from storage_engine.exceptions import FileGoneError, StoreLayoutError
 from storage_engine.journal.journal import Journal, Phase, Run, Step, StoreRecord
 from storage_engine.model.archive_lag import ArchiveLag, archive_lag_of
 from storage_engine.model.jsonable import from_jsonable
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.receipt import Receipt
-from storage_engine.model.store import FileFacts, Segment, SegmentId, StoreSnapshot
+from storage_engine.model.store import WENT, FileFacts, Segment, SegmentId, StoreSnapshot
 from storage_engine.retention.broker_answers import take_archivable, take_snapshot
 from storage_engine.retention.broker_disks import shared_disk_notice
 from storage_engine.retention.brokers import open_to_look
@@ -41,18 +41,21 @@ from storage_engine.retention.steps.archiving import (
     archive_each_log,
     archive_somewhere,
     begin_background_run,
+    joined_results,
     record_intents,
     record_refused,
     slots,
 )
 from storage_engine.retention.steps.context import AnyStore, Context, open_context
+from storage_engine.retention.steps.gone import GoneUnproven, record_gone_unproven
 from storage_engine.retention.steps.replicas import (
     archived_by_replicas,
     refuse_diverged,
     without_replicas_work,
 )
 
-_LISTINGS = 3
+_LISTINGS = 10
+"""How often a store is listed whose files go away meanwhile: each broker deletes some every few minutes."""
 
 
 def archive_sealed(
@@ -65,8 +68,9 @@ def archive_sealed(
 ) -> ArchiveResult:
     """Archive sealed segments that no lake proves yet, oldest first; what expires later needs no archiving.
 
-    Takes neither the store's lock nor its lease, so it never keeps a deletion waiting. A segment that one
-    deletes meanwhile was proven by somebody else: the rest is listed again.
+    Takes neither the store's lock nor its lease, so it never keeps a deletion waiting. Of what goes meanwhile
+    the rest is listed again. What goes unproven is recorded: a notice where its broker may delete it, else a
+    log in ``refused``.
 
     :param archive_with: copies, proves and commits, in this process or wherever else.
     :param budget_bytes: at most so much, but at least one segment; None: everything.
@@ -81,31 +85,74 @@ def archive_sealed(
     run = begin_background_run(context, run_key)
     started_ns = time.monotonic_ns()
     with context.errors(run, Step.SEALED):
+        done: list[ArchiveResult] = []
+        chosen: dict[SegmentId, Segment] = {}
         for attempt in range(_LISTINGS):
             listed = list_segments(context)
             if not attempt:
                 remember_logs(context.store, context.journal, context.record, context.broker, listed.snapshot)
-            listing = _Listing(context, run, listed.archivable.segments, budget_bytes)
-            try:
-                archive = partial(_archive, listing, archive_with, accept_damage)
-                result, failed = archive_each_log(listing.segments, archive)
-            except StoreNotFoundError:
-                if attempt == _LISTINGS - 1 or not listing.has_lost_some():
-                    raise
-                continue
-            if not failed or attempt == _LISTINGS - 1 or not listing.has_lost_some():
+            listing = _Listing(context, run, listed.archivable.segments, _left_of(budget_bytes, done))
+            archive = partial(_archive, listing, archive_with, accept_damage)
+            result, failed = archive_each_log(listing.segments, archive)
+            done.append(result)
+            chosen |= listing.chosen
+            gone = _not_there(chosen, done)
+            went = (
+                gone.keys() & listing.chosen.keys()
+                or WENT in listed.archivable.kept_out.values()
+                or any(isinstance(why, FileGoneError) for why in failed.values())
+            )
+            if not went or _left_of(budget_bytes, done) == 0:
                 break
+        went_unproven = _record_gone(context, run, gone)
         left_out = listed.archivable.refused
         faults = {log: StoreLayoutError(f"{why}.") for log, why in left_out.items()}
         refused = tuple(refusal(log, why, NOTHING).said for log, why in {**faults, **failed}.items())
+        refused = (*refused, *(one.said for one in went_unproven.lost))
         record_refused(context, run, Step.SEALED, refused)
         if failed and not left_out and not {segment.log for segment in listing.segments} - failed.keys():
             raise next(iter(failed.values()))
-        result = replace(result, refused=refused)
+        result = replace(joined_results(done), refused=refused)
         context.save(run, Step.SEALED, {"segments": len(result.receipts), "lake": result.lake}, started_ns)
     shared = shared_disk_notice(context.store, context.broker, context.data_paths)
-    notices = (*result.notices, *filter(None, (shared,)))
+    notices = (*result.notices, *went_unproven.notices, *filter(None, (shared,)))
     return replace(result, notices=notices, kept_out=kept_out_segments(context, listed))
+
+
+def _left_of(budget_bytes: int | None, done: Sequence[ArchiveResult]) -> int | None:
+    if budget_bytes is None:
+        return None
+    return max(0, budget_bytes - sum(row.size_bytes for result in done for row in result.receipts))
+
+
+def _not_there(
+    chosen: Mapping[SegmentId, Segment], done: Sequence[ArchiveResult]
+) -> dict[SegmentId, Segment]:
+    """Return what was to be archived, isn't, and isn't where it was."""
+    archived = {SegmentId(row.log, row.base_offset) for result in done for row in result.receipts}
+    left = ((key, one) for key, one in chosen.items() if key not in archived)
+    return {key: one for key, one in left if not Path(one.facts.path).exists()}
+
+
+def _record_gone(context: Context, run: Run, gone: Mapping[SegmentId, Segment]) -> GoneUnproven:
+    """Record what of chosen segments is neither in the store any more nor in a lake."""
+    if not gone:
+        return GoneUnproven()
+    there: dict[str, list[Segment]] = {
+        log.name: list(log.segments) for log in context.snapshot(clock_ms()).logs
+    }
+    # A broker may have moved it to another directory, or its cleaner into another segment.
+    left = [
+        one
+        for one in gone.values()
+        if not any(
+            other.base_offset <= one.base_offset and one.end_offset <= other.end_offset
+            for other in there.get(one.log, ())
+        )
+    ]
+    known = known_heads(context.journal, context.record)
+    proofs = read_proofs(context.store.lakes, context.record, slots(left), known=known)
+    return record_gone_unproven(context, run, still_unproven(context.journal, context.record, proofs, left))
 
 
 def _archive(
@@ -151,9 +198,6 @@ class _Listing:
         left = without_replicas_work(self.context, self.run, proofs, wanted, self.segments)
         record_intents(self.context, self.run, Step.SEALED, left)
         return left
-
-    def has_lost_some(self) -> bool:
-        return not all(Path(segment.facts.path).exists() for segment in self.chosen.values())
 
 
 def record_archive_lag(store: AnyStore, run_key: str) -> ArchiveLag | None:
