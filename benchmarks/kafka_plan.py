@@ -15,6 +15,7 @@ import struct
 import tempfile
 import time
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.common import Bench, report
@@ -26,6 +27,7 @@ from storage_engine.retention.broker_answers import propose, take_snapshot
 
 TOPICS, PARTITIONS = 1000, 10
 SEGMENTS = 3
+EXPIRED_EVERY = 5
 LIMIT_SECONDS = 2.0
 NOW_MS = 1_800_000_000_000
 DAY_MS = 24 * 3_600_000
@@ -33,11 +35,12 @@ ROUNDS = 3
 _CLUSTER = "AAAAAAAAAAAAAAAAAAAAAQ"
 
 
-def batch(base: int, values: list[bytes], at_ms: int) -> bytes:
-    """Return a batch of records without keys."""
-    records = b""
-    for delta, value in enumerate(values):
-        body = b"\0\0" + _signed(delta) + _signed(-1) + _signed(len(value)) + value + b"\0"
+def batch(base: int, values: list[bytes], at_ms: int, keys: Sequence[bytes] = ()) -> bytes:
+    """Return a batch of records. :param keys: of each; none: they have no keys."""
+    records = bytearray()
+    texts = [_signed(len(key)) + key for key in keys] or [_signed(-1)] * len(values)
+    for delta, (key, value) in enumerate(zip(texts, values, strict=True)):
+        body = b"\0\0" + _signed(delta) + key + _signed(len(value)) + value + b"\0"
         records += _signed(len(body)) + body
     behind = struct.pack(">hiqqqhii", 0, len(values) - 1, at_ms, at_ms, -1, -1, -1, len(values))
     behind += records
@@ -72,8 +75,19 @@ def _only_replica(partition: int, topic_id: uuid.UUID) -> bytes:
     return struct.pack(">i", partition) + topic_id.bytes + lists + struct.pack(">iii", 1, 0, 0)
 
 
-def write_node(root: Path, topics: int = TOPICS, partitions: int = PARTITIONS) -> Path:
-    """Write a node. :return: its ``server.properties``."""
+def write_node(
+    root: Path,
+    topics: int = TOPICS,
+    partitions: int = PARTITIONS,
+    expired_every: int = EXPIRED_EVERY,
+    now_ms: int = NOW_MS,
+) -> Path:
+    """Write a node.
+
+    :param expired_every: of each so many topics the closed segments of one have expired.
+    :param now_ms: when the last records were written.
+    :return: its ``server.properties``.
+    """
     logs, meta = root / "logs", root / "meta"
     records: list[bytes] = []
     for path in (logs, meta / "__cluster_metadata-0"):
@@ -84,19 +98,18 @@ def write_node(root: Path, topics: int = TOPICS, partitions: int = PARTITIONS) -
     marks = []
     for number in range(topics):
         topic, topic_id = f"topic-{number:05d}", uuid.UUID(int=number + 1)
-        # A fifth keeps a day, so that its closed segments have expired.
-        kept_ms = DAY_MS if number % 5 == 0 else 30 * DAY_MS
+        kept_ms = DAY_MS if number % expired_every == 0 else 30 * DAY_MS
         records.append(_record(2, _text(topic) + topic_id.bytes))
         records.append(_record(4, b"\2" + _text(topic) + _text("retention.ms") + _text(str(kept_ms))))
         said = f"version: 0\ntopic_id: {base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip('=')}"
         for partition in range(partitions):
-            write_log(logs / f"{topic}-{partition}", said)
+            write_log(logs / f"{topic}-{partition}", said, now_ms)
             records.append(_record(3, _only_replica(partition, topic_id)))
             marks.append(f"{topic} {partition} {2 * SEGMENTS}\n")
     listed = f"0\n{len(marks)}\n{''.join(marks)}"
     for name in ("replication-offset-checkpoint", "recovery-point-offset-checkpoint"):
         (logs / name).write_text(listed)
-    (meta / "__cluster_metadata-0" / f"{0:020d}.log").write_bytes(batch(0, records, NOW_MS))
+    (meta / "__cluster_metadata-0" / f"{0:020d}.log").write_bytes(batch(0, records, now_ms))
     properties = root / "server.properties"
     properties.write_text(
         f"process.roles=broker,controller\nnode.id=1\nlog.dirs={logs}\nmetadata.log.dir={meta}\n"
@@ -104,13 +117,13 @@ def write_node(root: Path, topics: int = TOPICS, partitions: int = PARTITIONS) -
     return properties
 
 
-def write_log(path: Path, said: str) -> None:
+def write_log(path: Path, said: str, now_ms: int) -> None:
     """Write a partition: a segment every two days, the last one active."""
     path.mkdir()
     (path / "partition.metadata").write_text(said)
     (path / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
     for number in range(SEGMENTS):
-        base, at_ms = 2 * number, NOW_MS - 2 * (SEGMENTS - 1 - number) * DAY_MS
+        base, at_ms = 2 * number, now_ms - 2 * (SEGMENTS - 1 - number) * DAY_MS
         data = batch(base, [b"v" * 100] * 2, at_ms)
         (path / f"{base:020d}.log").write_bytes(data)
         (path / f"{base:020d}.timeindex").write_bytes(struct.pack(">qi", at_ms, 1))

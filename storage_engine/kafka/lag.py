@@ -8,19 +8,25 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 
 from storage_engine.kafka.batch_walk import BatchHead, batch_heads, opened, position_before
 from storage_engine.lag_columns import LAG_SCHEMA
 
+# Its stubs know no text beside a column.
+pc: Any = pyarrow.compute
+
 _MAX_DECODED_BYTES = 64 << 20
 """Of a longer batch its newest timestamp stands for all of its records."""
+_BYTES_PER_DECODE = 8 << 20
+"""So many bytes of batches of any logs are decoded by one call: one costs as much as hundreds of batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +73,7 @@ class LagContext:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class OffsetPlace:
     """Where an offset lies in its log.
 
     :param segment: that holds it, or the first one behind it where a cleaner took it.
@@ -89,21 +95,28 @@ def partition_lags(context: LagContext, positions: pa.Table | pa.RecordBatch) ->
     :param positions: of :data:`~storage_engine.lag_columns.POSITIONS_SCHEMA`.
     :return: of :data:`~storage_engine.lag_columns.LAG_SCHEMA`, in the order of ``positions``.
     """
-    look = lru_cache(maxsize=None)(lambda name, offset: find(context.logs[name], offset))
     rows = [
-        _row(context.logs[f"{one['topic']}-{one['queue_id']}"], one, look)
-        for one in positions.to_pylist()
-        if f"{one['topic']}-{one['queue_id']}" in context.logs
+        (log, row, _next_offset(log, row["committed_offset"]))
+        for row in positions.to_pylist()
+        if (log := context.logs.get(f"{row['topic']}-{row['queue_id']}")) is not None
     ]
-    return pa.Table.from_pylist(rows, schema=LAG_SCHEMA)
+    places = find_all(context, ((log.name, offset) for log, _, offset in rows if offset < log.end))
+    return pa.Table.from_pylist(
+        [_row(log, row, offset, places.get((log.name, offset))) for log, row, offset in rows],
+        schema=LAG_SCHEMA,
+    )
 
 
-def _row(log: LogOfLag, position: Mapping[str, Any], look: Any) -> dict[str, Any]:
+def _next_offset(log: LogOfLag, committed: int | None) -> int:
+    return log.begin if committed is None else max(committed, log.begin)
+
+
+def _row(
+    log: LogOfLag, position: Mapping[str, Any], following: int, found: OffsetPlace | None
+) -> dict[str, Any]:
     committed = position["committed_offset"]
     is_known = committed is not None
-    following = log.begin if committed is None else max(committed, log.begin)
     behind = following < log.end
-    found: Found | None = look(log.name, following) if behind else None
     lag_ms = 0 if is_known and not behind else None
     if is_known and found is not None and found.timestamp_ms is not None and log.newest_ms is not None:
         lag_ms = max(log.newest_ms - found.timestamp_ms, 0)
@@ -129,54 +142,126 @@ def _row(log: LogOfLag, position: Mapping[str, Any], look: Any) -> dict[str, Any
     }
 
 
-def find(log: LogOfLag, offset: int) -> Found | None:
-    """Look an offset up; None: no segment has it or anything behind it, or it went away meanwhile."""
-    bases = [one.base_offset for one in log.segments]
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """The batch that holds an offset, or the first one behind it.
+
+    :param newest_ms: its largest timestamp; None: it has none.
+    """
+
+    path: str
+    position: int
+    end_position: int
+    is_decoded: bool
+
+
+def find_all(context: LagContext, offsets: Iterable[tuple[str, int]]) -> dict[tuple[str, int], OffsetPlace]:
+    """Look offsets up, each distinct one once, however many groups are there.
+
+    :param offsets: each with the name of its log.
+    :return: without an offset that no segment has or anything behind it, or that went away meanwhile.
+    :raises OSError: a file can't be read.
+    """
+    places: dict[tuple[str, int], OffsetPlace] = {}
+    wanted: dict[_Batch, list[tuple[str, int]]] = {}
+    for key in dict.fromkeys(offsets):
+        name, offset = key
+        located = _locate(context.logs[name], offset)
+        if located is not None:
+            places[key], batch = located
+            if batch.is_decoded:
+                wanted.setdefault(batch, []).append(key)
+    for load in _loads(sorted(wanted, key=lambda batch: (batch.path, batch.position))):
+        for key, timestamp_ms in _record_times(load, wanted).items():
+            places[key] = replace(places[key], timestamp_ms=timestamp_ms)
+    return places
+
+
+def _locate(log: LogOfLag, offset: int) -> tuple[OffsetPlace, _Batch] | None:
+    """Return where an offset lies, with the newest timestamp of its batch, and that batch."""
+    bases = [segment.base_offset for segment in log.segments]
     first = max(bisect_right(bases, offset) - 1, 0)
-    for place in range(first, len(log.segments)):
-        segment = log.segments[place]
+    for number in range(first, len(log.segments)):
+        segment = log.segments[number]
         try:
-            found = _find_in(segment, offset)
+            batch = _locate_in(segment, offset)
         except FileNotFoundError:
             return None
-        if found is not None:
-            position, timestamp_ms = found
-            rest = sum(one.size_bytes for one in log.segments[place + 1 :])
-            return Found(segment, max(segment.size_bytes - position, 0) + rest, timestamp_ms)
+        if batch is not None:
+            position, head = batch
+            rest = sum(later.size_bytes for later in log.segments[number + 1 :])
+            is_decoded = (
+                head.base_offset < head.last_offset and head.end_position - position <= _MAX_DECODED_BYTES
+            )
+            return (
+                OffsetPlace(
+                    segment,
+                    max(segment.size_bytes - position, 0) + rest,
+                    head.newest_ms if head.newest_ms >= 0 else None,
+                ),
+                _Batch(segment.path, position, head.end_position, is_decoded),
+            )
     return None
 
 
-def _find_in(segment: SegmentOfLag, offset: int) -> tuple[int, int | None] | None:
-    """Return the position of the batch that holds an offset or comes behind it, and the record's time."""
+def _locate_in(segment: SegmentOfLag, offset: int) -> tuple[int, BatchHead] | None:
+    """Return the position and head of the batch that holds an offset or comes behind it."""
     with opened(segment.path) as descriptor:
-        begin = position_before(segment.index_path, segment.base_offset, offset)
-        for position, head in _batches(descriptor, begin):
+        position = position_before(segment.index_path, segment.base_offset, offset)
+        for head in batch_heads(descriptor, position):
             if head.last_offset >= offset:
-                return position, _timestamp_ms(descriptor, position, head, offset)
+                return position, head
+            position = head.end_position
     return None
 
 
-def _batches(descriptor: int, position: int) -> Iterator[tuple[int, BatchHead]]:
-    for head in batch_heads(descriptor, position):
-        yield position, head
-        position = head.end_position
+def _loads(batches: Sequence[_Batch]) -> Iterator[list[tuple[_Batch, bytes]]]:
+    """Yield batches with their bytes, as many as one call decodes."""
+    load: list[tuple[_Batch, bytes]] = []
+    size = 0
+    for batch in batches:
+        try:
+            with opened(batch.path) as descriptor:
+                data = os.pread(descriptor, batch.end_position - batch.position, batch.position)
+        except FileNotFoundError:
+            continue
+        if load and size + len(data) > _BYTES_PER_DECODE:
+            yield load
+            load, size = [], 0
+        load.append((batch, data))
+        size += len(data)
+    if load:
+        yield load
 
 
-def _timestamp_ms(descriptor: int, position: int, head: BatchHead, offset: int) -> int | None:
-    """Return the timestamp of the first record at or behind an offset; the batch's newest where none has."""
-    # Arrow takes longer to load than many a store takes to be looked at.
+def _record_times(
+    load: Sequence[tuple[_Batch, bytes]], wanted: Mapping[_Batch, Sequence[tuple[str, int]]]
+) -> dict[tuple[str, int], int]:
+    """Decode batches of any logs together.
+
+    :param wanted: the offsets that each batch holds, or is the first one behind.
+    :return: in ms the timestamp of the first record at or behind each offset, where it has one.
+    """
+    # The kernels take longer to load than many a store takes to be looked at.
     from storage_engine.kafka.codec import CODEC
 
-    newest_ms = head.newest_ms if head.newest_ms >= 0 else None
-    size = head.end_position - position
-    if size > _MAX_DECODED_BYTES or head.base_offset >= head.last_offset:
-        return newest_ms
-    data = os.pread(descriptor, size, position)
-    for rows, _ in CODEC.decode(memoryview(data), 0):
-        for row in rows.select(["kind", "offset", "timestamp"]).to_pylist():
-            if row["kind"] in ("message", "control") and row["offset"] >= offset:
-                return newest_ms if row["timestamp"] is None else int(row["timestamp"].timestamp() * 1000)
-    return newest_ms
+    starts = np.cumsum([0, *(len(data) for _, data in load)])
+    times: dict[tuple[str, int], int] = {}
+    for rows, damages in CODEC.decode(memoryview(b"".join(data for _, data in load)), 0):
+        if damages and len(load) > 1:
+            # A damaged batch may hide the one behind it: each is read alone.
+            return {key: time for one in load for key, time in _record_times([one], wanted).items()}
+        is_record = pc.is_in(rows["kind"], value_set=pa.array(["message", "control"]))
+        records = rows.select(["physical_offset", "offset", "timestamp"]).filter(is_record)
+        offsets, timestamps = np.asarray(records["offset"]), records["timestamp"].cast(pa.int64())
+        bounds = np.searchsorted(np.asarray(records["physical_offset"]), starts).tolist()
+        for (batch, _), (begin, end) in zip(load, pairwise(bounds), strict=True):
+            for key in wanted[batch] if begin < end else ():
+                at = begin + int(np.argmax(offsets[begin:end] >= key[1]))
+                timestamp_us = timestamps[at].as_py()
+                if offsets[at] >= key[1] and timestamp_us is not None:
+                    times[key] = timestamp_us // 1000
+    return times
 
 
 def partition_shares(positions: pa.Table, most_rows: int) -> Sequence[tuple[int, int]]:

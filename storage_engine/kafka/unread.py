@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from storage_engine.kafka.lag import LagContext, find
-from storage_engine.kafka.positions import Consumers
+from storage_engine.kafka.lag import LagContext, find_all
+from storage_engine.kafka.positions import Consumers, Place
 from storage_engine.model.lag import Unread, UnreadMessages
 
 
@@ -33,28 +33,43 @@ def unread_records(
     :param context: of these logs.
     :param deleted: it is gone already: no log is looked into for when the first one was written.
     """
-    found: dict[tuple[str, str, bool], _OfGroup] = {}
-    for (group, topic, number), committed in consumers.committed.items():
-        name = f"{topic}-{number}"
+    unread = _unread_from(consumers, context, new_min_offsets, deleted=deleted)
+    places = {} if deleted else find_all(context, ((name, first) for _, _, name, first in unread))
+    sums: dict[tuple[str, str, bool], _OfGroup] = {}
+    for (group, topic, _), is_known, name, first in unread:
+        # Where its position isn't known it may need all: no sum of other partitions hides that.
+        row = sums.setdefault((group, topic, is_known), _OfGroup())
+        row.partitions += 1
+        if is_known:
+            row.messages = (row.messages or 0) + new_min_offsets[name] - first
+        place = places.get((name, first))
+        if place is not None and place.timestamp_ms is not None:
+            row.from_ms = min(place.timestamp_ms, row.from_ms or place.timestamp_ms)
+    rows = [
+        UnreadMessages(group, topic, row.messages, row.partitions, row.from_ms)
+        for (group, topic, _), row in sums.items()
+    ]
+    rows.sort(key=lambda row: (row.messages is None, -(row.messages or 0), row.group, row.topic))
+    return Unread(tuple(rows), notices=consumers.source.notices, logs=consumers.logs)
+
+
+def _unread_from(
+    consumers: Consumers, context: LagContext, new_min_offsets: Mapping[str, int], *, deleted: bool
+) -> list[tuple[Place, bool, str, int]]:
+    """Return groups' places that lose records, whether their position is known, the log, and from where."""
+    logs: dict[tuple[str, int], str] = {}
+    unread = []
+    for position, committed in consumers.committed.items():
+        key = position[1:]
+        name = logs.get(key)
+        if name is None:
+            name = logs[key] = f"{key[0]}-{key[1]}"
         log, end = context.logs.get(name), new_min_offsets.get(name)
         if log is None or end is None:
             continue
         first = 0 if deleted else log.begin
         if committed is not None:
             first = max(committed, first)
-        if first >= end:
-            continue
-        # Where its position isn't known it may need all: no sum of other partitions hides that.
-        one = found.setdefault((group, topic, committed is not None), _OfGroup())
-        one.partitions += 1
-        if committed is not None:
-            one.messages = (one.messages or 0) + end - first
-        place = None if deleted else find(log, first)
-        if place is not None and place.timestamp_ms is not None:
-            one.from_ms = min(place.timestamp_ms, one.from_ms or place.timestamp_ms)
-    rows = [
-        UnreadMessages(group, topic, one.messages, one.partitions, one.from_ms)
-        for (group, topic, _), one in found.items()
-    ]
-    rows.sort(key=lambda row: (row.messages is None, -(row.messages or 0), row.group, row.topic))
-    return Unread(tuple(rows), notices=consumers.source.notices, logs=consumers.logs)
+        if first < end:
+            unread.append((position, committed is not None, name, first))
+    return unread

@@ -12,16 +12,30 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from storage_engine.exceptions import BadInputError
 from storage_engine.kafka import BROKER
-from storage_engine.kafka.codec import CODEC
-from storage_engine.kafka.lag import LagContext, partition_lags, partition_shares
+from storage_engine.kafka.batch_walk import opened
+from storage_engine.kafka.codec import CODEC, KafkaCodec
+from storage_engine.kafka.lag import (
+    LagContext,
+    LogOfLag,
+    SegmentOfLag,
+    find_all,
+    partition_lags,
+    partition_shares,
+)
 from storage_engine.kafka.lag_job import KafkaLagJob, _check_plan, lag_context, lag_job
+from storage_engine.kafka.positions import Consumers
+from storage_engine.kafka.unread import unread_records
 from storage_engine.lag_columns import LAG_SCHEMA, POSITIONS_SCHEMA
 from storage_engine.model.broker_store import StoreSettings
+from storage_engine.model.lag import LagSource
 from storage_engine.model.lag_job import LagRequest
 from storage_engine.model.store import SegmentId
+from tests.kafka.batches import Record, batch
 
 NOW_MS = 1_795_190_000_000
 LOGS = (
@@ -191,3 +205,80 @@ def test_what_nobody_has_read_of_what_goes_is_told_by_group_and_topic(node: Path
         ("g-new", 135, None),
         ("g-classic", None, None),
     }
+
+
+def made_log(name: str, directory: Path, batches: list[bytes]) -> LogOfLag:
+    """Return a log of one segment whose batches have two records each."""
+    path = directory / f"{name}.log"
+    path.write_bytes(b"".join(batches))
+    end = 2 * len(batches)
+    segment = SegmentOfLag(0, str(path), None, path.stat().st_size, True, None)
+    return LogOfLag(name, 0, end, 1000 + end, (segment,))
+
+
+def made_batch(number: int) -> bytes:
+    return batch([Record(1000 + 2 * number + one, None, b"v") for one in (0, 1)], base_offset=2 * number)
+
+
+def test_an_offset_is_looked_up_once_whatever_the_number_of_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = {
+        f"t-{number}": made_log(f"t-{number}", tmp_path, [made_batch(0), made_batch(1)])
+        for number in range(10)
+    }
+    # Of each partition a third of the groups has committed; the others stand together at its begin.
+    committed = {
+        (f"g{group}", "t", number): group % 4 if group % 3 == number % 3 else None
+        for group in range(50)
+        for number in range(10)
+    }
+    opened_paths: list[str] = []
+    decoded_bytes: list[int] = []
+    decode = KafkaCodec.decode
+
+    def counted(self: KafkaCodec, data: Any, *arguments: Any) -> Any:
+        decoded_bytes.append(len(data))
+        return decode(self, data, *arguments)
+
+    def counted_open(path: str) -> Any:
+        opened_paths.append(path)
+        return opened(path)
+
+    monkeypatch.setattr(KafkaCodec, "decode", counted)
+    monkeypatch.setattr("storage_engine.kafka.lag.opened", counted_open)
+    consumers = Consumers(committed, LagSource())
+    found = unread_records(consumers, LagContext(logs), dict.fromkeys(logs, 4), deleted=False)
+    assert sum(row.queues for row in found.rows) == len(committed)
+    assert {row.from_ms for row in found.rows if row.messages is None} == {1000}
+    distinct = {(place[1:], offset or 0) for place, offset in committed.items()}
+    # Once to find an offset's batch, and once each batch to be decoded.
+    assert len(opened_paths) <= len(distinct) + 2 * len(logs)
+    assert decoded_bytes == [sum(one.segments[0].size_bytes for one in logs.values())]
+    lags = partition_lags(LagContext(logs), consumers.table).to_pylist()
+    assert len(decoded_bytes) == 2
+    assert {row["lag_ms"] for row in lags if row["committed_offset"] == 3} == {1004 - 1003}
+
+
+@given(
+    damages=st.lists(st.tuples(st.integers(0, 7), st.integers(0, 80), st.integers(0, 255)), max_size=3),
+    offset=st.integers(0, 15),
+)
+def test_a_damaged_batch_changes_no_time_of_another(
+    damages: list[tuple[int, int, int]], offset: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    directory = tmp_path_factory.mktemp("damaged")
+    logs = {}
+    for number in range(8):
+        data = bytearray(made_batch(0) + made_batch(1))
+        for which, place, value in damages:
+            if which == number:
+                data[place] = value
+        logs[f"t-{number}"] = made_log(f"t-{number}", directory, [bytes(data[:80]), bytes(data[80:])])
+    keys = [(name, (offset + number) % 4) for number, name in enumerate(logs)]
+    alone = {}
+    for key in keys:
+        alone |= find_all(LagContext(logs), [key])
+    assert find_all(LagContext(logs), keys) == alone
+    whole = [key for key in keys if int(key[0][2:]) not in {which for which, _, _ in damages}]
+    assert {key: alone[key].timestamp_ms for key in whole} == {key: 1000 + key[1] for key in whole}
