@@ -7,6 +7,7 @@ import os
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,7 +15,9 @@ from storage_engine.cli.command import GroupedOption
 from storage_engine.cli.options import journal_of, with_option
 from storage_engine.extras import AIRFLOW
 from storage_engine.retention.diagnosis.pipeline_findings import PipelineFacts
-from storage_engine.retention.managed_store import ManagedStore
+
+if TYPE_CHECKING:
+    from storage_engine.retention.managed_store import ManagedStore
 
 CONN_ID = GroupedOption(
     ["--conn-id"],

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-from storage_engine.brokers import default_broker
 from storage_engine.cli.command import GroupedOption
-from storage_engine.retention.managed_store import ManagedStore
+
+if TYPE_CHECKING:
+    from storage_engine.retention.managed_store import ManagedStore
 
 _OF_THE_STORE = ("Store", "Running broker")
 
@@ -34,6 +35,8 @@ def with_store_of_connection(said: Mapping[str, Any], store: ManagedStore) -> Ma
 
     Commands that take no connection can be pasted by it. Secrets stay where they are.
     """
+    from storage_engine.brokers import default_broker
+
     words: list[str] = ["--broker-type", store.broker] if store.broker != default_broker() else []
     words += [] if store.broker_conf is None else ["--broker-conf", store.broker_conf]
     words += [word for name, value in store.overrides.items() for word in ("--set", f"{name}={value}")]

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from storage_engine import cycle
-from storage_engine.brokers import find_broker
 from storage_engine.cli.command import command
 from storage_engine.cli.lag import LagOfPlan, print_groups
 from storage_engine.cli.next_cleanup import say_cleanup
@@ -23,28 +22,22 @@ from storage_engine.cli.progress import progress, waiting
 from storage_engine.cli.store_argument import takes_store
 from storage_engine.cli.values import reason_text
 from storage_engine.clock import clock_ms
-from storage_engine.lake.archive import SegmentJob, archive_all
-from storage_engine.lake.catalog import open_lake
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.validation import ValidationResult
-from storage_engine.retention.brokers import assumes_defaults, refuse_cleanup
-from storage_engine.retention.finishing import FinishResult, report_json
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.preview import preview
-from storage_engine.retention.quarantine.undo import undone_before
-from storage_engine.retention.report import Outcome, Report, build_report
-from storage_engine.retention.report_files import PAGE
-from storage_engine.retention.report_text import report_text
-from storage_engine.retention.steps import (
-    ArchiveResult,
-    CheckpointResult,
-    DependentsResult,
-    ReleaseResult,
-)
-from storage_engine.retention.steps.context import managed_of, opened
-from storage_engine.retention.unchanged import validated_since
 from storage_engine.wording import UNCHANGED, bytes_text, count_text
+
+if TYPE_CHECKING:
+    from storage_engine.lake.archive import SegmentJob
+    from storage_engine.retention.finishing import FinishResult
+    from storage_engine.retention.managed_store import ManagedStore
+    from storage_engine.retention.report import Report
+    from storage_engine.retention.steps import (
+        ArchiveResult,
+        CheckpointResult,
+        DependentsResult,
+        ReleaseResult,
+    )
 
 Tell = Callable[[str], None]
 
@@ -75,6 +68,8 @@ def clean(
     The order is: plan, lag, archive with proof, delete, delete what pointed into it, flush, validate.
     A run that was killed is finished by giving its --run-key again.
     """
+    from storage_engine.retention.brokers import refuse_cleanup
+
     refuse_cleanup(managed)
     request = PlanRequest(manual=manual, max_segments=max_segments, replicas_stopped=replicas_stopped or "")
     if dry_run:
@@ -85,6 +80,9 @@ def clean(
 
 def _dry_run(managed: ManagedStore, request: PlanRequest, as_json: bool) -> None:
     """Show what a run would do now and what consumers would lose by it; nothing is changed."""
+    from storage_engine.brokers import find_broker
+    from storage_engine.retention.preview import preview
+
     lag = LagOfPlan(managed)
     seen = preview(managed, request, hold_back=lag)
     if as_json:
@@ -97,6 +95,11 @@ def _dry_run(managed: ManagedStore, request: PlanRequest, as_json: bool) -> None
 
 
 def _run(managed: ManagedStore, run_key: str, request: PlanRequest, as_json: bool) -> int:
+    from storage_engine.retention.brokers import assumes_defaults
+    from storage_engine.retention.preview import preview
+    from storage_engine.retention.quarantine.undo import undone_before
+    from storage_engine.retention.steps.context import opened
+
     tell = silent if as_json else tell_on_stderr
     # Bad input leaves no trace, not even a run; the plan looks at all of this once more.
     preview(managed, request)
@@ -128,6 +131,8 @@ def _run(managed: ManagedStore, run_key: str, request: PlanRequest, as_json: boo
 
 def take_steps(cleanup: cycle.Cleanup, tell: Tell) -> None:
     """Take every step between plan and report, and say what each came to."""
+    from storage_engine.retention.unchanged import validated_since
+
     for step in cycle.CLEANUP[1:-1]:
         if step is cycle.validate:
             since = validated_since(cleanup.store, cleanup.run_key)
@@ -143,6 +148,8 @@ def take_steps(cleanup: cycle.Cleanup, tell: Tell) -> None:
 
 def _end(cleanup: cycle.Cleanup, as_json: bool) -> int:
     """Write and show a run's report."""
+    from storage_engine.retention.report import build_report
+
     finished = cycle.report(cleanup)
     report = build_report(cleanup.store, cleanup.run_key)
     if as_json:
@@ -157,6 +164,10 @@ def _end(cleanup: cycle.Cleanup, as_json: bool) -> int:
 
 def report_shown(cleanup: cycle.Cleanup, report: Report, finished: FinishResult) -> dict[str, Any]:
     """Return a run's report as plain values, with the error that it ends with, if it does."""
+    from storage_engine.retention.brokers import assumes_defaults
+    from storage_engine.retention.finishing import report_json
+    from storage_engine.retention.steps.context import managed_of
+
     shown = {
         "dry_run": False,
         "assumes_defaults": assumes_defaults(managed_of(cleanup.store)),
@@ -170,6 +181,9 @@ def report_shown(cleanup: cycle.Cleanup, report: Report, finished: FinishResult)
 
 def print_report(report: Report, finished: FinishResult) -> None:
     """Print a run's report, and where it is."""
+    from storage_engine.retention.report_files import PAGE
+    from storage_engine.retention.report_text import report_text
+
     say(report_text(report))
     if finished.unchanged_since is not None:
         say(f"Unchanged since {finished.unchanged_since}; its report is at:")
@@ -178,6 +192,9 @@ def print_report(report: Report, finished: FinishResult) -> None:
 
 
 def _say_next(cleanup: cycle.Cleanup, report: Report) -> None:
+    from storage_engine.retention.report import Outcome
+    from storage_engine.retention.steps.context import managed_of
+
     if report.outcome is Outcome.DONE and report.freed_bytes:
         say_next("verify", "What was deleted is in the lake, and can be checked there at any time")
     elif report.outcome is Outcome.NOTHING_TO_DO:
@@ -188,6 +205,9 @@ def _say_next(cleanup: cycle.Cleanup, report: Report) -> None:
 
 def archive_with_progress(jobs: Sequence[SegmentJob]) -> tuple[Receipt, ...]:
     """Archive in this process, and show how far it is."""
+    from storage_engine.lake.archive import archive_all
+    from storage_engine.lake.catalog import open_lake
+
     with progress("Archiving", sum(job.facts.size_bytes for job in jobs)) as advance:
         return archive_all(open_lake(jobs[0].lake), jobs, advance)
 
@@ -208,6 +228,9 @@ def _archive_lines(cleanup: cycle.Cleanup, done: ArchiveResult) -> Iterator[str]
 
 
 def _release_lines(cleanup: cycle.Cleanup, released: ReleaseResult) -> Iterator[str]:
+    from storage_engine.brokers import find_broker
+    from storage_engine.retention.steps.context import managed_of
+
     deleted = count_text(len(released.deleted), "segment")
     yield f"release: {deleted} deleted, {bytes_text(released.freed_bytes)} freed"
     if released.kept_text:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,12 +14,9 @@ from storage_engine.cli.options import check_store, json_option, lake_option, pe
 from storage_engine.cli.output import print_json, say
 from storage_engine.cli.store_argument import takes_store
 from storage_engine.cli.values import reason_text
-from storage_engine.journal.journal import Journal
-from storage_engine.retention import steps
-from storage_engine.retention.adopting import adopt as open_new_lineage
-from storage_engine.retention.adopting import move as record_move
-from storage_engine.retention.adopting import stamp as write_stamp
-from storage_engine.retention.managed_store import ManagedStore
+
+if TYPE_CHECKING:
+    from storage_engine.retention.managed_store import ManagedStore
 
 
 @command()
@@ -35,6 +33,8 @@ from storage_engine.retention.managed_store import ManagedStore
 @json_option
 def waive(digest: str, lake_dir: Path | None, conn_id: str | None, reason: str, as_json: bool) -> int:
     """Let the plan with this DIGEST go without receipts. The journal and the report say who decided it."""
+    from storage_engine.journal.journal import Journal
+
     if not re.fullmatch("[0-9a-f]{64}", digest):
         raise click.BadParameter(
             f"expected a plan's digest of 64 hexadecimal digits, found {digest!r}. "
@@ -69,6 +69,8 @@ def accept_loss(
 
     Refused where any byte of it isn't lost. Who decided it, and why, stays in the journal and in each report.
     """
+    from storage_engine.retention import steps
+
     check_store(managed)
     loss = steps.accept_loss(managed, start_offset, end_offset, person(), reason, log)
     if as_json:
@@ -107,6 +109,8 @@ def adopt(
     what is archived. Of a store with several logs --log opens one of one log, and leaves the others as they
     are.
     """
+    from storage_engine.retention.adopting import adopt as open_new_lineage
+
     check_store(managed)
     record = open_new_lineage(managed, person(), reason, force=force, log=log)
     if as_json:
@@ -128,6 +132,8 @@ def move(name: str, managed: ManagedStore, reason: str, as_json: bool) -> int:
     Its stamp has to prove which store it is, and it may not lie at its old place any more. A store of Airflow
     is called as its connection, so NAME is the connection's id.
     """
+    from storage_engine.retention.adopting import move as record_move
+
     check_store(managed)
     record = record_move(managed, name, person(), reason)
     if as_json:
@@ -161,6 +167,8 @@ def stamp(
     The stamp lies in STORE/.storage-engine. From then on the lake's present state is what the store is held
     against.
     """
+    from storage_engine.retention.adopting import stamp as write_stamp
+
     check_store(managed)
     if new and store_id is not None:
         raise click.UsageError("Expected --new or --store-id, found both.")

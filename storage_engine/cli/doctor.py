@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,8 +18,10 @@ from storage_engine.cli.progress import waiting
 from storage_engine.cli.store_argument import has_lake, takes_store
 from storage_engine.clock import clock_ms
 from storage_engine.model.diagnosis import Finding, Severity, by_severity
-from storage_engine.retention.diagnosis.doctor import Diagnosis, diagnose
-from storage_engine.retention.managed_store import ManagedStore
+
+if TYPE_CHECKING:
+    from storage_engine.retention.diagnosis.doctor import Diagnosis
+    from storage_engine.retention.managed_store import ManagedStore
 
 
 @command()
@@ -31,6 +34,8 @@ def doctor(managed: ManagedStore, as_json: bool) -> int:
     --conn-id also the store's DAGs in Airflow. Ends with the command to type next. Exit code 1 when
     something is urgent.
     """
+    from storage_engine.retention.diagnosis.doctor import diagnose
+
     context = click.get_current_context()
     conn_id = context.params.get("conn_id")
     pipeline, retention_dag = (None, "") if conn_id is None else pipeline_of(conn_id, managed)

@@ -6,22 +6,22 @@ import re
 import shlex
 import textwrap
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from storage_engine.brokers import find_broker
 from storage_engine.cli.output import console, say_styled
 from storage_engine.model.archive_lag import touched_text
 from storage_engine.model.diagnosis import Finding, SettingFrom, SettingInEffect, Severity
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.store import DiskUsage
 from storage_engine.next_commands import with_arguments
-from storage_engine.retention.diagnosis.doctor import Diagnosis
-from storage_engine.retention.diagnosis.figures import Figures
 from storage_engine.retention.diagnosis.pipeline_findings import dag_text
-from storage_engine.retention.diagnosis.space_and_time import deletion_text, growth_text
 from storage_engine.wording import bytes_text, count_text, duration_text, printable, time_text
+
+if TYPE_CHECKING:
+    from storage_engine.retention.diagnosis.doctor import Diagnosis
+    from storage_engine.retention.diagnosis.figures import Figures
 
 _COLORS = {Severity.URGENT: "red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 _LABEL_WIDTH = 11
@@ -55,6 +55,8 @@ def print_diagnosis(found: Diagnosis, said: Mapping[str, Any]) -> None:
 
 
 def _about(found: Diagnosis) -> Iterator[tuple[str, str]]:
+    from storage_engine.brokers import find_broker
+
     said, title = found.said, find_broker(found.store.broker).title
     state = {True: "running", False: "stopped", None: "running or not"}[said.running]
     if said.running_text:
@@ -71,6 +73,8 @@ def _about(found: Diagnosis) -> Iterator[tuple[str, str]]:
 
 
 def _about_figures(figures: Figures, newest_ms: int | None) -> Iterator[tuple[str, str]]:
+    from storage_engine.retention.diagnosis.space_and_time import deletion_text, growth_text
+
     logs = figures.snapshot.logs
     segments = sum(len(log.segments) for log in logs)
     spans = [f"{log.name + ' ' if len(logs) > 1 else ''}{log.min_offset} to {log.max_offset}" for log in logs]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,12 +17,11 @@ from storage_engine.cli.store_argument import takes_store
 from storage_engine.clock import clock_ms
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.live import RunningBroker
-from storage_engine.retention import steps
-from storage_engine.retention.brokers import open_to_look, running_broker
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.steps import HoldResult
-from storage_engine.retention.steps.context import opened
-from storage_engine.retention.steps.leaving_unproven import Acceptance
+
+if TYPE_CHECKING:
+    from storage_engine.retention.managed_store import ManagedStore
+    from storage_engine.retention.steps import HoldResult
+    from storage_engine.retention.steps.leaving_unproven import Acceptance
 
 
 @command()
@@ -41,6 +41,10 @@ def hold(
     within --archive-margin-hours that no lake has. They are put back once it is archived. Exit code 1 when
     some of it can't be held.
     """
+    from storage_engine.retention import steps
+    from storage_engine.retention.brokers import open_to_look
+    from storage_engine.retention.steps.context import opened
+
     broker = _running(managed)
     with closing(open_to_look(managed)) as store:
         before = store.hold_status(clock_ms())
@@ -66,6 +70,9 @@ def unmanage(
     From then on the broker deletes by its own rules. Refused while a run has the store, and while these rules
     delete within a day what no lake proves; before the first setting is put back.
     """
+    from storage_engine.retention import steps
+    from storage_engine.retention.steps.context import opened
+
     broker = _running(managed)
     with opened(managed, only_gives_back=True) as context:
         _print("unmanage", broker, steps.unmanage(context, acceptance=acceptance), as_json)
@@ -73,6 +80,8 @@ def unmanage(
 
 
 def _running(managed: ManagedStore) -> RunningBroker:
+    from storage_engine.retention.brokers import running_broker
+
     broker = running_broker(managed)
     if broker is None:
         raise click.UsageError(

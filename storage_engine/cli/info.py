@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,16 +17,12 @@ from storage_engine.cli.store_argument import managed_store
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.journal.answers import StoredReport, StoreRow
-from storage_engine.journal.journal import Journal
-from storage_engine.journal.queries import JournalReader
 from storage_engine.nearest import meant
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.overview import ManagedOverview, Overview, overview, same_place
-from storage_engine.retention.quarantine.look import unknown_notices
-from storage_engine.retention.quarantine.records import known_directories
-from storage_engine.retention.report_files import REPORT_JSON, run_directory
-from storage_engine.retention.report_text import report_text
-from storage_engine.retention.stored_report import report_of
+
+if TYPE_CHECKING:
+    from storage_engine.journal.queries import JournalReader
+    from storage_engine.retention.managed_store import ManagedStore
+    from storage_engine.retention.overview import ManagedOverview, Overview
 
 
 def _base(lake_dir: Path | None, second_lake_dir: Path | None, conn_id: str | None) -> ManagedStore:
@@ -71,6 +67,8 @@ def info(
     STORE is a store's name, path or id; without it all that the journal and the lakes know are shown, or the
     one of the connection. Of what lies on another host the disk isn't shown.
     """
+    from storage_engine.retention.overview import overview
+
     base = _base(lake_dir, second_lake_dir, conn_id)
     found = overview(base, base.lakes, clock_ms())
     wanted = which or (base.real_root if conn_id is not None else None)
@@ -145,6 +143,9 @@ def runs(
 
     With RUN show the report of that run, as the journal keeps it.
     """
+    from storage_engine.journal.queries import JournalReader
+    from storage_engine.retention.overview import same_place
+
     base = _base(lake_dir, None, conn_id)
     reader = JournalReader(base.journal_url)
     row = _store(reader, which, base if conn_id is not None else None)
@@ -168,6 +169,10 @@ def runs(
 
 def _left_aside(store: ManagedStore, row: StoreRow) -> tuple[str, ...]:
     """Return what lies in a store's quarantines, if it is here, without the journal's knowing."""
+    from storage_engine.journal.journal import Journal
+    from storage_engine.retention.quarantine.look import unknown_notices
+    from storage_engine.retention.quarantine.records import known_directories
+
     if not Path(store.root).exists():
         return ()
     with suppress(StorageEngineError, OSError):
@@ -199,6 +204,8 @@ def _store(reader: JournalReader, which: str | None, base: ManagedStore | None) 
 
 
 def _report_file(store: ManagedStore, run_key: str) -> str | None:
+    from storage_engine.retention.report_files import REPORT_JSON, run_directory
+
     path = run_directory(store, run_key) / REPORT_JSON
     return str(path) if path.is_file() else None
 
@@ -207,6 +214,9 @@ def _show_report(reader: JournalReader, row: StoreRow, run: str, as_json: bool) 
     """
     :raises BadInputError: there is no such run, or it has no report.
     """
+    from storage_engine.retention.report_text import report_text
+    from storage_engine.retention.stored_report import report_of
+
     stored: StoredReport | None = reader.report(row.store_id, run)
     if stored is None:
         keys = [one.run_key for one in reader.runs(row.store_id, limit=1_000)]

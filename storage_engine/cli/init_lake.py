@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 from shlex import quote
+from typing import TYPE_CHECKING
 
 import click
 
-from storage_engine.brokers import find_broker
 from storage_engine.cli.airflow_connection import store_of_connection
 from storage_engine.cli.command import GroupedOption, command
 from storage_engine.cli.next_line import archive_command, say_next
@@ -17,14 +17,10 @@ from storage_engine.cli.output import print_json, say
 from storage_engine.cli.store_argument import installed_broker
 from storage_engine.cli.values import NamedPath
 from storage_engine.exceptions import LakeMissingError, StorageEngineError
-from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.identity import copy_of, lake_id_of
-from storage_engine.lake.making import make_lake
-from storage_engine.retention.broker_answers import ask
-from storage_engine.retention.broker_disks import check_new_lake
-from storage_engine.retention.brokers import open_store
-from storage_engine.retention.managed_store import ManagedStore
+
+if TYPE_CHECKING:
+    from storage_engine.retention.managed_store import ManagedStore
 
 
 @command("init-lake")
@@ -68,6 +64,8 @@ def init_lake(
     No other command makes one: a disk that isn't mounted, or a catalog that is lost, must not become a new
     lake in the place of the old one.
     """
+    from storage_engine.brokers import find_broker
+
     if (lake_dir is None) == (conn_id is None):
         raise click.UsageError("Expected either --lake DIRECTORY or --conn-id ID.")
     if conn_id is not None and broker_type is not None:
@@ -118,6 +116,10 @@ def _check_disks(store: ManagedStore) -> None:
 
     :raises BadInputError: a lake would lie there.
     """
+    from storage_engine.retention.broker_answers import ask
+    from storage_engine.retention.broker_disks import check_new_lake
+    from storage_engine.retention.brokers import open_store
+
     try:
         with closing(open_store(store)) as broker:
             data_paths = tuple(ask(store.broker, "tell where it writes", lambda: broker.data_paths))
@@ -130,6 +132,8 @@ def _check_disks(store: ManagedStore) -> None:
 
 
 def _is_missing(config: LakeConfig) -> bool:
+    from storage_engine.lake.catalog import open_lake
+
     try:
         open_lake(config)
     except LakeMissingError:
@@ -138,6 +142,9 @@ def _is_missing(config: LakeConfig) -> bool:
 
 
 def _make(config: LakeConfig, broker: str | None) -> dict[str, object]:
+    from storage_engine.lake.identity import copy_of, lake_id_of
+    from storage_engine.lake.making import make_lake
+
     made = _is_missing(config)
     lake = make_lake(config, broker)
     segments = lake.segments()

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from storage_engine.cli.output import console, print_table, say
 from storage_engine.cli.plan_output import print_disks
 from storage_engine.cli.table_layout import NAME_WIDTH
 from storage_engine.model.inspection import Disks, Inspection, Names, Paragraph, Table
-from storage_engine.retention.quarantine.look import QuarantineLook
 from storage_engine.wording import bytes_text, shortened, time_text
+
+if TYPE_CHECKING:
+    from storage_engine.retention.quarantine.look import QuarantineLook
 
 
 def print_inspection(found: Inspection) -> None:

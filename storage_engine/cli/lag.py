@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from storage_engine.brokers import find_broker
 from storage_engine.cli.output import print_table, say
 from storage_engine.clock import clock_ms
 from storage_engine.model.lag import LagSource, PositionsFrom
@@ -17,10 +13,14 @@ from storage_engine.model.plan import Plan
 from storage_engine.model.policy import LagPolicy
 from storage_engine.model.store import SegmentId
 from storage_engine.retention.lag_policy import apply_lag_policy, lag_doubt
-from storage_engine.retention.lag_table import LagPart, lag_part, merge
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.spark.consumer_lag import ConsumerLagRequest, LagInProcess, lag_in_process
 from storage_engine.wording import bytes_text, count_text, duration_text
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from storage_engine.retention.lag_table import LagPart
+    from storage_engine.retention.managed_store import ManagedStore
+    from storage_engine.spark.consumer_lag import LagInProcess
 
 
 def in_process_lag(managed: ManagedStore, going: Sequence[SegmentId]) -> LagInProcess:
@@ -28,11 +28,15 @@ def in_process_lag(managed: ManagedStore, going: Sequence[SegmentId]) -> LagInPr
 
     :param going: the segments that are about to go.
     """
+    from storage_engine.spark.consumer_lag import ConsumerLagRequest, lag_in_process
+
     return lag_in_process(ConsumerLagRequest.of(managed, "", going))
 
 
 def only_group(table: pa.Table, group: str | None) -> pa.Table:
     """The rows of one group; all of them for None."""
+    from pyarrow import compute as pc
+
     return table if group is None else table.filter(pc.field("group") == group)
 
 
@@ -79,6 +83,9 @@ class LagOfPlan:
         self.source = LagSource()
 
     def __call__(self, plan: Plan) -> Plan:
+        from storage_engine.brokers import find_broker
+        from storage_engine.retention.lag_table import LagPart, merge
+
         policy, parts = self._managed.policy, list[LagPart]()
         lag = self._measure(plan, parts)
         if policy.lag_policy is not LagPolicy.BLOCK or not plan.to_delete:
@@ -95,6 +102,8 @@ class LagOfPlan:
         return cut
 
     def _measure(self, plan: Plan, parts: list[LagPart]) -> LagInProcess:
+        from storage_engine.retention.lag_table import lag_part
+
         lag = in_process_lag(self._managed, tuple(segment.id for segment in plan.to_delete))
 
         def tables() -> Iterator[pa.Table]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from storage_engine.cli.output import print_table, say
-from storage_engine.lake.describing import LakeInfo, TableInfo
-from storage_engine.lake.rebuilding import Rebuilt
 from storage_engine.wording import bytes_text
+
+if TYPE_CHECKING:
+    from storage_engine.lake.describing import LakeInfo, TableInfo
+    from storage_engine.lake.rebuilding import Rebuilt
 
 
 def print_info(found: LakeInfo) -> None:

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from storage_engine.brokers import broker_names, find_broker
 from storage_engine.cli.command import GroupedOption
 from storage_engine.cli.options import argument_of, setting_option
 from storage_engine.model import live
@@ -60,6 +59,8 @@ def address_options(broker: str | None) -> str:
 
     :param broker: the name of its kind; None: it may be any.
     """
+    from storage_engine.brokers import broker_names, find_broker
+
     kinds = broker_names() if broker is None else (broker,)
     return " or ".join(
         dict.fromkeys(name for kind in kinds for name in find_broker(kind).words.address_options)

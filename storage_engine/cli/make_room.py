@@ -8,11 +8,11 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from storage_engine import cycle
-from storage_engine.brokers import find_broker
 from storage_engine.cli.clean import (
     archive_with_progress,
     print_report,
@@ -32,24 +32,19 @@ from storage_engine.cli.store_argument import takes_store
 from storage_engine.cli.values import reason_text, size_bytes
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import BadInputError
-from storage_engine.journal.database import missing_sqlite_file
-from storage_engine.journal.journal import Journal
-from storage_engine.model.broker_store import BrokerStore
 from storage_engine.model.hold import HoldMemory
 from storage_engine.model.plan import PlanRequest, wanted_bytes
 from storage_engine.model.policy import LagPolicy
 from storage_engine.model.store import DiskUsage
 from storage_engine.model.store_settings import BROKER_DELETES
-from storage_engine.retention.broker_answers import ask
-from storage_engine.retention.broker_disks import shared_disks
-from storage_engine.retention.brokers import settings_of
-from storage_engine.retention.deciding import Decided, decide
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.report import build_report
-from storage_engine.retention.steps import LagQuestion
-from storage_engine.retention.steps.context import opened
-from storage_engine.spark.consumer_lag import ConsumerLagResult, lag_here
 from storage_engine.wording import bytes_text, count_text
+
+if TYPE_CHECKING:
+    from storage_engine.model.broker_store import BrokerStore
+    from storage_engine.retention.deciding import Decided
+    from storage_engine.retention.managed_store import ManagedStore
+    from storage_engine.retention.steps import LagQuestion
+    from storage_engine.spark.consumer_lag import ConsumerLagResult
 
 _POLICY = ("lag_policy", "minimum_retention_hours", "archive_bytes_per_second")
 
@@ -100,6 +95,8 @@ def make_room(
 
     Without --broker only what no other node has goes, or what you say is stopped everywhere.
     """
+    from storage_engine.brokers import find_broker
+
     if force and free_bytes is None and free_percent is None:
         raise click.UsageError("--force: expected --bytes or --free-percent with it, found neither.")
     request = PlanRequest(
@@ -132,6 +129,10 @@ def make_room(
 
 
 def _opened(managed: ManagedStore, memory: HoldMemory | None) -> BrokerStore:
+    from storage_engine.brokers import find_broker
+    from storage_engine.retention.broker_answers import ask
+    from storage_engine.retention.brokers import settings_of
+
     broker = find_broker(managed.broker)
     store = ask(
         managed.broker,
@@ -144,6 +145,9 @@ def _opened(managed: ManagedStore, memory: HoldMemory | None) -> BrokerStore:
 
 def _memory(managed: ManagedStore) -> HoldMemory | None:
     """Return what the journal remembers of the store's hold; no journal is made."""
+    from storage_engine.journal.database import missing_sqlite_file
+    from storage_engine.journal.journal import Journal
+
     if missing_sqlite_file(managed.journal_url):
         return None
     journal = Journal(managed.journal_url)
@@ -156,6 +160,8 @@ def _check_place(managed: ManagedStore, store: BrokerStore) -> None:
 
     :raises BadInputError: lake, journal or reports lie on one of them.
     """
+    from storage_engine.retention.broker_disks import shared_disks
+
     if managed.live is not None and managed.live.allow_same_disk:
         return
     if shared := shared_disks(managed, store.data_paths):
@@ -169,6 +175,8 @@ def _check_place(managed: ManagedStore, store: BrokerStore) -> None:
 def _decided(
     managed: ManagedStore, store: BrokerStore, request: PlanRequest, lag: LagOfPlan | None
 ) -> Decided:
+    from storage_engine.retention.deciding import decide
+
     return decide(store, request, clock_ms(), kind=managed.broker, policy=managed.policy, hold_back=lag)
 
 
@@ -191,6 +199,9 @@ def _confirm(*, yes: bool, as_json: bool) -> None:
 def _run(
     managed: ManagedStore, store: BrokerStore, run_key: str, request: PlanRequest, *, as_json: bool
 ) -> int:
+    from storage_engine.retention.report import build_report
+    from storage_engine.retention.steps.context import opened
+
     tell = silent if as_json else tell_on_stderr
     # The node itself is stopped, and changed under its own broker's locks.
     with opened(replace(managed, live=None), store) as context:
@@ -228,6 +239,8 @@ def _run(
 
 
 def _lag(managed: ManagedStore, cleanup: cycle.Cleanup, asked: LagQuestion) -> ConsumerLagResult:
+    from storage_engine.spark.consumer_lag import lag_here
+
     return lag_here(managed, asked.segments, asked.decided_at_ms)
 
 

@@ -7,7 +7,6 @@ from shlex import quote
 
 import click
 
-from storage_engine.brokers import find_broker
 from storage_engine.cli.call_parameters import said_by
 from storage_engine.cli.output import say, say_styled
 from storage_engine.next_commands import with_arguments
@@ -19,6 +18,8 @@ def archive_command(broker: str, lake_dir: Path) -> str:
 
     :param broker: name of the lake's.
     """
+    from storage_engine.brokers import find_broker
+
     names_its_file = find_broker(broker).age_settings != frozenset()
     options = " --broker-conf FILE" if names_its_file else ""
     return f"archive STORE{options} --lake {quote(str(lake_dir))}"

@@ -8,20 +8,19 @@ import shlex
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from storage_engine.brokers import broker_of, kind_option
 from storage_engine.cli.command import GroupedOption
 from storage_engine.cli.values import LakePath, NamedPath
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import BadInputError
 from storage_engine.lake.config import CATALOG_FILE, DESCRIPTION, LakeConfig
 from storage_engine.model.store_settings import SETTINGS, Kind
-from storage_engine.retention.broker_answers import ask, take_snapshot
-from storage_engine.retention.brokers import open_store
-from storage_engine.retention.managed_store import ManagedStore
+
+if TYPE_CHECKING:
+    from storage_engine.retention.managed_store import ManagedStore
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -113,6 +112,8 @@ def _lake_that_is_there(context: click.Context, parameter: click.Parameter, lake
 
 def _kind_of_call(context: click.Context) -> str:
     """Return the kind of broker that a call is about, as far as it has been read; "": it doesn't say."""
+    from storage_engine.brokers import broker_of
+
     broker, store = context.params.get("broker_type"), context.params.get("store")
     if broker is None and store is not None:
         # What several brokers take for theirs is an error of its own.
@@ -126,6 +127,8 @@ def where_to_make(lake: Path, broker: str) -> str:
 
     :param broker: whose segments it is for; "": nobody knows.
     """
+    from storage_engine.brokers import kind_option
+
     # Opens what no command needs that finds its lake.
     from storage_engine.lake.nesting import place_around
 
@@ -155,6 +158,9 @@ def check_store(managed: ManagedStore) -> None:
 
     :raises BadInputError: it is no store, or one that can't be planned.
     """
+    from storage_engine.retention.broker_answers import ask, take_snapshot
+    from storage_engine.retention.brokers import open_store
+
     with closing(open_store(managed)) as broker:
         ask(managed.broker, "say whether its store may be archived", broker.check_manageable)
         take_snapshot(broker, clock_ms(), managed.broker)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
-from storage_engine.brokers import find_broker
 from storage_engine.cli.command import command
 from storage_engine.cli.options import json_option
 from storage_engine.cli.output import print_json, say
 from storage_engine.cli.progress import waiting
 from storage_engine.cli.store_argument import takes_store
-from storage_engine.retention.brokers import settings_of
-from storage_engine.retention.managed_store import ManagedStore
+
+if TYPE_CHECKING:
+    from storage_engine.retention.managed_store import ManagedStore
 
 
 @command()
@@ -33,6 +35,9 @@ def recover(managed: ManagedStore, dry_run: bool, cut_messages: bool, index: str
     The log is cut off behind its last whole message. Queues and index are made to agree with it. A store
     that was recovered may be cleaned.
     """
+    from storage_engine.brokers import find_broker
+    from storage_engine.retention.brokers import settings_of
+
     with waiting("Recovering"):
         found = find_broker(managed.broker).recover(
             settings_of(managed),
@@ -56,6 +61,9 @@ def rebuild_queues(managed: ManagedStore, as_json: bool) -> int:
 
     Where the log is damaged before its end, nothing is changed.
     """
+    from storage_engine.brokers import find_broker
+    from storage_engine.retention.brokers import settings_of
+
     with waiting("Reading the log"):
         found = find_broker(managed.broker).rebuild_queues(settings_of(managed))
     if as_json:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from storage_engine import cycle
@@ -15,12 +17,11 @@ from storage_engine.cli.values import key_value_pairs, reason_text
 from storage_engine.clock import clock_ms
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import PlanRequest
-from storage_engine.retention.brokers import may_clean_now
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.steps import TaskResult, run_broker_tasks
-from storage_engine.retention.steps.context import opened
-from storage_engine.retention.steps.topic_words import check_topic_words
 from storage_engine.wording import bytes_text, count_text
+
+if TYPE_CHECKING:
+    from storage_engine.retention.managed_store import ManagedStore
+    from storage_engine.retention.steps import TaskResult
 
 
 @command("run-tasks")
@@ -50,6 +51,11 @@ def run_tasks(
     deleting. deleteLogs removes what deleted topics left. The other three are verified. Exit code 1 when
     something should have been done by now.
     """
+    from storage_engine.retention.brokers import may_clean_now
+    from storage_engine.retention.steps import run_broker_tasks
+    from storage_engine.retention.steps.context import opened
+    from storage_engine.retention.steps.topic_words import check_topic_words
+
     run_key = run_key or f"tasks-{clock_ms()}"
     with opened(managed) as store:
         notices = check_topic_words(store, run_key, deleted_topics)

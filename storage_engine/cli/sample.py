@@ -8,7 +8,6 @@ from shlex import quote
 
 import click
 
-from storage_engine.brokers import default_broker, find_broker
 from storage_engine.cli.command import command
 from storage_engine.cli.options import json_option
 from storage_engine.cli.output import print_json, say
@@ -79,6 +78,8 @@ def sample(
     Messages have mixed sizes, keys and tags. Some wait for a delay or a transaction. Some consumer groups are
     far behind. The same options, and the same --end, give the same bytes.
     """
+    from storage_engine.brokers import default_broker, find_broker
+
     end_ms = clock_ms() // _DAY_MS * _DAY_MS if end is None else moment_ms(end, "UTC", option="--end")
     request = SampleRequest(directory, messages, topics, days, seed, end_ms, segment_bytes)
     with waiting("Writing a sample store"):

@@ -13,9 +13,10 @@ from storage_engine.cli.options import json_option
 from storage_engine.cli.output import print_json, say
 from storage_engine.cli.store_argument import takes_store
 from storage_engine.model.policy import ShieldMode
-from storage_engine.retention.brokers import refuse_shield
-from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.wording import count_text
+
+if TYPE_CHECKING:
+    from storage_engine.retention.managed_store import ManagedStore
 
 if TYPE_CHECKING:
     from storage_engine.retention.steps.leaving_unproven import Acceptance
@@ -39,6 +40,8 @@ def shield(
     this; while it is alive, this command only shows. Exit code 1 when something is gone from the log and not
     in the lake.
     """
+    from storage_engine.retention.brokers import refuse_shield
+
     if acceptance is not None and not remove:
         raise click.UsageError("--leave-unproven: expected --remove with it, found none.")
     refuse_shield(managed)

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 import click
@@ -21,12 +22,12 @@ from storage_engine.clock import clock_ms
 from storage_engine.durable import new_file
 from storage_engine.exceptions import BadInputError
 from storage_engine.extras import CHARTS
-from storage_engine.lake.store_places import refuse_target_inside_store
-from storage_engine.pages.course_chart import ChartCourse, course_svg
 from storage_engine.pages.raster import png_of
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.simulation import Change, Simulated, Simulation
-from storage_engine.retention.simulation import simulate as simulated
+
+if TYPE_CHECKING:
+    from storage_engine.pages.course_chart import ChartCourse
+    from storage_engine.retention.managed_store import ManagedStore
+    from storage_engine.retention.simulation import Simulated, Simulation
 
 _LONGEST_DAYS = 366
 
@@ -79,6 +80,9 @@ def simulate(
     with --lake or --conn-id, the samples in its journal. Holds, the gate and the archive count for nothing:
     it is what the broker does by itself.
     """
+    from storage_engine.retention.simulation import Change
+    from storage_engine.retention.simulation import simulate as simulated
+
     if png_file is not None:
         CHARTS.require("simulate --png")
     for path in (svg_file, png_file):
@@ -104,6 +108,8 @@ def simulate(
 
 
 def _svg(found: Simulation, days: int) -> str:
+    from storage_engine.pages.course_chart import course_svg
+
     title = f"{days} days of {Path(found.store).name}"
     if found.changed is not None:
         title += f": {changes_text(found.today, found.changed)}"
@@ -112,6 +118,8 @@ def _svg(found: Simulation, days: int) -> str:
 
 
 def _chart_course(label: str, one: Simulated) -> ChartCourse:
+    from storage_engine.pages.course_chart import ChartCourse
+
     return ChartCourse(label, one.course, one.levels, one.windows)
 
 
@@ -120,6 +128,8 @@ def _check_target(path: Path) -> None:
 
     :raises BadInputError: it is a store's, or something is there.
     """
+    from storage_engine.lake.store_places import refuse_target_inside_store
+
     refuse_target_inside_store(path)
     if path.is_symlink() or path.exists():
         raise _exists(path)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from storage_engine.brokers import find_broker
 from storage_engine.cli.command import command
 from storage_engine.cli.inspect_output import print_inspection, print_quarantines
 from storage_engine.cli.live_output import live_json, look_live, print_live
@@ -24,13 +23,11 @@ from storage_engine.model.diagnosis import named_in_short
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import PlanRequest
 from storage_engine.nearest import meant
-from storage_engine.retention.broker_answers import package_errors
-from storage_engine.retention.brokers import settings_of
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.preview import preview
-from storage_engine.retention.quarantine.look import look_at_quarantines
 from storage_engine.retention.shielding import shield_summary
 from storage_engine.wording import count_text
+
+if TYPE_CHECKING:
+    from storage_engine.retention.managed_store import ManagedStore
 
 
 @command()
@@ -50,6 +47,11 @@ def inspect(
 
     With --lake also the archive lag: what is sealed and not proven in the lake.
     """
+    from storage_engine.brokers import find_broker
+    from storage_engine.retention.broker_answers import package_errors
+    from storage_engine.retention.brokers import settings_of
+    from storage_engine.retention.quarantine.look import look_at_quarantines
+
     now_ms = clock_ms()
     look = look_live(managed, now_ms)
     broker = find_broker(managed.broker)
@@ -120,6 +122,8 @@ def plan(
 
     Beside a running broker, the journal in --lake knows the age of a segment whose file a hold has touched.
     """
+    from storage_engine.retention.preview import preview
+
     request = PlanRequest(manual=manual, replicas_stopped=replicas_stopped or "")
     levels = disk_percents(disks)
     seen = preview(
@@ -151,8 +155,11 @@ def lag(
     Positions are those that a stopped broker last wrote to its config directory, or those that a running
     one says. A group that never committed one is unknown, not at zero.
     """
+    from storage_engine.brokers import find_broker
+
     # Arrow's compute functions, which no other command here needs.
     from storage_engine.cli.lag import in_process_lag, only_group, print_lag
+    from storage_engine.retention.preview import preview
 
     rows: list[dict[str, Any]] = []
     groups: set[str] = set()
@@ -207,6 +214,10 @@ def index_lookup(
     log. KEY is one of a message's keys or its unique key. Entries whose message the log doesn't have are
     named. Exit code 1 when there is no message; what the index may lack is said then.
     """
+    from storage_engine.brokers import find_broker
+    from storage_engine.retention.broker_answers import package_errors
+    from storage_engine.retention.brokers import settings_of
+
     broker = find_broker(managed.broker)
     with package_errors(managed.broker, "look up a key"):
         matches = broker.look_up(settings_of(managed), topic, key, max_count)

@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from storage_engine.brokers import broker_names, broker_of, find_broker
 from storage_engine.cli.airflow_connection import CONN_ID, store_of_connection
 from storage_engine.cli.command import GroupedOption
 from storage_engine.cli.live_options import LIVE_OPTIONS, live_broker
@@ -22,13 +21,17 @@ from storage_engine.lake.config import LakeConfig
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.policy import Policy
 from storage_engine.nearest import meant
-from storage_engine.retention.managed_store import ManagedStore
+
+if TYPE_CHECKING:
+    from storage_engine.retention.managed_store import ManagedStore
 
 Function = Callable[..., Any]
 
 
 def installed_broker(context: click.Context, parameter: click.Parameter, name: str | None) -> str | None:
     """Make sure that a broker of this name is installed; a click callback."""
+    from storage_engine.brokers import broker_names
+
     if name is not None and name not in broker_names():
         raise click.BadParameter(
             f"expected one of {', '.join(broker_names())}, found {name!r}", context, parameter
@@ -138,6 +141,8 @@ def takes_store(
 
 def _kind(given: Mapping[str, Any]) -> str | None:
     """Return the name of the kind of broker that the given store is of; None: no store is given."""
+    from storage_engine.brokers import broker_of
+
     broker: str | None = given["broker_type"]
     return broker_of(given["store"]) if broker is None and given["store"] is not None else broker
 
@@ -160,6 +165,9 @@ def managed_store(
 
     A person at a shell names what they see there, so any host will do.
     """
+    from storage_engine.brokers import broker_of, find_broker
+    from storage_engine.retention.managed_store import ManagedStore
+
     if mode and live is not None:
         raise click.UsageError("--engine: expected no running broker with it, found one.")
     base = (lake_dir or Path()).absolute()
@@ -189,6 +197,8 @@ def _check_settings(broker: str, overrides: Mapping[str, str]) -> None:
 
     :raises click.BadParameter: there is one.
     """
+    from storage_engine.brokers import find_broker
+
     known = find_broker(broker).known_settings if overrides else None
     if known is None:
         return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from storage_engine.cli.command import command
@@ -9,11 +11,11 @@ from storage_engine.cli.options import check_store, json_option, person
 from storage_engine.cli.output import print_json, say
 from storage_engine.cli.store_argument import takes_store
 from storage_engine.model.jsonable import to_jsonable
-from storage_engine.retention.finishing import finish
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.quarantine.undo import UndoResult, undone_before
-from storage_engine.retention.quarantine.undo import undo as bring_back
 from storage_engine.wording import bytes_text, count_text
+
+if TYPE_CHECKING:
+    from storage_engine.retention.managed_store import ManagedStore
+    from storage_engine.retention.quarantine.undo import UndoResult
 
 
 @command()
@@ -27,6 +29,10 @@ def undo(run: str, managed: ManagedStore, as_json: bool) -> int:
     over, and a stopped broker. A broker of Kafka must not have run since. Of several runs the newest goes
     first. It may be killed at any instant and run again.
     """
+    from storage_engine.retention.finishing import finish
+    from storage_engine.retention.quarantine.undo import undo as bring_back
+    from storage_engine.retention.quarantine.undo import undone_before
+
     if not managed.is_live:
         check_store(managed)
     before = None if managed.is_live else undone_before(managed, run)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from storage_engine.brokers import find_broker
 from storage_engine.cli.command import command
 from storage_engine.cli.options import json_option
 from storage_engine.cli.output import print_json, print_table, say
@@ -16,9 +16,9 @@ from storage_engine.cli.values import NamedPath
 from storage_engine.model.broker_words import BrokerWords
 from storage_engine.model.validation import Status, ValidationResult
 from storage_engine.pages.advice import check_advice
-from storage_engine.quality.validate import validate_store, validation_directory
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.report_files import store_directory
+
+if TYPE_CHECKING:
+    from storage_engine.retention.managed_store import ManagedStore
 
 
 @command()
@@ -40,6 +40,10 @@ def validate(
     as_json: bool,
 ) -> int:
     """Check that STORE, and with --lake also store and lake together, hold every byte once and in order."""
+    from storage_engine.brokers import find_broker
+    from storage_engine.quality.validate import validate_store, validation_directory
+    from storage_engine.retention.report_files import store_directory
+
     if output_dir is None and not has_lake(managed):
         output_dir = Path("storage-engine-reports") / store_directory(managed)
     with waiting("Validating"):

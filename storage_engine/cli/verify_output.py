@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
+from typing import TYPE_CHECKING
 
 from storage_engine.cli.next_cleanup import say_cleanup
 from storage_engine.cli.next_line import archive_command, say_next
 from storage_engine.cli.output import print_table, say
-from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.model.validation import Status
 from storage_engine.model.verification import Coverage, StoreVerification, VerifyLevel
-from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.wording import bytes_text, count_text, time_text
+
+if TYPE_CHECKING:
+    from storage_engine.retention.managed_store import ManagedStore
 
 
 def print_verification(result: StoreVerification) -> None:
@@ -45,6 +47,8 @@ def say_next_step(
 
     :param managed: the store that the lake was compared with; None: there was none.
     """
+    from storage_engine.lake.catalog import open_lake
+
     lake = f"--lake {quote(str(lake_dir))}"
     known = any(result.receipt_count or result.credited_count for result in found)
     if not known and not any(result.overall is Status.FAILURE for result in found):

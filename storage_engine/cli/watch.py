@@ -7,7 +7,7 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -23,8 +23,9 @@ from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.host import check_host
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.policy import ShieldMode
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.store_watch import HostWatch
+
+if TYPE_CHECKING:
+    from storage_engine.retention.managed_store import ManagedStore
 
 _CHECK_SECONDS: Final = 1.0
 
@@ -64,6 +65,8 @@ def watch(
     Ends with exit code 0 on SIGTERM and SIGINT, with another one if it can't go on. --lake says where the
     journal of STORES is.
     """
+    from storage_engine.retention.store_watch import HostWatch
+
     mode = ShieldMode.OFF if no_shield else ShieldMode.AUTO
     managed = _managed(stores, lake_dir, conn_ids, live)
     if live or no_shield:

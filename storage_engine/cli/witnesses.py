@@ -11,18 +11,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from sqlalchemy import make_url
-from sqlalchemy.exc import ArgumentError
 
 from storage_engine.cli.airflow_connection import store_of_connection
 from storage_engine.cli.command import GroupedOption
 from storage_engine.cli.options import journal_of
 from storage_engine.credentials import shown_url
 from storage_engine.exceptions import JournalUnavailableError
-from storage_engine.journal.database import without_backup
 from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.store_places import sqlite_file
-from storage_engine.sqlite_file import break_hard_links
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -72,6 +67,8 @@ def witnessed_lake(lake_dir: Path | None, journal_url: str | None, conn_id: str 
     :raises click.BadParameter: the journal that they name isn't there.
     :raises JournalUnavailableError: what lies in the journal's place is no file.
     """
+    from sqlalchemy import make_url
+
     if conn_id is not None:
         if journal_url is not None:
             raise click.UsageError("Expected either --journal URL or --conn-id ID.")
@@ -101,6 +98,10 @@ def part_journal(url: str) -> None:
 
     :raises JournalUnavailableError: it shares its file and can't be given another.
     """
+    from storage_engine.journal.database import without_backup
+    from storage_engine.lake.store_places import sqlite_file
+    from storage_engine.sqlite_file import break_hard_links
+
     journal = sqlite_file(url)
     if journal is None or not journal.is_file():
         return
@@ -116,6 +117,9 @@ def part_journal(url: str) -> None:
 
 def _check_there(journal_url: str, option: str) -> None:
     """Refuse a journal in a file that isn't there: to open it would make an empty one."""
+    from sqlalchemy import make_url
+    from sqlalchemy.exc import ArgumentError
+
     try:
         url = make_url(journal_url)
     except (ArgumentError, ValueError):

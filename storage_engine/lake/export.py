@@ -14,7 +14,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -28,6 +27,7 @@ from storage_engine.brokers import find_broker
 from storage_engine.durable import new_file, remove_abandoned
 from storage_engine.exceptions import BadInputError, ExportError
 from storage_engine.lake.catalog import Lake
+from storage_engine.lake.export_format import ExportFormat
 from storage_engine.lake.message_batches import ReadCount, message_batches
 from storage_engine.lake.selection import Selection, has_key, row_filter
 from storage_engine.lake.store_places import refuse_target_inside_store
@@ -54,13 +54,6 @@ _ROWS_AT_A_TIME = 64 << 10
 _BYTES_AT_A_TIME = 32 << 20
 _BUFFER_BYTES = 1 << 20
 _PARTIAL_SUFFIX = ".exporting"
-
-
-class ExportFormat(StrEnum):
-    """``parquet``: typed columns. ``jsonl``: one JSON object a line."""
-
-    PARQUET = "parquet"
-    JSON_LINES = "jsonl"
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from storage_engine.lake.errors import lake_errors, metadata_errors
 from storage_engine.lake.filters import all_equal
 from storage_engine.lake.garbage_decisions import Decided, Decision, Waits, decide, look
 from storage_engine.lake.garbage_files import Place, now_ns
-from storage_engine.lake.garbage_rule import GarbageKind
+from storage_engine.lake.garbage_kind import TRASH_MS, GarbageKind
 from storage_engine.lake.live_twins import ReadBack
 from storage_engine.lake.tables import SEGMENTS
 from storage_engine.lake.trash import PutBack, empty, forget, new_moment, put_back, take
@@ -31,9 +31,6 @@ from storage_engine.lake.writing import TAKEN_OVER_PROPERTY, ready_to_write
 from storage_engine.model.heads import ChainHead
 
 _HOUR_MS = 3_600_000
-
-TRASH_MS = 7 * 24 * _HOUR_MS
-"""How long a file is in the trash, at least, if nobody says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,14 +11,8 @@ from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake.catalog import Lake
 from storage_engine.lake.garbage_evidence import Evidence
 from storage_engine.lake.garbage_files import Listing, Place, TableFile, TrashList, key_of, list_place
-from storage_engine.lake.garbage_rule import (
-    Candidate,
-    Contents,
-    GarbageKind,
-    Standing,
-    judge,
-    kind_of,
-)
+from storage_engine.lake.garbage_kind import GarbageKind
+from storage_engine.lake.garbage_rule import Candidate, Contents, Standing, judge, kind_of
 from storage_engine.lake.jobs import split_data_file_name
 from storage_engine.lake.live_twins import LiveTwins, ReadBack
 from storage_engine.lake.trash import in_trash

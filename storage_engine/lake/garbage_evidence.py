@@ -14,7 +14,8 @@ from pyiceberg.table import Table
 from storage_engine.lake.careful_avro import careful_avro
 from storage_engine.lake.errors import is_file_failure, metadata_errors
 from storage_engine.lake.garbage_files import Place, TableFile, key_of
-from storage_engine.lake.garbage_rule import Contents, GarbageKind, Held
+from storage_engine.lake.garbage_kind import GarbageKind
+from storage_engine.lake.garbage_rule import Contents, Held
 from storage_engine.lake.identity import read_mark
 from storage_engine.lake.jobs import split_data_file_name
 from storage_engine.lake.live_twins import LiveTwins

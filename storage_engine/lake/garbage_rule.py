@@ -10,23 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
-from enum import Enum, StrEnum, auto
+from enum import Enum, auto
 
+from storage_engine.lake.garbage_kind import GarbageKind
 from storage_engine.lake.jobs import split_data_file_name
 from storage_engine.lake.staging import PARTIAL_SUFFIX
 from storage_engine.lake.tables import SEGMENTS
-
-
-class GarbageKind(StrEnum):
-    """What a file below a table's location is, by its name."""
-
-    STAGED = "staged by an attempt that ended"
-    DATA_FILE = "data file"
-    RECEIPTS = "receipts"
-    MANIFEST = "manifest"
-    MANIFEST_LIST = "manifest list"
-    METADATA = "table metadata"
-
 
 _NAMED_BY = {
     GarbageKind.MANIFEST_LIST: GarbageKind.METADATA,

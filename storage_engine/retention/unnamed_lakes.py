@@ -5,11 +5,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from storage_engine.lake.catalog import Lake
-from storage_engine.lake.identity import ancestors_of, copy_of, lake_id_of
 from storage_engine.model.heads import LakeHead
+
+if TYPE_CHECKING:
+    from storage_engine.lake.catalog import Lake
 
 
 def unnamed_heads(
@@ -58,6 +60,9 @@ def heads_unasked(
     :param asked: the named lakes that answered.
     :param unreachable: locations of the named lakes that didn't.
     """
+    # A lake's libraries, which a store without one is looked at without.
+    from storage_engine.lake.identity import ancestors_of, copy_of, lake_id_of
+
     tables = [lake.segments() for lake in asked]
     ids = [one for table in tables for one in (lake_id_of(table), copy_of(table), *ancestors_of(table))]
     places = {*(lake.location for lake in asked), *unreachable}

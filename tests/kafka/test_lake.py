@@ -19,7 +19,8 @@ from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.copying import copy_lake
 from storage_engine.lake.describing import describe
-from storage_engine.lake.export import ExportFormat, check_topic, export_messages
+from storage_engine.lake.export import check_topic, export_messages
+from storage_engine.lake.export_format import ExportFormat
 from storage_engine.lake.filters import between
 from storage_engine.lake.garbage import collect, undo
 from storage_engine.lake.maintenance import LakePolicy, maintain_lake

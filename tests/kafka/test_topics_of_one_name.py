@@ -18,7 +18,8 @@ from storage_engine.cycle import archive_here
 from storage_engine.exceptions import BadInputError, LakeConflictError, StorageEngineError
 from storage_engine.kafka.partition_metadata import text_of
 from storage_engine.lake.catalog import open_lake
-from storage_engine.lake.export import ExportFormat, export_messages
+from storage_engine.lake.export import export_messages
+from storage_engine.lake.export_format import ExportFormat
 from storage_engine.lake.making import make_lake
 from storage_engine.lake.receipts import read_receipts
 from storage_engine.lake.selection import Selection

@@ -27,7 +27,7 @@ from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.chain import check_chain
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.garbage import collect
-from storage_engine.lake.garbage_rule import GarbageKind
+from storage_engine.lake.garbage_kind import GarbageKind
 from storage_engine.lake.making import make_lake
 from storage_engine.lake.names import data_file_of
 from storage_engine.lake.receipts import receipt_history, receipts

@@ -20,7 +20,8 @@ from storage_engine.exceptions import BadInputError, ExportError, ProofError
 from storage_engine.lake.archive import archive_all
 from storage_engine.lake.catalog import Lake
 from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.export import Exported, ExportFormat, export_messages
+from storage_engine.lake.export import Exported, export_messages
+from storage_engine.lake.export_format import ExportFormat
 from storage_engine.lake.making import make_lake
 from storage_engine.lake.receipts import receipts
 from storage_engine.lake.selection import Selection, has_key

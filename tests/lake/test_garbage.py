@@ -14,7 +14,7 @@ from storage_engine.lake.archive import archive_all, archive_segment
 from storage_engine.lake.catalog import Lake
 from storage_engine.lake.garbage import Collection, collect, undo
 from storage_engine.lake.garbage_decisions import FOREIGN_GRACE_MS
-from storage_engine.lake.garbage_rule import GarbageKind
+from storage_engine.lake.garbage_kind import GarbageKind
 from storage_engine.lake.identity import COPY_OF_PROPERTY
 from storage_engine.lake.names import data_file_of
 from storage_engine.lake.receipts import receipts

@@ -19,7 +19,7 @@ from storage_engine.lake.catalog import Lake, connect, open_lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.garbage import undo
-from storage_engine.lake.garbage_rule import GarbageKind
+from storage_engine.lake.garbage_kind import GarbageKind
 from storage_engine.lake.making import make_lake
 from tests.lake.conftest import MakeJobs
 from tests.lake.garbage_helpers import check_whole, collected, names, root_of, unchecked

@@ -1,0 +1,19 @@
+"""Kinds of files below a lake's tables, and how long those that go can be put back: without a library."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+TRASH_MS = 7 * 24 * 3_600_000
+"""How long a file is in the trash, at least, if nobody says otherwise."""
+
+
+class GarbageKind(StrEnum):
+    """What a file below a table's location is, by its name."""
+
+    STAGED = "staged by an attempt that ended"
+    DATA_FILE = "data file"
+    RECEIPTS = "receipts"
+    MANIFEST = "manifest"
+    MANIFEST_LIST = "manifest list"
+    METADATA = "table metadata"
