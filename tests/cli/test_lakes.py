@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from storage_engine.cli import lakes
+from storage_engine.lake import rebuilding, relocating
 
 pytestmark = pytest.mark.slow
 
@@ -99,7 +100,8 @@ def test_the_journal_is_parted_whatever_a_killed_call_had_done(
     _, lake = cleaned
     copy = shutil.copytree(lake, tmp_path / "copy", copy_function=os.link)
     with monkeypatch.context() as killed:
-        killed.setattr(f"storage_engine.cli.lakes.{command}_lake", _interrupted_after(command))
+        module = {"relocate": relocating, "rebuild": rebuilding}[command]
+        killed.setattr(module, command, _interrupted_after(getattr(module, command)))
         with pytest.raises(_Killed):
             lakes.lake([command, "--lake", str(copy)], standalone_mode=False)
     assert not (copy / "journal.db").samefile(lake / "journal.db")
@@ -113,9 +115,7 @@ class _Killed(BaseException):
     pass
 
 
-def _interrupted_after(command: str) -> Callable[..., None]:
-    done = getattr(lakes, f"{command}_lake")
-
+def _interrupted_after(done: Callable[..., object]) -> Callable[..., None]:
     def act(*given: Any, **options: Any) -> None:
         done(*given, **options)
         raise _Killed
