@@ -14,6 +14,7 @@ import pytest
 
 from storage_engine import durable
 from storage_engine.exceptions import GateRefusedError, ShieldError, StoreBusyError
+from storage_engine.model.hold import WatchLook
 from storage_engine.own_directory import DIRECTORY, PLAIN_STAMP, locked, take_from_all, writable_by_all
 from storage_engine.retention.stamp_files import NAME, opened_places
 from storage_engine.rocketmq.live import local_hold, marker
@@ -56,7 +57,7 @@ def make_own_files(root: Path) -> None:
     marker.write_marker(root, "me", 1)
     with watching(root) as own:
         assert own is not None
-        own.beat()
+        own.beat(WatchLook())
     with opened_places(str(root)) as (place,):
         durable.write_file(NAME, b"{}", dir_fd=place.directory, shared=True)
 

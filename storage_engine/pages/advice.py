@@ -40,6 +40,7 @@ ERRORS: Mapping[str, str] = {
         "For a copy with a life of its own: storage-engine stamp --new."
     ),
     "StoreBusyError": "Wait for the other process, or stop it. Beside a running broker, use mode live.",
+    "TurnTakenError": "Run again once the run that has the store has ended, or wait longer: --wait.",
     "FileGoneError": "Run again, which lists the files again. Of what is LOST, find out who deleted it.",
     "ChangedUnderUsError": "Find out who writes to the store. Stop it, or use mode live, then run again.",
     "StoreCrashedError": "Start the broker and let it recover the store. Stop it cleanly, or use mode live.",

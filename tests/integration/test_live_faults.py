@@ -16,6 +16,7 @@ from storage_engine.model.lag import LagSummary
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
 from storage_engine.retention.steps.holding import hold, unmanage
+from storage_engine.retention.steps.leaving_unproven import Acceptance
 from storage_engine.rocketmq.live import connect, release
 from storage_engine.rocketmq.live.state import HoldState
 from storage_engine.rocketmq.remoting import codes
@@ -292,7 +293,7 @@ def test_files_of_another_size_than_the_broker_says_are_held_and_not_planned(
         steps.make_plan(store, "run", PlanRequest(manual=True))
     log.others_clean()
     assert State.of(log).names == before.names
-    unmanage(store)
+    unmanage(store, acceptance=Acceptance(1, "a test", "what its broker says can not be judged by"))
     assert State.of(log) == before
 
 

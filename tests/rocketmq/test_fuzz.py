@@ -20,8 +20,8 @@ from storage_engine.model.store import SegmentId
 from storage_engine.rocketmq import facts
 from storage_engine.rocketmq.broker import open_files
 from storage_engine.rocketmq.consumer_offsets import parse_offsets
-from storage_engine.rocketmq.index_file import lookup
 from storage_engine.rocketmq.inspect import inspect
+from storage_engine.rocketmq.key_lookup import look_up
 from storage_engine.rocketmq.mapped_files import file_name
 from storage_engine.rocketmq.remoting import bodies
 from storage_engine.rocketmq.remoting.bodies import AnswerError
@@ -100,7 +100,7 @@ def look_at_everything(root: Path) -> None:
         store.pending(snapshot)
         for look in (
             lambda: inspect(store.files, NOW_MS, messages=True, queues=True, snapshot=snapshot),
-            lambda: lookup(store.files.layout, "orders", "k", None, config=store.config),
+            lambda: look_up(store.files.layout, store.config, "orders", "k"),
             lambda: store.dependents({"commitlog": snapshot.logs[0].max_offset}),
         ):
             with suppress(StorageEngineError):

@@ -21,7 +21,7 @@ from storage_engine.rocketmq.delay_levels import waiting_in_levels
 from storage_engine.rocketmq.engine.engine_settings import settings_for
 from storage_engine.rocketmq.engine.recovering import preview_recovery
 from storage_engine.rocketmq.half_messages import undecided
-from storage_engine.rocketmq.index_file import lookup
+from storage_engine.rocketmq.key_lookup import look_up
 from storage_engine.rocketmq.layout import StoreLayout, resolve_layout
 from storage_engine.rocketmq.sample import writing
 from storage_engine.rocketmq.sample.writing import write_sample
@@ -136,9 +136,11 @@ def test_files_have_the_mtimes_that_they_would_have(sample: Sample) -> None:
 
 
 def test_a_key_is_found_in_the_index(sample: Sample) -> None:
-    offsets = lookup(sample.layout, "orders", "SPC-0000000001", config=sample.config)
-    others = [lookup(sample.layout, topic, "SPC-0000000001", config=sample.config) for topic in ("payments",)]
-    assert len(offsets) + sum(map(len, others)) >= 1
+    found = [
+        look_up(sample.layout, sample.config, topic, "SPC-0000000001") for topic in ("orders", "payments")
+    ]
+    assert sum(len(one.offsets) for one in found) >= 1
+    assert not any(one.unread for one in found)
 
 
 def test_a_directory_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
