@@ -22,6 +22,7 @@ from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.sealed import archive_sealed
 from tests.integration.kafka_broker import SECONDS, VERSIONS, make_topics, produce, running_kafka
 from tests.integration.test_kafka_hold import change
+from tests.rounds import later
 
 pytestmark = pytest.mark.integration
 
@@ -40,7 +41,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
         yield node
 
 
-@pytest.mark.parametrize("deletes", [BROKER_DELETES, WE_DELETE])
+@pytest.mark.parametrize("deletes", [BROKER_DELETES, *later(WE_DELETE)])
 def test_what_its_broker_deletes_meanwhile_keeps_nothing_out(
     kafka: Kafka, tmp_path: Path, deletes: str
 ) -> None:

@@ -26,6 +26,7 @@ from tests.fixture_stores import unpack
 from tests.integration.fault_proxy import FaultKind, FaultProxy, fault_proxy
 from tests.integration.lake_cycle import archive_some, check_exactly_once, lake_on
 from tests.integration.object_store import ObjectStore
+from tests.rounds import later, some
 
 pytestmark = pytest.mark.integration
 
@@ -109,7 +110,7 @@ STRONGEST = {
 
 
 @pytest.mark.parametrize("kind", [FaultKind.LOST, pytest.param(FaultKind.TORN, marks=pytest.mark.again)])
-@pytest.mark.parametrize("what", STRONGEST)
+@pytest.mark.parametrize("what", some(list(STRONGEST), 2))
 def test_what_was_acknowledged_and_is_not_there_is_one_error_and_running_again_is_the_cure(
     what: str,
     kind: FaultKind,
@@ -127,7 +128,7 @@ def test_what_was_acknowledged_and_is_not_there_is_one_error_and_running_again_i
 
 
 @pytest.mark.parametrize("damage", ["lost", pytest.param("torn", marks=pytest.mark.again)])
-@pytest.mark.parametrize("pattern", ["*/segments/metadata/*.json", "*/segments/metadata/snap-*.avro"])
+@pytest.mark.parametrize("pattern", ["*/segments/metadata/*.json", *later("*/segments/metadata/snap-*.avro")])
 def test_what_is_lost_later_is_told_with_the_rebuild_that_helps(
     pattern: str,
     damage: str,

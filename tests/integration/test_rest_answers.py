@@ -134,6 +134,7 @@ def test_what_the_protocol_needs_is_followed(config: LakeConfig, answers: Answer
     assert catalog.ignored == {"s3.access-key-id"}
 
 
+@pytest.mark.again
 def test_properties_of_tables_change_neither_access_nor_host(
     config: LakeConfig, object_store: ObjectStore, store_copy: Callable[[str], Path]
 ) -> None:
@@ -155,6 +156,7 @@ def test_properties_of_tables_change_neither_access_nor_host(
     assert "py-io-impl" in dict(describe(config).ignored)["segments"]
 
 
+@pytest.mark.again
 def test_metadata_that_the_server_was_told_to_put_elsewhere_is_read_there(
     config: LakeConfig, object_store: ObjectStore, store_copy: Callable[[str], Path]
 ) -> None:
@@ -176,6 +178,7 @@ def test_metadata_that_the_server_was_told_to_put_elsewhere_is_read_there(
     assert {name.rpartition(".")[2] for name in theirs} == {"json"}
 
 
+@pytest.mark.again
 def test_a_table_that_was_given_a_location_goes_on_where_its_mark_is(
     config: LakeConfig, object_store: ObjectStore, store_copy: Callable[[str], Path]
 ) -> None:

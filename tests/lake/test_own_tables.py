@@ -31,7 +31,7 @@ from storage_engine.lake.tables import missing_properties
 from storage_engine.lake.verify import verify
 from storage_engine.model.validation import Status
 from storage_engine.model.verification import VerifyLevel
-from tests.rounds import ALL
+from tests.rounds import ALL, later
 from tests.stock_engine import set_location, set_properties, stock_table
 
 MakeJobs = Callable[..., tuple[SegmentJob, ...]]
@@ -284,6 +284,7 @@ def test_metadata_that_another_engine_puts_elsewhere_is_read_there_and_ours_writ
     check(lake.config, 2)
 
 
+@pytest.mark.again
 def test_metadata_that_another_engine_has_compressed_is_read(
     filled: Callable[[int], Lake], segments: list[Path], make_jobs: MakeJobs, tmp_path: Path
 ) -> None:
@@ -328,7 +329,7 @@ def test_data_that_another_engine_puts_elsewhere_is_read_there(
     assert files_below(tmp_path / "elsewhere") == theirs
 
 
-@pytest.mark.parametrize("where", ["away/segments", "lake/warehouse/storage_engine/other"])
+@pytest.mark.parametrize("where", ["away/segments", *later("lake/warehouse/storage_engine/other")])
 def test_a_table_that_another_engine_gave_a_location_goes_on_where_its_mark_is(
     where: str, filled: Callable[[int], Lake], segments: list[Path], make_jobs: MakeJobs, tmp_path: Path
 ) -> None:
