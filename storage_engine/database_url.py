@@ -37,10 +37,14 @@ def check_database_url(url: str) -> None:
     if (allowed := _ARGUMENTS.get(scheme)) is None:
         raise ValueError(f"one whose scheme isn't among {', '.join(_ARGUMENTS)}")
     names = frozenset(allowed.split())
-    for name, value in ((unquote_plus(pair[1]), unquote_plus(pair[2])) for pair in _ARGUMENT.finditer(url)):
+    for pair in _ARGUMENT.finditer(url):
+        name, value = unquote_plus(pair[1]), unquote_plus(pair[2])
         if name not in names:
-            hint = meant(name, names)
-            raise ValueError(f"the argument {name!r}, which isn't among {', '.join(sorted(names))}.{hint}")
+            # What stands before an @ may be a part of the password.
+            is_told = "@" not in url[pair.start() :]
+            argument = f"the argument {name!r}, which" if is_told else "an argument that"
+            hint = meant(name, names) if is_told else ""
+            raise ValueError(f"{argument} isn't among {', '.join(sorted(names))}.{hint}")
         if name == "sslkey" and ":" in value:
             # libpq has OpenSSL load an engine by what stands before the colon.
             raise ValueError("an sslkey with a colon, which names an engine and no file")

@@ -73,7 +73,7 @@ class LakeConfig:
         """
         uri = self.properties.get("uri", "")
         is_sql = self.properties.get("type") == "sql" or not uri.startswith(("http", "thrift"))
-        if "://" in uri and is_sql:
+        if is_sql and ("://" in uri or "@" in uri):
             try:
                 check_database_url(uri)
                 if "@" in uri:
