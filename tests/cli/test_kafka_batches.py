@@ -6,6 +6,7 @@ import gzip
 
 import pytest
 
+from storage_engine.kafka import decode
 from tests.kafka.batches import Record, batch, record, with_crc
 from tests.kafka.made_node import WRITTEN_MS, MadeNode
 
@@ -50,8 +51,26 @@ def test_a_batch_that_kafka_cannot_read_is_archived_as_bytes_and_its_log_goes_on
     assert len(notices) == 2
     for notice in notices:
         assert "at byte 0: expected a gzip stream's CRC and size, found 4 bytes" in notice
-        assert "the broker's own reader can't read them either" in notice
+        assert "archived as found, as their checksum is right, so that no replica has better ones" in notice
     assert cli("validate", properties, "--lake", lake, "--full", "--output", tmp_path / "out").exit_code == 0
+
+
+def test_a_batch_that_expands_beyond_the_bound_is_archived_as_bytes(
+    cli, lake, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decode, "MAX_EXPANDED_BYTES", len(PLAIN) - 1)
+    properties = _node(tmp_path / "node", {"large-0": MEMBERS})
+    outcome = cli("archive", properties, "--lake", lake, "--json")
+    assert outcome.exit_code == 0, outcome
+    size = len(batch(RECORDS, attributes=1, payload=MEMBERS))
+    rows = [(row["message_count"], row["damaged_bytes"]) for row in outcome.json["archived"]]
+    assert rows == [(0, size)] * 2
+    notices = [notice for notice in outcome.json["notices"] if "damaged bytes" in notice]
+    assert len(notices) == 2
+    for notice in notices:
+        assert f"expected records that expand to at most {len(PLAIN) - 1} bytes, found more" in notice
+        # It may be that Kafka can read them.
+        assert "reader" not in notice
 
 
 def test_a_batch_with_a_wrong_crc_is_refused(cli, lake, tmp_path) -> None:

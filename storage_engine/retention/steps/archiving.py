@@ -314,7 +314,7 @@ def _damage_notices(jobs: Sequence[SegmentJob], receipts: Sequence[Receipt]) -> 
             consent = (
                 "as that damage was accepted"
                 if job.accept_damage
-                else "as their checksum is right and the broker's own reader can't read them either"
+                else "as their checksum is right, so that no replica has better ones"
             )
             yield (
                 f"log {row.log}, segment {row.base_offset:020d}: "
