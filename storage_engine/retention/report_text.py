@@ -306,7 +306,8 @@ def _validation(report: Report) -> Iterator[str]:
         yield f"{span} {row.where.value} {row.status.value}: {row.detail}"
     for check in result.failures:
         yield f"{check.expectation}: {check.description}: {'; '.join(check.examples)}"
-    yield from result.notes
+    # Wrong lakes are said above.
+    yield from (note for note in result.notes if not note.endswith(report.wrong_lakes))
 
 
 def _steps(report: Report) -> Iterator[str]:
