@@ -21,7 +21,7 @@ from storage_engine.assets import (
     segments_archived,
     segments_deleted,
 )
-from storage_engine.exceptions import CorruptFileError
+from storage_engine.exceptions import StoreLayoutError
 from storage_engine.journal.journal import Journal
 from storage_engine.journal.queries import JournalReader
 from storage_engine.lake.config import LakeConfig
@@ -277,6 +277,6 @@ def test_what_is_due_for_a_dag_that_is_paused_fails_and_says_so(
 def test_what_cannot_be_planned_is_an_error_and_not_quiet(store_connection: Any) -> None:
     store = store_connection(STORE, deleteWhen=ALL_HOURS)
     age(store.root, 1)
-    os.truncate(store.root / "checkpoint", 20)
-    with pytest.raises(CorruptFileError):
+    os.truncate(store.root / "commitlog" / f"{0:020d}", 20)
+    with pytest.raises(StoreLayoutError, match=f"{0:020d}: expected"):
         StorageEngineDueSensor(task_id="sense", soft_fail=True).execute({})

@@ -83,7 +83,7 @@ def test_a_quiet_command_that_does_not_end_well_says_why(cli, archived, tmp_path
     assert str(tmp_path / "none") in refused.err
     none = cli("index-lookup", archived.store, "no-topic", "no-key", "-q")
     assert (none.exit_code, none.out) == (1, "")
-    assert "the index has no message of topic 'no-topic'" in none.err
+    assert "the log has no message of topic 'no-topic' with key 'no-key'." in none.err
 
 
 def test_a_quiet_command_prints_the_data_that_it_was_asked_for(cli, archived) -> None:

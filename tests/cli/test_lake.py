@@ -149,14 +149,21 @@ def test_archiving_keeps_to_its_limit(cli, store_copy, lake) -> None:
 
 def test_restore_brings_every_segment_back_and_keeps_what_is_there(cli, archived, sealed, tmp_path) -> None:
     target = tmp_path / "restored"
-    first = cli("restore", "--lake", archived.lake, "--to", target)
+    words = ("restore", "--lake", archived.lake, "--to", target)
+    first = cli(*words, "--files-only")
     assert first.exit_code == 0
     assert _segments(target / "commitlog") == sealed
     lost = target / "commitlog" / f"{MIB:020d}"
     lost.unlink()
-    again = cli("restore", "--lake", archived.lake, "--to", target, "--json").json
+    again = cli(*words, "--files-only", "--json").json
     assert [row["existed"] for row in again["restored"]] == [True, False, *[True] * 5]
     assert _segments(target / "commitlog") == sealed
+    served = cli(*words, "--json").json
+    assert [row["existed"] for row in served["restored"]] == [True] * 7
+    # Queues beside segments that aren't whole may be a store's own.
+    lost.unlink()
+    refused = cli(*words)
+    assert (refused.exit_code, "Nothing was written" in refused.err, lost.exists()) == (1, True, False)
 
 
 def test_restore_never_overwrites(cli, archived, tmp_path, files) -> None:

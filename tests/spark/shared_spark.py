@@ -13,6 +13,9 @@ from typing import Any
 import psutil
 from pyspark.sql import SparkSession
 
+_OF_EACH_TEST = ("PYTEST_CURRENT_TEST", "STORAGE_ENGINE_WAIT")
+"""Variables that are set for a test and taken back behind it."""
+
 
 @dataclass(frozen=True)
 class Around:
@@ -26,7 +29,7 @@ class Around:
     def now(cls) -> Around:
         process = psutil.Process()
         return cls(
-            {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"},
+            {name: value for name, value in os.environ.items() if name not in _OF_EACH_TEST},
             frozenset(process.children(recursive=True)),
             frozenset(connection.laddr for connection in process.net_connections()),
         )

@@ -22,10 +22,10 @@ from pyspark.sql import SparkSession
 
 from storage_engine.exceptions import (
     BadInputError,
-    CorruptFileError,
     CorruptFrameError,
     LakeUnavailableError,
     SparkJobError,
+    StoreLayoutError,
     StoreNotFoundError,
 )
 from storage_engine.lake.archive import segment_jobs
@@ -279,6 +279,11 @@ def make_request(root: Path, tmp_path: Path, **settings: object) -> ConsumerLagR
     )
 
 
+def rows_by_queue(request: ConsumerLagRequest) -> dict[tuple[str, int], dict[str, Any]]:
+    rows = read_lag_table(request.table_path).to_pylist()
+    return {(row["topic"], row["queue_id"]): row for row in rows}
+
+
 def test_request_crosses_as_json(tmp_path: Path) -> None:
     request = make_request(tmp_path, tmp_path, overrides={"deleteWhen": "05"})
     assert from_jsonable(ConsumerLagRequest, to_jsonable(request)) == request
@@ -308,12 +313,14 @@ def test_lag_is_what_the_files_say(
 
 
 @pytest.mark.integration
-def test_job_can_be_run_again_and_names_what_it_cannot_read(
+def test_job_can_be_run_again_and_tells_what_it_cannot_read(
     spark: Any, store_copy: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("storage_engine.spark.session.spark_session", lambda name: nullcontext(spark))
     root = store_copy("clean-stop")
+    queue = ("orders", 0)
     damaged = root / "consumequeue" / "orders" / "0" / f"{0:020d}"
+    segment = root / "commitlog" / f"{0:020d}"
 
     def job(spark: SparkSession, request: ConsumerLagRequest) -> ConsumerLagResult:
         first = consumer_lag(spark, request)
@@ -323,13 +330,22 @@ def test_job_can_be_run_again_and_names_what_it_cannot_read(
         assert frame.filter("at_risk").count() == len(first.at_risk)
         no_plan = ConsumerLagRequest(str(root), str(tmp_path / "other"))
         assert consumer_lag(spark, no_plan).summary.at_risk_groups == ()
+        before = rows_by_queue(request)
         damaged.write_bytes(damaged.read_bytes()[:-1])
+        unknown = consumer_lag(spark, request)
+        assert unknown.summary.unknown == first.summary.unknown + 1
+        after = rows_by_queue(request)
+        of_damaged = after.pop(queue)
+        assert (of_damaged["lag_messages"], of_damaged["lag_ms"], of_damaged["at_risk"]) == (None, None, True)
+        assert before.pop(queue)["lag_messages"] is not None
+        assert after == before
+        segment.write_bytes(segment.read_bytes()[:-1])
         return consumer_lag(spark, request)
 
     write_request(tmp_path / "request.json", make_request(root, tmp_path))
     paths = [str(tmp_path / "request.json"), str(tmp_path / "result.json")]
     assert run_job(paths, "test", ConsumerLagRequest, job) == 1
-    with pytest.raises(CorruptFileError, match=str(damaged)):
+    with pytest.raises(StoreLayoutError, match=str(segment)):
         read_result(paths[1], paths[0], ConsumerLagResult)
 
 
