@@ -255,7 +255,7 @@ def take_checkpoint(store: BrokerStore, broker: str) -> tuple[Mapping[str, int],
         return ask(broker, "read its checkpoint", store.checkpoint), ()
     except BrokerPackageError:
         raise
-    except (BadInputError, OSError) as error:
+    except (BadInputError, FileGoneError, OSError) as error:
         return {}, (f"the store's checkpoint can't be read: {reason_of(error)}",)
 
 

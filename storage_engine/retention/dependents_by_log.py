@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from storage_engine.exceptions import BadInputError
+from storage_engine.exceptions import BadInputError, FileGoneError
 from storage_engine.model.broker_store import BrokerStore
 from storage_engine.model.plan import DependentFile
 from storage_engine.model.store import StoreSnapshot
 from storage_engine.retention.broker_answers import list_dependents
 
-Unreadable = dict[str, BadInputError | OSError]
+Unreadable = dict[str, BadInputError | FileGoneError | OSError]
 """By name of the log, why its dependents can't be told."""
 
 
@@ -26,7 +26,7 @@ def find_dependents(
         return (), {}
     try:
         return list_dependents(broker, snapshot, min_offsets), {}
-    except (BadInputError, OSError) as error:
+    except (BadInputError, FileGoneError, OSError) as error:
         unreadable = _unreadable(broker, snapshot, min_offsets, error)
         if not unreadable:
             raise
@@ -39,7 +39,7 @@ def _unreadable(
     broker: BrokerStore,
     snapshot: StoreSnapshot,
     min_offsets: Mapping[str, int],
-    error: BadInputError | OSError,
+    error: BadInputError | FileGoneError | OSError,
 ) -> Unreadable:
     """:param error: what is wrong with all of them together."""
     if len(min_offsets) == 1:
@@ -48,6 +48,6 @@ def _unreadable(
     for log, offset in min_offsets.items():
         try:
             list_dependents(broker, snapshot, {log: offset})
-        except (BadInputError, OSError) as of_log:
+        except (BadInputError, FileGoneError, OSError) as of_log:
             found[log] = of_log
     return found

@@ -13,7 +13,7 @@ from hypothesis import Phase as Phases
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from storage_engine.exceptions import LakeConflictError, ProofError, StorageEngineError
+from storage_engine.exceptions import FileGoneError, LakeConflictError, ProofError, StorageEngineError
 from storage_engine.journal.journal import Journal, Phase, Run, Step
 from storage_engine.lake.archive import archive_all
 from storage_engine.lake.catalog import open_lake
@@ -250,7 +250,7 @@ def test_a_plan_refuses_a_log_whose_dependents_can_not_be_told(made: Make) -> No
     steps.clean_dependents(store, "next")
     done = finish(store, "next")
     assert (done.outcome, "log b was refused" in done.refused) == (Outcome.RELEASED_IN_PART, True)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileGoneError):
         steps.make_plan(store, "alone", PlanRequest(manual=True))
 
 
