@@ -55,6 +55,7 @@ def is_on_disk(segment: Segment) -> bool:
     return Path(segment.facts.path).exists()
 
 
+@pytest.mark.again
 @settings(
     max_examples=rounds("STORAGE_ENGINE_AGING", 4, 300),
     deadline=None,
