@@ -49,6 +49,8 @@ def archivable_segments(
         return (), ""
     if reason := _kept_out(log, settings):
         return (), reason
+    if seen.unread:
+        raise StoreLayoutError(f"log {seen.name}: expected to know where it ends, found that {seen.unread}")
     if fault := _fault(directory, log, settings, seen.max_offset):
         raise StoreLayoutError(fault)
     sealed = tuple(segment for segment in seen.sealed if segment.facts.size_bytes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from storage_engine.kafka.batch_walk import batch_heads, opened
 from storage_engine.kafka.layout import LogDirectory, Node, PartitionLog, SegmentFiles, read_node
 from storage_engine.kafka.lock_holder import runs
-from storage_engine.kafka.log_end import end_offset, segment_end
+from storage_engine.kafka.log_end import LogEnd, known_end, segment_end
 from storage_engine.kafka.missing_logs import ADVICE, missing_logs, missing_text
 from storage_engine.kafka.stored_files import read_stored
 from storage_engine.kafka.topic_settings import read_topic_settings
@@ -44,6 +44,10 @@ class _Found:
     indexes: list[IndexFact] = field(default_factory=list)
     checkpoint: list[CheckpointFact] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+    def add(self, more: _Found) -> None:
+        for one in fields(self):
+            getattr(self, one.name).extend(getattr(more, one.name))
 
 
 def collect(settings: StoreSettings, scope: FactsScope) -> StoreFacts:
@@ -94,25 +98,65 @@ def _lasting(node: Node, missing: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _collect_log(directory: LogDirectory, log: PartitionLog, scope: FactsScope, found: _Found) -> None:
-    name, end = log.name.log, end_offset(log)
-    cleaned_to = directory.cleaned_to.get(name, 0)
+    end = known_end(directory, log)
     for files, following in zip_longest(log.segments, log.segments[1:]):
-        own_end = end if following is None else segment_end(files)
-        if following is not None and own_end < following.base_offset <= cleaned_to:
-            own_end = following.base_offset
-        batches = _batches(files) if scope.full else None
-        runs = [(files.base_offset, own_end)]
-        if batches is not None and files.base_offset >= cleaned_to:
-            runs = _runs(batches, files.base_offset, own_end)
-        found.local += [
-            LocalSegment(name, first, behind, files.log, files.companions) for first, behind in runs
-        ]
-        found.segments.append(_segment_fact(log, files, own_end, cleaned=files.base_offset < cleaned_to))
-        if batches is not None:
-            accepted = scope.accepted_damage.get((name, files.base_offset), 0)
-            found.frames.append(_frame_fact(log, files, batches, accepted))
-            found.indexes += _index_facts(log, files, own_end)
-    found.checkpoint += _checkpoint_facts(directory, name, end)
+        try:
+            of_segment = _segment_facts(directory, log, scope, files, following, end)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            of_segment = _unread(log, files, following, end, error)
+        found.add(of_segment)
+    if not end.unread:
+        found.checkpoint += _checkpoint_facts(directory, log.name.log, end.offset)
+
+
+def _segment_facts(
+    directory: LogDirectory,
+    log: PartitionLog,
+    scope: FactsScope,
+    files: SegmentFiles,
+    following: SegmentFiles | None,
+    end: LogEnd,
+) -> _Found:
+    """
+    :param following: None: it is the active one.
+    :param end: of the log.
+    :raises OSError: a file of it can't be read.
+    """
+    name, found = log.name.log, _Found()
+    cleaned_to = directory.cleaned_to.get(name, 0)
+    own_end = segment_end(files) if following is not None or end.unread else end.offset
+    if following is not None and own_end < following.base_offset <= cleaned_to:
+        own_end = following.base_offset
+    batches = _batches(files) if scope.full else None
+    runs = [(files.base_offset, own_end)]
+    if batches is not None and files.base_offset >= cleaned_to:
+        runs = _runs(batches, files.base_offset, own_end)
+    found.local += [LocalSegment(name, first, behind, files.log, files.companions) for first, behind in runs]
+    found.segments.append(_segment_fact(log, files, own_end, cleaned=files.base_offset < cleaned_to))
+    if batches is not None:
+        accepted = scope.accepted_damage.get((name, files.base_offset), 0)
+        found.frames.append(_frame_fact(log, files, batches, accepted))
+        found.indexes += _index_facts(log, files, own_end)
+    return found
+
+
+def _unread(
+    log: PartitionLog, files: SegmentFiles, following: SegmentFiles | None, end: LogEnd, error: OSError
+) -> _Found:
+    """Return what a segment's name says where the segment can't be read."""
+    name, first, size = log.name.log, files.base_offset, files.log.size_bytes
+    behind = max(end.offset, first + 1) if following is None else following.base_offset
+    said = f"{error.strerror or error}: {error.filename or files.log.path}"
+    return _Found(
+        local=[LocalSegment(name, first, behind, files.log, files.companions, said)],
+        segments=[
+            SegmentFact(
+                _subject(log, files.log.path), name, Path(files.log.path).stem, first, behind, -1, size, size
+            )
+        ],
+    )
 
 
 def _subject(log: PartitionLog, path: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from storage_engine.exceptions import CorruptFileError
 from storage_engine.kafka.layout import LogDirectory, Node, PartitionLog, read_node
-from storage_engine.kafka.log_end import end_offset
+from storage_engine.kafka.log_end import known_end
 from storage_engine.kafka.partition_metadata import NAME as PARTITION_METADATA
 from storage_engine.kafka.partition_metadata import read_topic_id, text_of
 from storage_engine.kafka.stored_files import read_stored
@@ -76,6 +76,7 @@ def _row(
 ) -> dict[str, Any]:
     settings = topics.of(log.name.topic)
     start = log.segments[0].base_offset if log.segments else 0
+    end = known_end(directory, log)
     row: dict[str, Any] = {
         "log": log.name.log,
         "directory": str(directory.path),
@@ -84,7 +85,7 @@ def _row(
         "segments": len(log.segments),
         "size_bytes": log.size_bytes,
         "start_offset": max(directory.log_starts.get(log.name.log, start), start),
-        "end_offset": end_offset(log),
+        "end_offset": None if end.unread else end.offset,
         "high_watermark": directory.high_watermarks.get(log.name.log),
         "settings": None if isinstance(settings, str) else to_jsonable(settings),
         "left_over_bytes": sum(facts.size_bytes for _, facts in log.left_over),

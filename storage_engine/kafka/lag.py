@@ -53,6 +53,7 @@ class LogOfLag:
     :param begin: first offset that can be read.
     :param end: offset behind the last that can be.
     :param newest_ms: timestamp of its newest record; None: it has none.
+    :param is_end_known: its last segment can be read; otherwise it ends at ``end`` or behind.
     """
 
     name: str
@@ -60,6 +61,7 @@ class LogOfLag:
     end: int
     newest_ms: int | None
     segments: tuple[SegmentOfLag, ...]
+    is_end_known: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,7 @@ def _row(
 ) -> dict[str, Any]:
     committed = position["committed_offset"]
     is_known = committed is not None
-    behind = following < log.end
+    behind = following < log.end or not log.is_end_known
     lag_ms = 0 if is_known and not behind else None
     if is_known and found is not None and found.timestamp_ms is not None and log.newest_ms is not None:
         lag_ms = max(log.newest_ms - found.timestamp_ms, 0)
@@ -130,7 +132,7 @@ def _row(
         "committed_offset": committed,
         "min_offset": log.begin,
         "max_offset": log.end,
-        "lag_messages": max(log.end - committed, 0) if is_known else None,
+        "lag_messages": max(log.end - committed, 0) if is_known and log.is_end_known else None,
         "lag_ms": lag_ms,
         "next_physical_offset": following if located else None,
         "next_segment_base_offset": located.segment.base_offset if located else None,
@@ -159,8 +161,8 @@ def find_all(context: LagContext, offsets: Iterable[tuple[str, int]]) -> dict[tu
     """Look offsets up, each distinct one once, however many groups are there.
 
     :param offsets: each with the name of its log.
-    :return: without an offset that no segment has or anything behind it, or that went away meanwhile.
-    :raises OSError: a file can't be read.
+    :return: without an offset that no segment has or anything behind it, or whose segment went away meanwhile
+        or can't be read.
     """
     places: dict[tuple[str, int], OffsetPlace] = {}
     wanted: dict[_Batch, list[tuple[str, int]]] = {}
@@ -185,7 +187,7 @@ def _locate(log: LogOfLag, offset: int) -> tuple[OffsetPlace, _Batch] | None:
         segment = log.segments[number]
         try:
             batch = _locate_in(segment, offset)
-        except FileNotFoundError:
+        except OSError:
             return None
         if batch is not None:
             position, head = batch
@@ -223,7 +225,7 @@ def _loads(batches: Sequence[_Batch]) -> Iterator[list[tuple[_Batch, bytes]]]:
         try:
             with opened(batch.path) as descriptor:
                 data = os.pread(descriptor, batch.end_position - batch.position, batch.position)
-        except FileNotFoundError:
+        except OSError:
             continue
         if load and size + len(data) > _BYTES_PER_DECODE:
             yield load

@@ -129,7 +129,7 @@ def lag_context(
 
     :param read: names of the logs that somebody reads.
     :param going: the segments in a plan.
-    :raises OSError: a file can't be read.
+    :raises FileNotFoundError: a file went away.
     """
     found: dict[str, LogOfLag] = {}
     for one, settings in logs_of(seen, snapshot, read_topic_settings(seen.node)):
@@ -146,11 +146,22 @@ def _log(
     now_ms: int,
 ) -> LogOfLag:
     name, segments = one.seen.name, one.log.segments
-    losses = {} if isinstance(settings, str) else _losses(one, settings, now_ms)
+    losses: Mapping[int, int | None] = {}
     known = None if node.live is None else node.live.partitions.get(name)
-    end = one.end.offset if known is None or known.high_watermark is None else known.high_watermark
+    is_told = known is not None and known.high_watermark is not None
+    end = known.high_watermark if known is not None and known.high_watermark is not None else one.end.offset
     newest = next((files for files in reversed(segments) if files.log.size_bytes), None)
-    newest_facts = None if newest is None else segment_facts(newest, active=newest is segments[-1])
+    newest_facts = None
+    try:
+        if newest is not None:
+            newest_facts = segment_facts(newest, active=newest is segments[-1])
+        if not isinstance(settings, str):
+            losses = _losses(one, settings, now_ms)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        # Of what can't be read nothing is known, and the lag of other logs is measured all the same.
+        losses = {}
     return LogOfLag(
         name,
         one.start_offset,
@@ -167,6 +178,7 @@ def _log(
             )
             for files in segments
         ),
+        is_end_known=is_told or not one.end.unread,
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from storage_engine.kafka.batch_walk import BLOCK_BYTES, BatchHead, batch_heads, open_file, opened
-from storage_engine.kafka.layout import PartitionLog, SegmentFiles
+from storage_engine.kafka.layout import LogDirectory, PartitionLog, SegmentFiles
 from storage_engine.kafka.rules import SegmentFacts
 
 _INDEX_ENTRY = struct.Struct(">ii")
@@ -21,10 +21,12 @@ class LogEnd(NamedTuple):
 
     :param offset: behind the last whole batch; 0 of a log without segments.
     :param first_ms: largest timestamp of the active segment's first batch; -1: it has none.
+    :param unread: why the active segment can't be read, as a clause: the log ends at ``offset`` or behind.
     """
 
     offset: int
     first_ms: int
+    unread: str = ""
 
 
 def log_end(log: PartitionLog) -> LogEnd:
@@ -51,6 +53,20 @@ def log_end(log: PartitionLog) -> LogEnd:
     finally:
         os.close(descriptor)
     return LogEnd(max(end, active.base_offset), first_ms)
+
+
+def known_end(directory: LogDirectory, log: PartitionLog) -> LogEnd:
+    """Find the end of a log, or how far it reaches at least where its active segment can't be read.
+
+    :raises FileNotFoundError: a file of it went away.
+    """
+    try:
+        return log_end(log)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        least = max(log.segments[-1].base_offset, directory.high_watermarks.get(log.name.log, 0))
+        return LogEnd(least, -1, f"its active segment can't be read: {error}")
 
 
 def end_offset(log: PartitionLog) -> int:
@@ -146,7 +162,9 @@ def _last_used(descriptor: int, entry: struct.Struct) -> tuple[int, int] | None:
     """Return the last entry that isn't zero; used ones come first, and only the very first may be zero."""
 
     def read(place: int) -> tuple[int, int]:
-        first, second = entry.unpack(os.pread(descriptor, entry.size, place * entry.size))
+        # A file that is cut meanwhile has no entry there any more.
+        data = os.pread(descriptor, entry.size, place * entry.size).ljust(entry.size, b"\0")
+        first, second = entry.unpack(data)
         return int(first), int(second)
 
     block = os.pread(descriptor, BLOCK_BYTES, 0)

@@ -13,7 +13,7 @@ from storage_engine.kafka.checkpoints import LOG_START, RECOVERY_POINT, read_off
 from storage_engine.kafka.file_names import METADATA_TOPIC
 from storage_engine.kafka.layout import LogDirectory, Node, PartitionLog
 from storage_engine.kafka.left_overs import Found, delays, deleted_logs, deleted_segments
-from storage_engine.kafka.log_end import end_offset
+from storage_engine.kafka.log_end import known_end
 from storage_engine.kafka.stopped_plan import StoppedNode, stopped_node
 from storage_engine.kafka.topic_settings import TopicSettings
 from storage_engine.model.broker_tasks import BrokerTask
@@ -37,7 +37,8 @@ def stopped_tasks(node: Node, topics: TopicSettings, now_ms: int) -> tuple[Broke
     metadata = stopped.metadata if isinstance(stopped, StoppedNode) else why
     segments = deleted_segments(node, partial(delay_of, topics), now_ms)
     logs = deleted_logs(node, metadata, delays(topics.node, {}), now_ms)
-    ends = {log.name.log: end_offset(log) for _, log in managed_logs(node)}
+    known = {log.name.log: known_end(directory, log) for directory, log in managed_logs(node)}
+    ends = {name: end.offset for name, end in known.items() if not end.unread}
     return (
         _removing(CLEANUP_LOGS, segments, ".deleted segment", why),
         _flushed(node),
@@ -83,7 +84,7 @@ def _recovery(node: Node, ends: Mapping[str, int]) -> BrokerTask:
     wrong = []
     for directory, log in managed_logs(node):
         point = offsets_in(directory, RECOVERY_POINT).get(log.name.log)
-        if point != ends[log.name.log]:
+        if log.name.log in ends and point != ends[log.name.log]:
             said = "none" if point is None else str(point)
             wrong.append(
                 f"{directory.path / RECOVERY_POINT}: log {log.name.log}: expected its end "
@@ -105,7 +106,7 @@ def _starts(node: Node, ends: Mapping[str, int]) -> BrokerTask:
             continue
         entries += 1
         inside += bool(log.segments) and start > log.segments[0].base_offset
-        if start > ends[log.name.log]:
+        if log.name.log in ends and start > ends[log.name.log]:
             wrong.append(
                 f"{directory.path / LOG_START}: log {log.name.log}: expected a start up to its end "
                 f"{ends[log.name.log]}, found {start}: its broker would delete all of it"

@@ -17,7 +17,7 @@ def log_snapshot(directory: LogDirectory, log: PartitionLog, end: LogEnd) -> Log
     """
     name = log.name.log
     watermark = min(directory.high_watermarks.get(name, 0), end.offset)
-    return LogSnapshot(name, tuple(_segments(log, end.offset)), end.offset, watermark)
+    return LogSnapshot(name, tuple(_segments(log, end.offset)), end.offset, watermark, end.unread)
 
 
 def _segments(log: PartitionLog, end: int) -> Iterator[Segment]:

@@ -66,6 +66,8 @@ def plan_log(one: SeenLog, topics: TopicSettings, settings: RetentionSettings | 
     :param settings: of its topic; text: why they aren't known.
     :raises OSError: a file can't be read.
     """
+    if one.end.unread:
+        return undecided(one.seen, Reason.UNKNOWN, one.end.unread)
     if fault := topic_fault(one.log, topics) or start_fault(one.directory, one.log, one.end.offset):
         return undecided(one.seen, Reason.REFUSED, fault)
     if isinstance(settings, str):

@@ -6,6 +6,7 @@ import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -19,7 +20,7 @@ from storage_engine.kafka.deleted_topics import words_for_nothing
 from storage_engine.kafka.layout import Node, data_paths, read_again, read_node
 from storage_engine.kafka.left_overs import remove as remove_left_over
 from storage_engine.kafka.lock_holder import holder_text, is_locked_by_us, lock_holder, runs
-from storage_engine.kafka.log_end import first_batch_ms, log_end
+from storage_engine.kafka.log_end import first_batch_ms, known_end
 from storage_engine.kafka.log_faults import own_ends
 from storage_engine.kafka.log_snapshots import log_snapshot
 from storage_engine.kafka.next_deletions import deletes_at_ms
@@ -134,8 +135,8 @@ class KafkaStore(BrokerStore):
             # What goes once remote storage has it, goes nobody knows when.
             if isinstance(settings, str) or settings.is_copied or not log.seen.sealed:
                 continue
-            # Of a log that its running broker deletes from just now, nothing is known.
-            with suppress(FileNotFoundError):
+            # Of a log that its running broker deletes from just now, or that can't be read, nothing is known.
+            with suppress(OSError):
                 facts = log_facts(log, settings, now_ms, until_kept=False)
                 moments = deletes_at_ms(facts, settings, now_ms)
                 found |= {SegmentId(log.seen.name, offset): at_ms for offset, at_ms in moments.items()}
@@ -242,7 +243,7 @@ class KafkaStore(BrokerStore):
         for directory, log in node.logs:
             bases = {one.base_offset for one in wanted.get(log.name.log, ())}
             # Of a log that its running broker deletes from just now, the next look knows.
-            with suppress(FileNotFoundError):
+            with suppress(OSError):
                 ends = own_ends(directory, log, bases)
                 found |= {SegmentId(log.name.log, base): end for base, end in ends.items()}
         return found
@@ -378,7 +379,10 @@ def plan_of_log(
 def _seen(node: Node) -> SeenNode:
     known = {}
     for directory, listed in node.logs:
-        if not listed.name.is_internal and (found := read_again(listed, log_end)) is not None:
+        if listed.name.is_internal:
+            continue
+        # A file of one log that can't be read keeps no other log from being looked at.
+        if (found := read_again(listed, partial(known_end, directory))) is not None:
             log, end = found
             known[log.name.log] = SeenLog(log_snapshot(directory, log, end), directory, log, end)
     return SeenNode(tuple(one.seen for one in known.values()), _as_seen(node, known), known)

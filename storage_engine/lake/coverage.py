@@ -35,6 +35,7 @@ class LocalSpan:
     :param companions_fault: why its companions aren't those that were archived; "" where they are, or nothing
         was.
     :param lineage: of its log now: what is archived of an older one had other bytes; 0: not known.
+    :param unread: why it can't be read, so that what it has isn't known; "": it can.
     """
 
     log: str
@@ -49,6 +50,7 @@ class LocalSpan:
     shielded: bool = False
     companions_fault: str = ""
     lineage: int = 0
+    unread: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +235,8 @@ def _judge(
         default=0,
     )
     shielded = [span for span in local if span.shielded]
-    local = [span for span in local if not span.shielded]
+    unread = [span for span in local if span.unread]
+    local = [span for span in local if not (span.shielded or span.unread)]
     current = [r for r in receipts if r.lineage == newest]
     valid = [r for r in current if r.identity not in broken]
     faults += [(Status.FAILURE, f"{_name(r)}: {broken[r.identity]}") for r in current if r.identity in broken]
@@ -242,10 +245,12 @@ def _judge(
     if len(current) > 1:
         faults.append((Status.FAILURE, "in the lake more than once: " + ", ".join(map(_name, current))))
     faults += [fault for span in local for receipt in valid if (fault := _disagreement(span, receipt))]
+    unread_text = "; ".join(f"{span.name} is on disk and can't be read: {span.unread}" for span in unread)
     if local and valid:
         where, place = Where.BOTH, "on disk and in the lake, SHA-256 equal"
     elif valid:
         where, place = Where.ARCHIVED, "in the lake only, with a valid receipt"
+        faults += [(Status.WARNING, unread_text)] if unread else []
     elif local and any(span.pending for span in local):
         where, place = Where.PENDING, "on disk, planned to go, not in the lake yet"
     elif local:
@@ -262,13 +267,16 @@ def _judge(
             "by the journal in a lake that can't be asked now: " + ", ".join(by_journal),
         )
         faults.append((Status.WARNING, place))
+    elif unread:
+        where, place = Where.UNKNOWN, unread_text
+        faults.append((Status.FAILURE, place))
     else:
         absent = judge_absent(released, unasked, has_receipt=bool(current))
         where, place = absent.where, absent.detail
         faults.insert(0, (Status.WARNING if absent.is_accepted else Status.FAILURE, place))
     status = worst(severity for severity, _ in faults)
     detail = "; ".join(text for _, text in faults) if faults else place
-    names = dict.fromkeys([*(s.name for s in (*local, *shielded)), *(_name(r) for r in current)])
+    names = dict.fromkeys([*(s.name for s in (*local, *shielded, *unread)), *(_name(r) for r in current)])
     return RangeStatus(log, *offsets, where, status, tuple(names), detail)
 
 

@@ -14,7 +14,7 @@ from storage_engine.lake.staging import sha256_of
 from storage_engine.model.companions import MAX_COMPANION_BYTES, Companion
 from storage_engine.model.lineages import Lineages
 from storage_engine.model.receipt import Receipt
-from storage_engine.model.store import FileFacts, LogSnapshot, Segment, SegmentId, StoreSnapshot
+from storage_engine.model.store import FileFacts, LogSnapshot, Segment, SegmentId, SegmentState, StoreSnapshot
 from storage_engine.same_bytes.own_acts import OwnActs, read_own_acts
 from storage_engine.untrusted import read_file
 
@@ -26,6 +26,7 @@ class Compared:
     sha256: str | None
     unchanged: bool
     companions_fault: str
+    unread: str = ""
 
 
 def comparable(rows: Iterable[Receipt], lineages: Lineages) -> dict[tuple[str, int], Receipt]:
@@ -57,7 +58,6 @@ def local_spans(
     :param hash_changed: read and hash an archived segment whose facts are no longer those it was proven
         with; without it such a segment is only known to have been touched.
     :param ends: of segments that end before the next one begins.
-    :raises OSError: a segment to hash can't be read.
     """
     receipts = comparable(rows, lineages)
     acts = read_own_acts(snapshot.root)
@@ -85,10 +85,21 @@ def compare(
     :param files: its own first.
     :param hash_changed: read and hash a file whose facts are no longer those it was proven with.
     :param hash_all: read and hash each.
-    :raises OSError: a file to hash can't be read.
+    :raises FileNotFoundError: a file to hash went away.
     """
     if receipt is None:
         return Compared(None, False, "")
+    try:
+        return _compare(files, receipt, acts, hash_changed=hash_changed, hash_all=hash_all)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        return Compared(None, False, "", str(error))
+
+
+def _compare(
+    files: Sequence[FileFacts], receipt: Receipt, acts: OwnActs, *, hash_changed: bool, hash_all: bool
+) -> Compared:
     own, *companions = files
     same = acts.same_file(own, receipt.source_facts)
     sha256 = sha256_of(own.path) if hash_all or (hash_changed and not same) else None
@@ -153,4 +164,5 @@ def _local_span(
         path=segment.facts.path,
         companions_fault=found.companions_fault,
         lineage=lineage,
+        unread=found.unread or (log.unread if segment.state is SegmentState.ACTIVE else ""),
     )

@@ -124,6 +124,7 @@ class LocalSegment:
     """A well-named segment file and what it holds of the log, up to the logical end.
 
     :param companions: see ``Segment``.
+    :param unread: why it can't be read, so that what it has isn't known; "": it was read.
     """
 
     log: str
@@ -131,6 +132,7 @@ class LocalSegment:
     end_offset: int
     facts: FileFacts
     companions: tuple[FileFacts, ...] = ()
+    unread: str = ""
 
 
 @dataclass(frozen=True, slots=True)

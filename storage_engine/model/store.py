@@ -157,12 +157,15 @@ class LogSnapshot:
 
     ``max_offset`` is the logical end. Every message below ``dispatched_offset`` is in its consume
     queue; a segment that ends above it must stay.
+
+    :param unread: why its active segment can't be read, as a clause: it ends at ``max_offset`` or behind.
     """
 
     name: str
     segments: tuple[Segment, ...]
     max_offset: int
     dispatched_offset: int
+    unread: str = ""
 
     @property
     def min_offset(self) -> int:

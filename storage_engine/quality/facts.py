@@ -294,7 +294,8 @@ def _spans(
 def _span(
     segment: LocalSegment, receipt: Receipt | None, acts: OwnActs, *, full: bool, pending: bool
 ) -> LocalSpan:
-    found = compare((segment.facts, *segment.companions), receipt, acts, hash_changed=True, hash_all=full)
+    files, unread = (segment.facts, *segment.companions), segment.unread
+    found = compare(files, None if unread else receipt, acts, hash_changed=True, hash_all=full)
     return LocalSpan(
         log=segment.log,
         start_offset=segment.start_offset,
@@ -304,6 +305,7 @@ def _span(
         unchanged=found.unchanged,
         pending=pending,
         companions_fault=found.companions_fault,
+        unread=unread or found.unread,
     )
 
 

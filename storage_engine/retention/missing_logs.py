@@ -41,7 +41,8 @@ def remember_logs(
     """
     if not broker.tells_absences:
         return
-    known, here = _known(store, journal, record), _here(store, record, broker, snapshot)
+    known = _known(store, journal, record)
+    here = _here(store, record, broker, snapshot, known)
     found = remembered(known, here, _absences(store, broker, absent_logs(known, here)))
     if found != known:
         keep_logs(store.journal_url, record.store_id, found)
@@ -57,7 +58,8 @@ def missing_logs(
     """
     if not broker.tells_absences:
         return ()
-    known, here = _known(store, journal, record), _here(store, record, broker, snapshot)
+    known = _known(store, journal, record)
+    here = _here(store, record, broker, snapshot, known)
     absences = _absences(store, broker, absent_logs(known, here))
     found = missing_ranges(known, here, absences)
     return tuple(one for one in found if one.lineage == record.lineage_of(one.log))
@@ -91,10 +93,14 @@ def _known(store: ManagedStore, journal: Journal, record: StoreRecord) -> tuple[
 
 
 def _here(
-    store: ManagedStore, record: StoreRecord, broker: BrokerStore, snapshot: StoreSnapshot
+    store: ManagedStore,
+    record: StoreRecord,
+    broker: BrokerStore,
+    snapshot: StoreSnapshot,
+    known: tuple[SeenLog, ...],
 ) -> tuple[SeenLog, ...]:
     identities = ask(store.broker, "tell which logs it has", lambda: broker.log_identities(snapshot))
-    return logs_of_snapshot(snapshot, identities, record.lineages)
+    return logs_of_snapshot(snapshot, identities, record.lineages, known)
 
 
 def _absences(store: ManagedStore, broker: BrokerStore, absent: Iterable[SeenLog]) -> dict[SeenLog, Absence]:

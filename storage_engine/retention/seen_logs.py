@@ -59,11 +59,25 @@ class Missing:
 
 
 def logs_of_snapshot(
-    snapshot: StoreSnapshot, identities: Mapping[str, LogIdentity], lineages: Lineages
+    snapshot: StoreSnapshot,
+    identities: Mapping[str, LogIdentity],
+    lineages: Lineages,
+    known: Iterable[SeenLog] = (),
 ) -> tuple[SeenLog, ...]:
-    """Return a snapshot's logs as they are remembered."""
+    """Return a snapshot's logs as they are remembered.
+
+    :param known: what is remembered: of a log whose end can't be read that is its end.
+    """
+    before = {(one.log, one.lineage): one for one in known}
 
     def seen(log: LogSnapshot) -> SeenLog:
+        one = by_its_files(log)
+        old = before.get((one.log, one.lineage)) if log.unread else None
+        if old is None or not one.is_same_log(old):
+            return one
+        return replace(one, end_offset=max(one.end_offset, old.end_offset))
+
+    def by_its_files(log: LogSnapshot) -> SeenLog:
         return SeenLog(
             log.name,
             lineages.of(log.name),

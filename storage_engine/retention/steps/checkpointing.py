@@ -9,8 +9,9 @@ Recovery trusts the checkpoint: a value that is higher than the truth makes a br
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from storage_engine import durable
 from storage_engine.clock import clock_ms
@@ -76,13 +77,28 @@ def flush_checkpoint(store: AnyStore, run_key: str) -> CheckpointResult:
         paths.update(
             dict.fromkeys(file.facts.path.rpartition("/")[0] for file in deleted_dependents(context, run))
         )
-        for path in paths:
-            durable.fsync_path(path)
+        unflushed = list(_flush(paths))
         checkpoint, unknown = take_checkpoint(context.broker, context.store.broker)
         notices = _look_at(checkpoint, _planned_with(context, run), now_ms)
-        result = CheckpointResult(run_key, checkpoint, len(paths), (*unknown, *notices))
+        result = CheckpointResult(
+            run_key, checkpoint, len(paths) - len(unflushed), (*unflushed, *unknown, *notices)
+        )
         context.save(run, Step.CHECKPOINT, result, started_ns)
     return result
+
+
+def _flush(paths: Iterable[str]) -> Iterator[str]:
+    """Flush files and directories; yield which files can't be: one log's keeps no other's from being flushed.
+
+    :raises OSError: a directory can't be flushed, or a file isn't there.
+    """
+    for path in paths:
+        try:
+            durable.fsync_path(path)
+        except OSError as error:
+            if not Path(path).is_file():
+                raise
+            yield f"{path} can't be flushed, so that what the broker wrote to it last may be lost: {error}"
 
 
 def _flushed(context: Context, run_key: str, now_ms: int, found: FlushedStore) -> CheckpointResult:

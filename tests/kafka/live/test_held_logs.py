@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from storage_engine.exceptions import BrokerRefusedError
-from storage_engine.kafka import log_end
+from storage_engine.kafka import batch_walk, log_end
 from storage_engine.kafka.live import due_hold, hold
 from storage_engine.kafka.live.cut_faults import cut_to_held
 from storage_engine.kafka.live.hold_state import RETENTION_BYTES, RETENTION_MS
@@ -49,13 +49,14 @@ CONDITIONS = (
     "can't be set",
     "isn't told",
     "can't be read",
+    "ends nobody knows where",
     "nobody leads",
 )
 
 
-def break_file(log: Path) -> None:
-    """Let the disk fail where the time index of a log's first segment lies."""
-    (log / f"{0:020d}.timeindex").write_bytes(BROKEN)
+def break_file(log: Path, name: str = f"{0:020d}.timeindex") -> None:
+    """Let the disk fail where a file lies, the time index of a log's first segment or another one."""
+    (log / name).write_bytes(BROKEN)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -67,7 +68,8 @@ def broken_disk() -> Iterator[None]:
         return data
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(log_end, "os", SimpleNamespace(close=os.close, fstat=os.fstat, pread=read))
+        for module in (log_end, batch_walk):
+            patch.setattr(module, "os", SimpleNamespace(**{**vars(os), "pread": read}))
         yield
 
 
@@ -114,6 +116,8 @@ class Held:
                 self.cluster.answers[topic] = BrokerRefusedError("no", code=29, remark="not allowed")
             elif how == "can't be read":
                 break_file(self.path(topic))
+            elif how == "ends nobody knows where":
+                break_file(self.path(topic), f"{4:020d}.log")
             elif how == "nobody leads":
                 self.cluster.leaderless.add(topic)
 
@@ -142,7 +146,7 @@ def held_through(root: Path, conditions: Mapping[str, str]) -> list[tuple[Held, 
 
 
 @settings(max_examples=8, deadline=None)
-@example(dict(zip("abcdefghij", CONDITIONS, strict=True)))
+@example(dict(zip("abcdefghijk", CONDITIONS, strict=True)))
 @given(st.dictionaries(st.sampled_from("abc"), st.sampled_from(CONDITIONS), min_size=2))
 def test_a_node_of_several_logs_is_held_as_several_nodes_of_one(conditions: dict[str, str]) -> None:
     with tempfile.TemporaryDirectory() as directory:
@@ -158,7 +162,7 @@ def test_a_node_of_several_logs_is_held_as_several_nodes_of_one(conditions: dict
 
 
 def test_what_is_held_of_each_log() -> None:
-    conditions = dict(zip("abcdefghij", CONDITIONS, strict=True))
+    conditions = dict(zip("abcdefghijk", CONDITIONS, strict=True))
     with tempfile.TemporaryDirectory() as directory:
         first, second, third = held_through(Path(directory) / "node", conditions)
     looks = (first, second, third)
@@ -173,6 +177,7 @@ def test_what_is_held_of_each_log() -> None:
     assert not_held["can't be set"] == "the cluster doesn't let us set it: no AlterConfigs"
     assert not_held["isn't told"] == "its settings aren't known: not allowed"
     assert "a file of it can't be read" in not_held["can't be read"]
+    assert "a file of it can't be read" in not_held["ends nobody knows where"]
     # It was raised once more, before it would have been too small.
     slow = next(topic for topic, how in conditions.items() if how == "grows slowly")
     assert third[2][slow][1][RETENTION_BYTES] > second[2][slow][1][RETENTION_BYTES]
