@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import uuid
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,15 +19,18 @@ from storage_engine.cycle import archive_here
 from storage_engine.exceptions import BadInputError, LakeConflictError, StorageEngineError
 from storage_engine.kafka.partition_metadata import text_of
 from storage_engine.lake.catalog import open_lake
+from storage_engine.lake.coverage import ReleasedSpan, ReplicaSpan, Witnesses, log_ranges, names_of_logs
 from storage_engine.lake.export import export_messages
 from storage_engine.lake.export_format import ExportFormat
 from storage_engine.lake.making import make_lake
 from storage_engine.lake.receipts import read_receipts
 from storage_engine.lake.selection import Selection
+from storage_engine.model.validation import Status, Where
 from storage_engine.model.verification import VerifyLevel
 from storage_engine.quality.facts import collect_facts
 from storage_engine.retention import steps
 from storage_engine.retention.adopting import adopt
+from storage_engine.retention.losses import AcceptedLoss, excused_parts
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.context import opened
 from storage_engine.retention.steps.recording_ranges import store_ranges
@@ -34,6 +38,7 @@ from storage_engine.retention.steps.sealed import measure_lag
 from storage_engine.retention.verification import verify_store
 from tests.kafka.made_node import CLUSTER, MadeNode, batch_of
 from tests.kafka.stopped_nodes import OLD_MS, clean, empty_snapshot, make_node, managed
+from tests.lake.test_coverage import SIZE, local, receipt
 from tests.rounds import rounds
 
 NODES = 2
@@ -161,6 +166,78 @@ acts = st.tuples(
 )
 
 
+@dataclass(frozen=True)
+class Topic:
+    """A topic's log by the numbers of its segments: what was archived, by this node and by others, what went
+    of it, and which losses of that a person has accepted.
+    """
+
+    archived: frozenset[int]
+    of_others: frozenset[int]
+    went: frozenset[int]
+    accepted: frozenset[int]
+
+    def truth(self, number: int, on_disk: frozenset[int]) -> tuple[Where, Status] | None:
+        """Return where a segment is; None: nothing that is known of the log reaches there."""
+        known = self.archived | self.went | on_disk
+        if not known or not min(known) <= number <= max(known):
+            return None
+        if number in on_disk:
+            return (Where.BOTH if number in self.archived else Where.LOCAL), Status.OK
+        if number in self.archived | self.of_others:
+            return Where.ARCHIVED, Status.OK
+        is_accepted = number in self.went & self.accepted
+        return Where.LOST, Status.WARNING if is_accepted else Status.FAILURE
+
+
+numbers = st.frozensets(st.integers(0, 6), max_size=5)
+
+
+@given(st.lists(st.builds(Topic, numbers, numbers, numbers, numbers), min_size=2, max_size=4), numbers)
+def test_ranges_losses_and_credits_of_topics_of_one_name_never_mix(
+    topics: list[Topic], on_disk: frozenset[int]
+) -> None:
+    present = {"a-0": log_id(len(topics) - 1)}
+
+    def each(of: str) -> Iterator[tuple[int, str]]:
+        return ((one, log_id(at)) for at, topic in enumerate(topics) for one in getattr(topic, of))
+
+    receipts = [
+        replace(receipt(one), log="a-0", log_id=of, sha256=of.ljust(64)) for one, of in each("archived")
+    ]
+    losses = [
+        AcceptedLoss("a-0", 0, one * SIZE, (one + 1) * SIZE, "me", "old", log_id=of)
+        for one, of in each("accepted")
+    ]
+    went = [
+        part
+        for one, of in each("went")
+        for part in excused_parts(
+            ReleasedSpan("a-0", one * SIZE, (one + 1) * SIZE, others="it was here", log_id=of), losses
+        )
+    ]
+    names = names_of_logs(present, receipts, went)
+    credits = [
+        ReplicaSpan(label, one * SIZE, (one + 1) * SIZE, "other")
+        for one, of in each("of_others")
+        for label, own in names.ids.items()
+        if own == of
+    ]
+    here = [replace(local(one, unchanged=True), log="a-0") for one in on_disk]
+    found = log_ranges(here, receipts, released=went, witnesses=Witnesses(present, credits))
+    told = {
+        (names.ids[row.log], number): (row.where, row.status)
+        for row in found
+        for number in range(row.start_offset // SIZE, row.end_offset // SIZE)
+    }
+    for at, topic in enumerate(topics):
+        there = on_disk if at == len(topics) - 1 else frozenset()
+        expected = {(log_id(at), one): topic.truth(one, there) for one in range(7)}
+        known = {key: told[key] for key in expected if key in told}
+        assert known == {key: truth for key, truth in expected.items() if truth is not None}
+
+
+@pytest.mark.again
 @settings(
     max_examples=rounds("STORAGE_ENGINE_TOPIC_ROUNDS", 2, 60),
     deadline=None,
