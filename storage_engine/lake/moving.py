@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from pyiceberg.io import load_file_io
 
@@ -36,6 +35,7 @@ from storage_engine.lake.placed_table import (
     live_files,
     read_placed,
     receipts_of_files,
+    with_own_place,
 )
 from storage_engine.lake.pointers import read_pointers, repoint
 from storage_engine.lake.small_files import list_files, read_small_file
@@ -105,7 +105,7 @@ def placed_table(lake: Lake, name: str, pointer: str) -> PlacedTable:
     table = read_placed(file_io, name, location, file_name, pointer if is_away else None)
     place = own_place(config, lake.catalog_id, name, table.metadata, file_io)
     # Of a copy, and of a lake that was moved, all files lie here.
-    return replace(table, is_unmoved=place.rstrip("/") == location)
+    return with_own_place(table, place)
 
 
 def own_mark(table: PlacedTable) -> Mark | None:

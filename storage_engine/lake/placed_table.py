@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import pyarrow.parquet as pq
@@ -114,6 +114,25 @@ def read_placed(
     with metadata_errors(path, "read the table's metadata"):
         metadata = parse_metadata(data, path)
     return PlacedTable(name, metadata, file_name, location, file_io, elsewhere)
+
+
+def with_own_place(table: PlacedTable, place: str) -> PlacedTable:
+    """Return a table with whether somebody has moved what its metadata names.
+
+    :param place: where its own files lie, by metadata and marks. It is the table's location, too, once a
+        warehouse was moved whose catalog stayed: then what the metadata names elsewhere lies here.
+    :raises LakeUnavailableError: its files can't be looked at.
+    """
+    if place.rstrip("/") != table.location:
+        return replace(table, is_unmoved=False)
+    snapshot = table.metadata.snapshot_by_id(table.metadata.current_snapshot_id or -1)
+    named = "" if snapshot is None else snapshot.manifest_list
+    is_moved = (
+        table.is_elsewhere
+        and named.startswith(f"{table.named_location}/")
+        and read_small_file(table.io, replace(table, is_unmoved=False).here(named)) is not None
+    )
+    return replace(table, is_unmoved=not is_moved)
 
 
 def parse_metadata(data: bytes, location: str) -> TableMetadata:

@@ -8,7 +8,7 @@ proven again from its data files and gets new receipts at the end of the chain. 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pyiceberg.io import FileIO, load_file_io
 
@@ -45,7 +45,13 @@ from storage_engine.lake.orphans import Orphan, Orphans, find_orphans, prove_orp
 from storage_engine.lake.other_catalog import check_other_catalog
 from storage_engine.lake.own_tables import own_place
 from storage_engine.lake.place import is_catalog_there, sqlite_file_of
-from storage_engine.lake.placed_table import PlacedTable, live_files, receipts_of_files, rows_of
+from storage_engine.lake.placed_table import (
+    PlacedTable,
+    live_files,
+    receipts_of_files,
+    rows_of,
+    with_own_place,
+)
 from storage_engine.lake.pointers import make_catalog_tables, read_pointers, repoint
 from storage_engine.lake.small_files import list_files
 from storage_engine.lake.tables import SEGMENTS, check_version_of
@@ -179,9 +185,9 @@ class _Rebuild:
         pointer = _file_name(self._pointers.get(name))
         chosen = choose(of_one_table(found, mark, pointer), worth, mark, pointer)
         place = own_place(self._config, self._catalog_id(), name, chosen.metadata, file_io)
-        unmoved = replace(chosen, is_unmoved=place.rstrip("/") == location)
-        found.readable[chosen.file_name] = unmoved
-        return TableState(found, mark, unmoved)
+        chosen = with_own_place(chosen, place)
+        found.readable[chosen.file_name] = chosen
+        return TableState(found, mark, chosen)
 
     def _named_elsewhere(self, name: str, location: str, file_io: FileIO) -> dict[str, PlacedTable]:
         """Return by its name what the catalog names outside of the table, where another engine has put it."""

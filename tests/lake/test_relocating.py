@@ -14,13 +14,18 @@ import pytest
 from storage_engine.exceptions import LakeIdentityError, LakeMissingError, LakeUnavailableError
 from storage_engine.lake.archive import archive_all
 from storage_engine.lake.catalog import Lake, open_lake
+from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.identity import MARK_NAME, copy_of, lake_id_of
 from storage_engine.lake.intents import INTENT_NAME
 from storage_engine.lake.making import make_lake
 from storage_engine.lake.rebuilding import rebuild
 from storage_engine.lake.relocating import relocate
 from storage_engine.lake.tables import SCHEMA_VERSION_PROPERTY
+from storage_engine.lake.verify import verify
+from storage_engine.model.validation import Status
+from storage_engine.model.verification import VerifyLevel
 from tests.lake.lake_acts import archive, at, check, copy_tree, tree
+from tests.lake.other_lakes import other_lake
 from tests.other_engine import delete_position
 from tests.rounds import again_but
 
@@ -54,6 +59,23 @@ def test_a_lake_that_was_moved_is_itself_at_its_new_place(
     archive(make_jobs, open_lake(at(moved)), segments[2])
     check(moved, segments, tmp_path)
     assert not (tmp_path / "lake").exists()
+
+
+@pytest.mark.parametrize(
+    "command", [relocate, lambda config: rebuild(config, {})], ids=["relocate", "rebuild"]
+)
+def test_a_warehouse_that_was_moved_without_its_catalog_is_used_at_its_new_place(
+    segments: list[Path], make_jobs, tmp_path: Path, command: Callable[[LakeConfig], object]
+) -> None:
+    config = other_lake(tmp_path / "d", tmp_path / "catalog" / "c.db", tmp_path / "warehouse")
+    archive(make_jobs, make_lake(config), segments[0])
+    (tmp_path / "warehouse").rename(tmp_path / "moved")
+    config = other_lake(tmp_path / "d", tmp_path / "catalog" / "c.db", tmp_path / "moved")
+    command(config)
+    archive(make_jobs, open_lake(config), segments[1])
+    assert {one.status for found in verify(open_lake(config), VerifyLevel.BYTES) for one in found.ranges} == {
+        Status.OK
+    }
 
 
 @pytest.mark.parametrize("command", again_but(["relocate", "rebuild"], "relocate"))
