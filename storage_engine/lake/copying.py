@@ -33,7 +33,7 @@ from storage_engine.lake.identity import (
 )
 from storage_engine.lake.intents import Intent, begin, open_intent, read_intent
 from storage_engine.lake.jobs import file_name, split_data_file_name
-from storage_engine.lake.making import check_empty, make_sqlite_file
+from storage_engine.lake.making import check_empty, make_sqlite_file, refuse_around
 from storage_engine.lake.moving import (
     Tables,
     all_receipts,
@@ -80,13 +80,14 @@ def copy_lake(lake: Lake, to: LakeConfig) -> Copied:
 
     :param lake: as opened.
     :param to: where the copy is, or comes to be.
-    :raises BadInputError: the place is inside the lake, another one, or a broker's store.
+    :raises BadInputError: the place is inside the lake, another one, or a broker's store, or around a lake.
     :raises LakeIdentityError: something else is in the place.
     :raises LakeUnavailableError: either can't be read or written, or a data file isn't as it was proven.
     :raises ReceiptError: the lake lacks receipts that the copy has, or has others.
     """
     _check_apart(lake, to)
     refuse_nested(to)
+    refuse_around(to)
     _target(lake, to)
     with CHANGE_LOCK, nobody_commits_at(own_location(to, lake.rows_table)), committing(lake):
         there, intent = _target(lake, to)

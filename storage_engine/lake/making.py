@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from pyarrow.fs import FileSelector, FileType
 from pydantic_core import from_json
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
@@ -35,6 +36,7 @@ from storage_engine.lake.identity import (
     MARK_NAME,
     is_same_catalog,
     lake_id_of,
+    mark_location,
     mark_of,
     metadata_version,
     parse_mark,
@@ -48,11 +50,12 @@ from storage_engine.lake.identity import (
 from storage_engine.lake.intents import open_intent
 from storage_engine.lake.nesting import refuse_nested
 from storage_engine.lake.own_tables import usual_location
-from storage_engine.lake.place import is_catalog_there, sqlite_file_of
+from storage_engine.lake.place import is_catalog_there, own_directory, sqlite_file_of
 from storage_engine.lake.small_files import (
     HIDDEN_PREFIX,
     ListedFile,
     delete_small_file,
+    file_system_of,
     list_files,
     read_small_file,
     replace_small_file,
@@ -82,7 +85,8 @@ def make_lake(config: LakeConfig, broker: str | None = None) -> Lake:
     :raises LakeIdentityError: another lake's files are in the place, or another catalog makes one there.
     :raises LakeUnavailableError: the place can't be read or written.
     :raises BadInputError: the configuration names no catalog that PyIceberg knows, or a place inside a
-        broker's store or another lake; the broker isn't installed, or the lake there is another one's.
+        broker's store or another lake, or around one; the broker isn't installed, or the lake there is
+        another one's.
     """
     with suppress(LakeMissingError):
         lake = open_lake(config)
@@ -92,6 +96,7 @@ def make_lake(config: LakeConfig, broker: str | None = None) -> Lake:
         return lake
     broker = broker or default_broker()
     refuse_nested(config)
+    refuse_around(config)
     with CHANGE_LOCK, lake_errors(config.location, "make the lake"):
         try:
             _make(config, broker)
@@ -242,6 +247,32 @@ def check_empty(config: LakeConfig, location: str, catalog_id: str | None) -> No
                 "the lake there has lost its catalog, run storage-engine lake rebuild; otherwise choose "
                 "another warehouse or namespace: two catalogs must not share one."
             )
+
+
+def refuse_around(config: LakeConfig) -> None:
+    """Make sure that no other lake lies right inside a lake's directory or warehouse.
+
+    :raises BadInputError: one does: it would prove nothing from then on; nothing was changed.
+    :raises LakeUnavailableError: the place can't be looked at.
+    """
+    segments = usual_location(config, SEGMENTS)
+    if segments is None:
+        return
+    warehouse, directory = segments.removesuffix(f"/{config.namespace}/{SEGMENTS}"), own_directory(config)
+    file_io = load_file_io(config.file_io_properties, segments)
+    for place in (warehouse, *(() if directory is None else (f"file://{directory}",))):
+        file_system, root = file_system_of(file_io, place)
+        with lake_errors(place, "look for other lakes"):
+            infos = file_system.get_file_info(FileSelector(root, allow_not_found=True))
+        names = [info.base_name for info in infos if info.type is FileType.Directory]
+        for inside in (f"{place}/{name}{below}" for name in names for below in ("", "/warehouse")):
+            mark = mark_location(f"{inside}/{config.namespace}/{SEGMENTS}")
+            if inside != warehouse and read_small_file(file_io, mark) is not None:
+                raise BadInputError(
+                    f"lake {config.location}: expected a place without other lakes in it, found the lake "
+                    f"{inside} inside it: what takes this takes both. Nothing was changed. Name another "
+                    "directory."
+                )
 
 
 def _check_only(lake: Lake, table: Table, *, is_new: bool) -> None:

@@ -43,12 +43,17 @@ def refuse_nested_proof(config: LakeConfig, root: Path | None = None) -> None:
     :raises LakeIdentityError: it lies inside a store or another lake; nothing was changed.
     """
     if around := place_around(config, root):
-        raise LakeIdentityError(
-            f"lake {config.location}: expected a lake outside of stores and other lakes, found one inside "
-            f"{around}, which proves nothing for a release and takes nothing: what takes that takes both. "
-            "Nothing was changed. Move its directory to another disk and run storage-engine lake relocate; "
-            "storage-engine lake copy makes a copy elsewhere."
-        )
+        raise proves_nothing(config, around)
+
+
+def proves_nothing(config: LakeConfig, around: str) -> LakeIdentityError:
+    """Return the error for a lake that lies inside a store or another lake."""
+    return LakeIdentityError(
+        f"lake {config.location}: expected a lake outside of stores and other lakes, found one inside "
+        f"{around}, which proves nothing for a release and takes nothing: what takes that takes both. "
+        "Nothing was changed. Move its directory to another disk and run storage-engine lake relocate; "
+        "storage-engine lake copy makes a copy elsewhere."
+    )
 
 
 def place_around(config: LakeConfig, root: Path | None = None) -> str:

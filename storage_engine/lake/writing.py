@@ -28,6 +28,7 @@ from storage_engine.lake.catalog import (
     name_in_catalog,
 )
 from storage_engine.lake.commit_lock import nobody_commits
+from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.errors import lake_errors, metadata_errors
 from storage_engine.lake.identity import (
     COPY_OF_PROPERTY,
@@ -36,9 +37,10 @@ from storage_engine.lake.identity import (
     is_below,
     lake_id_of,
     read_mark,
+    table_around,
     write_mark,
 )
-from storage_engine.lake.nesting import refuse_nested_proof
+from storage_engine.lake.nesting import proves_nothing, refuse_nested_proof
 from storage_engine.lake.own_tables import found_properties
 from storage_engine.lake.placed_table import parse_metadata
 from storage_engine.lake.small_files import list_files, read_small_file
@@ -71,6 +73,11 @@ def ready_to_write(lake: Lake) -> None:
     """
     refuse_nested_proof(lake.config)
     messages, segments = lake.tables()
+    # Directories are known by now; of a bucket other lakes' marks tell.
+    if local_path(place := segments.location()) is None and (
+        around := table_around(segments.io, place, lake.config.namespace)
+    ):
+        raise proves_nothing(lake.config, f"the lake {around}")
     # Again: the catalog may have been put back since the lake was opened.
     check_identity(lake, messages, segments)
     if (original := segments.properties.get(COPY_OF_PROPERTY)) is not None:

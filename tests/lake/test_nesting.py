@@ -74,6 +74,17 @@ def test_no_lake_is_made_inside_another_lake(lake: Lake, tmp_path: Path) -> None
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_no_lake_is_made_around_another_one(lake: Lake, tmp_path: Path) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(BadInputError, match=rf"found the lake file://{tmp_path}/lake.* inside it"):
+        make_lake(LakeConfig.local(tmp_path))
+    apart = other_lake(tmp_path / "d", tmp_path / "d" / "c.db", tmp_path)
+    with pytest.raises(BadInputError, match=rf"found the lake file://{tmp_path}/lake.* inside it"):
+        make_lake(apart)
+    shutil.rmtree(tmp_path / "d")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_a_lake_beside_another_and_one_that_is_made_again_are_taken(tmp_path: Path) -> None:
     for _ in range(2):
         for name in ("one", "two"):
