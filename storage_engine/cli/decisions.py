@@ -125,8 +125,15 @@ def adopt(
 @click.argument("name")
 @takes_store(second_lake=True, connection=True, named=False)
 @click.option("--reason", default="", help="Why it was moved or renamed.")
+@click.option(
+    "--leave-unproven",
+    type=click.IntRange(min=1),
+    metavar="AT-MOST",
+    help="Leave so many segments at most, which another journal holds, to the broker though it deletes them "
+    "within a day and no lake proves them. Needs --reason.",
+)
 @json_option
-def move(name: str, managed: ManagedStore, reason: str, as_json: bool) -> int:
+def move(name: str, managed: ManagedStore, reason: str, leave_unproven: int | None, as_json: bool) -> int:
     """Say that the store which was moved to STORE, or renamed, is called NAME and lies here from now on.
 
     Its stamp has to prove which store it is, and it may not lie at its old place any more. A store of Airflow
@@ -134,8 +141,10 @@ def move(name: str, managed: ManagedStore, reason: str, as_json: bool) -> int:
     """
     from storage_engine.retention.adopting import move as record_move
 
+    if leave_unproven and not reason.strip():
+        raise click.UsageError("Expected --reason TEXT with --leave-unproven AT-MOST, found none.")
     check_store(managed)
-    record = record_move(managed, name, person(), reason)
+    record = record_move(managed, name, person(), reason, leave_unproven or 0)
     if as_json:
         print_json("move", record)
     else:

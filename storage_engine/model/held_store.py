@@ -54,6 +54,14 @@ class HeldStore:
         """Return what ``renew_hold`` would find, without changing anything."""
         return NO_HOLD
 
+    def held_until_ms(self) -> int | None:
+        """Return until when the store is held by what lies with it, whoever's journal knows of that.
+
+        :return: None: nothing that lies with it says that it is held.
+        :raises StorageEngineError: what lies with it can't be read.
+        """
+        return None
+
     def unheld_segments(self, now_ms: int, until_ms: int) -> UnheldSegments:
         """Return what the broker's rules take by a moment if the hold ends now: by age, size and disk level.
 

@@ -51,7 +51,9 @@ from storage_engine.retention.stamp import (
     stamped_ids,
     update_stamp,
 )
+from storage_engine.retention.steps.leaving_unproven import Acceptance, check_hold_of_other_journal
 from storage_engine.retention.store_moves import carry_out, is_there
+from storage_engine.wording import count_text
 
 STAMP_RUN = "stamp"
 """Run of a store under which a person's decisions about its stamp are recorded."""
@@ -139,9 +141,13 @@ def _diverged_logs(
     }
 
 
-def move(store: ManagedStore, name: str, person: str, reason: str = "") -> StoreRecord:
+def move(
+    store: ManagedStore, name: str, person: str, reason: str = "", leave_unproven: int = 0
+) -> StoreRecord:
     """Record that a store lies at the place of ``store``, on this machine, and is called ``name``.
 
+    :param leave_unproven: so many segments may be left to their broker unproven, which another journal holds.
+    :raises GateRefusedError: more would be; nothing was changed.
     :raises BadInputError: the name isn't the connection's, or is empty.
     :raises StoreIdentityError: no stamp proves which store this is, it is a copy, or another store has its
         place or name.
@@ -161,7 +167,11 @@ def move(store: ManagedStore, name: str, person: str, reason: str = "") -> Store
     if named is not None and named.store_id != known.store_id:
         raise name_taken(root, name, named)
     if isinstance(known, Stamp):
-        known = _add_stamped(store, journal, known, name)
+        accepted = None
+        if leave_unproven:
+            accepted = Acceptance(leave_unproven, person, reason)
+            reason = f"{reason}; at most {count_text(leave_unproven, 'segment')} left to the broker unproven"
+        known = _add_stamped(store, journal, known, name, accepted)
     if is_there(store, journal, known, name):
         return known
     return carry_out(store, journal, known, name, person, reason.strip())
@@ -199,10 +209,17 @@ def _to_move(store: ManagedStore, journal: Journal) -> StoreRecord | Stamp:
     return known
 
 
-def _add_stamped(store: ManagedStore, journal: Journal, found: Stamp, name: str) -> StoreRecord:
-    """Make a journal know a store that another one has known."""
+def _add_stamped(
+    store: ManagedStore, journal: Journal, found: Stamp, name: str, acceptance: Acceptance | None
+) -> StoreRecord:
+    """Make a journal know a store that another one has known, and may hold."""
     lakes = [open_lake(config) for config in store.lakes if store.policy.archive is not ArchiveMode.OFF]
-    return add_to_journal(store, journal, found.store_id, _lineages(store, found.store_id, lakes), name)
+    lineages, now_ms = _lineages(store, found.store_id, lakes), clock_ms()
+    record = StoreRecord(
+        found.store_id, store.real_root, store.broker, lineages.whole, now_ms, log_lineages=lineages.of_logs
+    )
+    check_hold_of_other_journal(store, journal, record, acceptance, now_ms)
+    return add_to_journal(store, journal, found.store_id, lineages, name)
 
 
 def stamp(

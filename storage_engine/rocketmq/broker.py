@@ -25,6 +25,7 @@ from storage_engine.rocketmq.checkpoint import read_known_values
 from storage_engine.rocketmq.course_start import course_start
 from storage_engine.rocketmq.disk import log_disks
 from storage_engine.rocketmq.live.fence import with_original_times
+from storage_engine.rocketmq.live.marker import read_marker
 from storage_engine.rocketmq.log_tail import near_logical_end
 from storage_engine.rocketmq.pending import pending
 from storage_engine.rocketmq.plan import plan
@@ -54,6 +55,10 @@ class RocketMQBrokerStore(BrokerStore):
     def data_paths(self) -> tuple[Path, ...]:
         layout = self.files.layout
         return (layout.root, *layout.log_paths, layout.consumequeue, layout.index)
+
+    def held_until_ms(self) -> int | None:
+        marker = read_marker(self.files.layout.root)
+        return None if marker is None else marker.ends_at_ms
 
     @property
     def used_by(self) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from storage_engine.exceptions import BadInputError, GateRefusedError
-from storage_engine.journal.journal import Phase, Step
+from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.lake.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.config import LakeConfig
@@ -309,6 +309,38 @@ def test_no_move_and_no_command_of_a_lake_ends_a_hold(log: LiveLog, tmp_path: Pa
     assert log.mtimes() == held
     run("unmanage", *words, "--leave-unproven", expired, "--reason", "a test")
     assert log.mtimes() != held
+
+
+@pytest.mark.again
+@pytest.mark.usefixtures("cleaned_today")
+def test_no_move_into_another_journal_leaves_a_held_store_to_its_broker(log: LiveLog, tmp_path: Path) -> None:
+    lake, other, broker_conf = tmp_path / "lake", tmp_path / "other", log.broker.store.parent / "broker.conf"
+    address = ("--broker", log.broker.client.address, "--allow-same-disk", "--may-change-settings")
+    conf = ("--broker-conf", broker_conf)
+
+    def run(*command: object) -> Outcome:
+        return run_command(*map(str, command))
+
+    for directory in (lake, other):
+        assert run("init-lake", "--lake", directory).exit_code == 0
+    for command in ("archive", "hold"):
+        assert run(command, log.broker.store, "--lake", lake, *address, *conf).exit_code == 0
+    held, expired = log.mtimes(), sum(base in log.sha256 for base in log.names())
+    moved = ("move", "renamed", log.broker.store, "--lake", other, *conf)
+    refused = run(*moved, *address)
+    assert refused.exit_code == 1
+    assert "another journal holds the store until" in refused.err
+    assert f"--leave-unproven {expired} --reason TEXT" in refused.err
+    # Whose broker nobody names, of that nothing can be counted.
+    assert "found what can't be counted" in run(*moved).err
+    assert "Expected --reason TEXT" in run(*moved, *address, "--leave-unproven", expired).err
+    assert Journal(f"sqlite:///{other}/journal.db").all_stores() == ()
+    assert log.mtimes() == held
+    # What lakes of that journal prove goes unproven by nobody's word.
+    done = run(*moved, *address, "--second-lake", lake)
+    assert done.exit_code == 0, done.err
+    assert log.mtimes() == held
+    assert run("unmanage", log.broker.store, "--lake", lake, *address, *conf).exit_code == 0
 
 
 @pytest.mark.again

@@ -6,6 +6,7 @@ Whoever ends a hold by a command is refused for that, or accepts it by number: w
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from storage_engine.model.hold import HoldStatus
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.store import Segment, SegmentState
 from storage_engine.retention.broker_answers import ask
+from storage_engine.retention.brokers import open_store
 from storage_engine.retention.hold_text import hold_end_text
 from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.managed_store import ManagedStore
@@ -24,7 +26,7 @@ from storage_engine.retention.proofs import read_proofs
 from storage_engine.retention.steps.archiving import begin_background_run, slots
 from storage_engine.retention.steps.context import WHOLE, Context
 from storage_engine.retention.steps.sealed import still_unproven
-from storage_engine.wording import bytes_text, count_text
+from storage_engine.wording import bytes_text, count_text, time_text
 
 DAY_MS: Final = 86_400_000
 UNMANAGE_RUN: Final = "unmanage"
@@ -143,6 +145,28 @@ def check_unproven(context: Context, acceptance: Acceptance | None, now_ms: int)
     if why := refusal(left, acceptance):
         raise GateRefusedError(f"{context.store.real_root}: {why}")
     return left
+
+
+def check_hold_of_other_journal(
+    store: ManagedStore, journal: Journal, record: StoreRecord, acceptance: Acceptance | None, now_ms: int
+) -> None:
+    """Make sure that a store may be taken into a journal that doesn't know its hold: nobody renews that then.
+
+    :param record: of the store, as that journal is to know it.
+    :raises GateRefusedError: a hold stands, some goes within a day without it that no lake proves, and nobody
+        has accepted as much.
+    """
+    with closing(open_store(store)) as broker:
+        held_until_ms = ask(store.broker, "tell until when it is held", broker.held_until_ms)
+        if held_until_ms is None or held_until_ms <= now_ms:
+            return
+        unheld = unheld_by(store, broker, now_ms, now_ms + DAY_MS)
+        left = unproven_of(store, journal, record, unheld)
+    if why := refusal(left, acceptance):
+        raise GateRefusedError(
+            f"{store.real_root}: another journal holds the store until {time_text(held_until_ms)}, and this "
+            f"one renews no such hold: {why} Or unmanage it by that journal first."
+        )
 
 
 def end_alarms(context: Context, status: HoldStatus | None, now_ms: int) -> tuple[str, ...]:

@@ -250,22 +250,32 @@ def with_original_times(log: LogSnapshot, memory: HoldMemory | None, root: Path)
     :param memory: what the journal knows; None, or without a hold: what lies with the store counts.
     :param root: the store's.
     """
-    state = load_state(memory)
-    if state is None:
-        # Without what lies with the store its segments only look younger than they are.
-        with suppress(GateRefusedError):
-            state = read_local(root)
+    state = _known_state(memory, root)
     if state is None or not state.touched:
         return log
     return replace(log, segments=tuple(_with_original_time(segment, state) for segment in log.segments))
 
 
-def with_original_settings(settings: Mapping[str, str], memory: HoldMemory | None) -> dict[str, str]:
+def _known_state(memory: HoldMemory | None, root: Path) -> HoldState | None:
+    state = load_state(memory)
+    if state is None:
+        # Without what lies with the store its segments only look younger than they are.
+        with suppress(GateRefusedError):
+            state = read_local(root)
+    return state
+
+
+def with_original_settings(
+    settings: Mapping[str, str], memory: HoldMemory | None, root: Path
+) -> dict[str, str]:
     """A broker's settings as they were before a hold changed them: what its rules mean is decided by these.
 
     One that somebody else has set since is as it is found.
+
+    :param memory: see :func:`with_original_times`.
+    :param root: likewise.
     """
-    state = load_state(memory)
+    state = _known_state(memory, root)
     changed = () if state is None else state.changed_settings
     return {**settings, **{c.key: c.original for c in changed if settings.get(c.key) == c.ours}}
 

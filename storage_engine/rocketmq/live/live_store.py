@@ -177,6 +177,9 @@ class LiveStore(BrokerStore):
     def hold_status(self, now_ms: int) -> HoldStatus:
         return status.look(self, now_ms)
 
+    def held_until_ms(self) -> int | None:
+        return self.files.held_until_ms()
+
     def unheld_segments(self, now_ms: int, until_ms: int) -> UnheldSegments:
         snapshot, files = self.snapshot(now_ms), self.files
         start = self.course_start(snapshot)
@@ -279,7 +282,7 @@ def _open(
     admin = session.admin
     found = admin.config()
     refuse_other_broker(found, live.broker_name, admin.address)
-    planned_by = with_original_settings(found, memory)
+    planned_by = with_original_settings(found, memory, Path(settings.root))
     here = local_settings(planned_by, settings.root, settings.overrides)
     with as_who_may_read(settings.root):
         files = open_files(replace(settings, broker_conf=None, overrides=here))
