@@ -28,6 +28,7 @@ from storage_engine.retention.shielded_unread import (
     shielded_text,
     shielded_unread,
 )
+from storage_engine.turns import SharedLock
 from storage_engine.wording import count_text
 
 if TYPE_CHECKING:
@@ -123,12 +124,15 @@ def consumer_lag(spark: SparkSession, request: ConsumerLagRequest) -> ConsumerLa
             writer.write_table(job.positions)
         shares, schema = job.shares(SHARE_ROWS), job.schema
         del job
+        log = [] if newest is None else [Path(newest.path).parent]
 
         def compute(share: tuple[int, tuple[int, int]]) -> LagPart | StorageEngineError:
             # our own error is a result: Spark would only retry it and wrap its message
             try:
                 check_sight(newest, file)
-                return _compute(measure, file, *share)
+                # The driver's lock is none of this process's.
+                with SharedLock(log):
+                    return _compute(measure, file, *share)
             except StorageEngineError as error:
                 return error
 

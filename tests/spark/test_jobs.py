@@ -11,9 +11,11 @@ import sys
 import tarfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -49,9 +51,11 @@ from storage_engine.spark.consumer_lag import ConsumerLagRequest, ConsumerLagRes
 from storage_engine.spark.job_io import read_result, run_job, write_request
 from storage_engine.spark.python_daemon import TASK_MODULE
 from storage_engine.spark.session import spark_session
+from storage_engine.turns import has_shared_lock
 from tests.lakes import path_of
 from tests.services.command_line import run_command
 from tests.services.lag import measured
+from tests.spark.leases import nobody_else_opens
 from tests.spark.shared_spark import Around, SharedSpark, printing_to
 
 ROOT = Path(__file__).parents[2]
@@ -174,6 +178,33 @@ def test_segments_are_archived_by_tasks_and_committed_together(
     assert [Path(s.path).read_bytes() for s in restored] == [path.read_bytes() for path in segments]
     assert archive_segments(spark, jobs) == rows
     assert archive_segments(spark, []) == ()
+
+
+def executors_with_lock(directory: Path) -> set[int]:
+    """Return the processes below this one, without it, that have our shared lock on a directory."""
+    pids = (process.pid for process in psutil.Process().children(recursive=True))
+    return {pid for pid in pids if has_shared_lock(pid, {str(directory)})}
+
+
+def wait_for_executor(directory: Path, running: Future[Any]) -> None:
+    deadline = time.monotonic() + 120
+    while not executors_with_lock(directory):
+        assert not running.done()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.integration
+def test_an_executor_that_archives_is_known_for_one_of_ours(
+    spark: Any, lake: Lake, segments: list[Path]
+) -> None:
+    (job,) = _jobs(lake, segments[:1])
+    with ThreadPoolExecutor(1) as pool:
+        # It reads for seconds.
+        archiving = pool.submit(archive_segments, spark, [replace(job, bytes_per_second=2 << 20)])
+        wait_for_executor(segments[0].parent, archiving)
+        assert len(archiving.result()) == 1
+    assert executors_with_lock(segments[0].parent) == set()
 
 
 @pytest.mark.integration
@@ -310,6 +341,27 @@ def test_lag_is_what_the_files_say(
     assert "cg_orders" in result.summary.at_risk_groups
     assert result.summary.unknown == 1
     assert result.summary.groups == 5
+
+
+@pytest.mark.integration
+def test_an_executor_that_measures_lag_is_known_for_one_of_ours(
+    spark: Any, store_copy: Callable[[str], Path], tmp_path: Path
+) -> None:
+    root, kept = store_copy("clean-stop"), ExitStack()
+    log = root / "commitlog"
+
+    def parallelize(*of_job: Any) -> Any:
+        # Where tasks find their share of the positions, which the driver has written by then.
+        kept.enter_context(nobody_else_opens(tmp_path.rglob(".positions.arrow")))
+        return spark.sparkContext.parallelize(*of_job)
+
+    session: Any = SimpleNamespace(sparkContext=SimpleNamespace(parallelize=parallelize))
+    with ThreadPoolExecutor(1) as pool, kept:
+        measuring = pool.submit(consumer_lag, session, make_request(root, tmp_path))
+        wait_for_executor(log, measuring)
+        kept.close()
+        assert measuring.result().summary.groups == 5
+    assert executors_with_lock(log) == set()
 
 
 @pytest.mark.integration
