@@ -9,18 +9,20 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-from storage_engine.exceptions import StoreBusyError, TurnTakenError
+from storage_engine.exceptions import StorageEngineError, StoreBusyError, TurnTakenError
 from storage_engine.kafka.lock_holder import is_locked_by_us
 from storage_engine.kafka.store_lock import lock as lock_node
+from storage_engine.lake.commit_lock import nobody_commits_at
 from storage_engine.rocketmq.broker_config import load_broker_config
 from storage_engine.rocketmq.layout import StoreLayout, resolve_layout
 from storage_engine.rocketmq.store_lock import lock
 from storage_engine.turns import SharedLock, command_text, has_shared_lock, take_turn, waiting_at_most
+from tests.rounds import again_but, rounds
 from tests.services.other_user import as_nobody
 
 SEGMENT = "00000000000000000000"
@@ -52,6 +54,13 @@ kept = lock([Path(sys.argv[1])]); kept.__enter__()
 """
 
 
+HAS_LAKE = """
+import sys
+from storage_engine.lake.commit_lock import nobody_commits_at
+kept = nobody_commits_at(sys.argv[1]); kept.__enter__()
+"""
+
+
 @contextmanager
 def running(code: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
     """A process that runs ``code``, and stays as it is until the block ends."""
@@ -63,7 +72,8 @@ def running(code: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
         try:
             yield process
         finally:
-            process.stdin.close()
+            with suppress(BrokenPipeError):
+                process.stdin.close()
 
 
 @pytest.fixture
@@ -175,6 +185,35 @@ def test_who_waited_in_vain_is_told_which_command_has_it_since_when(layout: Stor
         assert is_locked_by_us(node)
         with pytest.raises(TurnTakenError, match="another run of storage-engine"), lock_node([node]):
             pass
+
+
+@pytest.mark.parametrize("turn", again_but(["store", "node", "lake"], "store"))
+def test_a_process_that_is_killed_while_it_has_or_waits_for_a_turn_keeps_nobody(
+    layout: StoreLayout, node: Path, tmp_path: Path, turn: str
+) -> None:
+    """The kernel gives back what a killed process has, and who waits has nothing yet."""
+    turns: dict[str, tuple[str, Path, Callable[[], AbstractContextManager[object]]]] = {
+        "store": (HAS_STORE, layout.root, lambda: lock(layout)),
+        "node": (HAS_NODE, node, lambda: lock_node([node])),
+        "lake": (HAS_LAKE, tmp_path / "lake", lambda: nobody_commits_at(str(tmp_path / "lake"))),
+    }
+    code, place, take = turns[turn]
+    # Says so right before it waits, and not behind that.
+    waiting = code.replace("kept =", "print(flush=True); kept =")
+    with take():
+        pass
+    files = sorted(tmp_path.rglob("*"))
+    for _ in range(rounds("STORAGE_ENGINE_TURN_KILLS", 1, 10)):
+        with running(code, place) as has, running(waiting, place) as waits:
+            with waiting_at_most(0), pytest.raises(StorageEngineError, match=r"another run|process"), take():
+                pass
+            assert waits.poll() is None
+            for killed in (waits, has):
+                killed.kill()
+                killed.wait(60)
+            with waiting_at_most(0), take():
+                pass
+        assert sorted(tmp_path.rglob("*")) == files
 
 
 def test_a_broker_is_waited_for_by_nobody(layout: StoreLayout, node: Path) -> None:
