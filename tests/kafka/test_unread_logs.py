@@ -216,7 +216,7 @@ def alone(fault: str, full: bool) -> Any:
         return validated(Path(directory), {"a-0": fault}, full=full)["a-0"]
 
 
-EXAMPLES = rounds("STORAGE_ENGINE_VALIDATED_LOGS", 0, 60)
+EXAMPLES = rounds("STORAGE_ENGINE_VALIDATED_LOGS", 0, 20)
 TOPICS = "abcdefghijk"
 
 
