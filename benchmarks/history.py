@@ -68,7 +68,7 @@ def write_history(lake: Lake, store_id: str, commits: int) -> None:
     ]
     _write(lake, messages, [*files, template.entry], _manifest_sizes(messages, commits + 1))
     segments = lake.segments()
-    table = receipt_commit._as_table(segments, [asdict(row) for row in rows])
+    table = receipt_commit.as_table(segments, [asdict(row) for row in rows])
     kept = []
     for first, count in _receipt_files(commits + 1):
         kept.append(receipt_commit._write(segments, store_id, table.slice(first, count)))

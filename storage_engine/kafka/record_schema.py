@@ -67,6 +67,37 @@ alone. ``raw``: the exact bytes, where the typed columns would not re-encode to 
 of all. ``key``, ``value`` and ``raw`` are no copies: what is decoded holds on to the segment.
 """
 
+_COMMENTS = {
+    "physical_offset": "position in the segment of the row's first byte, or of its compressed batch",
+    "size": "length in bytes of what the row covers there; 0: a record inside a compressed batch",
+    "kind": "message, control (a marker), batch (a batch's header), legacy or undecodable",
+    "topic": "topic of the log",
+    "partition": "partition of the topic",
+    "state": "what became of its transaction by the time it was archived: committed, aborted or open",
+    "offset": "offset of the record in its partition",
+    "timestamp": "when it was sent, or with LogAppendTime stored; null: it has none",
+    "key": "key of the record as stored",
+    "value": "value of the record as stored; null: a tombstone",
+    "headers": "headers of the record in their order",
+    "producer_id": "id of the producer; -1: it has none",
+    "producer_epoch": "epoch of the producer",
+    "transactional": "whether the record belongs to a transaction",
+    "control": "kind of the marker, such as commit",
+    "leader_epoch": "epoch of the leader that appended the batch",
+    "base_offset": "first offset of its batch",
+    "base_timestamp": "first timestamp of its batch, in milliseconds since the epoch",
+    "timestamp_delta": "the record's own delta, where timestamp isn't base_timestamp and that delta",
+    "attributes": "attributes of its batch: compression, kind of timestamp, transaction, control",
+    "record_attributes": "attributes of the record, which no release of Kafka uses",
+    "last_offset_delta": "of a batch: its last offset, less its first",
+    "max_timestamp": "of a batch: its largest timestamp, in milliseconds since the epoch",
+    "base_sequence": "of a batch: sequence number of its first record",
+    "record_count": "of a batch: number of its records",
+    "batch_size": "of a batch: its length field",
+    "crc": "of a batch: its CRC-32C",
+    "raw": "the exact bytes, where the other columns would not give them back",
+}
+
 CONTROL_TYPES = pa.array(
     [
         "abort",
@@ -116,6 +147,7 @@ COLUMNS = Columns(
     ),
     keys=("key",),
     topic_id_of=topic_of,
+    comments=_COMMENTS,
 )
 """What they are for. Keys and values have no bounds: they would be copies. Both often come again in many
 records; where they don't, the writer gives their dictionary up once it has a MiB."""

@@ -1,4 +1,4 @@
-"""Opening a lake: its catalog, made durable, its two tables, and whether it is the lake that it should be."""
+"""Opening a lake: its catalog, made durable, its tables, and whether it is the lake that it should be."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ from storage_engine.lake.own_tables import OwnTables, is_in_warehouse, is_own_me
 from storage_engine.lake.place import check_catalog_file, make_advice
 from storage_engine.lake.tables import (
     BROKER_PROPERTY,
+    DELETIONS,
     SEGMENTS,
     check_messages_schema,
     check_segments_schema,
@@ -99,13 +100,13 @@ class Lake:
         :raises LakeUnavailableError: when the catalog or the table can't be read.
         :raises BadInputError: the lake's broker isn't installed.
         """
-        return self._load(self.rows_table)
+        return self.load(self.rows_table)
 
     def segments(self) -> Table:
         """
         :raises LakeUnavailableError: when the catalog or the table can't be read.
         """
-        return self._load(SEGMENTS)
+        return self.load(SEGMENTS)
 
     def tables(self) -> tuple[Table, Table]:
         """Return the table of rows and ``segments``.
@@ -114,7 +115,55 @@ class Lake:
         """
         return self.messages(), self.segments()
 
-    def _load(self, name: str) -> Table:
+    def has_deletions(self) -> bool:
+        """Return whether the catalog has a table of deletions, whatever it is.
+
+        :raises LakeUnavailableError: the catalog can't be asked.
+        """
+        with lake_errors(self.location, f"look for table {DELETIONS}"):
+            if isinstance(self.catalog, SqlCatalog):
+                return DELETIONS in metadata_locations(self.catalog, self.config.namespace)
+            return self.catalog.table_exists((self.config.namespace, DELETIONS))
+
+    def deletions(self) -> Table | None:
+        """Load the table of deletions; None: the catalog has none.
+
+        :raises LakeUnavailableError: it can't be read, is another lake's, or an older state of it.
+        :raises BadInputError: a newer release made it.
+        """
+        if not self.has_deletions():
+            return None
+        if isinstance(self.catalog, SqlCatalog):
+            with lake_errors(self.location, "read the catalog"):
+                pointer = metadata_locations(self.catalog, self.config.namespace).get(DELETIONS)
+            if pointer is None:
+                return None
+            _check_pointer(self, DELETIONS, pointer)
+        table, lake_id = self.load(DELETIONS), lake_id_of(self.segments())
+        check_version(table)
+        if lake_id_of(table) != lake_id:
+            raise LakeIdentityError(
+                f"{table.location()}: expected a table of lake {lake_id}, found one of lake "
+                f"{lake_id_of(table)}. Nothing was changed. Drop the table from the catalog: the next run "
+                "makes it again from the journal."
+            )
+        check_containment(self.config, table)
+        check_mark(table, lake_id, self.catalog_id)
+        return table
+
+    def every_table(self) -> tuple[Table, ...]:
+        """The same as :meth:`tables`, and the table of deletions where it is this lake's and can be read."""
+        tables = self.tables()
+        with suppress(LakeUnavailableError, BadInputError):
+            if (deletions := self.deletions()) is not None:
+                return (*tables, deletions)
+        return tables
+
+    def load(self, name: str) -> Table:
+        """Load a table by its name.
+
+        :raises LakeUnavailableError: when the catalog or the table can't be read.
+        """
         with metadata_errors(self.location, f"load table {self.config.namespace}.{name}"):
             return self.catalog.load_table((self.config.namespace, name))
 

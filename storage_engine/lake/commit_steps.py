@@ -63,16 +63,19 @@ class Step:
     prepare: Callable[[], Transaction]
 
 
-def commit_steps(lake: Lake, next_step: Callable[[], Step | None]) -> None:
+def commit_steps(
+    lake: Lake, next_step: Callable[[], Step | None], mark: Callable[[Lake], None] | None = None
+) -> None:
     """Commit one step after the other until freshly loaded tables miss nothing.
 
     :param next_step: loads the tables and says what they miss; None: nothing.
+    :param mark: records below another table what was committed; None: both are marked.
     :raises LakeUnavailableError: a table can't be read or written, or others commit all the time.
     :raises CommitStateUnknownError: the outcome of a commit can't be read.
     """
     with committing(lake):
         _commit_steps(lake, next_step)
-        mark_commits(lake)
+        (mark or mark_commits)(lake)
 
 
 def _commit_steps(lake: Lake, next_step: Callable[[], Step | None]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -16,12 +17,12 @@ from pathlib import Path
 from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.manifest import DataFile
 
-from storage_engine.exceptions import BadInputError, LakeIdentityError
+from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeUnavailableError
 from storage_engine.lake.catalog import CHANGE_LOCK, Lake, connect, open_lake
 from storage_engine.lake.chain import check_chain
 from storage_engine.lake.commit_lock import committing, nobody_commits_at
 from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.file_checks import proven_hashes
+from storage_engine.lake.file_checks import file_fault, proven_hashes
 from storage_engine.lake.file_copy import copy_file
 from storage_engine.lake.identity import (
     COPIED_HEADS_PROPERTY,
@@ -51,7 +52,7 @@ from storage_engine.lake.pointers import make_catalog_tables, read_pointers, rep
 from storage_engine.lake.small_files import delete_small_file, list_files
 from storage_engine.lake.staging import PARTIAL_SUFFIX
 from storage_engine.lake.table_writer import Target, write_table
-from storage_engine.lake.tables import SCHEMA_VERSION, SCHEMA_VERSION_PROPERTY, SEGMENTS
+from storage_engine.lake.tables import DELETIONS, SCHEMA_VERSION, SCHEMA_VERSION_PROPERTY, SEGMENTS
 from storage_engine.long_work import told
 from storage_engine.model.heads import ChainHead
 from storage_engine.model.receipt import Receipt
@@ -92,7 +93,7 @@ def copy_lake(lake: Lake, to: LakeConfig) -> Copied:
     with CHANGE_LOCK, nobody_commits_at(own_location(to, lake.rows_table)), committing(lake):
         there, intent = _target(lake, to)
         # Receipts first: their data files are in the other table before them.
-        source = {name: _loaded(lake, name) for name in (SEGMENTS, lake.rows_table)}
+        source = _loaded(lake)
         rows = all_receipts(source[SEGMENTS])
         _check_continues(there, rows)
         messages = source[lake.rows_table]
@@ -155,7 +156,7 @@ class _Work:
         }
         written = {}
         for name, table in self._source.items():
-            before = self._there[name] if self._there else None
+            before = (self._there or {}).get(name)
             target = Target(
                 locations[name],
                 ios[name],
@@ -213,10 +214,23 @@ class _Work:
                     self._copied_bytes += size_bytes
 
 
-def _loaded(lake: Lake, name: str) -> PlacedTable:
-    table = lake.segments() if name == SEGMENTS else lake.messages()
-    file = table.metadata_location.rpartition("/")[2]
-    return PlacedTable(name, table.metadata, file, table.location().rstrip("/"), table.io)
+def _loaded(lake: Lake) -> dict[str, PlacedTable]:
+    messages, segments, *deletions = lake.every_table()
+    tables = {}
+    for table in (segments, messages, *deletions):
+        name, file = table.name()[-1], table.metadata_location.rpartition("/")[2]
+        placed = PlacedTable(name, table.metadata, file, table.location().rstrip("/"), table.io)
+        if name != DELETIONS or _is_whole(placed):
+            tables[name] = placed
+    return tables
+
+
+def _is_whole(deletions: PlacedTable) -> bool:
+    """Return whether a table can be copied; one of deletions that can't be keeps no lake from it."""
+    with suppress(LakeUnavailableError):
+        files = live_files(deletions).items()
+        return not any(file_fault(deletions.io, at, it.file_size_in_bytes, None) for at, it in files)
+    return False
 
 
 def _original_id(lake: Lake) -> str:
@@ -331,7 +345,8 @@ def _sweep(written: Iterable[PlacedTable], before: Tables | None) -> None:
     Nobody else writes into a copy, so that what names neither of the two belongs to it alone.
     """
     for table in written:
-        kept = [table.file_name] if before is None else [table.file_name, before[table.name].file_name]
+        earlier = (before or {}).get(table.name)
+        kept = [table.file_name] if earlier is None else [table.file_name, earlier.file_name]
         attempts = [name.partition("-")[2].removesuffix(".metadata.json") for name in kept]
         for file in list_files(table.io, table.location):
             folder, _, name = file.inside.rpartition("/")

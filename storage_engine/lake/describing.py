@@ -34,7 +34,7 @@ from storage_engine.lake.own_tables import ignored_properties
 from storage_engine.lake.placed_table import PlacedTable, by_store, live_files, read_placed
 from storage_engine.lake.pointers import read_pointers, sql_catalog
 from storage_engine.lake.receipts import current
-from storage_engine.lake.tables import SCHEMA_VERSION_PROPERTY, SEGMENTS, check_version_of
+from storage_engine.lake.tables import DELETIONS, SCHEMA_VERSION_PROPERTY, SEGMENTS, check_version_of
 from storage_engine.model.heads import ChainHead
 from storage_engine.model.receipt import Receipt
 
@@ -188,6 +188,7 @@ def _tables(lake: Lake) -> tuple[dict[str, PlacedTable], tuple[TableInfo, ...]]:
 
     look(SEGMENTS)
     look(_rows_table(placed, places))
+    look(DELETIONS)
     return placed, tuple(infos)
 
 
@@ -212,8 +213,10 @@ def _places(lake: Lake) -> dict[str, tuple[str, str]]:
         sql_catalog(lake)
         pointers = read_pointers(lake)
         return {name: (at, own_location(lake.config, name, at)) for name, at in pointers.items()}
-    tables = {SEGMENTS: lake.segments(), lake.rows_table: lake.messages()}
-    return {name: (table.metadata_location, table.location().rstrip("/")) for name, table in tables.items()}
+    return {
+        table.name()[-1]: (table.metadata_location, table.location().rstrip("/"))
+        for table in lake.every_table()
+    }
 
 
 def _table(table: PlacedTable) -> TableInfo:

@@ -103,6 +103,16 @@ def is_file_failure(error: Exception) -> bool:
     return isinstance(error, OSError) and (bool(error.errno) or "AWS Error" in str(error))
 
 
+def is_damage(cause: BaseException | None) -> bool:
+    """Return whether a failure says that a file of the lake is missing or isn't whole.
+
+    :param cause: what a library raised.
+    """
+    if isinstance(cause, FileNotFoundError | pa.ArrowException | ValidationError):
+        return True
+    return cause is not None and not isinstance(cause, LAKE_FAILURES)
+
+
 def lake_unavailable(location: str, doing: str, error: Exception) -> LakeUnavailableError:
     """The error to raise for a library's failure; keeps the reason and the file it names."""
     is_of_database = isinstance(error, DBAPIError | sqlite3.Error)

@@ -25,7 +25,7 @@ from storage_engine.lake.garbage_decisions import Decided, Decision, Waits, deci
 from storage_engine.lake.garbage_files import Place, now_ns
 from storage_engine.lake.garbage_kind import TRASH_MS, GarbageKind
 from storage_engine.lake.live_twins import ReadBack
-from storage_engine.lake.tables import SEGMENTS
+from storage_engine.lake.tables import DELETIONS, SEGMENTS
 from storage_engine.lake.trash import PutBack, empty, forget, new_moment, put_back, take
 from storage_engine.lake.writing import TAKEN_OVER_PROPERTY, ready_to_write
 from storage_engine.model.heads import ChainHead
@@ -205,9 +205,11 @@ def _places(config: LakeConfig) -> list[Place]:
     lake = connect(config)
     rows = _rows_table(lake)
     places = []
-    for name, load in ((rows, lake.messages), (SEGMENTS, lake.segments)):
+    for name in (rows, SEGMENTS, DELETIONS):
         try:
-            places.append(Place.of(load()))
+            table = lake.deletions() if name == DELETIONS else lake.load(name)
+            if table is not None:
+                places.append(Place.of(table))
         except LakeUnavailableError:
             warehouse = config.properties.get("warehouse", "")
             if "://" not in warehouse and not warehouse.startswith("/"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 
 from pyiceberg.table import Table
@@ -15,6 +16,7 @@ from storage_engine.lake.garbage_kind import GarbageKind
 from storage_engine.lake.garbage_rule import Candidate, Contents, Standing, judge, kind_of
 from storage_engine.lake.jobs import split_data_file_name
 from storage_engine.lake.live_twins import LiveTwins, ReadBack
+from storage_engine.lake.tables import DELETIONS
 from storage_engine.lake.trash import in_trash
 from storage_engine.long_work import told_each
 
@@ -92,23 +94,30 @@ class Decision:
 
 
 def look(lake: Lake) -> list[Scene]:
-    """List what lies below both tables' locations.
+    """List what lies below the tables' locations.
 
     :raises LakeUnavailableError: it can't be listed, or lacks a table's metadata.
     """
-    scenes = []
-    for table in lake.tables():
-        place = Place.of(table)
-        listing = list_place(place)
-        if key_of(table.metadata_location) not in {file.key(place) for file in listing.files}:
-            raise LakeUnavailableError(
-                f"{table.location()}: expected the table's metadata {table.metadata_location} among its "
-                "files, found it missing. Nothing was removed. Does the warehouse lie where the catalog "
-                "says? If another engine puts metadata there, remove the table's property "
-                "write.metadata.path; of a SQL catalog the next commit of storage-engine brings it back."
-            )
-        scenes.append(Scene(place, listing, tuple(in_trash(place, listing)), Evidence(place)))
+    messages, segments, *deletions = lake.every_table()
+    scenes = [_look(table) for table in (messages, segments)]
+    for table in deletions:
+        # Nothing is refused for what is wrong with this one.
+        with suppress(LakeUnavailableError):
+            scenes.append(_look(table))
     return scenes
+
+
+def _look(table: Table) -> Scene:
+    place = Place.of(table)
+    listing = list_place(place)
+    if key_of(table.metadata_location) not in {file.key(place) for file in listing.files}:
+        raise LakeUnavailableError(
+            f"{table.location()}: expected the table's metadata {table.metadata_location} among its "
+            "files, found it missing. Nothing was removed. Does the warehouse lie where the catalog "
+            "says? If another engine puts metadata there, remove the table's property "
+            "write.metadata.path; of a SQL catalog the next commit of storage-engine brings it back."
+        )
+    return Scene(place, listing, tuple(in_trash(place, listing)), Evidence(place))
 
 
 def decide(lake: Lake, scenes: Sequence[Scene], read_back: ReadBack, waits: Waits) -> list[Decision]:
@@ -116,9 +125,15 @@ def decide(lake: Lake, scenes: Sequence[Scene], read_back: ReadBack, waits: Wait
 
     :raises LakeUnavailableError: what the tables need can't be read.
     """
-    tables = lake.tables()
-    twins = LiveTwins(*tables, read_back)
-    return [_decide(table, scene, twins, waits) for table, scene in zip(tables, scenes, strict=True)]
+    tables = {table.name()[-1]: table for table in lake.every_table()}
+    twins = LiveTwins(*lake.tables(), read_back, tables.get(DELETIONS))
+    decisions = []
+    # A table of deletions that came or went since, or can't be read, is for the next pass.
+    for scene in (it for it in scenes if it.place.name in tables):
+        name = scene.place.name
+        with suppress(LakeUnavailableError) if name == DELETIONS else nullcontext():
+            decisions.append(_decide(tables[name], scene, twins, waits))
+    return decisions
 
 
 def _decide(table: Table, scene: Scene, twins: LiveTwins, waits: Waits) -> Decision:

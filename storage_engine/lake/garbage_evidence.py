@@ -18,7 +18,7 @@ from storage_engine.lake.garbage_kind import GarbageKind
 from storage_engine.lake.garbage_rule import Contents, Held
 from storage_engine.lake.identity import read_mark
 from storage_engine.lake.jobs import split_data_file_name
-from storage_engine.lake.live_twins import LiveTwins
+from storage_engine.lake.live_twins import RANGE_COLUMNS, LiveTwins
 from storage_engine.lake.staging import final_name
 from storage_engine.lake.tables import IDENTITY_COLUMNS
 
@@ -85,6 +85,11 @@ class Evidence:
             if isinstance(found, Contents):
                 return found
             return Contents(tuple(twins.of_receipt(hash_) for (hash_,) in found))
+        if kind is GarbageKind.DELETIONS:
+            found = self._once(file, lambda: self._column_values(file, RANGE_COLUMNS))
+            if isinstance(found, Contents):
+                return found
+            return Contents(tuple(map(twins.of_range, found)))
         return self._data_file(table, twins, kind, file)
 
     def _data_file(self, table: Table, twins: LiveTwins, kind: GarbageKind, file: TableFile) -> Contents:

@@ -14,6 +14,7 @@ class GarbageKind(StrEnum):
     STAGED = "staged by an attempt that ended"
     DATA_FILE = "data file"
     RECEIPTS = "receipts"
+    DELETIONS = "deletions"
     MANIFEST = "manifest"
     MANIFEST_LIST = "manifest list"
     METADATA = "table metadata"

@@ -15,20 +15,25 @@ from enum import Enum, auto
 from storage_engine.lake.garbage_kind import GarbageKind
 from storage_engine.lake.jobs import split_data_file_name
 from storage_engine.lake.staging import PARTIAL_SUFFIX
-from storage_engine.lake.tables import SEGMENTS
+from storage_engine.lake.tables import DELETIONS, SEGMENTS
 
 _NAMED_BY = {
     GarbageKind.MANIFEST_LIST: GarbageKind.METADATA,
     GarbageKind.MANIFEST: GarbageKind.MANIFEST_LIST,
     GarbageKind.DATA_FILE: GarbageKind.MANIFEST,
     GarbageKind.RECEIPTS: GarbageKind.MANIFEST,
+    GarbageKind.DELETIONS: GarbageKind.MANIFEST,
 }
 """Which kind of file names which; nothing names what is staged."""
+
+_SMALL_TABLES = {SEGMENTS: GarbageKind.RECEIPTS, DELETIONS: GarbageKind.DELETIONS}
+"""What a data file is by its table; of any other it has rows of segments."""
 
 _BOTTOM_UP = (
     GarbageKind.STAGED,
     GarbageKind.DATA_FILE,
     GarbageKind.RECEIPTS,
+    GarbageKind.DELETIONS,
     GarbageKind.MANIFEST,
     GarbageKind.MANIFEST_LIST,
     GarbageKind.METADATA,
@@ -108,7 +113,7 @@ def kind_of(table: str, inside: str) -> GarbageKind | None:
         if name.endswith(PARTIAL_SUFFIX):
             return GarbageKind.STAGED
         if name.endswith(".parquet") or split_data_file_name(name)[0]:
-            return GarbageKind.RECEIPTS if table == SEGMENTS else GarbageKind.DATA_FILE
+            return _SMALL_TABLES.get(table, GarbageKind.DATA_FILE)
     if folder == "metadata":
         if name.endswith(".metadata.json"):
             return GarbageKind.METADATA

@@ -23,12 +23,25 @@ from storage_engine.lake.jobs import slot_prefix
 from storage_engine.lake.live_files import live_data_files
 from storage_engine.lake.names import proven_files
 from storage_engine.lake.receipts import receipts_in
-from storage_engine.lake.scan import read_files
+from storage_engine.lake.scan import read_files, read_rows
 from storage_engine.lake.segment_reader import origin_of, read_segment
 from storage_engine.lake.small_files import file_system_of
 from storage_engine.lake.soundness import Depth
 from storage_engine.lake.soundness_reader import Reader
 from storage_engine.model.receipt import Receipt, StoredFile
+
+RANGE_COLUMNS = (
+    "store_id",
+    "run",
+    "run_begun_at_ms",
+    "lineage",
+    "log",
+    "what",
+    "start_offset",
+    "end_offset",
+    "events_sha256",
+)
+"""The columns that tell a row of ``deletions`` from all others."""
 
 
 class ReadBack:
@@ -70,10 +83,17 @@ class _Store:
 
 
 class LiveTwins:
-    """Asks two loaded tables, whose state is the one that counts, and the files that they name."""
+    """Asks loaded tables, whose state is the one that counts, and the files that they name.
 
-    def __init__(self, messages: Table, segments: Table, read_back: ReadBack) -> None:
+    :param deletions: None: the lake has none that can be read.
+    """
+
+    def __init__(
+        self, messages: Table, segments: Table, read_back: ReadBack, deletions: Table | None = None
+    ) -> None:
         self._messages, self._segments, self._read_back = messages, segments, read_back
+        self._deletions = deletions
+        self._ranges: frozenset[tuple[Any, ...]] | None = None
         self._stores: dict[str, _Store] = {}
         self._faults: dict[str, str] = {}
         self._row_hashes: frozenset[str] | None = None
@@ -126,6 +146,21 @@ class LiveTwins:
             f"receipt {hash_}",
             fault="it is not in the table: a commit was killed, or the catalog is older than what lies here",
         )
+
+    def of_range(self, values: tuple[Any, ...]) -> Held:
+        """Look for a row of ``deletions``.
+
+        :param values: of its ``RANGE_COLUMNS``.
+        :raises LakeUnavailableError: the table can't be read.
+        """
+        if self._ranges is None:
+            assert self._deletions is not None
+            rows = read_rows(self._deletions, AlwaysTrue(), RANGE_COLUMNS)
+            self._ranges = frozenset(zip(*(rows[name].to_pylist() for name in RANGE_COLUMNS), strict=True))
+        name = f"deletion of run {values[1]}"
+        if values in self._ranges:
+            return Held(name, "the table")
+        return Held(name, fault="it is not in the table, which the journal makes again")
 
     def _counting(self, store_id: str, rows: list[Receipt]) -> tuple[Receipt | None, str]:
         """The first of some receipts that counts, by files that are read back now; or why none does."""

@@ -1,8 +1,8 @@
 """Keeping a lake's metadata from growing for ever: snapshots that nobody needs any more expire.
 
 The order: the receipts of every store are held against both tables; snapshots of the table of rows expire,
-then those of ``segments``; then gc takes into its trash what nothing needs and is older than
-:data:`METADATA_AGE_MS`. Each commit writes all snapshots that are left, so their number is
+then those of ``segments`` and ``deletions``; then gc takes into its trash what nothing needs and is older
+than :data:`METADATA_AGE_MS`. Each commit writes all snapshots that are left, so their number is
 what a long history costs.
 
 Never: the current snapshot, one that a branch or tag names, one that is not in the current one's history (the
@@ -28,13 +28,14 @@ from storage_engine.exceptions import LakeUnavailableError, ReceiptError
 from storage_engine.lake.catalog import CHANGE_LOCK, Lake
 from storage_engine.lake.chain import check_chain, check_links
 from storage_engine.lake.commit_steps import Step, commit_steps
+from storage_engine.lake.deletions_table import mark_deletions
 from storage_engine.lake.errors import lake_errors
 from storage_engine.lake.garbage import Collection, collect
 from storage_engine.lake.manifest_ranges import write_ranges
 from storage_engine.lake.receipts import current, list_stores, receipts_in
 from storage_engine.lake.scan import list_manifests, ranges_of
 from storage_engine.lake.soundness_reader import moved_receipts
-from storage_engine.lake.tables import METADATA_AGE_MS
+from storage_engine.lake.tables import DELETIONS, METADATA_AGE_MS
 from storage_engine.lake.transactions import begin
 from storage_engine.lake.writing import ready_to_write
 from storage_engine.model.heads import ChainHead
@@ -107,7 +108,7 @@ class LakeMaintenance:
 
     @property
     def expired(self) -> int:
-        """Number of snapshots that expired in both tables."""
+        """Number of snapshots that expired in all tables."""
         return sum(table.expired for table in self.tables)
 
 
@@ -134,7 +135,8 @@ def maintain_lake(
     fault = _fault(lake, known_heads)
     notices = [] if not fault else [f"no snapshot expires: {fault}"]
     done = []
-    for load in (lake.messages, lake.segments):
+    names = [table.name()[-1] for table in lake.every_table()]
+    for load in (partial(lake.load, name) for name in names):
         table = load()
         name, before = table.name()[-1], _metadata_bytes(table)
         expiring = [] if fault else snapshots_to_expire(table, policy, now_ms)
@@ -148,7 +150,7 @@ def maintain_lake(
             _expire(lake, load, expiring)
             table = load()
         left = len(table.metadata.snapshots) - (len(expiring) if dry_run else 0)
-        if not dry_run:
+        if not dry_run and name != DELETIONS:
             write_ranges(table, list_manifests(table), partial(ranges_of, table))
         done.append(MaintainedTable(name, len(expiring), left, before, _metadata_bytes(table)))
     found = Collection()
@@ -228,8 +230,9 @@ def _expire(lake: Lake, load: Callable[[], Table], expiring: Sequence[int]) -> N
             what = ("expire", *map(str, left))
             return Step(table, what, lambda: _prepare(table, left))
 
+        mark = mark_deletions if load().name()[-1] == DELETIONS else None
         with CHANGE_LOCK:
-            commit_steps(lake, next_step)
+            commit_steps(lake, next_step, mark)
 
 
 def _prepare(table: Table, expiring: Sequence[int]) -> Transaction:

@@ -203,7 +203,11 @@ def _tables(lake: Lake, broker: str, lake_id: str, locations: dict[str, str]) ->
     codec = kind.codec
     for name, schema, properties in (
         (SEGMENTS, segments_schema(), SEGMENTS_PROPERTIES),
-        (kind.rows_table, first_messages_schema(codec.schema), messages_properties(codec.columns)),
+        (
+            kind.rows_table,
+            first_messages_schema(codec.schema, codec.columns.comments),
+            messages_properties(codec.columns),
+        ),
     ):
         is_new = False
         # Asked first: creating writes metadata before the catalog refuses a table that is there.

@@ -1,4 +1,6 @@
-"""A lake's two tables where their files lie, whatever the metadata says, and their move to that place.
+"""A lake's tables where their files lie, whatever the metadata says, and their move to that place.
+
+That of deletions goes with the others where it is the lake's own and can be read; it keeps none of them.
 
 What is at the place that the metadata names tells a copy from a lake that has moved: where the original is
 still there, the files here are a copy and get a UUID of their own.
@@ -9,10 +11,11 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from pyiceberg.io import load_file_io
 
-from storage_engine.exceptions import LakeIdentityError, LakeMissingError, LakeUnavailableError
+from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeMissingError, LakeUnavailableError
 from storage_engine.lake.catalog import Lake, name_in_catalog, rows_table_among, rows_table_of
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.durable_io import local_path
@@ -23,6 +26,7 @@ from storage_engine.lake.identity import (
     LAKE_ID_PROPERTY,
     Mark,
     is_below,
+    knows,
     mark_location,
     parse_mark,
     put_mark,
@@ -40,16 +44,22 @@ from storage_engine.lake.placed_table import (
 from storage_engine.lake.pointers import read_pointers, repoint
 from storage_engine.lake.small_files import list_files, read_small_file
 from storage_engine.lake.table_writer import Target, write_table
-from storage_engine.lake.tables import SCHEMA_VERSION, SCHEMA_VERSION_PROPERTY, SEGMENTS
+from storage_engine.lake.tables import (
+    DELETIONS,
+    SCHEMA_VERSION,
+    SCHEMA_VERSION_PROPERTY,
+    SEGMENTS,
+    check_version_of,
+)
 from storage_engine.model.heads import ChainHead
 from storage_engine.model.receipt import Receipt
 
 Tables = Mapping[str, PlacedTable]
-"""Both tables, by name, ``segments`` first."""
+"""A lake's tables by name, ``segments`` first, ``deletions`` last where there is one."""
 
 
 def placed_tables(lake: Lake) -> dict[str, PlacedTable]:
-    """Return both tables as the catalog names them, at the place where this lake's files lie.
+    """Return a lake's tables as the catalog names them, at the place where this lake's files lie.
 
     :raises LakeMissingError: the catalog lacks a table.
     :raises LakeUnavailableError: the metadata isn't there, or can't be read.
@@ -67,7 +77,31 @@ def placed_tables(lake: Lake) -> dict[str, PlacedTable]:
             f"{' and no '.join(missing)}. Nothing was changed. If the warehouse has a lake whose catalog is "
             "lost, run storage-engine lake rebuild."
         )
-    return {**tables, rows: placed_table(lake, rows, pointers[rows])}
+    tables[rows] = placed_table(lake, rows, pointers[rows])
+    if DELETIONS in pointers:
+        with suppress(LakeUnavailableError, BadInputError):
+            deletions = placed_table(lake, DELETIONS, pointers[DELETIONS])
+            if is_usable(deletions, tables):
+                tables[DELETIONS] = deletions
+    return tables
+
+
+def is_usable(deletions: PlacedTable, tables: Tables) -> bool:
+    """Return whether a table of deletions is of the lake that other tables are of, and can be read.
+
+    :raises BadInputError: a newer release made it.
+    :raises LakeUnavailableError: its files can't be told.
+    """
+    metadata, mark = deletions.metadata, own_mark(deletions)
+    check_version_of(deletions.location, metadata.properties)
+    live_files(deletions)
+    return metadata.properties.get(LAKE_ID_PROPERTY) == lake_id_of_tables(tables) and (
+        mark is None
+        or (
+            mark.table_uuid == str(metadata.table_uuid)
+            and knows(metadata, deletions.file_name, mark.metadata)
+        )
+    )
 
 
 def own_location(config: LakeConfig, name: str, pointer: str | None = None) -> str:
@@ -161,7 +195,7 @@ def move_tables(
     rows: Sequence[Receipt],
     command: str,
 ) -> Intent:
-    """Write both tables' metadata for the place where their files lie, and make the catalog name it.
+    """Write the tables' metadata for the place where their files lie, and make the catalog name it.
 
     :param pointers: what the catalog's rows say now, by table.
     :param rows: every receipt.

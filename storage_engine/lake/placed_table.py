@@ -25,13 +25,13 @@ from storage_engine.lake.errors import metadata_errors
 from storage_engine.lake.names import FORMER_LOCATIONS_PROPERTY
 from storage_engine.lake.receipts import receipt_of_row
 from storage_engine.lake.small_files import read_small_file
-from storage_engine.lake.tables import SEGMENTS
+from storage_engine.lake.tables import DELETIONS, SEGMENTS
 from storage_engine.model.receipt import Receipt
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedTable:
-    """:param name: ``segments``, or that of the table of rows.
+    """:param name: ``segments``, ``deletions``, or that of the table of rows.
     :param metadata: as it was read; its locations may be of another place.
     :param file_name: name of the metadata file.
     :param location: where the table's files lie, without a final slash.
@@ -147,9 +147,9 @@ def parse_metadata(data: bytes, location: str) -> TableMetadata:
 def rows_of(tables: Mapping[str, PlacedTable]) -> PlacedTable:
     """Return the table of rows.
 
-    :param tables: a lake's two, by name.
+    :param tables: a lake's, by name.
     """
-    return next(table for name, table in tables.items() if name != SEGMENTS)
+    return next(table for name, table in tables.items() if name not in (SEGMENTS, DELETIONS))
 
 
 def live_manifests(table: PlacedTable) -> Iterator[tuple[int, list[ManifestEntry]]]:

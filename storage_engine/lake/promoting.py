@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 
 from pyiceberg.table import Table
 
-from storage_engine.exceptions import BadInputError
+from storage_engine.exceptions import BadInputError, LakeUnavailableError
 from storage_engine.lake.catalog import CHANGE_LOCK, Lake
 from storage_engine.lake.commit_lock import nobody_commits
+from storage_engine.lake.deletions_table import mark_deletions
 from storage_engine.lake.errors import lake_errors
 from storage_engine.lake.identity import (
     ANCESTORS_PROPERTY,
@@ -19,6 +21,7 @@ from storage_engine.lake.identity import (
     ancestors_of,
     lake_id_of,
 )
+from storage_engine.lake.tables import DELETIONS
 from storage_engine.lake.writing import mark_commits
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 
@@ -65,16 +68,25 @@ def promote(lake: Lake, person: str, reason: str) -> Promotion:
             text = json.dumps(
                 to_jsonable(Promotion(lake_id, original, person, reason, time.time_ns() // 1_000_000))
             )
+        deletions = [table for table in lake.every_table() if table.name()[-1] == DELETIONS]
+        for table in deletions:
+            with suppress(LakeUnavailableError):
+                _promote(lake, table, text)
+                mark_deletions(lake)
         # What is asked before each writing comes last.
         for table in (messages, segments):
-            if COPY_OF_PROPERTY in table.properties:
-                with lake_errors(lake.location, "promote the copy"), table.transaction() as change:
-                    change.remove_properties(COPY_OF_PROPERTY)
-                    change.set_properties(
-                        {PROMOTED_PROPERTY: text, ANCESTORS_PROPERTY: _ancestors(table, json.loads(text))}
-                    )
+            _promote(lake, table, text)
         mark_commits(lake)
         return from_jsonable(Promotion, json.loads(text), lake.location)
+
+
+def _promote(lake: Lake, table: Table, text: str) -> None:
+    if COPY_OF_PROPERTY in table.properties:
+        with lake_errors(lake.location, "promote the copy"), table.transaction() as change:
+            change.remove_properties(COPY_OF_PROPERTY)
+            change.set_properties(
+                {PROMOTED_PROPERTY: text, ANCESTORS_PROPERTY: _ancestors(table, json.loads(text))}
+            )
 
 
 def _ancestors(table: Table, promotion: dict[str, str]) -> str:

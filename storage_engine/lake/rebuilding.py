@@ -8,11 +8,13 @@ proven again from its data files and gets new receipts at the end of the chain. 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from pyiceberg.io import FileIO, load_file_io
 
 from storage_engine.exceptions import (
+    BadInputError,
     LakeConflictError,
     LakeIdentityError,
     LakeMissingError,
@@ -34,6 +36,7 @@ from storage_engine.lake.moving import (
     all_receipts,
     check_same_lake,
     finish,
+    is_usable,
     lake_id_of_tables,
     mark_at,
     move_tables,
@@ -54,7 +57,7 @@ from storage_engine.lake.placed_table import (
 )
 from storage_engine.lake.pointers import make_catalog_tables, read_pointers, repoint
 from storage_engine.lake.small_files import list_files
-from storage_engine.lake.tables import SEGMENTS, check_version_of
+from storage_engine.lake.tables import DELETIONS, SEGMENTS, check_version_of
 from storage_engine.lake.writing import give_identity
 from storage_engine.long_work import told
 from storage_engine.model.heads import ChainHead
@@ -154,11 +157,16 @@ class _Rebuild:
             rows_table_of(segments.chosen.metadata.properties), skip, self._worth_of_data
         )
         self.tables[messages.chosen.name] = messages.chosen
-        states = (segments, messages)
+        states = [segments, messages]
+        with suppress(LakeMissingError, LakeUnavailableError, BadInputError):
+            deletions = self._state_of(DELETIONS, skip, _worth_of_rows)
+            if is_usable(deletions.chosen, self.tables):
+                self.tables[DELETIONS] = deletions.chosen
+                states.append(deletions)
         check_same_lake(self.tables)
         for table in self.tables.values():
             check_version_of(table.location, table.metadata.properties)
-        marks = [state.mark for state in states if state.mark is not None]
+        marks = [state.mark for state in states[:2] if state.mark is not None]
         self._other = self._check_catalogs(marks, take_over)
         self._chosen = tuple(state.told(self._pointers.get(state.chosen.name)) for state in states)
         self.orphans = find_orphans(rows_of(self.tables), self.rows)
@@ -292,7 +300,7 @@ class _Rebuild:
 
     def _check_catalogs(self, marks: Sequence[Mark], take_over: bool) -> str | None:
         for name, table in self.tables.items():
-            if (pointer := self._pointers.get(name)) is None:
+            if (pointer := self._pointers.get(name)) is None or name == DELETIONS:
                 continue
             inside = own_location(self._config, name, pointer) == pointer.rpartition("/metadata/")[0]
             if not inside and not knows(table.metadata, table.file_name, _file_name(pointer) or ""):
@@ -339,6 +347,13 @@ class _Rebuild:
             return None
         named = {file.location for row in self.rows for file in row.proven_files}
         return sum((messages.inside(name) or name) in live for name in named)
+
+
+def _worth_of_rows(deletions: PlacedTable) -> int | None:
+    """Return how many rows a state of the table of deletions has."""
+    with suppress(LakeUnavailableError):
+        return sum(file.record_count for file in live_files(deletions).values())
+    return None
 
 
 def _bring_in(lake: Lake, work: _Rebuild) -> tuple[list[str], list[str]]:

@@ -1,4 +1,4 @@
-"""The change to ``segments`` that appends receipts, and keeps the table from filling with tiny files."""
+"""The change to a small table that appends rows, and keeps it from filling with tiny files."""
 
 from __future__ import annotations
 
@@ -41,20 +41,32 @@ def prepare_receipts(table: Table, heads: Mapping[str, ChainHead], rows: Sequenc
     :param rows: to append, in this order for each store; they become links of its chain here.
     :raises OSError: as PyIceberg does when a file can't be written.
     """
+    new = {
+        store_id: as_table(table, _chained(heads[store_id], list(of_store)))
+        for store_id, of_store in groupby(
+            sorted(rows, key=lambda row: row.store_id), key=lambda row: row.store_id
+        )
+    }
+    return prepare_rows(table, new, "sequence")
+
+
+def prepare_rows(table: Table, new: Mapping[str, pa.Table], order: str) -> Transaction:
+    """The same of rows of either of the small tables.
+
+    :param new: by store, with the table's columns.
+    :param order: column of whole numbers by which rows are ordered in their file, and which its name has.
+    """
     merged: list[DataFile] = []
     added: list[DataFile] = []
-    for store_id, of_store in groupby(
-        sorted(rows, key=lambda row: row.store_id), key=lambda row: row.store_id
-    ):
-        new = _as_table(table, _chained(heads[store_id], list(of_store)))
+    for store_id, rows in new.items():
         files = _files(table, store_id)
         chosen = [files[at] for at in files_to_merge([task.file.record_count for task in files])]
         if chosen:
-            old = read_files(table, all_equal({"store_id": store_id}), tuple(new.column_names), chosen)
+            old = read_files(table, all_equal({"store_id": store_id}), tuple(rows.column_names), chosen)
             if old.num_rows == sum(task.file.record_count for task in chosen):
                 merged += [task.file for task in chosen]
-                new = pa.concat_tables([old.cast(new.schema), new]).sort_by("sequence")
-        added.append(_write(table, store_id, new))
+                rows = pa.concat_tables([old.cast(rows.schema), rows]).sort_by(order)
+        added.append(_write(table, store_id, rows, order))
     transaction = begin(table)
     snapshot = transaction.update_snapshot()
     with snapshot.overwrite() if merged else snapshot.merge_append() as change:
@@ -76,7 +88,8 @@ def _chained(head: ChainHead, rows: Sequence[Receipt]) -> list[dict[str, object]
     return chained
 
 
-def _as_table(table: Table, rows: Sequence[dict[str, object]]) -> pa.Table:
+def as_table(table: Table, rows: Sequence[dict[str, object]]) -> pa.Table:
+    """Return rows with a loaded table's columns."""
     # With field ids, which make the files readable to other engines without a name mapping.
     schema = schema_to_pyarrow(table.schema(), file_format=FileFormat.PARQUET)
     return pa.Table.from_pylist(rows, schema=schema)
@@ -102,10 +115,10 @@ def _files(table: Table, store_id: str) -> list[FileScanTask]:
         return [task for task in tasks if not task.delete_files]
 
 
-def _write(table: Table, store_id: str, rows: pa.Table) -> DataFile:
-    first = rows["sequence"][0].as_py()
+def _write(table: Table, store_id: str, rows: pa.Table, order: str = "sequence") -> DataFile:
+    first = rows[order][0].as_py()
     location = f"{table.location()}/data/store_id={store_id}/{first:020d}-{uuid.uuid4()}.parquet"
     with table.io.new_output(location).create() as sink:
         pq.write_table(rows, cast(IO[bytes], sink), compression="zstd", store_schema=False)
-    with metadata_errors(location, "read back a file of receipts"):
+    with metadata_errors(location, "read back a file of rows"):
         return parquet_file_to_data_file(table.io, table.metadata, location)

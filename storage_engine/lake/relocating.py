@@ -14,7 +14,13 @@ from storage_engine.lake.catalog import CHANGE_LOCK, connect
 from storage_engine.lake.commit_lock import nobody_commits_at
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.file_checks import check_files
-from storage_engine.lake.identity import COPY_OF_PROPERTY, Mark, knows, metadata_version
+from storage_engine.lake.identity import (
+    COPY_OF_PROPERTY,
+    Mark,
+    is_same_catalog,
+    knows,
+    metadata_version,
+)
 from storage_engine.lake.intents import end, read_intent
 from storage_engine.lake.leaves import find_metadata
 from storage_engine.lake.moving import (
@@ -31,7 +37,7 @@ from storage_engine.lake.moving import (
 from storage_engine.lake.other_catalog import check_other_catalog
 from storage_engine.lake.placed_table import rows_of
 from storage_engine.lake.pointers import read_pointers
-from storage_engine.lake.tables import SEGMENTS, check_version_of
+from storage_engine.lake.tables import DELETIONS, SEGMENTS, check_version_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +87,15 @@ def relocate(config: LakeConfig, *, take_over: bool = False) -> Relocated:
         _check_marks(tables, marks)
         _check_newest(tables, marks, () if intent is None else intent.attempts)
         elsewhere = any(table.is_elsewhere for table in tables.values())
-        found = [mark for mark in marks.values() if mark is not None]
+        found = [mark for name, mark in marks.items() if mark is not None and name != DELETIONS]
         # Files of another place come with that place's marks: they say nothing of a second catalog here.
         other = (
             None
             if elsewhere
             else check_other_catalog(config.location, lake.catalog_id, found, take_over=take_over)
         )
-        if not elsewhere and other is None and len(found) == len(tables):
+        is_marked = all(mark and is_same_catalog(mark.catalog, lake.catalog_id) for mark in marks.values())
+        if not elsewhere and other is None and is_marked:
             if intent is not None:
                 end(segments.io, segments.location, intent)
             return _result(config, tables, changed=False)
@@ -144,7 +151,7 @@ def _check_newest(tables: Tables, marks: Mapping[str, Mark | None], attempts: Se
     :raises LakeIdentityError: metadata lies there that came after the catalog's, or may have.
     """
     for name, table in tables.items():
-        if marks[name] is not None:
+        if marks[name] is not None or name == DELETIONS:
             continue
         above = metadata_version(table.file_name)
         found = find_metadata(table.io, name, table.location, attempts, above=above)

@@ -1,4 +1,4 @@
-"""The lake's two Iceberg tables: their columns, field ids, partitions and properties, and how they change.
+"""The lake's Iceberg tables: their columns, field ids, partitions and properties, and how they change.
 
 Data files carry Iceberg's field ids, so other engines read them without a name mapping. The ids are the
 ones that a catalog gives when it creates the table; :func:`check_messages_schema` makes sure of it.
@@ -26,11 +26,16 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import IcebergType, IntegerType, LongType, NestedField, StringType
 
 from storage_engine.exceptions import BadInputError, LakeUnavailableError
+from storage_engine.lake.comments import DELETIONS_COMMENTS, IDENTITY_COMMENTS, SEGMENTS_COMMENTS
 from storage_engine.model.codec import Columns
+from storage_engine.model.deleted_range import DeletedRange
 from storage_engine.model.receipt import Receipt
 
 SEGMENTS = "segments"
-"""The table of receipts. The other one, of rows, has the name that its broker gives it."""
+"""The table of receipts. That of rows has the name that its broker gives it."""
+
+DELETIONS = "deletions"
+"""The table of what runs released or found gone. A lake is whole without it: it is made from the journal."""
 
 SCHEMA_VERSION = "2.0"
 SCHEMA_VERSION_PROPERTY = "storage-engine.schema-version"
@@ -56,7 +61,7 @@ SELECTIVE_COLUMNS = (*IDENTITY_COLUMNS.names, "physical_offset", "kind")
 """Columns of every broker's rows with minimum and maximum: what a query selects by."""
 
 BROKER_PROPERTY = "storage-engine.broker"
-"""Of both tables: whose segments the lake has; a lake without it is older, or the default broker's."""
+"""Of each table: whose segments the lake has; a lake without it is older, or the default broker's."""
 
 METADATA_AGE_MS = 7 * 24 * 3_600_000
 """How long table metadata, manifest lists and manifests that the tables no longer lead to are kept, at least:
@@ -92,6 +97,8 @@ SEGMENTS_PROPERTIES = {
     # Of a log's own identity the beginning says little.
     "write.metadata.metrics.column.log_id": "truncate(64)",
 }
+
+DELETIONS_PROPERTIES = _COMMON_PROPERTIES
 
 _INTEGERS = {"lineage", "proof_version"}
 
@@ -134,9 +141,13 @@ def _with_field_ids(codec_schema: pa.Schema, later: tuple[str, ...]) -> pa.Schem
     return pa.schema([columns[field.name] for field in every])
 
 
-def messages_schema(codec_schema: pa.Schema) -> Schema:
-    """The Iceberg schema of the table of rows for a codec's columns."""
-    return _messages_schema(codec_schema, LATER_COLUMNS)
+def messages_schema(codec_schema: pa.Schema, comments: Mapping[str, str] | None = None) -> Schema:
+    """The Iceberg schema of the table of rows for a codec's columns.
+
+    :param comments: of the codec's columns; None: without any comment, for who only reads or compares.
+    """
+    schema = _messages_schema(codec_schema, LATER_COLUMNS)
+    return schema if comments is None else _with_comments(schema, {**IDENTITY_COMMENTS, **comments})
 
 
 @cache
@@ -144,10 +155,10 @@ def _messages_schema(codec_schema: pa.Schema, later: tuple[str, ...]) -> Schema:
     return pyarrow_to_schema(_with_field_ids(codec_schema, later))
 
 
-def first_messages_schema(codec_schema: pa.Schema) -> Schema:
+def first_messages_schema(codec_schema: pa.Schema, comments: Mapping[str, str]) -> Schema:
     """The same as version 1.0 had it."""
     later = [name for name in LATER_COLUMNS if name in codec_schema.names]
-    return messages_schema(codec_schema).select(
+    return messages_schema(codec_schema, comments).select(
         *(name for name in (*IDENTITY_COLUMNS.names, *codec_schema.names) if name not in later)
     )
 
@@ -155,7 +166,13 @@ def first_messages_schema(codec_schema: pa.Schema) -> Schema:
 @cache
 def segments_schema() -> Schema:
     """The Iceberg schema of ``segments``: one column a field of :class:`Receipt`."""
-    return Schema(*_receipt_fields())
+    return Schema(*_fields_of(Receipt, SEGMENTS_COMMENTS))
+
+
+@cache
+def deletions_schema() -> Schema:
+    """The Iceberg schema of ``deletions``: one column a field of :class:`DeletedRange`."""
+    return Schema(*_fields_of(DeletedRange, DELETIONS_COMMENTS))
 
 
 def partition_by_store(schema: Schema) -> PartitionSpec:
@@ -219,6 +236,15 @@ def missing_columns(table: Table, expected: Schema) -> list[NestedField]:
     return [field for field in expected.fields if field.name not in there]
 
 
+def missing_comments(table: Table, expected: Schema) -> list[NestedField]:
+    """Return the columns that a loaded table has without a comment, though there is one. One that is there
+    stays: two releases must not take turns."""
+    there = {field.name: field for field in table.schema().fields}
+    return [
+        field for field in expected.fields if field.doc and field.name in there and not there[field.name].doc
+    ]
+
+
 def missing_properties(found: Mapping[str, str]) -> dict[str, str]:
     """Return what other engines and older releases go by and a table has not, or has otherwise. Pure.
 
@@ -229,7 +255,7 @@ def missing_properties(found: Mapping[str, str]) -> dict[str, str]:
 
 
 def evolve(table: Table, expected: Schema, properties: Mapping[str, str] | None = None) -> bool:
-    """Add the columns that a table of an older version lacks; their ids are never used for another.
+    """Add the columns and comments that a table of an older version lacks; ids are never used for another.
 
     Data files stay as they are: a column that a file lacks is empty in its rows.
 
@@ -238,8 +264,8 @@ def evolve(table: Table, expected: Schema, properties: Mapping[str, str] | None 
     :raises LakeUnavailableError: a column is missing that can't be empty: the table isn't ours.
     :raises CommitFailedException: somebody else changes the table at this moment.
     """
-    missing = missing_columns(table, expected)
-    if not missing and not properties:
+    missing, uncommented = missing_columns(table, expected), missing_comments(table, expected)
+    if not missing and not uncommented and not properties:
         return False
     for field in missing:
         if field.required:
@@ -249,16 +275,19 @@ def evolve(table: Table, expected: Schema, properties: Mapping[str, str] | None 
                 "warehouse."
             )
     with table.transaction() as transaction:
-        if missing:
+        if missing or uncommented:
             with transaction.update_schema() as update:
                 for field in sorted(missing, key=lambda field: field.field_id):
-                    update.add_column(field.name, field.field_type)
+                    update.add_column(field.name, field.field_type, doc=field.doc)
+                for field in uncommented:
+                    update.update_column(field.name, doc=field.doc)
         transaction.set_properties({SCHEMA_VERSION_PROPERTY: SCHEMA_VERSION, **(properties or {})})
     return True
 
 
-def _receipt_fields() -> Iterator[NestedField]:
-    for number, (name, hint) in enumerate(typing.get_type_hints(Receipt).items(), start=1):
+def _fields_of(rows: type, comments: Mapping[str, str]) -> Iterator[NestedField]:
+    """:param rows: dataclass of a table's rows."""
+    for number, (name, hint) in enumerate(typing.get_type_hints(rows).items(), start=1):
         types = set(typing.get_args(hint)) or {hint}
         column_type: IcebergType = LongType()
         if str in types:
@@ -266,8 +295,16 @@ def _receipt_fields() -> Iterator[NestedField]:
         elif name in _INTEGERS:
             column_type = IntegerType()
         yield NestedField(
-            field_id=number, name=name, field_type=column_type, required=type(None) not in types
+            field_id=number,
+            name=name,
+            field_type=column_type,
+            required=type(None) not in types,
+            doc=comments[name],
         )
+
+
+def _with_comments(schema: Schema, comments: Mapping[str, str]) -> Schema:
+    return Schema(*(field.model_copy(update={"doc": comments.get(field.name)}) for field in schema.fields))
 
 
 def _with_id(field: pa.Field[Any], field_id: int) -> pa.Field[Any]:

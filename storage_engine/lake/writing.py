@@ -18,7 +18,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
 from storage_engine.brokers import find_broker
-from storage_engine.exceptions import LakeIdentityError, LakeUnavailableError
+from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeUnavailableError
 from storage_engine.lake.catalog import (
     CHANGE_LOCK,
     Lake,
@@ -27,7 +27,8 @@ from storage_engine.lake.catalog import (
     id_in_catalog,
     name_in_catalog,
 )
-from storage_engine.lake.commit_lock import nobody_commits
+from storage_engine.lake.commit_lock import committing, nobody_commits
+from storage_engine.lake.deletions_table import make_deletions
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.errors import lake_errors, metadata_errors
 from storage_engine.lake.identity import (
@@ -51,6 +52,7 @@ from storage_engine.lake.tables import (
     evolve,
     messages_schema,
     missing_columns,
+    missing_comments,
     missing_properties,
     segments_schema,
 )
@@ -62,7 +64,9 @@ _ATTEMPTS = 20
 
 
 def ready_to_write(lake: Lake) -> None:
-    """Make sure that a lake may be written, and has the identity, marks and columns of this version.
+    """Make sure that a lake may be written, and has this version's identity, marks, columns and comments.
+
+    A table of deletions that can't be made is no fault: nothing rests on it, and who writes to it says why.
 
     Not to be called while :data:`CHANGE_LOCK` is held: it is taken where something is changed.
 
@@ -94,6 +98,10 @@ def ready_to_write(lake: Lake) -> None:
     for table in lake.tables():
         if table.current_snapshot() is None and read_mark(table) is None:
             write_mark(table, _lake_id(table), lake.catalog_id)
+    with suppress(LakeUnavailableError, BadInputError):
+        if not lake.has_deletions():
+            with CHANGE_LOCK, committing(lake):
+                make_deletions(lake)
 
 
 def _lacks_identity(messages: Table, segments: Table) -> bool:
@@ -121,7 +129,8 @@ def _lake_id(table: Table) -> str:
 def _schemas(lake: Lake) -> tuple[tuple[Table, Schema], ...]:
     messages, segments = lake.tables()
     codec = find_broker(broker_in(segments.properties)).codec
-    return ((segments, segments_schema()), (messages, messages_schema(codec.schema)))
+    rows = messages_schema(codec.schema, codec.columns.comments)
+    return ((segments, segments_schema()), (messages, rows))
 
 
 def _bring_up_to_date(lake: Lake) -> None:
@@ -129,11 +138,12 @@ def _bring_up_to_date(lake: Lake) -> None:
         lacking = [
             (table, schema)
             for table, schema in _schemas(lake)
-            if missing_columns(table, schema) or _given(lake, table)
+            if missing_columns(table, schema) or missing_comments(table, schema) or _given(lake, table)
         ]
         if not lacking:
             break
-        with CHANGE_LOCK, lake_errors(lake.location, "add columns"), suppress(CommitFailedException):
+        adding = lake_errors(lake.location, "add columns")
+        with CHANGE_LOCK, committing(lake), adding, suppress(CommitFailedException):
             for table, schema in lacking:
                 evolve(table.refresh(), schema, _given(lake, table))
     else:

@@ -46,6 +46,7 @@ class Columns:
     :param key_lists: texts of several such names, with blanks between them.
     :param topic_id_of: returns the topic's id that a log's identity (``Receipt.log_id``) names; None: topics
         have none.
+    :param comments: what each column says, for who queries the table in another engine.
     """
 
     stored_at: str | None = None
@@ -58,6 +59,7 @@ class Columns:
     keys: tuple[str, ...] = ()
     key_lists: tuple[str, ...] = ()
     topic_id_of: Callable[[str], str] | None = None
+    comments: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 class SegmentCodec(Protocol):

@@ -51,6 +51,34 @@ where the typed columns would not re-encode to them. ``body`` and ``raw`` are no
 holds on to the segment, and has to be cast to pa.binary() to be sorted.
 """
 
+_COMMENTS = {
+    "physical_offset": "position of the row's first byte in the commitlog",
+    "size": "length in bytes of what the row covers there",
+    "kind": "message, blank (the filler at a segment's end) or undecodable",
+    "magic": "the frame's magic number, which tells its version",
+    "topic": "topic that the message was written to",
+    "queue_id": "queue of the topic",
+    "queue_offset": "place of the message in its queue",
+    "flag": "the producer's own flag",
+    "sys_flag": "the client's flags: 1 compressed body, 12 transaction, 128 inner batch",
+    "body_crc": "CRC-32 of the body as stored",
+    "born_timestamp": "when the producer made the message, by its own clock; null beyond the years 1 to 9999",
+    "store_timestamp": "when the broker stored the message",
+    "born_host": "address of the producer",
+    "born_port": "port of the producer",
+    "store_host": "address of the broker",
+    "store_port": "port of the broker",
+    "reconsume_times": "how often a consumer group has sent it back for another attempt",
+    "prepared_transaction_offset": "of a message of a transaction: position of its half message",
+    "keys": "the message's keys with blanks between them, as the producer set them",
+    "tags": "the message's tag, as the producer set it",
+    "unique_key": "id that the client gave the message",
+    "properties": "all properties of the message, by name",
+    "properties_terminated": "whether a separator follows the last property",
+    "body": "body as stored; compressed by the producer where sys_flag & 1",
+    "raw": "the exact bytes, where the other columns would not give them back",
+}
+
 KINDS = pa.array(["message", "blank", "undecodable"], pa.string())
 
 COLUMNS = Columns(
@@ -91,5 +119,6 @@ COLUMNS = Columns(
     ),
     keys=("unique_key",),
     key_lists=("keys",),
+    comments=_COMMENTS,
 )
 """What they are for. Bodies have no bounds: they would be copies."""

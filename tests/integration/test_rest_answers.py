@@ -170,7 +170,7 @@ def test_metadata_that_the_server_was_told_to_put_elsewhere_is_read_there(
     archive_some(config, root, 1, 2)
     check(config, 2)
     info = describe(config)
-    assert (info.refused, len(info.tables), {table.fault for table in info.tables}) == ("", 2, {""})
+    assert (info.refused, len(info.tables), {table.fault for table in info.tables}) == ("", 3, {""})
     with pytest.raises(LakeUnavailableError, match="remove the table's property write"):
         collect(open_lake(config), grace_ms=0, delete=False)
     theirs = {name for name in object_store.names() if name.startswith("elsewhere/of-tables")}

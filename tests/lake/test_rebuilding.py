@@ -200,7 +200,7 @@ def test_a_dry_run_says_it_and_changes_nothing(
     before = tree(directory)
     said = rebuilt(directory, dry_run=True)
     assert len(said.brought) == 1
-    assert [chosen.before for chosen in said.tables] == [None, None]
+    assert [chosen.before for chosen in said.tables] == [None, None, None]
     assert tree(directory) == before
     assert [chosen.now for chosen in rebuilt(directory).tables] == [chosen.now for chosen in said.tables]
 
