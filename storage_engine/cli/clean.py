@@ -185,6 +185,8 @@ def print_report(report: Report, finished: FinishResult) -> None:
     from storage_engine.retention.report_text import report_text
 
     say(report_text(report))
+    for notice in finished.notices:
+        say(f"Note: {notice}")
     if finished.unchanged_since is not None:
         say(f"Unchanged since {finished.unchanged_since}; its report is at:")
     say(f"Report   {finished.report_json}")

@@ -1,14 +1,20 @@
-"""What runs deleted of a store, by the events of their releases: some fields of them, from one event on."""
+"""What runs deleted of a store, by the events of their releases, and what was found to have gone in them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, and_, func, or_, select
 
-from storage_engine.journal.records import Phase, Step
+from storage_engine.journal.records import Event, Phase, Step
+from storage_engine.journal.rows import to_event
 from storage_engine.journal.schema import events, runs
+from storage_engine.model.hold import DriftKind
+
+GONE = frozenset({DriftKind.SEGMENT_GONE, DriftKind.GIVEN_UP})
+"""What is about a range of the log that is gone."""
 
 _HOUR_MS = 3_600_000
 _MOST_RUNS = 500
@@ -33,6 +39,22 @@ class Deletion:
 
 
 @dataclass(frozen=True, slots=True)
+class DeletingRun:
+    """A run that deleted something, or in which something was found to have gone.
+
+    :param request: as the journal has it.
+    :param last_id: number of the last event that says so.
+    """
+
+    run_id: int
+    run_key: str
+    begun_at_ms: int
+    request: Mapping[str, Any]
+    plan_digest: str | None
+    last_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class JournalEnds:
     """
     :param known_id: the newest event of any store that is an hour old: transactions whose events have lower
@@ -54,6 +76,55 @@ def journal_ends(connection: Connection, store_id: str, now_ms: int) -> JournalE
     )
     old = select(events.c.id).where(events.c.at_ms <= now_ms - _HOUR_MS).order_by(events.c.id.desc()).limit(1)
     return JournalEnds(connection.execute(old).scalar() or 0, connection.execute(undo).scalar() or 0)
+
+
+def deleting_runs(connection: Connection, store_id: str) -> tuple[DeletingRun, ...]:
+    """Return a store's runs that deleted something or lost it, in the order of their last such event."""
+    kind = events.c.payload[("disturbance", "kind")].as_string()
+    says_so = and_(
+        events.c.phase == Phase.RESULT.value,
+        or_(
+            and_(events.c.step == Step.RELEASE.value, events.c.subject != ""),
+            and_(events.c.step == Step.DRIFT.value, kind.in_([one.value for one in GONE])),
+            events.c.step == Step.ACCEPT_LOSS.value,
+        ),
+    )
+    last = (
+        select(events.c.run_id, func.max(events.c.id).label("last_id"))
+        .join(runs, events.c.run_id == runs.c.id)
+        .where(runs.c.store_id == store_id, says_so)
+        .group_by(events.c.run_id)
+        .subquery()
+    )
+    query = (
+        select(
+            runs.c.id,
+            runs.c.run_key,
+            runs.c.created_at_ms,
+            runs.c.request,
+            runs.c.plan_digest,
+            last.c.last_id,
+        )
+        .join(last, last.c.run_id == runs.c.id)
+        .order_by(last.c.last_id)
+    )
+    return tuple(DeletingRun(*row) for row in connection.execute(query))
+
+
+def events_of_deletion(connection: Connection, run_id: int) -> tuple[Event, ...]:
+    """Return a run's intents and results of deletions and what was found to have gone, oldest first: of its
+    events those that never expire."""
+    mine = or_(
+        and_(events.c.step == Step.RELEASE.value, events.c.subject != ""),
+        events.c.step.in_([Step.DRIFT.value, Step.ACCEPT_LOSS.value]),
+    )
+    query = (
+        select(runs.c.run_key, events)
+        .join(events, events.c.run_id == runs.c.id)
+        .where(runs.c.id == run_id, mine)
+        .order_by(events.c.id)
+    )
+    return tuple(map(to_event, connection.execute(query)))
 
 
 def deletions_after(connection: Connection, store_id: str, event_id: int) -> tuple[Deletion, ...]:

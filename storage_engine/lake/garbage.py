@@ -124,9 +124,9 @@ def collect(
             f"{grace_ms / _HOUR_MS:g}: on object stores no lock keeps a commit's files from being removed. "
             "Nothing was removed. Use one that is longer than any job that writes to the lake."
         )
+    _check_heads(lake, known_heads or {})
     if delete:
         ready_to_write(lake)
-    _check_heads(lake, known_heads or {})
     scenes = look(lake)
     now = now_ns([scene.place for scene in scenes], may_guess=not delete)
     waits = Waits.at(now, grace_ms, max(trash_ms, grace_ms) if unlocked else trash_ms)

@@ -289,6 +289,7 @@ class StorageEngineReportOperator(StoreOperator):
         page = Path(result.report_json).with_name(PAGE)
         since = f", unchanged since {result.unchanged_since}" if result.unchanged_since else ""
         self.say([f"{outcome_text(result.outcome)}{since}; report: {page}"])
+        self.warn(*result.notices)
         problems = [failed, *result.errors] if failed or result.outcome is Outcome.FAILED else []
         problems += [result.refused, *result.wrong_lakes]
         if told := " ".join(problem for problem in problems if problem):

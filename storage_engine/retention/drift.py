@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from storage_engine.exceptions import LakeUnavailableError, ReceiptError
+from storage_engine.journal.deletions import GONE
 from storage_engine.journal.journal import Journal, Phase, Step, StoreRecord
 from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.coverage import (
@@ -20,7 +21,7 @@ from storage_engine.lake.replica_coverage import replica_spans
 from storage_engine.lake.soundness import losses
 from storage_engine.lake.soundness_reader import find_faults
 from storage_engine.model.by_log import by_log
-from storage_engine.model.hold import Drift, DriftKind
+from storage_engine.model.hold import Drift
 from storage_engine.model.jsonable import from_jsonable
 from storage_engine.model.known_logs import log_label
 from storage_engine.model.policy import ArchiveMode
@@ -34,9 +35,6 @@ from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.seen_logs import Missing
 from storage_engine.retention.shielding import changed_spans, shielded_spans
 from storage_engine.retention.unnamed_lakes import lakes_unasked
-
-GONE = frozenset({DriftKind.SEGMENT_GONE, DriftKind.GIVEN_UP})
-"""What is about a range of the log that is gone."""
 
 
 def all_gone_spans(

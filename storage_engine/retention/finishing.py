@@ -27,6 +27,7 @@ from storage_engine.retention.report_files import (
 from storage_engine.retention.report_segments import Fate
 from storage_engine.retention.report_text import report_text
 from storage_engine.retention.steps.context import AnyStore, open_context
+from storage_engine.retention.steps.recording_deletions import record_deletions
 from storage_engine.retention.unchanged import SINCE, WHY, reasons_digest, unchanged_since
 from storage_engine.wording import count_text
 
@@ -54,6 +55,7 @@ class FinishResult:
     :param errors: why steps of the run failed, unless they were done since, and what validation found.
     :param wrong_lakes: why lakes aren't what they should be, which fails the run's end as well.
     :param unchanged_since: the earlier run whose report, named here, answers for this one, which wrote none.
+    :param notices: what could not be written of the store's deletions; the next run writes it.
     """
 
     run_key: str
@@ -67,6 +69,7 @@ class FinishResult:
     refused: str = ""
     errors: tuple[str, ...] = ()
     wrong_lakes: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
 
     @property
     def ending_error(self) -> StorageEngineError | None:
@@ -92,6 +95,7 @@ def finish(store: AnyStore, run_key: str) -> FinishResult:
     context = open_context(store)
     run = context.run(run_key)
     with context.errors(run, Step.REPORT):
+        notices = record_deletions(context, run)
         in_lakes = read_lakes(context, run)
         report = report_of(context, run, in_lakes)
         since = unchanged_since(context, run, report)
@@ -124,6 +128,7 @@ def finish(store: AnyStore, run_key: str) -> FinishResult:
         refused=_refused_text(report),
         errors=_errors(report),
         wrong_lakes=report.wrong_lakes,
+        notices=notices,
     )
 
 

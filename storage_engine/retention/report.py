@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from storage_engine.journal.deletions import GONE
 from storage_engine.journal.journal import Event, Phase, Run, Step, Waiver
 from storage_engine.model.archive_lag import ArchiveLag
 from storage_engine.model.hold import HoldStatus
@@ -16,7 +17,6 @@ from storage_engine.model.plan import DependentFile, PlanRequest, Reason, Trigge
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import DiskUsage, SegmentId
 from storage_engine.model.validation import Status, ValidationResult
-from storage_engine.retention.drift import GONE
 from storage_engine.retention.history import releases, segment_subject
 from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.proofs import read_proofs

@@ -16,6 +16,7 @@ from pathlib import Path
 from storage_engine import durable
 from storage_engine.exceptions import BadInputError, StoreIdentityError
 from storage_engine.host import is_this_host, this_host
+from storage_engine.model.deleted_range import RunDigest
 from storage_engine.model.heads import LakeHead
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.lineages import Lineages
@@ -40,6 +41,7 @@ class Stamp:
     :param shield: the store may have a shield; releases that know none refuse the store then.
     :param log_lineages: by name, of logs that have a lineage of their own; likewise.
     :param directories: real paths of those that each have a stamp; (): the root has one for all.
+    :param deletion: what the events of the last run came to that deleted something; None: none did.
     """
 
     store_id: str
@@ -50,6 +52,7 @@ class Stamp:
     shield: bool = False
     log_lineages: Mapping[str, int] = field(default_factory=dict)
     directories: tuple[str, ...] = ()
+    deletion: RunDigest | None = None
 
     @property
     def lineages(self) -> Lineages:
@@ -155,6 +158,7 @@ def _merged(found: Mapping[Path, Stamp], root: str) -> Stamp | None:
             log_lineages=lineages.of_logs,
             lakes=_heads(whole.lakes, stamp.lakes, other),
             shield=whole.shield or stamp.shield,
+            deletion=_later(whole.deletion, stamp.deletion),
         )
     return whole
 
@@ -183,11 +187,23 @@ def _heads(known: Iterable[LakeHead], heads: Iterable[LakeHead], path: Path) -> 
     return tuple(lakes.values())
 
 
-def update_stamp(root: str, store_id: str, lineages: Lineages, heads: Iterable[LakeHead]) -> Stamp:
+def _later(one: RunDigest | None, other: RunDigest | None) -> RunDigest | None:
+    """Return that of the later run; of one run, that of more events."""
+    return max((one, other), key=lambda it: (-1, -1) if it is None else (it.begun_at_ms, it.event_id))
+
+
+def update_stamp(
+    root: str,
+    store_id: str,
+    lineages: Lineages,
+    heads: Iterable[LakeHead],
+    deletion: RunDigest | None = None,
+) -> Stamp:
     """Write down what lakes hold of a store, durably. What the stamp says of other lakes stays.
 
     Of one lake the longer chain counts: two processes may archive at once.
 
+    :param deletion: what the last one came to; None: what the stamp says of it stays.
     :param root: real path of the store's root.
     :raises OSError: the directory can't be written; the stamp before is as it was.
     :raises StoreIdentityError: there is a stamp of another store, or one that can't be read.
@@ -202,7 +218,10 @@ def update_stamp(root: str, store_id: str, lineages: Lineages, heads: Iterable[L
         lakes = _heads(found.lakes if found else (), heads, stamp_path(root))
         newest = lineages.merged(found.lineages) if found else lineages
         shield = found is not None and found.shield
-        stamp = _here(Stamp(store_id, newest.whole, "", "", lakes, shield, newest.of_logs), root)
+        last = deletion or (found.deletion if found else None)
+        stamp = _here(
+            Stamp(store_id, newest.whole, "", "", lakes, shield, newest.of_logs, deletion=last), root
+        )
         if any(one != stamp for one in _in(places, root)):
             _write(places, stamp)
         return stamp
@@ -264,7 +283,7 @@ def stamp_path(root: str) -> Path:
 def _write(places: Iterable[StampPlace], stamp: Stamp) -> None:
     said = to_jsonable(stamp)
     # What an older release doesn't know it refuses, so it is there only where it counts.
-    for name in ("shield", "log_lineages", "directories"):
+    for name in ("shield", "log_lineages", "directories", "deletion"):
         if not said[name]:
             del said[name]
     content = json.dumps(said, indent=1).encode()

@@ -10,6 +10,7 @@ from functools import partial
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import JournalUnavailableError, ReceiptError
 from storage_engine.journal.journal import Journal, StoreRecord
+from storage_engine.journal.queries import JournalReader
 from storage_engine.lake.catalog import Lake, open_lake
 from storage_engine.lake.config import LakeConfig
 from storage_engine.lake.coverage import Witnesses
@@ -21,6 +22,7 @@ from storage_engine.lake.soundness import losses
 from storage_engine.lake.soundness_reader import find_faults, moved_receipts
 from storage_engine.lake.verify import verify
 from storage_engine.long_work import told
+from storage_engine.model.deleted_range import RunDigest
 from storage_engine.model.heads import ChainHead, LakeHead
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import SegmentId, StoreSnapshot
@@ -28,6 +30,7 @@ from storage_engine.model.validation import Status
 from storage_engine.model.verification import Finding, StoreVerification, VerifyLevel
 from storage_engine.retention.broker_answers import take_snapshot
 from storage_engine.retention.brokers import open_store
+from storage_engine.retention.deletion_proofs import deletion_findings
 from storage_engine.retention.drift import all_gone_spans
 from storage_engine.retention.history import released_spans
 from storage_engine.retention.identity import identify
@@ -37,6 +40,7 @@ from storage_engine.retention.missing_logs import missing_logs, missing_spans, p
 from storage_engine.retention.proofs import LakeProofs, Proofs, reachable_lakes, without_older
 from storage_engine.retention.segment_ends import own_ends, proven_ends
 from storage_engine.retention.shielding import shielded_spans
+from storage_engine.retention.stamp import read_stamp
 from storage_engine.retention.unnamed_lakes import (
     heads_unasked,
     how_to_name,
@@ -82,7 +86,12 @@ def verify_lake(
         if max_bytes is not None:
             raise
     renewed = {s.store_id: _renew(lake, s.store_id) for s in list_stores(lake)} if renew else {}
-    return tuple(replace(result, renewed_count=renewed.get(result.store_id, 0)) for result in check())
+    return tuple(
+        _with_deletions(
+            replace(result, renewed_count=renewed.get(result.store_id, 0)), journal_url, lake, None
+        )
+        for result in check()
+    )
 
 
 def verify_store(
@@ -143,7 +152,16 @@ def verify_store(
             max_bytes=max_bytes,
         )
         credited = _credited_count(journal, record, lake, snapshot)
-        results += [replace(result, renewed_count=renewed[i], credited_count=credited) for result in found]
+        stamp = read_stamp(store.real_root)
+        results += [
+            _with_deletions(
+                replace(result, renewed_count=renewed[i], credited_count=credited),
+                store.journal_url,
+                lake,
+                None if stamp is None else stamp.deletion,
+            )
+            for result in found
+        ]
     missing = tuple(
         Finding(
             Status.WARNING, f"lake {location}", f"could not be verified: {why}", "Verify when it is back."
@@ -156,6 +174,16 @@ def verify_store(
         )
         for result in results
     )
+
+
+def _with_deletions(
+    result: StoreVerification, journal_url: str, lake: Lake, stamped: RunDigest | None
+) -> StoreVerification:
+    """Add what the journal tells otherwise of deletions than was witnessed when they were done."""
+    with suppress(JournalUnavailableError):
+        found = deletion_findings(JournalReader(journal_url), lake, result.store_id, stamped)
+        return replace(result, findings=(*result.findings, *found))
+    return result
 
 
 def _proven_ends(

@@ -27,6 +27,7 @@ from sqlalchemy import Connection, Engine, event
 from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.chain import check_chain
+from storage_engine.lake.deletions import read_deletions
 from storage_engine.lake.making import make_lake
 from storage_engine.lake.names import data_file_of
 from storage_engine.lake.receipts import receipt_history, receipts
@@ -38,6 +39,7 @@ from storage_engine.retention import steps
 from storage_engine.retention.finishing import finish
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import build_report
+from storage_engine.retention.stamp import read_stamp
 from storage_engine.rocketmq.codec import CODEC
 from tests.services.forks import in_child, in_forks
 
@@ -210,6 +212,7 @@ def end_state(directory: Path) -> dict[str, Any]:
     columns = ("physical_offset", "size")
     table = messages.scan(selected_fields=columns).to_arrow().sort_by("physical_offset")
     report = build_report(store, RUN)
+    deletions, stamp = read_deletions(lake, record.store_id), read_stamp(store.real_root)
     return {
         "store": fingerprint(directory / "store"),
         "receipts": [[r.lineage, r.log, r.base_offset, r.size_bytes, r.sha256, r.row_count] for r in rows],
@@ -217,6 +220,10 @@ def end_state(directory: Path) -> dict[str, Any]:
         "data_files": data_files,
         "left_over": left_over(store, {data_file_of(messages, row) for row in rows}),
         "rows": [table["physical_offset"].to_pylist(), table["size"].to_pylist()],
+        "deletions": [
+            [row.run, row.log, row.start_offset, row.end_offset, row.what, row.cause] for row in deletions
+        ],
+        "stamped": stamp is not None and stamp.deletion in {row.digest for row in deletions},
         "run": run.state.value,
         "outcome": report.outcome.value,
         "deleted": sorted(e.subject for e in journal.events(run, Step.RELEASE, Phase.RESULT)),
@@ -237,7 +244,8 @@ def left_over(store: ManagedStore, wanted: set[str]) -> list[str]:
 def choose(operations: list[str], most: int) -> list[int]:
     """Every operation of the step that deletes, the ends of every step, and an even spread of the others."""
     if most == 0:
-        return one_of_each_kind(operations, [DELETING], DELETING)
+        of_each_kind = one_of_each_kind(operations, [DELETING], DELETING)
+        return sorted({*of_each_kind, *around_the_row(operations)})
     steps_of = [operation.partition(":")[0] for operation in operations]
     ends = {
         i
@@ -251,6 +259,13 @@ def choose(operations: list[str], most: int) -> list[int]:
         stride = max(len(others) / room, 1)
         chosen |= {others[int(i * stride)] for i in range(min(room, len(others)))}
     return sorted(chosen)
+
+
+def around_the_row(operations: list[str]) -> list[int]:
+    """Return the first operation on the lake's row of what went, and the first one behind it on the stamp."""
+    row = next(i for i, operation in enumerate(operations) if "/deletions/data/" in operation)
+    stamp = next(i for i, what in enumerate(operations) if i > row and "stamp" in what.rpartition("/")[2])
+    return [row, stamp]
 
 
 def one_of_each_kind(operations: list[str], matter_most: Sequence[str], by_pairs: str = "") -> list[int]:

@@ -38,9 +38,12 @@ def test_a_killed_run_ends_as_an_undisturbed_one(store_copy: Callable[[str], Pat
     work = tmp_path / "work"
     seen, said = told_by(RUNNER, pristine, work, KILLS)
     assert seen["problems"] == [], said[-4000:]
-    assert seen["kills"] >= min(KILLS or len(STEPS) + 9, len(seen["operations"]))
+    assert seen["kills"] >= min(KILLS or len(STEPS) + 11, len(seen["operations"]))
     assert list(dict.fromkeys(operation.partition(":")[0] for operation in seen["operations"])) == STEPS
     end = seen["end"]
     assert (end["run"], end["outcome"], end["broken"], end["left_over"]) == ("finished", "done", [], [])
     assert [receipt[2] for receipt in end["receipts"]] == [0, 1 << 20]
+    # One row, and the stamp has the SHA-256 of its run's events.
+    assert [row[1:5] for row in end["deletions"]] == [["commitlog", 0, 2 << 20, "released"]]
+    assert end["stamped"] is True
     assert end["deleted"] == ["", f"commitlog/{0:020d}", f"commitlog/{1 << 20:020d}"]

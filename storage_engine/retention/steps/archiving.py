@@ -26,6 +26,7 @@ from storage_engine.journal.journal import Phase, Run, Step, Waiver
 from storage_engine.lake.archive import Progress, SegmentJob, archive_all, first_damage, segment_jobs
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.config import LakeConfig
+from storage_engine.model.deleted_range import DELETION
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.receipt import Receipt
@@ -35,6 +36,7 @@ from storage_engine.retention.history import segment_subject
 from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.proofs import Proofs, none_reachable, read_proofs
 from storage_engine.retention.refusing import REFUSED, RefusedLog, refusal
+from storage_engine.retention.stamp import read_stamp
 from storage_engine.retention.steps.archivable import (
     KeptOut,
     archivable_segments,
@@ -381,8 +383,10 @@ def _jobs(
         "tell what it knows of segments beside their files",
         lambda: context.broker.contexts(segments),
     )
+    stamp = read_stamp(context.store.real_root)
+    told = {} if stamp is None or stamp.deletion is None else {DELETION: to_jsonable(stamp.deletion)}
     return tuple(
-        job
+        replace(job, context=replace(job.context, evidence={**job.context.evidence, **told}))
         for lineage, of_lineage in context.record.lineages.grouped(segments).items()
         for job in segment_jobs(
             lake,

@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import Final
 
 from storage_engine.exceptions import StorageEngineError
+from storage_engine.journal.deletions import GONE
 from storage_engine.journal.drift import drift_since_renewal
 from storage_engine.model.hold import Drift, HoldStatus
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.store import FileFacts, SegmentId
 from storage_engine.model.validation import Where
 from storage_engine.retention.broker_answers import ask
-from storage_engine.retention.drift import GONE, gone_ranges, ranges_of_drift
+from storage_engine.retention.drift import gone_ranges, ranges_of_drift
 from storage_engine.retention.steps.context import Context
 from storage_engine.retention.steps.sealed import MeasuredLag, measure_lag
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.journal.journal import Phase, Run, Step
 from storage_engine.lake.chain import check_links
+from storage_engine.model.deleted_range import RunDigest
 from storage_engine.model.heads import LakeHead
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.retention.known_heads import KnownHeads, head_of
@@ -15,16 +16,19 @@ from storage_engine.retention.stamp import missing_stamps, read_stamp, update_st
 from storage_engine.retention.steps.context import WHOLE, Context
 
 
-def stamp_store(context: Context, run: Run, heads: Sequence[LakeHead]) -> str:
-    """Write down in the store's directory, durably, what lakes hold of it.
+def stamp_store(
+    context: Context, run: Run, heads: Sequence[LakeHead], deletion: RunDigest | None = None
+) -> str:
+    """Write down in the store's directory, durably, what lakes hold of it and what its last deletion came to.
 
+    :param deletion: None: what the stamp says of it stays.
     :return: why it can't be done, as where a directory is read-only; "" when it is done.
     :raises StoreIdentityError: another store's stamp is there, or one that can't be read.
     """
     root, record = context.store.real_root, context.record
     before = read_stamp(root)
     try:
-        stamp = update_stamp(root, record.store_id, record.lineages, heads)
+        stamp = update_stamp(root, record.store_id, record.lineages, heads, deletion)
     except OSError as error:
         return f"{root}: the store could not be stamped ({error.strerror or error})"
     if stamp != before:

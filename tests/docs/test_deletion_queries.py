@@ -1,0 +1,136 @@
+"""docs/query.md and docs/deletions.ipynb say where a deleted message is, and why it went."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from storage_engine import cycle
+from storage_engine.clock import clock_ms
+from storage_engine.retention.managed_store import ManagedStore
+from tests.docs.code_blocks import blocks_under
+from tests.integration.jars import JAVA_PROJECTS, class_path
+from tests.integration.stores import FIXTURES, unpack
+from tests.lakes import make_lakes
+from tests.retention.conftest import HOURS_AGO_NS, MANUAL
+
+pytestmark = pytest.mark.slow
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+MIB = 1 << 20
+KEY = "ORD-1200006"
+OPENING = blocks_under(DOCS / "query.md", "Opening it")
+BLOCKS = blocks_under(DOCS / "query.md", "Where a deleted message is, and why it went")
+VIEW = BLOCKS["sql"]
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A run deleted all that is sealed."""
+    base = tmp_path_factory.mktemp("deleted")
+    root = unpack("clean-stop", base / "store")
+    old_ns = clock_ms() * 10**6 - HOURS_AGO_NS
+    for segment in (root / "commitlog").iterdir():
+        os.utime(segment, ns=(old_ns, old_ns))
+    store = make_lakes(ManagedStore.local("main", str(root), base / "managed", time_zone="UTC"))
+    cleanup = cycle.Cleanup(store, "tuesday", replace(MANUAL, max_segments=7))
+    for step in (cycle.plan, cycle.archive, cycle.release, cycle.report):
+        step(cleanup)
+    return store.lakes[0].location.removeprefix("file://").removesuffix("/warehouse")
+
+
+@pytest.fixture(scope="module")
+def opened(lake: str) -> Iterator[dict[str, Any]]:
+    names: dict[str, Any] = {"LAKE": lake}
+    for code in (OPENING["python pyiceberg"], OPENING["python duckdb"], BLOCKS["python duckdb"]):
+        exec(code, names)
+    duckdb.execute("SET TimeZone = 'UTC'")
+    yield names
+    duckdb.execute("DROP VIEW deletions_now; DROP VIEW messages")
+    duckdb.unregister("segments")
+    duckdb.unregister("deletions")
+
+
+def today(text: str) -> str:
+    """A query that asks of the day of the cleanup, which was a moment ago."""
+    now = datetime.now(UTC) - timedelta(hours=1)
+    days = [(now + timedelta(days=number)).strftime("%Y-%m-%d") for number in (0, 1, 2)]
+    return text.replace("2026-11-25", "END").replace("2026-11-24", days[0]).replace("END", days[2])
+
+
+def expected() -> list[tuple[Any, ...]]:
+    """What RocketMQ's own classes read of the key."""
+    with gzip.open(FIXTURES / "clean-stop.commitlog.jsonl.gz", "rt", encoding="utf-8") as lines:
+        frames = [json.loads(line) for line in lines]
+    return sorted(
+        (frame["topic"], frame["queueId"], frame["queueOffset"], frame["physicOffset"] // MIB * MIB)
+        for frame in frames
+        if frame["kind"] == "message"
+        and frame["physicOffset"] < 7 * MIB
+        and KEY in {*frame["properties"].get("KEYS", "").split(" "), frame["properties"].get("UNIQ_KEY")}
+    )
+
+
+def told(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    assert {(row["what"], row["cause"], row["who"], row["run"]) for row in rows} == {
+        ("released", "expired", "storage-engine", "tuesday")
+    }
+    return sorted(
+        (row["topic"], row["queue_id"], row["queue_offset"], row["segment_base_offset"]) for row in rows
+    )
+
+
+def test_duckdb_and_pyiceberg_say_where_the_message_is_and_why_it_went(opened: dict[str, Any]) -> None:
+    assert expected()
+    found = duckdb.sql(today(BLOCKS["sql duckdb"])).to_arrow_table().to_pylist()
+    assert told(found) == expected()
+    exec(today(BLOCKS["python pyiceberg"]), opened)
+    assert told(opened["answer"]) == expected()
+    assert duckdb.sql(BLOCKS["sql duckdb"].replace("2026-", "1999-")).fetchall() == []
+    duckdb.execute(VIEW)
+    places = duckdb.sql("SELECT start_offset, end_offset, place FROM deletions_now").fetchall()
+    assert places == [(0, 7 * MIB, "in this lake")]
+
+
+def test_the_notebook_runs_and_answers(lake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKE", lake)
+    monkeypatch.setenv("KEY", KEY)
+    notebook = json.loads((DOCS / "deletions.ipynb").read_text())
+    names: dict[str, Any] = {}
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            assert cell["outputs"] == []
+            exec("".join(cell["source"]), names)
+    names["connection"].close()
+    assert told(names["message"].to_pylist()) == expected()
+    assert [(row["run"], row["end_offset"]) for row in names["lately"].to_pylist()] == [("tuesday", 7 * MIB)]
+    assert names["places"]["place"].to_pylist() == ["in this lake"]
+    assert all(names["comments"].values())
+    assert VIEW.strip() in "".join(notebook["cells"][-1]["source"])
+
+
+@pytest.mark.again
+@pytest.mark.integration
+def test_spark_says_the_same(lake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from storage_engine.spark.session import spark_session
+
+    jars = class_path(JAVA_PROJECTS / "iceberg")
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"--driver-class-path {jars} pyspark-shell")
+    with spark_session("test deletions") as spark:
+        exec(OPENING["python spark"], {"spark": spark, "LAKE": lake})
+        assert told(spark.sql(today(BLOCKS["sql spark"])).toArrow().to_pylist()) == expected()
+        spark.sql(VIEW)
+        assert [row.place for row in spark.sql("SELECT place FROM deletions_now").collect()] == [
+            "in this lake"
+        ]
+        comments = {row.col_name: row.comment for row in spark.sql("DESCRIBE deletions").collect()}
+        assert comments["cause"] == "why it went, in one word"
