@@ -11,7 +11,9 @@ from storage_engine.kafka.expansion import ExpansionError
 _BUFFER_BYTES: Final = 8 << 10
 """What is read at a time (GzipCompression#wrapForInput)."""
 _LEAST_BEHIND: Final = 26
-"""Another member is looked for where more bytes of the buffer are left, with the trailer."""
+"""Another member is looked for where more bytes of the buffer are left, with the trailer, or any behind it
+(GZIPInputStream#readTrailer, ByteBufferInputStream#available).
+"""
 _START: Final = b"\x1f\x8b\x08"
 _START_BYTES: Final = 10
 _HEADER_SUM, _EXTRA, _NAME, _COMMENT = 2, 4, 8, 16
@@ -50,7 +52,7 @@ def expand_members(data: memoryview, out: memoryview) -> int:
         member = out[begin:written]
         if _TRAILER.unpack_from(content, at) != (zlib.crc32(member), len(member)):
             raise ExpansionError("a gzip stream's CRC and size", "others")
-        if filled - at <= _LEAST_BEHIND:
+        if filled - at <= _LEAST_BEHIND and max(filled, end) == len(data):
             return written
         try:
             at = _header_end(content, end)
