@@ -22,7 +22,9 @@ import pyarrow as pa
 import pyarrow.compute
 
 from storage_engine.arrow_memory import Arena
+from storage_engine.crc import crc32c_of
 from storage_engine.kafka import batch_header as header
+from storage_engine.kafka.batch_kernels import FAULT_COUNT
 from storage_engine.kafka.compression import Decompressor
 from storage_engine.kafka.decode import decode_chunk
 from storage_engine.kafka.producer_snapshot import Producer
@@ -279,8 +281,9 @@ def _events(
     empty = np.empty(0, np.int64)
     found = [(empty, empty, empty, empty)]
     for chunk in iterate_batches(data, max(1, len(data)), CrcCheck.NONE):
-        damages += merged(scan_damages(data, 0, chunk))
-        batches = chunk.chosen(chunk.kinds == BatchKind.BATCH)
+        is_batch = (chunk.kinds == BatchKind.BATCH) | _has_whole_header(data, chunk)
+        damages += merged(scan_damages(data, 0, chunk.chosen(~is_batch)))
+        batches = chunk.chosen(is_batch)
         bases = field(data, batches.positions, header.BASE_OFFSET_AT, 8)
         attributes = field(data, batches.positions, header.ATTRIBUTES_AT, 2)
         wanted = (bases >= begin_offset) & (bases < end_offset) & (attributes & header.TRANSACTIONAL != 0)
@@ -294,6 +297,19 @@ def _events(
         found.append((producers[known], bases[known], kinds[known], times[known]))
     producers, bases, kinds, times = (np.concatenate(values) for values in zip(*found, strict=True))
     return producers, bases, kinds, times
+
+
+def _has_whole_header(data: npt.NDArray[np.uint8], chunk: BatchChunk) -> npt.NDArray[np.bool_]:
+    """Return which batches have a count of records that can't be, and the right CRC: of those that are no
+    marker a broker reads the header alone (ProducerAppendInfo#append).
+    """
+    is_whole = chunk.faults == FAULT_COUNT
+    for i in np.flatnonzero(is_whole).tolist():
+        whole = data[int(chunk.positions[i]) :][: int(chunk.sizes[i])].tobytes()
+        is_control = int.from_bytes(whole[header.ATTRIBUTES_AT :][:2], "big") & header.CONTROL
+        crc = int.from_bytes(whole[header.CRC_AT :][:4], "big")
+        is_whole[i] = not is_control and crc == crc32c_of(whole[header.ATTRIBUTES_AT :])
+    return is_whole
 
 
 def _marker_kinds(data: npt.NDArray[np.uint8], markers: BatchChunk) -> Longs:

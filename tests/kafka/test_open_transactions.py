@@ -13,6 +13,8 @@ from storage_engine.kafka.layout import PartitionLog, read_node
 from storage_engine.kafka.log_end import end_offset
 from storage_engine.kafka.open_transactions import last_stable_offset, open_transactions
 from storage_engine.kafka.producer_snapshot import parse_producer_snapshot
+from tests.kafka.batches import with_crc
+from tests.kafka.made_node import CONTROL, TRANSACTIONAL, MadeNode, batch_of
 
 
 def logs(node: Path) -> list[PartitionLog]:
@@ -108,3 +110,23 @@ def test_damage_that_may_hide_a_marker_is_an_error(node: Path, tmp_path: Path) -
         else:
             with pytest.raises(CorruptFileError, match=rf"{torn.name}: at byte \d+ expected a batch of"):
                 open_transactions(damaged, end)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "is_right", "expected"),
+    [(0, True, {}), (TRANSACTIONAL, True, {7: 2}), (0, False, None), (TRANSACTIONAL | CONTROL, True, None)],
+)
+def test_a_batch_without_readable_records_hides_a_marker_only_where_it_may_be_one(
+    tmp_path: Path, attributes: int, is_right: bool, expected: dict[int, int] | None
+) -> None:
+    made = MadeNode(tmp_path)
+    whole = batch_of(2, producer=7, attributes=attributes)
+    of_no_count = whole[:57] + (-1).to_bytes(4, "big", signed=True) + whole[61:]
+    batches = [batch_of(0), with_crc(of_no_count) if is_right else of_no_count, batch_of(4)]
+    made.add("t-0", {0: batches, 6: [batch_of(6)]})
+    (log,) = (one for _, one in read_node(made.write()).logs if one.name.log == "t-0")
+    if expected is not None:
+        assert found_in(log, 8) == expected
+        return
+    with pytest.raises(CorruptFileError, match=rf"at byte {len(batches[0])} expected records that fit"):
+        open_transactions(log, 8)
