@@ -125,6 +125,8 @@ def _kept_out(log: PartitionLog, settings: TopicSettings) -> str:
 
 def _fault(directory: LogDirectory, log: PartitionLog, settings: TopicSettings, end: int) -> str:
     """Return what is wrong with a log, or isn't known of it, so that nothing is archived; "": nothing is."""
+    if directory.fault:
+        return f"log {log.name.log}: {directory.fault}"
     topic = settings.of(log.name.topic)
     if isinstance(topic, str):
         return f"log {log.name.log}: expected its cleanup.policy, found that it isn't known: {topic}"

@@ -135,6 +135,8 @@ def _of_directory(
     first_open: Mapping[str, int],
     at_ms: int,
 ) -> Iterator[Finding]:
+    if directory.fault:
+        return
     found: list[Due] = []
     for log in logs:
         cleaned_to = directory.cleaned_to.get(log.name.log, log.segments[0].base_offset)

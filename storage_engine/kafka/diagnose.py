@@ -144,7 +144,16 @@ def _states(node: Node, *, running: bool) -> Iterator[Finding]:
             f"log directories have markers of different stops, of the broker's epochs {found}",
             "expect the controller to take the stop for an unclean one: see that other replicas are in sync",
         )
-    unformatted = [str(one.path) for one in node.directories if one.meta is None]
+    for one in node.directories:
+        if one.fault:
+            yield Finding(
+                Severity.URGENT,
+                "directory-offline",
+                f"{one.fault}: a broker takes {one.path} offline, and nothing of its "
+                f"{count_text(len(one.logs), 'log')} is planned or archived",
+                "compare the file with the logs, and bring it back from a backup while the broker is stopped",
+            )
+    unformatted = [str(one.path) for one in node.directories if one.meta is None and not one.fault]
     if unformatted:
         yield Finding(
             Severity.WARNING,
@@ -200,7 +209,9 @@ def _unknown_watermarks(node: Node) -> Iterator[Finding]:
     names = [
         log.name.log
         for directory, log in node.logs
-        if log.name.topic != METADATA_TOPIC and log.name.log not in directory.high_watermarks
+        if not directory.fault
+        and log.name.topic != METADATA_TOPIC
+        and log.name.log not in directory.high_watermarks
     ]
     if names:
         yield Finding(

@@ -57,12 +57,12 @@ def collect(settings: StoreSettings, scope: FactsScope) -> StoreFacts:
 
     :raises StoreNotFoundError: a directory is missing, or is none of Kafka's.
     :raises StoreLayoutError: a log lies in two directories, or directories are of two clusters.
-    :raises CorruptFileError: a checkpoint or another small file can't be what its name says.
     """
     node, found = read_node(Path(settings.root)), _Found()
     logs = [(directory, log) for directory, log in node.logs if not log.name.is_internal]
     if missing := missing_logs(node, read_topic_settings(node)):
         found.notes.append(f"{missing_text(missing)}; {ADVICE}")
+    found.notes += [one.fault for one in node.directories if one.fault]
     for directory, log in told_each(logs, "Reading logs", "logs"):
         try:
             _collect_log(directory, log, scope, found)
@@ -125,7 +125,7 @@ def _segment_facts(
     :raises OSError: a file of it can't be read.
     """
     name, found = log.name.log, _Found()
-    cleaned_to = directory.cleaned_to.get(name, 0)
+    cleaned_to = directory.cleaned_offset(name)
     own_end = segment_end(files) if following is not None or end.unread else end.offset
     if following is not None and own_end < following.base_offset <= cleaned_to:
         own_end = following.base_offset

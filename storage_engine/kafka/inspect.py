@@ -65,7 +65,7 @@ def _about(node: Node, topics: TopicSettings) -> str:
         state = (
             "running, or not stopped cleanly" if directory.left_uncleanly else "no sign of an unclean stop"
         )
-        lines.append(f"{directory.path}: {state}")
+        lines.append(f"{directory.path}: {directory.fault or state}")
     if topics.unknown:
         lines.append(f"Settings of topics are unknown: {topics.unknown}")
     return "\n".join(lines)

@@ -34,10 +34,12 @@ from storage_engine.kafka.server_properties import (
     is_server_properties,
     read_server_properties,
 )
+from storage_engine.model.diagnosis import reason_of
 from storage_engine.model.store import FileFacts
 from storage_engine.turns import SharedLock
 
 Found = TypeVar("Found")
+LAST_OFFSET = (1 << 63) - 1
 
 
 class SegmentFiles(NamedTuple):
@@ -107,6 +109,8 @@ class LogDirectory:
     :param broker_epoch: of the broker when it stopped; None: no marker says it.
     :param cleaned_to: by compacted log, up to where the cleaner has cleaned it.
     :param aside: logs that are deleted, copied or set aside.
+    :param fault: what is wrong with its small files, so that a broker goes on without it; nothing of its
+        logs is decided then.
     :param stable_offsets: by log, below which a running cluster has no open transaction.
     :param reading: tells others that this process reads the directory, as long as it may.
     """
@@ -120,8 +124,13 @@ class LogDirectory:
     cleaned_to: Mapping[str, int]
     logs: tuple[PartitionLog, ...]
     aside: tuple[PartitionLog, ...]
+    fault: str = ""
     stable_offsets: Mapping[str, int] = field(default_factory=dict)
     reading: SharedLock = field(default_factory=SharedLock, repr=False, compare=False)
+
+    def cleaned_offset(self, log: str) -> int:
+        """Return up to where the cleaner may have taken records of a log; where nothing tells, everywhere."""
+        return LAST_OFFSET if self.fault else self.cleaned_to.get(log, 0)
 
     @property
     def left_uncleanly(self) -> bool:
@@ -220,7 +229,6 @@ def read_node(root: Path) -> Node:
     :param root: its ``server.properties``, or a log directory.
     :raises StoreNotFoundError: a directory is missing, or is none of Kafka's.
     :raises StoreLayoutError: a log lies in two directories, or directories are of two clusters.
-    :raises CorruptFileError: a checkpoint or another small file can't be what its name says.
     :raises FileNotFoundError: files go away each time that it is looked at.
     """
     properties = None if root.is_dir() else read_server_properties(root)
@@ -242,9 +250,14 @@ def read_what_is_left(root: Path) -> Node:
     failed: dict[str, str] = {}
     for path in data_paths(root):
         try:
-            directories.append(_read_directory(path))
+            directory = _read_directory(path)
         except (StoreNotFoundError, CorruptFileError, OSError) as error:
-            failed[str(path)] = str(error).partition(" Nothing was changed.")[0].removesuffix(".")
+            failed[str(path)] = reason_of(error)
+            continue
+        if directory.fault:
+            failed[str(path)] = directory.fault
+        else:
+            directories.append(directory)
     if any(one.meta for one in directories):
         for one in directories:
             if one.meta is None:
@@ -297,21 +310,26 @@ def _read_directory(path: Path) -> LogDirectory:
             _refuse_link(entry)
         elif entry.is_symlink():
             aside.append(PartitionLog(entry.path, name, (), (), (), (entry.path,)))
-    meta = path / meta_properties.NAME
     marker = path / meta_properties.CLEAN_SHUTDOWN
     stopped_cleanly, broker_epoch = _clean_stop(marker)
-    # Where it can't be read, a broker takes the directory offline.
-    _offsets(path / checkpoints.RECOVERY_POINT)
+    faults: list[str] = []
+    # What the recovery points are matters to the broker alone.
+    _read_small(path / checkpoints.RECOVERY_POINT, checkpoints.read_offsets, faults)
+    high_watermarks, log_starts, cleaned_to = (
+        _read_small(path / name, checkpoints.read_offsets, faults) or {}
+        for name in (checkpoints.HIGH_WATERMARK, checkpoints.LOG_START, checkpoints.CLEANER)
+    )
     return LogDirectory(
         path,
-        meta_properties.read_meta_properties(meta) if meta.exists() else None,
+        _read_small(path / meta_properties.NAME, meta_properties.read_meta_properties, faults),
         stopped_cleanly,
         broker_epoch,
-        _offsets(path / checkpoints.HIGH_WATERMARK),
-        _offsets(path / checkpoints.LOG_START),
-        _offsets(path / checkpoints.CLEANER),
+        high_watermarks,
+        log_starts,
+        cleaned_to,
         tuple(logs),
         tuple(aside),
+        next(iter(faults), ""),
         reading=reading,
     )
 
@@ -327,11 +345,21 @@ def _clean_stop(marker: Path) -> tuple[bool, int | None]:
         return False, None
 
 
-def _offsets(path: Path) -> Mapping[str, int]:
+def _read_small(path: Path, read: Callable[[Path], Found], faults: list[str]) -> Found | None:
+    """Read a directory's checkpoint or identity; None: there is none, or it can't be what its name says.
+
+    A broker takes its whole directory offline for such a one, and goes on with the others
+    (OffsetCheckpointFile, MetaPropertiesEnsemble#verify).
+
+    :param faults: gets what is wrong with it.
+    """
     try:
-        return checkpoints.read_offsets(path)
+        return read(path)
     except FileNotFoundError:
-        return {}
+        return None
+    except CorruptFileError as error:
+        faults.append(reason_of(error))
+        return None
 
 
 _READINGS = 20

@@ -88,7 +88,7 @@ def _names_leader(log: PartitionLog) -> bool:
 
 def emptied(directory: LogDirectory, log: PartitionLog) -> Iterator[str]:
     """Yield closed segments without a byte whose records no cleaner has taken."""
-    cleaned_to = directory.cleaned_to.get(log.name.log, 0)
+    cleaned_to = directory.cleaned_offset(log.name.log)
     for segment, following in pairwise(log.segments):
         if not segment.log.size_bytes and following.base_offset > cleaned_to:
             yield (
@@ -114,7 +114,7 @@ def own_ends(directory: LogDirectory, log: PartitionLog, bases: Collection[int])
 
 def _is_whole(directory: LogDirectory, log: PartitionLog, end: int, following: SegmentFiles) -> bool:
     """Return whether nothing is missing, or there twice, between a segment's end and the next one."""
-    cleaned_to = directory.cleaned_to.get(log.name.log, 0)
+    cleaned_to = directory.cleaned_offset(log.name.log)
     return end == following.base_offset or end < following.base_offset <= cleaned_to
 
 

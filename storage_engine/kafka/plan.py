@@ -68,6 +68,8 @@ def plan_log(one: SeenLog, topics: TopicSettings, settings: RetentionSettings | 
     """
     if one.end.unread:
         return undecided(one.seen, Reason.UNKNOWN, one.end.unread)
+    if one.directory.fault:
+        return undecided(one.seen, Reason.REFUSED, one.directory.fault)
     if fault := topic_fault(one.log, topics) or start_fault(one.directory, one.log, one.end.offset):
         return undecided(one.seen, Reason.REFUSED, fault)
     if isinstance(settings, str):

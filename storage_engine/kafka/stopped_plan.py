@@ -87,9 +87,13 @@ def read_stopped(node: Node, topics: TopicSettings | None = None) -> StoppedNode
     """
     if node.properties is None or node.zookeeper:
         return Reason.UNKNOWN, "nothing of a cluster with ZooKeeper is deleted, nor of a log directory alone"
-    metas = [one.meta for one in node.directories]
+    for one in node.directories:
+        if one.fault and one.path == node.properties.metadata_dir:
+            return Reason.UNKNOWN, f"no broker starts without the directory of its metadata: {one.fault}"
+    # Nothing of a directory that its broker goes on without is deleted, whosever it is.
+    metas = [one.meta for one in node.directories if not one.fault]
     ids = {(one.cluster_id, one.node_id) if one is not None else None for one in metas}
-    (first, *others) = ids
+    first, *others = ids or {None}
     if others or first is None or first[1] is None or str(first[1]) != node.properties.node_id:
         why = "its log directories don't say, all alike, which node of which cluster they are of"
         return Reason.UNKNOWN, why

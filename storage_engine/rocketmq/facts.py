@@ -38,6 +38,7 @@ from storage_engine.rocketmq.log_facts import (
 from storage_engine.rocketmq.patience import Patience
 from storage_engine.rocketmq.queue_facts import collect_queues
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
+from storage_engine.rocketmq.rereading import read_or_tell
 
 _CLEAN_RESOURCE_INTERVAL_MS = 10_000
 """The broker's default (cleanResourceInterval)."""
@@ -51,7 +52,7 @@ def collect(settings: StoreSettings, scope: FactsScope) -> StoreFacts:
 
     :raises StoreNotFoundError: a directory of it is missing, or there is no segment in it.
     :raises UnsupportedLayoutError: a layout that we don't handle.
-    :raises CorruptFileError: the checkpoint or an index file can't be what its name says.
+    :raises CorruptFileError: an index file can't be what its name says.
     :raises StoreBusyError: a running broker changes files each time that they are looked at.
     :raises BrokerError: the store's broker runs, and can't be asked.
     """
@@ -79,7 +80,9 @@ def collect(settings: StoreSettings, scope: FactsScope) -> StoreFacts:
 def _collect(
     layout: StoreLayout, scope: FactsScope, patience: Patience, ask_for_end: Callable[[], LogEnd | None]
 ) -> StoreFacts:
-    checkpoint = patience.again(partial(read_known_values, layout.checkpoint))
+    checkpoint, no_checkpoint = read_or_tell(
+        lambda: patience.again(partial(read_known_values, layout.checkpoint)), None, "the checkpoint"
+    )
     index_files = _index_facts(layout, patience)
     queues = collect_queues(layout, partial(list_log, layout), scope, patience)
     end = ask_for_end()
@@ -98,7 +101,12 @@ def _collect(
         queues=tuple(replace(row, log_max_offset=log.max_offset) for row in queues.queues),
         index_files=tuple(replace(row, log_max_offset=log.max_offset) for row in index_files),
         checkpoint=_checkpoint_facts(checkpoint, log, walk.newest_store_timestamp_ms),
-        notes=(*(crash_notes(layout, log) if end is None else ()), *walk.notes, *queues.notes),
+        notes=(
+            *no_checkpoint,
+            *(crash_notes(layout, log) if end is None else ()),
+            *walk.notes,
+            *queues.notes,
+        ),
     )
 
 

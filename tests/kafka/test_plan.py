@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine.crc import crc32c_of
-from storage_engine.exceptions import CorruptFileError, StorageEngineError, StoreLayoutError
+from storage_engine.exceptions import StorageEngineError, StoreLayoutError
 from storage_engine.kafka import BROKER
 from storage_engine.kafka.layout import read_node
 from storage_engine.kafka.live_facts import LiveFacts
@@ -271,14 +271,9 @@ def _of_two_clusters(made: MadeNode) -> None:
     (made.directories[1] / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=other\n")
 
 
-def _of_a_newer_version(made: MadeNode) -> None:
-    (made.directories[1] / "meta.properties").write_text("version=2\nnode.id=1\ncluster.id=other\n")
-
-
 BAD_NODES: tuple[tuple[Callable[[MadeNode], None], type[StorageEngineError], str], ...] = (
     (_twice, StoreLayoutError, "log t-0: expected one directory, found .*/a/t-0 and .*/b/t-0"),
     (_of_two_clusters, StoreLayoutError, "expected log directories of one cluster, found those of other and"),
-    (_of_a_newer_version, CorruptFileError, "b/meta.properties: at byte 0 expected version 0 or 1, found 2"),
 )
 
 
@@ -302,14 +297,25 @@ def test_a_bad_node_is_one_error_and_stays_as_it_is(
     ["replication-offset-checkpoint", "log-start-offset-checkpoint", "cleaner-offset-checkpoint"],
 )
 @pytest.mark.parametrize("content", BAD_CHECKPOINTS)
-def test_a_bad_checkpoint_is_one_error(made: MadeNode, name: str, content: str) -> None:
+def test_a_bad_checkpoint_keeps_its_directory_alone(tmp_path: Path, name: str, content: str) -> None:
+    made = MadeNode(tmp_path / "node", ("a", "b"))
     made.add("t-0", THREE)
+    made.add("other-0", THREE, directory=1)
     root = made.write()
+    before = {log.log: log.to_delete for log in planned(root).logs}
     (made.directories[0] / name).write_text(content)
-    before = files_of(made.root)
-    with pytest.raises(CorruptFileError, match=rf"{name}: at byte \d+ expected .*Nothing was changed"):
-        planned(root)
-    assert files_of(made.root) == before
+    plan = planned(root)
+    assert before["t-0"]
+    assert {log.log: log.to_delete for log in plan.logs} == {**before, "t-0": ()}
+    sealed = [one for log in plan.logs if log.log == "t-0" for one in log.decisions][:-1]
+    assert {one.reason for one in sealed} == {Reason.REFUSED}
+    assert all(f"{made.directories[0] / name}: at byte" in one.detail for one in sealed)
+    (finding,) = (
+        one
+        for one in BROKER.diagnose(StoreSettings(str(root)), None, NOW_MS).findings
+        if one.kind == "directory-offline"
+    )
+    assert f"{made.directories[0] / name}: at byte" in finding.what
 
 
 def test_markers_of_two_stops_are_no_clean_stop(tmp_path: Path) -> None:

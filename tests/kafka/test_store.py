@@ -19,7 +19,6 @@ from storage_engine.cli.options import check_store
 from storage_engine.cli.store_argument import managed_store
 from storage_engine.exceptions import (
     BadInputError,
-    CorruptFileError,
     StoreBusyError,
     StoreLayoutError,
     StoreNotFoundError,
@@ -343,13 +342,6 @@ def test_a_store_is_known_by_its_file_or_its_directory(node: Path, tmp_path: Pat
 
 def test_bad_nodes_are_one_error_that_names_the_file(copy: Path) -> None:
     root = copy / "server.properties"
-    checkpoint = copy / "logs" / "replication-offset-checkpoint"
-    original = checkpoint.read_bytes()
-    checkpoint.write_text("0\n7\n")
-    with pytest.raises(CorruptFileError, match=r"replication-offset-checkpoint: at byte 2 expected 7 lines"):
-        read_node(root)
-    assert BROKER.diagnose(StoreSettings(str(root)), None, NOW_MS).refused
-    checkpoint.write_bytes(original)
     shutil.copytree(copy / "logs" / "hdrs-0", copy / "meta" / "hdrs-0")
     with pytest.raises(
         StoreLayoutError, match=r"log hdrs-0: expected one directory, found .*logs.* and .*meta"

@@ -106,7 +106,7 @@ def beginning_fault(prefix: Prefix, live: LivePartition) -> str:
             f"its leader begins at {live.log_start}, and this node's first segment at {first}: what its "
             "leader has before that isn't proven by this node"
         )
-    cleaned_to = prefix.directory.cleaned_to.get(prefix.name.log, 0)
+    cleaned_to = prefix.directory.cleaned_offset(prefix.name.log)
     node = None if prefix.directory.meta is None else prefix.directory.meta.node_id
     if first < cleaned_to and live.leader != node:
         return (

@@ -64,7 +64,6 @@ def room_plans(plans: Sequence[LogPlan], by: Asked) -> tuple[LogPlan, ...]:
     """Return what goes of each log to make room.
 
     :param plans: by the rules of retention.
-    :raises StorageEngineError: a checkpoint is damaged.
     :raises OSError: a file can't be read.
     """
     logs = {log.name.log: (directory, log) for directory, log in by.node.logs}
@@ -75,7 +74,7 @@ def room_plans(plans: Sequence[LogPlan], by: Asked) -> tuple[LogPlan, ...]:
         directory, log = logs[plan.log]
         if by.request.forced:
             plan = _forced(plan, by.request.reason)
-        if by.node.left_uncleanly:
+        if by.node.left_uncleanly and not directory.fault:
             plan = _certain(plan, certain(directory.path).get(plan.log, 0))
         plan = cut_to_archivable(plan, by.archivable, may, has_remote=by.topics.has_remote(plan.log))
         if plan.to_delete:
