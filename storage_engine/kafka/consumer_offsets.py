@@ -7,7 +7,7 @@ has, and no others.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +18,8 @@ import pyarrow.compute
 
 from storage_engine.exceptions import CorruptFileError
 from storage_engine.kafka.codec import CODEC
-from storage_engine.kafka.layout import PartitionLog
+from storage_engine.kafka.layout import LogDirectory, PartitionLog
+from storage_engine.kafka.log_faults import holes
 from storage_engine.kafka.stored_files import corrupt, read_stored
 from storage_engine.kafka.transaction_states import UncommittedTransactions
 from storage_engine.model.diagnosis import named_in_short, reason_of
@@ -53,19 +54,23 @@ class CommittedOffsets:
     unknown: list[str] = field(default_factory=list)
 
 
-def read_consumer_offsets(logs: Sequence[PartitionLog], *, may_be_torn: bool = False) -> CommittedOffsets:
+def read_consumer_offsets(
+    logs: Iterable[tuple[LogDirectory, PartitionLog]], *, may_be_torn: bool = False
+) -> CommittedOffsets:
     """Read partitions of the topic.
 
     Bytes that are no record of it, or of a version that isn't known, may have been a newer position of any
-    group of their partition.
+    group of their partition; so may what is missing before its last segment, unless the cleaner has taken it.
 
+    :param logs: partitions, each with the log directory that it lies in.
     :param may_be_torn: a broker may just write the logs' ends, or didn't stop cleanly: what is no whole
         batch there was never acknowledged.
     """
     found = CommittedOffsets()
-    for log in logs:
-        faults: list[str] = []
+    for directory, log in logs:
+        faults = [directory.fault] if directory.fault else []
         try:
+            faults += holes(directory, log, log.segments)
             newest = _newest(log, faults, may_be_torn=may_be_torn)
         except (CorruptFileError, OSError) as error:
             newest = {}

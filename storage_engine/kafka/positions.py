@@ -69,9 +69,9 @@ def consumers_of(node: Node, cluster: Cluster | None) -> Consumers:
 
 
 def _on_disk(node: Node, partitions: Mapping[str, list[int]]) -> Consumers:
-    logs = [log for _, log in node.logs if log.name.topic == TOPIC]
+    logs = [(directory, log) for directory, log in node.logs if log.name.topic == TOPIC]
     found = read_consumer_offsets(logs, may_be_torn=node.left_uncleanly)
-    there = {log.name.partition for log in logs}
+    there = {log.name.partition for _, log in logs}
     everywhere = read_topic_settings(node).metadata.partitions_of(TOPIC)
     notices = [*found.unknown]
     if not everywhere and not there:

@@ -303,7 +303,7 @@ def _has_whole_header(data: npt.NDArray[np.uint8], chunk: BatchChunk) -> npt.NDA
     """Return which batches have a count of records that can't be, and the right CRC: of those that are no
     marker a broker reads the header alone (ProducerAppendInfo#append).
     """
-    is_whole = chunk.faults == FAULT_COUNT
+    is_whole: npt.NDArray[np.bool_] = chunk.faults == FAULT_COUNT
     for i in np.flatnonzero(is_whole).tolist():
         whole = data[int(chunk.positions[i]) :][: int(chunk.sizes[i])].tobytes()
         is_control = int.from_bytes(whole[header.ATTRIBUTES_AT :][:2], "big") & header.CONTROL

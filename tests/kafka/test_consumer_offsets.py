@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine.kafka.consumer_offsets import TOPIC, read_consumer_offsets
-from storage_engine.kafka.layout import PartitionLog, read_node
+from storage_engine.kafka.layout import LogDirectory, PartitionLog, read_node
 from storage_engine.kafka.positions import consumers_of
 from storage_engine.kafka.topic_settings import read_topic_settings
 from storage_engine.model.lag import PositionsFrom
@@ -34,15 +34,16 @@ def value(offset: int, version: int = 3) -> bytes:
     return struct.pack(">hq", version, offset) + b"the rest"
 
 
-def log_of(tmp_path: Path, *segments: bytes) -> PartitionLog:
-    """Make a log directory with a partition of the topic; a segment begins where the one before it ends."""
+def log_of(tmp_path: Path, *segments: bytes) -> tuple[LogDirectory, PartitionLog]:
+    """Make a log directory with a partition of the topic, of which the cleaner has been everywhere."""
     directory = tmp_path / "data" / f"{TOPIC}-0"
     directory.mkdir(parents=True)
     base = 0
     for data in segments:
         (directory / f"{base:020d}.log").write_bytes(data)
         base += 100
-    (found,) = read_node(tmp_path / "data").directories[0].logs
+    (tmp_path / "data" / "cleaner-offset-checkpoint").write_text(f"0\n1\n{TOPIC} 0 {base}\n")
+    (found,) = read_node(tmp_path / "data").logs
     return found
 
 
@@ -110,8 +111,8 @@ def test_an_offset_that_came_behind_a_transactions_own_wins_over_it(tmp_path: Pa
 def test_a_record_that_cannot_be_read_leaves_the_positions_of_its_partition_unknown(
     tmp_path: Path, wrong_key: bytes, wrong_value: bytes, said: str
 ) -> None:
-    log = log_of(tmp_path, commits(0, (key("b"), value(3)), (wrong_key, wrong_value)))
-    found = read_consumer_offsets([log])
+    directory, log = log_of(tmp_path, commits(0, (key("b"), value(3)), (wrong_key, wrong_value)))
+    found = read_consumer_offsets([(directory, log)])
     (why,) = found.unknown
     assert said in why
     assert log.name.log in why
@@ -130,8 +131,8 @@ def test_a_damaged_batch_leaves_the_positions_of_its_partition_unknown(
         bytearray(commits(at, (key("a"), value(10 + at)), (key("b"), value(20 + at)))) for at in (0, 2, 4)
     ]
     made[place][-1] ^= 1
-    log = log_of(tmp_path, b"".join(made))
-    found = read_consumer_offsets([log], may_be_torn=may_be_torn)
+    directory, log = log_of(tmp_path, b"".join(made))
+    found = read_consumer_offsets([(directory, log)], may_be_torn=may_be_torn)
     assert found.groups == {"a", "b"}
     if is_unknown:
         assert set(found.offsets.values()) == {None}
@@ -141,6 +142,32 @@ def test_a_damaged_batch_leaves_the_positions_of_its_partition_unknown(
         assert f"at byte {at} expected" in why
     else:
         assert (found.offsets["a", "orders", 0], found.unknown) == (12, [])
+
+
+@pytest.mark.parametrize(("cleaned_to", "is_unknown"), [(4, False), (3, True), (0, True), (None, True)])
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_closed_segment_that_is_missing_or_empty_may_have_had_newer_positions(
+    tmp_path: Path, cleaned_to: int | None, is_unknown: bool, is_there: bool
+) -> None:
+    directory = tmp_path / f"{TOPIC}-0"
+    directory.mkdir()
+    for base in (0, 2, 4):
+        data = commits(base, (key("a"), value(10 + base)), (key("b"), value(20 + base)))
+        (directory / f"{base:020d}.log").write_bytes(data)
+    lost = directory / f"{2:020d}.log"
+    if is_there:
+        lost.write_bytes(b"")
+    else:
+        lost.unlink()
+    if cleaned_to is not None:
+        (tmp_path / "cleaner-offset-checkpoint").write_text(f"0\n1\n{TOPIC} 0 {cleaned_to}\n")
+    found = read_consumer_offsets(read_node(tmp_path).logs)
+    assert found.groups == {"a", "b"}
+    assert found.offsets == {
+        ("a", "orders", 0): None if is_unknown else 14,
+        ("b", "orders", 0): None if is_unknown else 24,
+    }
+    assert ["[2, 4) is missing" in one for one in found.unknown] == [True] * is_unknown
 
 
 def test_a_damaged_batch_is_told_beside_groups_of_other_partitions(node: Path, tmp_path: Path) -> None:
