@@ -376,6 +376,11 @@ class BrokerStore(HeldStore, TaskedStore, IdentifiedLogs, ABC):
         """
         return ()
 
+    @property
+    def unread_dependents(self) -> tuple[str, ...]:
+        """Return why files were left out of the last :meth:`dependents`: where they point can't be read."""
+        return ()
+
     def delete_dependents(
         self,
         files: Sequence[DependentFile],

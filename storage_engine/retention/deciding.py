@@ -20,6 +20,7 @@ from storage_engine.retention.refusing import refuse_in_plan
 from storage_engine.retention.unread import find_unread
 from storage_engine.retention.what_if import with_disk_levels
 
+_NAMED = 3
 HoldBack = Callable[[Plan], Plan]
 """Returns a plan of which less goes, or the same."""
 
@@ -58,8 +59,8 @@ def decide(
 ) -> Decided:
     """Decide what goes and why. Reads only.
 
-    The dependents and the checkpoint are read although the plan doesn't need them: a broken one must be
-    found while every segment is still there. Logs of which it is broken are
+    The dependents and the checkpoint are read although the plan doesn't need them: what is broken is told
+    while every segment is still there. What the broker can leave out stays; a log of which it can't is
     refused, where there are others.
 
     :param kind: the broker's name.
@@ -78,6 +79,12 @@ def decide(
     if unreadable and unreadable.keys() == plan.new_min_offsets.keys():
         raise next(iter(unreadable.values()))
     plan = refuse_in_plan(plan, unreadable)
+    doing = "tell what it left out of segments' dependents"
+    unread_files = ask(snapshot.broker, doing, lambda: [*map(str, broker.unread_dependents)])
+    if unread_files:
+        stays = f"what depends on segments and can't be read stays: {'; '.join(unread_files[:_NAMED])}"
+        more = f", and {len(unread_files) - _NAMED} more" if len(unread_files) > _NAMED else ""
+        plan = replace(plan, notices=(*plan.notices, f"{stays}{more}"))
     # What goes is kept for its consumers where the policy blocks.
     going = plan.new_min_offsets if policy.lag_policy is LagPolicy.WARN else {}
     unread = find_unread(broker, snapshot, going, policy.lag_policy)

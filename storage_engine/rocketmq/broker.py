@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -41,12 +41,14 @@ class RocketMQBrokerStore(BrokerStore):
     """A stopped broker's store.
 
     :param opened_by: where its settings come from.
+    :param left_out: why files were left out of the last :meth:`dependents`.
     """
 
     files: RocketMQStore
     config: BrokerConfig
     zone: ZoneInfo
     opened_by: StoreSettings
+    left_out: list[str] = field(default_factory=list, compare=False, repr=False)
 
     def renewed(self, memory: HoldMemory) -> RocketMQBrokerStore:
         return open_files(self.opened_by)
@@ -145,7 +147,12 @@ class RocketMQBrokerStore(BrokerStore):
         return ShieldNeed(disk_bytes=disk_bytes, used_percent=used_percent)
 
     def dependents(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
-        return dependents.expired_dependents(self.files.layout, self.config, min_offsets[LOG])
+        self.left_out.clear()
+        return dependents.expired_dependents(self.files.layout, self.config, min_offsets[LOG], self.left_out)
+
+    @property
+    def unread_dependents(self) -> tuple[str, ...]:
+        return tuple(self.left_out)
 
     def delete_dependents(
         self,

@@ -8,8 +8,9 @@ costs a directory listing, another one the last entry of each file up to the fir
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from storage_engine import durable
 from storage_engine.exceptions import CorruptFileError, StoreLayoutError
 from storage_engine.long_work import told_each
 from storage_engine.model.broker_store import Remove
+from storage_engine.model.diagnosis import reason_of
 from storage_engine.model.plan import DependentFile
 from storage_engine.model.store import FileFacts
 from storage_engine.rocketmq import batch_consume_queue, consume_queue, consume_queue_ext, index_file
@@ -40,19 +42,28 @@ class DependentKind(StrEnum):
 
 
 def expired_dependents(
-    layout: StoreLayout, config: BrokerConfig, min_offset: int
+    layout: StoreLayout, config: BrokerConfig, min_offset: int, unreadable: list[str] | None = None
 ) -> tuple[DependentFile, ...]:
     """Files that the broker would delete once the log begins at ``min_offset``. Reads only.
 
     :param min_offset: the log's min offset after its segments are gone.
+    :param unreadable: gets why files of a queue or the index aren't told, which stay; None: it is an error.
     :return: in each directory oldest first.
     :raises CorruptFileError: a file that can't be what its name says; nothing was changed.
     """
-    return (
+    found: list[DependentFile] = []
+    for files in (
         *_expired_queues(layout, config, min_offset),
         *_expired_batch_queues(layout, config, min_offset),
-        *_expired_index_files(layout, min_offset),
-    )
+        _expired_index_files(layout, min_offset),
+    ):
+        try:
+            found += files
+        except CorruptFileError as error:
+            if unreadable is None:
+                raise
+            unreadable.append(reason_of(error))
+    return tuple(found)
 
 
 def delete_dependents(
@@ -94,39 +105,50 @@ def _open_directory(layout: StoreLayout, directory: Path) -> int:
     )
 
 
-def _expired_queues(layout: StoreLayout, config: BrokerConfig, min_offset: int) -> Iterator[DependentFile]:
+def _expired_queues(
+    layout: StoreLayout, config: BrokerConfig, min_offset: int
+) -> Iterator[Iterator[DependentFile]]:
+    """Yield the files of each queue, which are looked at as they are taken."""
     queues = list(iter_queues(layout.consumequeue, min_files=2))
     for queue in told_each(queues, "Looking at queues", "queues"):
-        files = consume_queue.list_files(queue.path, size_bytes=config.mapped_file_size_consume_queue_bytes)
-        yield from _expired(consume_queue.FORMAT, DependentKind.CONSUME_QUEUE, files, min_offset)
+        list_files = partial(
+            consume_queue.list_files, queue.path, size_bytes=config.mapped_file_size_consume_queue_bytes
+        )
+        yield _expired(consume_queue.FORMAT, DependentKind.CONSUME_QUEUE, list_files, min_offset)
     # without broker.conf the files themselves tell that extensions are enabled
     extended = config.enable_consume_queue_ext or config.source is None
     for extension in iter_queues(layout.consumequeue_ext, min_files=2) if extended else ():
-        yield from _expired_extensions(layout, config, extension, min_offset)
+        yield _expired_extensions(layout, config, extension, min_offset)
 
 
 def _expired_batch_queues(
     layout: StoreLayout, config: BrokerConfig, min_offset: int
-) -> Iterator[DependentFile]:
+) -> Iterator[Iterator[DependentFile]]:
     for queue in iter_queues(layout.batchconsumequeue, min_files=2):
-        files = batch_consume_queue.list_files(
-            queue.path, size_bytes=config.mapped_file_size_batch_consume_queue_bytes
+        list_files = partial(
+            batch_consume_queue.list_files,
+            queue.path,
+            size_bytes=config.mapped_file_size_batch_consume_queue_bytes,
         )
-        yield from _expired(batch_consume_queue.FORMAT, DependentKind.BATCH_CONSUME_QUEUE, files, min_offset)
+        yield _expired(batch_consume_queue.FORMAT, DependentKind.BATCH_CONSUME_QUEUE, list_files, min_offset)
 
 
 def _expired(
-    entry_format: EntryFormat, kind: DependentKind, files: Sequence[MappedFile], min_offset: int
+    entry_format: EntryFormat,
+    kind: DependentKind,
+    list_files: Callable[[], tuple[MappedFile, ...]],
+    min_offset: int,
 ) -> Iterator[DependentFile]:
     """MappedFileQueue#deleteExpiredFileByOffset: by the last entry, up to the first file that stays.
 
     Files without an entry behind one that isn't full are what a broker removes when it starts
     (ConsumeQueue#recover, #truncateDirtyFiles): the queue ends in that one, and its last file never goes.
     """
+    files = list_files()
     for number, file in enumerate(files[:-1], 1):
         position = entry_format.capacity(file) - 1
         entry = entry_format.entry(file, position)
-        if entry is None and entry_format.last_position(tuple(files[number:])) is None:
+        if entry is None and entry_format.last_position(files[number:]) is None:
             return
         if entry is None:
             raise CorruptFileError(

@@ -52,7 +52,6 @@ def collect(settings: StoreSettings, scope: FactsScope) -> StoreFacts:
 
     :raises StoreNotFoundError: a directory of it is missing, or there is no segment in it.
     :raises UnsupportedLayoutError: a layout that we don't handle.
-    :raises CorruptFileError: an index file can't be what its name says.
     :raises StoreBusyError: a running broker changes files each time that they are looked at.
     :raises BrokerError: the store's broker runs, and can't be asked.
     """
@@ -83,7 +82,7 @@ def _collect(
     checkpoint, no_checkpoint = read_or_tell(
         lambda: patience.again(partial(read_known_values, layout.checkpoint)), None, "the checkpoint"
     )
-    index_files = _index_facts(layout, patience)
+    index_files, no_index = read_or_tell(partial(_index_facts, layout, patience), (), "the index")
     queues = collect_queues(layout, partial(list_log, layout), scope, patience)
     end = ask_for_end()
 
@@ -103,6 +102,7 @@ def _collect(
         checkpoint=_checkpoint_facts(checkpoint, log, walk.newest_store_timestamp_ms),
         notes=(
             *no_checkpoint,
+            *no_index,
             *(crash_notes(layout, log) if end is None else ()),
             *walk.notes,
             *queues.notes,

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from storage_engine.exceptions import BadInputError, StoreBusyError
 from storage_engine.lag_columns import LAG_SCHEMA
+from storage_engine.model.diagnosis import reason_of
 from storage_engine.model.lag import LagSource
 from storage_engine.model.store import SegmentId, StoreSnapshot
 from storage_engine.name_columns import names_of, one_array
@@ -50,6 +51,7 @@ class LagContext:
     :param source: where the positions are from that are measured.
     :param attempts: how often a queue's files are read that don't fit together; beside a running broker
         more than one.
+    :param unreadable: gets why queues can't be read, as far as this process has measured.
     """
 
     layout: StoreLayout
@@ -58,6 +60,7 @@ class LagContext:
     time_to_loss_ms: tuple[int | None, ...]
     source: LagSource = field(default_factory=LagSource)
     attempts: int = 1
+    unreadable: list[str] = field(default_factory=list, compare=False)
 
     @property
     def log_min_offset(self) -> int:
@@ -203,7 +206,8 @@ def _read_queues(
             raise StoreBusyError(
                 f"{error.filename}: went away while lag was computed: somebody else changes the store."
             ) from error
-        except (BadInputError, OSError):
+        except (BadInputError, OSError) as error:
+            context.unreadable.append(f"lag in queue {queue_id} of {topic} isn't known: {reason_of(error)}")
             read.readable[span] = False
             continue
         read.min_offset[span], read.max_offset[span] = bounds.min_offset, bounds.max_offset

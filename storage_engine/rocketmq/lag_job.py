@@ -41,7 +41,7 @@ class RocketMQLagJob:
     @property
     def source(self) -> LagSource:
         source = self.context.source
-        return replace(source, notices=(*self.unknown, *source.notices))
+        return replace(source, notices=(*self.unknown, *source.notices, *self.context.unreadable))
 
     @property
     def logs(self) -> tuple[str, ...] | None:

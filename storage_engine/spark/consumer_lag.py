@@ -182,7 +182,13 @@ class LagInProcess:
     """The same table, computed here without Spark, share by share: for one store at a shell."""
 
     job: LagJob | None
-    source: LagSource
+    prepared: LagSource
+
+    @property
+    def source(self) -> LagSource:
+        """Return where the positions are from, and what of the tables so far isn't known."""
+        more = () if self.job is None else self.job.source.notices
+        return replace(self.prepared, notices=tuple(dict.fromkeys((*self.prepared.notices, *more))))
 
     @property
     def logs(self) -> tuple[str, ...] | None:
@@ -213,7 +219,8 @@ def lag_here(store: ManagedStore, going: Iterable[SegmentId], now_ms: int) -> Co
     :raises BadInputError: a store or settings that can't be read, a plan for another store.
     """
     tables = lag_in_process(ConsumerLagRequest.of(store, "", going, now_ms))
-    return ConsumerLagResult(*merge(map(lag_part, tables), tables.source, tables.logs), "", tables.logs)
+    parts = [*map(lag_part, tables)]
+    return ConsumerLagResult(*merge(parts, tables.source, tables.logs), "", tables.logs)
 
 
 def lag_without_spark(request: ConsumerLagRequest, most_positions: int | None) -> ConsumerLagResult | None:
@@ -228,10 +235,11 @@ def lag_without_spark(request: ConsumerLagRequest, most_positions: int | None) -
         return _nobody_known(request, source)
     if most_positions is not None and job.positions.num_rows > most_positions:
         return None
+    here = LagInProcess(job, source)
     with new_lag_table(request.table_path) as directory:
         table = job.measure(job.positions)
         write_share(directory, 0, table)
-    return ConsumerLagResult(*merge([lag_part(table)], source, job.logs), request.table_path, job.logs)
+    return ConsumerLagResult(*merge([lag_part(table)], here.source, job.logs), request.table_path, job.logs)
 
 
 def prepare(request: ConsumerLagRequest) -> tuple[LagJob | None, LagSource]:

@@ -140,6 +140,40 @@ def test_the_pending_policy_alone_decides_where_what_is_pending_is_unknown(
     assert len(list((store / "commitlog").iterdir())) == 8 or not unknown
 
 
+QUEUE = "consumequeue/ledger_ordered/0/00000000000000006000"
+"""One file of several."""
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"), _cases((QUEUE, "index"), (QUEUE, "cut"), ("index", "empty"), ("index", "nuls"))
+)
+def test_what_depends_on_segments_and_cannot_be_read_stays(
+    cli, store_copy, expire, lake: Path, name: str, fault: str
+) -> None:
+    store = store_copy("clean-stop")
+    expire(store)
+    path = store / name if name == QUEUE else sorted((store / name).iterdir())[0]
+    _break(path, fault)
+    if fault == "link":
+        # What it leads to isn't looked at, and nothing below it is deleted.
+        assert f"{path}: expected a file or directory of the store's own" in cli("plan", store).err
+        return
+    for words in (("inspect",), ("plan", "--manual"), ("lag",), ("doctor",)):
+        _check_ended(cli(*words, store), path)
+    words = ("--lake", lake, "--name", "s", "--manual", "--archive-policy", "off", "--lag-policy", "ignore")
+    outcome = cli("clean", store, *words)
+    _check_ended(outcome, path)
+    assert len(list((store / "commitlog").iterdir())) == 1, outcome
+    # Of an index file the header alone tells where it points.
+    if fault == "empty" or (name == QUEUE and fault in ("cut", "missing")):
+        said = (outcome.out + outcome.err).replace("\n", "")
+        assert "what depends on segments and can't be read stays: " in said
+    if name == QUEUE and fault == "cut":
+        assert f"lag in queue 0 of ledger_ordered isn't known: {path}" in cli("lag", store).out.replace(
+            "\n", ""
+        )
+
+
 def test_plan_and_validation_agree_on_an_empty_queue_file_behind_one_that_is_not_full(
     cli, store_copy, expire, tmp_path: Path
 ) -> None:

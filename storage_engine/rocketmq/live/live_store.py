@@ -226,6 +226,10 @@ class LiveStore(BrokerStore):
     def dependents(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
         return dependents_gone.expired(self, min_offsets)
 
+    @property
+    def unread_dependents(self) -> tuple[str, ...]:
+        return self.files.unread_dependents
+
     def delete_dependents(
         self,
         files: Sequence[DependentFile],
