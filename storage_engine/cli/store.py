@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,9 +18,9 @@ from storage_engine.cli.progress import waiting
 from storage_engine.cli.store_argument import has_lake, takes_store
 from storage_engine.cli.values import disk_percents, key_value_pairs, moment_ms, reason_text
 from storage_engine.clock import clock_ms
-from storage_engine.exceptions import BadInputError
-from storage_engine.model.archive_lag import ArchiveLag
-from storage_engine.model.diagnosis import named_in_short
+from storage_engine.exceptions import BadInputError, StorageEngineError
+from storage_engine.model.archive_lag import ArchiveLag, touched_text
+from storage_engine.model.diagnosis import named_in_short, reason_of
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import PlanRequest
 from storage_engine.nearest import meant
@@ -121,6 +122,7 @@ def plan(
     """Show what a cleanup of STORE would delete, with a reason for every segment, and what goes with it.
 
     Beside a running broker, the journal in --lake knows the age of a segment whose file a hold has touched.
+    With --lake also how many archived segments were touched since, which a run hashes again.
     """
     from storage_engine.retention.preview import preview
 
@@ -132,11 +134,24 @@ def plan(
         now_ms=None if at is None else moment_ms(at, managed.time_zone, option="--at"),
         used_percents=levels,
     )
+    notices = (*seen.plan.notices, *_touched(managed))
+    seen = replace(seen, plan=replace(seen.plan, notices=notices))
     if as_json:
         print_json("plan", plan_json(managed, seen))
     else:
         print_plan(managed, seen, by_hand(managed, request, seen, levels))
     return 0
+
+
+def _touched(managed: ManagedStore) -> tuple[str, ...]:
+    """Say which archived segments a run would hash again, or why that isn't known; (): none."""
+    if not has_lake(managed):
+        return ()
+    try:
+        lag = _archive_lag(managed)
+    except StorageEngineError as error:
+        return (f"which archived segments were touched since isn't known: {reason_of(error)}",)
+    return (*([touched_text(lag.touched)] if lag.touched else []), *lag.notes)
 
 
 @command()

@@ -70,7 +70,7 @@ def _errors(report: Mapping[str, Any], words: BrokerWords) -> Iterator[Problem]:
         error, _, message = step["error"].partition(": ")
         if error and message not in refused:
             remedy = error_advice(error, words)
-            yield Problem(f"Step {step['step']} failed ({error})", "bad", message, remedy)
+            yield Problem(f"Step {step['step']} failed", "bad", message, remedy)
 
 
 def _open(report: Mapping[str, Any]) -> Iterator[Problem]:

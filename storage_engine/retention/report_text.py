@@ -314,6 +314,7 @@ def _steps(report: Report) -> Iterator[str]:
     for step in report.steps:
         took = f" in {step.took_ms} ms" if step.took_ms is not None else ""
         if step.error:
-            yield f"{step.step}: failed: {step.error}"
+            # The report's JSON names the error's class, for programs.
+            yield f"{step.step}: failed: {step.error.partition(': ')[2]}"
         elif step.done:
             yield f"{step.step}: done{took}"

@@ -271,3 +271,21 @@ def test_another_user_is_told_of_rights_and_not_of_another_broker(cli, store_cop
         f"{store}: expected a place that this process may look into, found Permission denied" in refused.err
     )
     assert "kafka" not in refused.err
+
+
+def test_plan_says_which_archived_segments_a_run_hashes_again(cli, store: Path, lake: Path) -> None:
+    assert cli("archive", store, "--lake", lake).exit_code == 0
+    said = "1 archived segment was touched since, to be hashed again"
+    assert said not in cli("plan", store, "--lake", lake).out
+    sorted((store / "commitlog").iterdir())[0].chmod(0o600)
+    assert f"Note: {said}" in cli("plan", store, "--lake", lake).out
+    assert said in cli("plan", store, "--lake", lake, "--json").json["notices"]
+    assert said not in cli("plan", store).out
+
+
+def test_plan_goes_on_where_its_lake_cannot_be_asked(cli, store: Path, lake: Path) -> None:
+    assert cli("archive", store, "--lake", lake).exit_code == 0
+    (lake / "catalog.db").unlink()
+    outcome = cli("plan", store, "--lake", lake)
+    assert outcome.exit_code == 0
+    assert "which archived segments were touched since isn't known" in outcome.out.replace("\n", " ")

@@ -110,7 +110,9 @@ class TestReport:
             steps.release(store, "r")
         finished = finish(store, "r")
         assert (finished.outcome, run_state(store)) == (Outcome.FAILED, RunState.PLANNED)
-        assert "release: failed: GateRefusedError" in Path(finished.report_text).read_text()
+        text = Path(finished.report_text).read_text()
+        assert "release: failed: " in text
+        assert "GateRefusedError" not in text
         steps.archive(store, "r", steps.archive_jobs(store, "r"))
         steps.release(store, "r")
         steps.clean_dependents(store, "r")
