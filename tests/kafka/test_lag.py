@@ -257,6 +257,11 @@ def test_an_offset_is_looked_up_once_whatever_the_number_of_groups(
     assert decoded_bytes == [sum(one.segments[0].size_bytes for one in logs.values())]
     lags = partition_lags(LagContext(logs), consumers.table).to_pylist()
     assert len(decoded_bytes) == 2
+    opened_paths.clear()
+    # What a run records of a deletion is told without the logs, also of groups whose position isn't known.
+    recorded = unread_records(consumers, LagContext(logs), dict.fromkeys(logs, 4), deleted=True)
+    assert [replace(row, from_ms=None) for row in found.rows] == list(recorded.rows)
+    assert (opened_paths, len(decoded_bytes)) == ([], 2)
     assert {row["lag_ms"] for row in lags if row["committed_offset"] == 3} == {1004 - 1003}
 
 
