@@ -74,9 +74,14 @@ def test_a_link_that_leads_nowhere_ends_the_build(line: str, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_a_wheel_has_the_site(tmp_path: Path) -> None:
+def test_a_wheel_has_the_site_and_links_to_none_of_its_pages(tmp_path: Path) -> None:
     with zipfile.ZipFile(build_wheel(ROOT, tmp_path)) as wheel:
         names = set(wheel.namelist())
+        (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
+        shown = wheel.read(metadata).decode().partition("\n\n")[2]
+    # A package index has no page of the site, and shows this.
+    assert "`storage-engine docs` says where it is" in shown
+    assert re.findall(r"\]\((?!https://)", shown) == []
     pages = {
         f"storage_engine/site/{page.stem}{kind}" for page in DOCS.glob("*.md") for kind in (".html", ".md")
     }
