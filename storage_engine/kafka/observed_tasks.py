@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from dataclasses import replace
 
 from storage_engine.kafka.checkpoints import LOG_START, RECOVERY_POINT
 from storage_engine.kafka.file_names import FileState
@@ -37,12 +38,15 @@ _LOOK = "Look into the broker's log for why"
 def tasks_of(node: Node, now_ms: int, limits: TaskLimits) -> tuple[BrokerTask, ...]:
     """Look how far each task of a node is, whether its broker runs or is stopped.
 
+    Of log directories that its broker takes offline nothing is looked at, and nothing goes.
+
     :raises OSError: a file can't be read.
     """
     topics = read_topic_settings(node)
+    whole = replace(node, directories=tuple(one for one in node.directories if not one.fault))
     if runs(node):
-        return observed_tasks(node, topics, now_ms, limits)
-    return stopped_tasks(node, topics, now_ms)
+        return observed_tasks(whole, topics, now_ms, limits)
+    return stopped_tasks(whole, topics, now_ms)
 
 
 def observed_tasks(

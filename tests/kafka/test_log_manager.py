@@ -12,7 +12,7 @@ import pytest
 from storage_engine.kafka.layout import Node, read_node
 from storage_engine.kafka.live_facts import LiveFacts, LivePartition
 from storage_engine.kafka.log_manager import stopped_tasks
-from storage_engine.kafka.observed_tasks import OVERDUE_MS, observed_tasks
+from storage_engine.kafka.observed_tasks import OVERDUE_MS, observed_tasks, tasks_of
 from storage_engine.kafka.topic_settings import read_topic_settings
 from storage_engine.model.broker_tasks import BrokerTask, TaskLimits
 from tests.kafka.left_over_node import GONE, delete_first_segment, write_recovery_points
@@ -54,6 +54,19 @@ def test_after_a_clean_stop_recovery_points_are_where_logs_end(made: MadeNode) -
     assert "log a-0: expected its end 6, as after a clean stop, found 4" in said
     (made.directories[0] / ".kafka_cleanshutdown").unlink()
     assert stopped(made)["checkpointLogRecoveryOffsets"].overdue == ()
+
+
+def test_of_a_damaged_checkpoint_s_directory_nothing_is_looked_at(made: MadeNode) -> None:
+    def directories() -> set[Path]:
+        tasks = tasks_of(read_node(made.properties), now_ms() + OVERDUE_MS, LIMITS)
+        left = (one for task in tasks for one in task.left)
+        return {Path(file.facts.path).parents[1] for one in left for file in one.files}
+
+    delete_first_segment(made.directories[0] / "a-0")
+    delete_first_segment(made.directories[1] / "b-0")
+    assert directories() == set(made.directories)
+    (made.directories[0] / "recovery-point-offset-checkpoint").write_bytes(bytes(9))
+    assert directories() == {made.directories[1]}
 
 
 def test_a_start_above_the_end_is_told(made: MadeNode) -> None:
