@@ -100,7 +100,9 @@ def test_no_command_ends_by_a_file_beside_the_log(
     _break(store / name, fault)
     for words in (("inspect",), ("plan", "--manual"), ("lag",), ("doctor",)):
         _check_ended(cli(*words, store), store / name)
-    if name in (*WHO_CONSUMES, *PENDING) and fault not in NOTHING_TOLD:
+    # Zeros are what a broker's timers begin with (TimerCheckpoint): all that they have is pending.
+    is_told = fault not in NOTHING_TOLD and (name, fault) != ("config/timercheck", "nuls")
+    if name in (*WHO_CONSUMES, *PENDING) and is_told:
         assert str(store / name) in cli("lag", store).out.replace("\n", "")
     _check_ended(cli("archive", store, "--lake", lake), store / name)
 
