@@ -62,6 +62,13 @@ class HeldStore:
         """
         return None
 
+    def holds(self, log: str) -> bool:
+        """Return whether something of a log is held, as far as is remembered: unknown counts as that.
+
+        Asked where the running broker is left to its own rules (:meth:`Broker.cleans_up`).
+        """
+        return True
+
     def unheld_segments(self, now_ms: int, until_ms: int) -> UnheldSegments:
         """Return what the broker's rules take by a moment if the hold ends now: by age, size and disk level.
 

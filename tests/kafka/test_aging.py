@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from storage_engine.cycle import archive_here
@@ -15,19 +15,34 @@ from storage_engine.journal.journal import Journal
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.making import make_lake
 from storage_engine.lake.receipts import list_stores, receipts
-from storage_engine.model.store import Segment
+from storage_engine.model.store import Segment, SegmentId
 from storage_engine.retention.drift import recorded_gone
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.proofs import LakeProofs
+from storage_engine.retention.steps import archiving, sealed
+from storage_engine.retention.steps.archivable import Listed, list_segments, refuse_other_logs
+from storage_engine.retention.steps.context import Context
 from storage_engine.retention.steps.sealed import archive_sealed
 from tests.aging import aging
 from tests.kafka.lakes import archivable_segments
 from tests.kafka.node_acts import NodeActs
+from tests.kafka.stopped_nodes import make_node, managed
 from tests.rounds import rounds
 from tests.services.command_line import run_command
 
 LOGS = ("compacted-0", "ctime-0", "plain-0", "retms-0", "txn-0")
 ACTS = ("expire", "expire_many", "remove", "delete_topic", "append", "compact", "start")
 SCHEDULE = st.lists(st.tuples(st.integers(0, 150), st.sampled_from(ACTS)), min_size=1, max_size=8)
+
+GOES_BEFORE_IT_IS_CHOSEN = [
+    (76, "compact"),
+    (66, "start"),
+    (98, "expire_many"),
+    (13, "expire_many"),
+    (106, "delete_topic"),
+    (136, "expire"),
+    (38, "expire_many"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +78,7 @@ def is_on_disk(segment: Segment) -> bool:
     derandomize=True,
 )
 @given(schedule=SCHEDULE)
+@example(schedule=GOES_BEFORE_IT_IS_CHOSEN)
 def test_archive_goes_on_with_all_that_is_left(
     few: Callable[[], Path], schedule: list[tuple[int, str]]
 ) -> None:
@@ -71,15 +87,25 @@ def test_archive_goes_on_with_all_that_is_left(
     make_lake(store.lake, "kafka")
     before = archivable_segments(node)
     acts = NodeActs(node / "logs")
-    with aging(node, [(after, getattr(acts, act)) for after, act in schedule]):
-        done = archive_sealed(store, "aging", archive_here)
+    listed: set[SegmentId] = set()
+
+    def list_and_note(context: Context) -> Listed:
+        listing = list_segments(context)
+        listed.update(one.id for log in listing.snapshot.logs for one in log.segments)
+        return listing
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sealed, "list_segments", list_and_note)
+        with aging(node, [(after, getattr(acts, act)) for after, act in schedule]):
+            done = archive_sealed(store, "aging", archive_here)
     lake = open_lake(store.lake)
     (known,) = list_stores(lake)
     archived = {(row.log, row.base_offset) for row in receipts(lake, known.store_id)}
     left = [one for one in before if is_on_disk(one)]
     assert {one.id for one in left} <= archived
     # No broker runs, to which anything could be left: what is gone and in no lake is lost, and on record.
-    gone = [one for one in before if not is_on_disk(one) and one.id not in archived]
+    # Of what went before the first listing nothing is known.
+    gone = [one for one in before if one.id in listed - archived and not is_on_disk(one)]
     journal = Journal(store.journal_url)
     record = journal.find_store(store.real_root)
     assert record is not None
@@ -91,6 +117,32 @@ def test_archive_goes_on_with_all_that_is_left(
         )
     assert {one.log for one in done.refused} == {log for log, _, _ in ranges}
     assert all(one.why.endswith(" LOST.") for one in done.refused)
+
+
+def test_a_log_that_goes_before_its_segments_are_chosen_is_on_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = tmp_path / "node"
+    make_node(node)
+    store = managed(tmp_path / "managed", node)
+    make_lake(store.lake, "kafka")
+
+    def overtaken(context: Context, asked: Sequence[LakeProofs], segments: Sequence[Segment]) -> None:
+        for log in node.glob("*/a-0"):
+            log.rename(log.with_name(f"a-0.{'0' * 32}-delete"))
+        refuse_other_logs(context, asked, segments)
+
+    monkeypatch.setattr(archiving, "refuse_other_logs", overtaken)
+    done = archive_sealed(store, "aging", archive_here)
+    assert {row.log for row in done.receipts} == {"b-0"}
+    (refused,) = done.refused
+    assert refused.log == "a-0"
+    assert "[0, 4) on disk or in a lake, found them in neither: LOST." in refused.why
+    journal = Journal(store.journal_url)
+    record = journal.find_store(store.real_root)
+    assert record is not None
+    ((drift, _),) = recorded_gone(journal, record)
+    assert (drift.log, drift.start_offset, drift.end_offset) == ("a-0", 0, 4)
 
 
 @settings(

@@ -89,6 +89,14 @@ class LiveKafkaStore(KafkaStore):
     def hold_status(self, now_ms: int) -> HoldStatus:
         return hold.look(self, now_ms) if self._is_ours else due_hold.described(load_state(self.memory))
 
+    def holds(self, log: str) -> bool:
+        try:
+            state = load_state(self.memory)
+        except GateRefusedError:
+            # Another release's: it may hold any of them.
+            return True
+        return state is not None and state.has_settings(log.rpartition("-")[0])
+
     def unheld_segments(self, now_ms: int, until_ms: int) -> UnheldSegments:
         return unheld.look_for_unheld(self, now_ms, until_ms)
 

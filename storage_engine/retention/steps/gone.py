@@ -16,6 +16,7 @@ from storage_engine.retention.broker_answers import ask
 from storage_engine.retention.refusing import Refusal, refusal
 from storage_engine.retention.steps.context import Context
 
+_WHOSE = {True: "its broker may delete by its own rules", False: "nothing of it should go"}
 _REMEDY = "Find out who deleted it; storage-engine verify names all that is lost."
 
 
@@ -33,30 +34,29 @@ def record_gone_unproven(context: Context, run: Run, gone: Sequence[Segment]) ->
     """Record what went though no lake proves it, and say what of it should have stayed.
 
     Nothing should go of a store that is held, that we delete from, or that no broker has. A broker that is
-    left to its own rules may delete what is in no lake.
+    left to its own rules may delete what is in no lake, and isn't held.
 
     :param gone: segments without a proof that aren't on disk any more.
     """
-    if not gone:
-        return GoneUnproven()
-    may_go = _broker_may_delete(context)
-    whose = "its broker may delete by its own rules" if may_go else "nothing of it should go"
+    of_logs = by_log(gone)
+    may_go = {log: _broker_may_delete(context, log) for log in of_logs}
     found = [
         Drift(
             DriftKind.SEGMENT_GONE,
             f"log {log}: records of offsets [{first}, {end}) went while they were to be archived, and no "
-            f"lake proves them: {whose}.",
+            f"lake proves them: {_WHOSE[may_go[log]]}.",
             log,
             first,
             end,
         )
-        for log, segments in by_log(gone).items()
+        for log, segments in of_logs.items()
         for first, end in _ranges(segments)
     ]
     record_drift(context.journal, context.record, run, found)
-    if may_go:
-        return GoneUnproven(tuple(one.detail.removesuffix(".") for one in found))
-    return GoneUnproven(lost=tuple(_lost(log, drift) for log, drift in by_log(found).items()))
+    return GoneUnproven(
+        tuple(one.detail.removesuffix(".") for one in found if may_go[one.log]),
+        tuple(_lost(log, drift) for log, drift in by_log(found).items() if not may_go[log]),
+    )
 
 
 def _lost(log: str, found: Sequence[Drift]) -> Refusal:
@@ -65,18 +65,18 @@ def _lost(log: str, found: Sequence[Drift]) -> Refusal:
     return refusal(log, FileGoneError(why), remedy=_REMEDY)
 
 
-def _broker_may_delete(context: Context) -> bool:
-    live = context.store.live
-    if live is not None and live.deletes == WE_DELETE:
+def _broker_may_delete(context: Context, log: str) -> bool:
+    """Return whether a running broker is left to its own rules with a log; unknown counts as no."""
+    store, broker = context.store, context.broker
+    if store.live is not None and store.live.deletes == WE_DELETE:
         return False
-    if not context.store.cleans_up:
-        return True
+    if store.is_live and not store.cleans_up:
+        return not ask(store.broker, "tell what it holds", lambda: broker.holds(log))
     if context.journal.hold_memory(context.record.store_id).load() is not None:
         return False
-    runs = context.broker.is_live or ask(
-        context.store.broker, "tell who uses its store", lambda: context.broker.used_by
+    return broker.is_live or ask(
+        store.broker, "tell who uses its store", lambda: bool(broker.used_by) and not broker.is_used_by_us
     )
-    return bool(runs)
 
 
 def _ranges(segments: Sequence[Segment]) -> Iterator[tuple[int, int]]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
-from pathlib import Path
 
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import FileGoneError, StoreLayoutError
@@ -23,7 +23,7 @@ from storage_engine.retention.broker_disks import shared_disk_notice
 from storage_engine.retention.brokers import open_to_look
 from storage_engine.retention.faulty_files import read_faulty_files
 from storage_engine.retention.gate import same_files
-from storage_engine.retention.history import segment_subject
+from storage_engine.retention.history import release_by_any_run, segment_subject
 from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.missing_logs import remember_logs
@@ -31,6 +31,7 @@ from storage_engine.retention.proofs import Proofs, reachable_lakes, read_proofs
 from storage_engine.retention.refusing import refusal
 from storage_engine.retention.steps.archivable import (
     NOTHING,
+    Listed,
     archivable_segments,
     kept_out_segments,
     list_segments,
@@ -86,7 +87,7 @@ def archive_sealed(
     started_ns = time.monotonic_ns()
     with context.errors(run, Step.SEALED):
         done: list[ArchiveResult] = []
-        chosen: dict[SegmentId, Segment] = {}
+        known: dict[SegmentId, Segment] = {}
         for attempt in range(_LISTINGS):
             listed = list_segments(context)
             if not attempt:
@@ -95,10 +96,11 @@ def archive_sealed(
             archive = partial(_archive, listing, archive_with, accept_damage)
             result, failed = archive_each_log(listing.segments, archive)
             done.append(result)
-            chosen |= listing.chosen
-            gone = _not_there(chosen, done)
+            to_archive = _maybe_archivable(listed)
+            known |= to_archive
+            gone = _not_there(known, done)
             went = (
-                gone.keys() & listing.chosen.keys()
+                gone.keys() & to_archive.keys()
                 or WENT in listed.archivable.kept_out.values()
                 or any(isinstance(why, FileGoneError) for why in failed.values())
             )
@@ -125,17 +127,24 @@ def _left_of(budget_bytes: int | None, done: Sequence[ArchiveResult]) -> int | N
     return max(0, budget_bytes - sum(row.size_bytes for result in done for row in result.receipts))
 
 
+def _maybe_archivable(listed: Listed) -> dict[SegmentId, Segment]:
+    """Return what may be archived by now, and the rest of logs that changed while that was found out."""
+    reasons = listed.archivable.kept_out
+    unknown = (segment for segment in listed.others if reasons.get(segment.log) == WENT)
+    return {segment.id: segment for segment in (*listed.archivable.segments, *unknown)}
+
+
 def _not_there(
-    chosen: Mapping[SegmentId, Segment], done: Sequence[ArchiveResult]
+    listed: Mapping[SegmentId, Segment], done: Sequence[ArchiveResult]
 ) -> dict[SegmentId, Segment]:
-    """Return what was to be archived, isn't, and isn't where it was."""
+    """Return what was listed, wasn't archived since, and isn't where it was."""
     archived = {SegmentId(row.log, row.base_offset) for result in done for row in result.receipts}
-    left = ((key, one) for key, one in chosen.items() if key not in archived)
-    return {key: one for key, one in left if not Path(one.facts.path).exists()}
+    left = ((key, segment) for key, segment in listed.items() if key not in archived)
+    return {key: segment for key, segment in left if not os.path.exists(segment.facts.path)}  # noqa: PTH110
 
 
 def _record_gone(context: Context, run: Run, gone: Mapping[SegmentId, Segment]) -> GoneUnproven:
-    """Record what of chosen segments is neither in the store any more nor in a lake."""
+    """Record what of listed segments is neither in the store any more nor in a lake."""
     if not gone:
         return GoneUnproven()
     there: dict[str, list[Segment]] = {
@@ -152,7 +161,12 @@ def _record_gone(context: Context, run: Run, gone: Mapping[SegmentId, Segment]) 
     ]
     known = known_heads(context.journal, context.record)
     proofs = read_proofs(context.store.lakes, context.record, slots(left), known=known)
-    return record_gone_unproven(context, run, still_unproven(context.journal, context.record, proofs, left))
+    unproven = still_unproven(context.journal, context.record, proofs, left)
+    # What another run was waived to delete isn't lost by anybody's doing but a person's.
+    others = [
+        segment for segment in unproven if not release_by_any_run(context.journal, run.store_id, segment)
+    ]
+    return record_gone_unproven(context, run, others)
 
 
 def _archive(
