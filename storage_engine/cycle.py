@@ -88,14 +88,27 @@ def plan(cleanup: Cleanup) -> PlanResult:
 
 
 def consumer_lag(cleanup: Cleanup) -> LagSummary:
-    """Record what the plan would cost whom; what is on record stands once a planned segment is gone."""
-    from storage_engine.retention.steps import lag_question, record_lag
+    """Record what the plan would cost whom; what is on record stands once a planned segment is gone.
 
-    asked = lag_question(cleanup.store, cleanup.run_key)
-    if asked.answered is not None:
-        return asked.answered
-    started_ns = time.monotonic_ns()
-    found = cleanup.measure_lag(cleanup, asked)
+    Where files go away while it is measured, it is measured again.
+    """
+    from storage_engine.exceptions import BadInputError, FileGoneError
+    from storage_engine.retention.steps import lag_question, record_lag
+    from storage_engine.retention.steps.archiving import LISTINGS
+
+    for left in reversed(range(LISTINGS)):
+        asked = lag_question(cleanup.store, cleanup.run_key)
+        if asked.answered is not None:
+            return asked.answered
+        started_ns = time.monotonic_ns()
+        try:
+            found = cleanup.measure_lag(cleanup, asked)
+            break
+        except (BadInputError, FileGoneError, FileNotFoundError) as error:
+            # What goes of the plan meanwhile is for the release to settle.
+            is_new = asked.segments != lag_question(cleanup.store, cleanup.run_key).segments
+            if not left or (isinstance(error, BadInputError) and not is_new):
+                raise
     took_ms = (time.monotonic_ns() - started_ns) // 1_000_000
     record_lag(cleanup.store, cleanup.run_key, found.summary, found.at_risk, found.logs, took_ms)
     return found.summary

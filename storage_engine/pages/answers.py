@@ -63,6 +63,7 @@ def answers(report: Mapping[str, Any]) -> tuple[Answer, ...]:
 
 def _went(report: Mapping[str, Any]) -> Answer | None:
     deleted, pending, missing = (fated(report, fate) for fate in ("deleted", "pending", "missing"))
+    proven = fated(report, "gone-proven")
     kept = fated(report, "kept")
     lines = []
     short = "nothing"
@@ -79,6 +80,8 @@ def _went(report: Mapping[str, Any]) -> Answer | None:
     if pending:
         short = short if deleted else amount(pending) if is_dry_run(report) else "nothing yet"
         lines.append(Line(amount(pending) if is_dry_run(report) else f"{amount(pending)} still to go"))
+    if proven:
+        lines.append(Line(f"{amount(proven)} went by none of our runs, and a lake has {_it(proven)}"))
     if missing:
         lines.append(
             Line(f"{amount(missing)} {'is' if len(missing) == 1 else 'are'} missing: no run deleted it")
@@ -93,6 +96,10 @@ def _went(report: Mapping[str, Any]) -> Answer | None:
     if not report["segments"] and not lines:
         return None
     return Answer("What would go" if is_dry_run(report) else "What went", tuple(lines), short)
+
+
+def _it(rows: Sequence[object]) -> str:
+    return "it" if len(rows) == 1 else "them"
 
 
 def _messages(report: Mapping[str, Any], deleted: Sequence[Mapping[str, Any]]) -> str:

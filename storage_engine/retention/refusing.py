@@ -99,12 +99,16 @@ def account_for(
 
     :param stay: what stays whether its log is refused or not.
     :param there: segments of the store as it is after the release.
-    :param gone: segments that runs deleted.
+    :param gone: segments that runs deleted, or that went before without keeping their logs.
     """
     by_log = {one.log: one for one in refusals}
     missing: dict[str, list[int]] = {log: [] for log in by_log}
     known = {decision.segment.id for decision in stay}
-    kept = [one for one in stay if one.segment.log not in by_log or one.segment.id in there]
+    kept = [
+        one
+        for one in stay
+        if one.segment.id not in gone and (one.segment.log not in by_log or one.segment.id in there)
+    ]
     for segment in planned:
         if (one := by_log.get(segment.log)) is None or segment.id in gone:
             continue

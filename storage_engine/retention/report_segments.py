@@ -18,6 +18,8 @@ class Fate(StrEnum):
     """To be deleted by the plan, and still there."""
     MISSING = "missing"
     """To be deleted by the plan, and gone though no run deleted it."""
+    GONE_PROVEN = "gone-proven"
+    """The same, and a lake proves it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,13 @@ def segment_reports(
 ) -> tuple[SegmentReport, ...]:
     """:param gone: by subject, what this run deleted, or another one."""
     stayed = {segment_subject(k.log, k.base_offset): k for k in (released.kept if released else ())}
-    missing = {(one.log, offset) for one in (released.refused if released else ()) for offset in one.missing}
+    missing = {
+        (one.log, offset): Fate.MISSING
+        for one in (released.refused if released else ())
+        for offset in one.missing
+    }
+    for one in released.gone if released else ():
+        missing[one.log, one.base_offset] = Fate.GONE_PROVEN if one.is_proven else Fate.MISSING
     rows = []
     for decision in plan.decisions if plan else ():
         segment = decision.segment
@@ -59,7 +67,7 @@ def segment_reports(
                 path=segment.facts.path,
                 size_bytes=segment.disk_bytes,
                 planned=decision.deletes,
-                fate=_fate(decision, release, stay, segment.id in missing),
+                fate=_fate(decision, release, stay, missing.get(segment.id)),
                 reason=stay.reason if stay else decision.reason,
                 detail=stay.detail if stay else decision.detail,
                 proof=release.passage.value if release else "",
@@ -71,9 +79,11 @@ def segment_reports(
     return tuple(rows)
 
 
-def _fate(decision: Decision, release: SegmentRelease | None, stay: Kept | None, missing: bool) -> Fate:
+def _fate(
+    decision: Decision, release: SegmentRelease | None, stay: Kept | None, missing: Fate | None
+) -> Fate:
     if release is not None:
         return Fate.DELETED
-    if missing:
-        return Fate.MISSING
+    if missing is not None:
+        return missing
     return Fate.KEPT if stay or not decision.deletes else Fate.PENDING

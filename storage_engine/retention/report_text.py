@@ -51,6 +51,7 @@ def _lines(report: Report) -> Iterator[str]:
     yield from _section("Deleted", _segments(report, Fate.DELETED))
     pending = "Would be deleted" if report.request.dry_run else "To be deleted"
     yield from _section(pending, _segments(report, Fate.PENDING))
+    yield from _section("Gone by no run, and proven", _segments(report, Fate.GONE_PROVEN))
     yield from _section("Missing", _segments(report, Fate.MISSING))
     yield from _section("Kept", _segments(report, Fate.KEPT))
     yield from _section(find_broker(report.broker).words.dependents, _dependents(report))

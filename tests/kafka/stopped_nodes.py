@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from storage_engine.crc import crc32c_of
@@ -29,12 +29,21 @@ def empty_snapshot() -> bytes:
     return struct.pack(">hI", 1, crc32c_of(count)) + count
 
 
-def make_node(root: Path) -> MadeNode:
-    """Make a node with a log in each of two directories, whose closed segments have all their files."""
-    node = MadeNode(root, ("first", "second"))
-    for number, name in enumerate(LOGS):
-        bases = [2 * place for place in range(GOING + 1)]
-        path = node.add(name, {base: [batch_of(base, ms=OLD_MS)] for base in bases}, directory=number)
+def make_node(
+    root: Path,
+    logs: Sequence[str] = LOGS,
+    directories: Sequence[str] = ("first", "second"),
+    going: int = GOING,
+) -> MadeNode:
+    """Make a node with logs in its directories in turn, whose closed segments have all their files.
+
+    :param going: closed segments of each log.
+    """
+    node = MadeNode(root, directories)
+    for number, name in enumerate(logs):
+        bases = [2 * place for place in range(going + 1)]
+        segments = {base: [batch_of(base, ms=OLD_MS)] for base in bases}
+        path = node.add(name, segments, directory=number % len(directories))
         for base in bases:
             for suffix in ("index", "timeindex", "txnindex"):
                 (path / f"{base:020d}.{suffix}").write_bytes(b"")

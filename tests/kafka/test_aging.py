@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from storage_engine.cycle import archive_here
-from storage_engine.journal.journal import Journal
+from storage_engine.cycle import CLEANUP, Cleanup, archive_here, plan, report
+from storage_engine.exceptions import StorageEngineError
+from storage_engine.journal.journal import Journal, Step
+from storage_engine.kafka.lock_holder import held_here
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.making import make_lake
 from storage_engine.lake.receipts import list_stores, receipts
+from storage_engine.model.plan import PlanRequest
 from storage_engine.model.store import Segment, SegmentId
 from storage_engine.retention.drift import recorded_gone
+from storage_engine.retention.history import releases
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.proofs import LakeProofs
-from storage_engine.retention.steps import archiving, sealed
+from storage_engine.retention.report import build_report
+from storage_engine.retention.report_segments import Fate
+from storage_engine.retention.steps import archiving, recorded_plan, sealed
 from storage_engine.retention.steps.archivable import Listed, list_segments, refuse_other_logs
 from storage_engine.retention.steps.context import Context
 from storage_engine.retention.steps.sealed import archive_sealed
@@ -164,3 +171,68 @@ def test_who_only_looks_ends_well(
     assert "Traceback" not in done.err
     # Nothing was wrong with it before.
     assert "a hole" not in done.out
+
+
+CLEANS = ("expire", "expire_many", "remove", "delete_topic")
+
+
+@settings(max_examples=rounds("STORAGE_ENGINE_AGING", 1, 200), deadline=None, derandomize=True)
+@given(
+    schedule=st.lists(st.tuples(st.integers(0, 250), st.sampled_from(CLEANS)), min_size=1, max_size=6),
+    is_archived=st.booleans(),
+)
+@example(schedule=[(83, "expire_many"), (35, "delete_topic")], is_archived=True)
+def test_clean_goes_on_with_all_that_is_left(
+    tmp_path_factory: pytest.TempPathFactory, schedule: list[tuple[int, str]], is_archived: bool
+) -> None:
+    node = tmp_path_factory.mktemp("cleaned") / "node"
+    make_node(node, ("a-0", "b-0", "c-0", "d-0"), ("logs",), going=4)
+    store = managed(node.parent / "managed", node)
+    make_lake(store.lake, "kafka")
+    if is_archived:
+        archive_sealed(store, "before", archive_here)
+    cleanup = Cleanup(store, "clean", PlanRequest(manual=True))
+    plan(cleanup)
+    planned = {segment.id: segment for segment in recorded_plan(store, "clean").to_delete}
+    assert len(planned) == 16
+    acts = NodeActs(node / "logs")
+
+    def act(name: str) -> None:
+        # No broker runs while we have its lock.
+        if not held_here:
+            getattr(acts, name)()
+
+    error = ""
+    with aging(node, [(after, partial(act, name)) for after, name in schedule]):
+        try:
+            for step in CLEANUP[1:-1]:
+                step(cleanup)
+        except StorageEngineError as stopped:
+            error = str(stopped)
+    ended = report(cleanup)
+    journal = Journal(store.journal_url)
+    record = journal.find_store(store.real_root)
+    assert record is not None
+    events = journal.events(journal.run(record.store_id, "clean"), Step.RELEASE)
+    released = {one.segment.id for one in releases(events)[0].values()}
+    gone = {key: one for key, one in planned.items() if key not in released and not is_on_disk(one)}
+    spans = [(one.log, one.start_offset, one.end_offset) for one, _ in recorded_gone(journal, record)]
+    for log, base_offset in gone:
+        assert any(log == name and first <= base_offset < end for name, first, end in spans)
+    lake = open_lake(store.lake)
+    proven = {(row.log, row.base_offset) for row in receipts(lake, record.store_id)}
+    lost = {key.log for key in gone if key not in proven}
+    if error:
+        assert lost == {log for log, _ in planned}
+        assert "LOST" in error
+    else:
+        found = build_report(store, "clean")
+        assert {one.log for one in found.refused} == lost
+        assert all("LOST" in one.why for one in found.refused)
+        # All the rest has gone.
+        assert not [one for one in planned.values() if is_on_disk(one) and one.log not in lost]
+        fates = {(row.log, row.base_offset): row.fate for row in found.segments}
+        assert all(fates[key] is Fate.GONE_PROVEN for key in gone if key.log not in lost)
+        # A topic's last segment is in no lake.
+        away = {log for log, _ in planned if not (node / "logs" / log).exists()}
+        assert ended.ok is not bool(lost | away)

@@ -1,9 +1,9 @@
 """Kills a partly refused release at its durable operations and runs it again; a script of test_refused_kill.
 
-A store of four logs is planned and archived once: two of its logs are sound, of one a segment is missing, one
-has other bytes. Each attempt begins with a copy of it, in the same place. What a release leaves that dies is
-looked at, the same run is done again undisturbed, and its end is compared with that of a run that nobody
-killed. Prints one JSON object.
+A store of five logs is planned and archived once: two of its logs are sound, one has lost its oldest segment,
+which is proven, one another, which leaves a hole, and one has other bytes. Each attempt begins with a copy of
+it, in the same place. What a release leaves that dies is looked at, the same run is done again undisturbed,
+and its end is compared with that of a run that nobody killed. Prints one JSON object.
 
 Usage: refused_kill_runner.py WORK_DIRECTORY all|few
 """
@@ -21,7 +21,9 @@ from typing import Any
 from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.receipts import receipts
+from storage_engine.model.jsonable import to_jsonable
 from storage_engine.retention import steps
+from storage_engine.retention.drift import recorded_gone
 from storage_engine.retention.finishing import finish
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.report import build_report
@@ -33,11 +35,12 @@ from tests.services.toy_faults import Fault, make_store, store_at
 
 FAULTS: dict[str, Fault] = {
     "first": ("nothing", 0),
-    "gone": ("missing", 0),
+    "gone": ("missing", 1),
     "last": ("nothing", 0),
     "other": ("other bytes", 1),
+    "went": ("missing", 0),
 }
-SOUND = ("first", "last")
+SOUND = ("first", "last", "went")
 RELEASE = "release"
 
 
@@ -104,6 +107,7 @@ def end_state(work: Path) -> dict[str, Any]:
         "refused": [[one.log, one.error, list(one.missing)] for one in report.refused],
         "fates": [[row.log, row.base_offset, row.fate, row.reason] for row in report.segments],
         "end": [run.state, report.outcome, finished.ok, finished.refused],
+        "gone": [to_jsonable(one) for one in recorded_gone(journal, record)],
         "dependents": sorted(file.facts.path for file in report.dependents),
     }
 

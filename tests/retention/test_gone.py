@@ -19,6 +19,7 @@ from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.steps.archiving import begin_background_run
 from storage_engine.retention.steps.context import opened
 from storage_engine.retention.steps.gone import record_gone_unproven
+from storage_engine.retention.steps.unproven import Unproven
 from tests.kafka.made_node import MadeNode, batch_of
 from tests.services.lock_holder import lock_held
 
@@ -64,15 +65,15 @@ def test_only_a_broker_that_runs_and_is_left_to_its_rules_may_delete(
             directory = context.broker.data_paths[0]
             stack.enter_context(lock_held(directory / LOCK))
         run = begin_background_run(context, "run")
-        done = record_gone_unproven(context, run, log.sealed)
+        done = record_gone_unproven(context, run, Unproven(log.sealed), "Nothing was deleted.")
         ((drift, _),) = recorded_gone(context.journal, context.record)
     assert (drift.log, drift.start_offset, drift.end_offset) == ("orders-0", 0, 4)
     if may_go:
-        assert done.lost == ()
+        assert done.refusals == ()
         assert ["[0, 4)" in one and "by its own rules" in one for one in done.notices] == [True]
     else:
         assert done.notices == ()
-        (refused,) = done.lost
+        (refused,) = done.refusals
         assert refused.said.why == (
             "expected records of offsets [0, 4) on disk or in a lake, found them in neither: LOST."
         )

@@ -23,9 +23,12 @@ def test_a_killed_release_ends_with_the_same_logs_refused(tmp_path: Path) -> Non
     end = seen["end"]
     assert [log for log, *_ in end["refused"]] == [log for log in FAULTS if log not in SOUND]
     assert [subject.partition("/")[0] for subject in end["results"] if subject] == [
-        *SOUND[:1] * 2,
-        *SOUND[1:] * 2,
+        *("first",) * 2,
+        *("last",) * 2,
+        "went",
     ]
+    ((drift, _),) = end["gone"]
+    assert (drift["log"], drift["start_offset"]) == ("went", 0)
     assert set(end["results"].values()) == {1}
     assert end["end"][:3] == ["finished", "released-in-part", False]
     assert len(end["dependents"]) == 4

@@ -104,7 +104,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stores]:
     max_examples=max(EXAMPLES, 1), deadline=None, phases=tuple(Phases) if EXAMPLES else (Phases.explicit,)
 )
 @example(
-    {"a": ("nothing", 0), "b": ("missing", 0), "c": ("other bytes", 1), "d": ("unreadable dependents", 0)}
+    {"a": ("nothing", 0), "b": ("missing", 1), "c": ("other bytes", 1), "d": ("unreadable dependents", 0)}
 )
 @given(
     st.dictionaries(
@@ -190,7 +190,7 @@ def test_a_file_that_changes_meanwhile_stops_its_log_alone(
 
 
 def test_what_can_not_be_archived_of_one_log_keeps_no_other_out_of_the_lake(made: Make) -> None:
-    store = made(a=(UNARCHIVED, 0), b=("other bytes", 0), c=("missing", 0), d=(UNARCHIVED, 1))
+    store = made(a=(UNARCHIVED, 0), b=("other bytes", 0), c=("missing", 1), d=(UNARCHIVED, 1))
     Path(steps.recorded_plan(store, "r").logs[1].to_delete[0].facts.path).chmod(0o600)
     done = steps.archive_planned(store, "r", lambda jobs: archive_all(open_lake(store.lake), jobs))
     assert [(one.log, one.base_offset > 0) for one in done.receipts] == [("a", False), ("d", True)]
@@ -211,7 +211,7 @@ def test_a_log_that_is_gone_already_is_followed_up_though_the_other_can_not_be_a
 
 
 def test_a_plan_of_which_no_log_can_be_archived_fails(made: Make) -> None:
-    store = made(a=("missing", 0), b=("other bytes", 0))
+    store = made(a=("missing", 1), b=("other bytes", 0))
     with pytest.raises(LakeConflictError):
         steps.archive_planned(store, "r", lambda jobs: archive_all(open_lake(store.lake), jobs))
 
@@ -276,7 +276,7 @@ def test_a_log_that_consumers_have_not_read_stays_alone_where_the_policy_blocks(
         return Unread((UnreadMessages("g", "t", 5, 1, 7),) if "b" in ends else ())
 
     monkeypatch.setattr(toy_broker.ToyStore, "unread", unread)
-    store = made(Policy(lag_policy=LagPolicy.BLOCK), a=("nothing", 0), b=("nothing", 0), c=("missing", 0))
+    store = made(Policy(lag_policy=LagPolicy.BLOCK), a=("nothing", 0), b=("nothing", 0), c=("missing", 1))
     steps.record_lag(store, "r", LagSummary(0, 0, 0, 0, 0, (), 0), [])
     result = steps.release(store, "r")
     assert logs_deleted(result) == {"a"}

@@ -12,6 +12,7 @@ import pytest
 from storage_engine import file_users
 from storage_engine.exceptions import (
     ChangedUnderUsError,
+    FileGoneError,
     GateRefusedError,
     LakeConflictError,
     LakeUnavailableError,
@@ -26,12 +27,14 @@ from storage_engine.model.plan import PlanRequest, Reason
 from storage_engine.retention import steps, unseen_writes
 from storage_engine.retention.adopting import adopt
 from storage_engine.retention.brokers import open_store
+from storage_engine.retention.drift import recorded_gone
 from storage_engine.retention.gate import Passage
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.preview import preview
 from storage_engine.retention.report import build_report
 from storage_engine.retention.report_segments import Fate
 from storage_engine.retention.report_text import report_text
+from storage_engine.retention.steps.release_result import Gone
 from tests.rounds import later
 
 Make = Callable[..., ManagedStore]
@@ -175,13 +178,34 @@ def test_a_segment_that_was_touched_is_young_again_and_stays(archived: Make) -> 
 
 
 @pytest.mark.slow
-def test_a_segment_that_somebody_else_deleted_stops_the_run(
-    archived: Make, refuses: Callable[..., str]
+def test_a_proven_segment_that_somebody_else_deleted_keeps_nothing_back(
+    archived: Make, journal_of: Callable[[ManagedStore], Journal]
 ) -> None:
-    store = archived(max_segments=2)
+    store = archived(max_segments=3)
     segment(store, 0).unlink()
-    said = refuses(store, GateRefusedError)
-    assert f"{segment(store, 0)}: expected the planned segment at offset 0, found no file" in said
+    result = steps.release(store, "r")
+    assert [one.base_offset for one in result.deleted] == [1 << 20, 2 << 20]
+    assert result.gone == (Gone("commitlog", 0, is_proven=True),)
+    went = "log commitlog: records of offsets [0, 1048576) went meanwhile, by none of our runs"
+    assert f"{went}, and a lake proves them" in result.notices
+    journal = journal_of(store)
+    record = journal.find_store(store.real_root)
+    assert record is not None
+    ((drift, _),) = recorded_gone(journal, record)
+    assert (drift.start_offset, drift.end_offset) == (0, 1 << 20)
+    planned = [row.fate for row in build_report(store, "r").segments if row.planned]
+    assert planned == [Fate.GONE_PROVEN, Fate.DELETED, Fate.DELETED]
+
+
+@pytest.mark.slow
+def test_an_unproven_segment_that_somebody_else_deleted_is_lost(
+    planned: Make, refuses: Callable[..., str]
+) -> None:
+    store = planned(max_segments=2)
+    segment(store, 0).unlink()
+    assert "log commitlog: expected records of offsets [0, 1048576) on disk or in a lake" in (
+        refuses(store, FileGoneError)
+    )
 
 
 @pytest.mark.slow

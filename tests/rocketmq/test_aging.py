@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage_engine.cycle import archive_here
+from storage_engine.cycle import CLEANUP, Cleanup, archive_here, plan, report
+from storage_engine.exceptions import StorageEngineError
+from storage_engine.journal.journal import Journal, Step
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.making import make_lake
 from storage_engine.lake.receipts import list_stores, receipts
+from storage_engine.model.plan import PlanRequest
+from storage_engine.retention.drift import recorded_gone
+from storage_engine.retention.history import releases
 from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.report import build_report
+from storage_engine.retention.report_segments import Fate
+from storage_engine.retention.steps import recorded_plan
+from storage_engine.retention.steps.context import Context, Locked
 from storage_engine.retention.steps.sealed import archive_sealed
 from tests.aging import aging
 from tests.fixture_stores import unpack
@@ -101,3 +114,73 @@ def test_reading_goes_on_with_all_that_is_left(
     sealed = [path for path in (root / "commitlog").iterdir() if int(path.name) < 7 * MIB]
     assert {int(path.name) for path in sealed} <= rows
     assert all("LOST" in one.why for one in archived.refused)
+
+
+@settings(max_examples=rounds("STORAGE_ENGINE_AGING", 2, 200), deadline=None, derandomize=True)
+@given(schedule=SCHEDULE, is_archived=st.booleans())
+def test_clean_goes_on_with_all_that_is_left(
+    pristine: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    schedule: list[tuple[int, str]],
+    is_archived: bool,
+) -> None:
+    root = Path(shutil.copytree(pristine, tmp_path_factory.mktemp("cleaned") / "store"))
+    for path in (root / "commitlog").iterdir():
+        # All have expired.
+        os.utime(path, ns=(0, 0))
+    store = ManagedStore.local("s", str(root), root.parent / "managed", time_zone="UTC")
+    make_lake(store.lake)
+    if is_archived:
+        archive_sealed(store, "before", archive_here)
+    cleanup = Cleanup(store, "clean", PlanRequest(manual=True))
+    plan(cleanup)
+    planned = [one.base_offset for one in recorded_plan(store, "clean").to_delete]
+    assert len(planned) == 7
+    acts = StoreActs(root)
+    locked: list[object] = []
+    changing = Context.changing
+
+    @contextmanager
+    def noted(context: Context, now_ms: int) -> Iterator[Locked]:
+        with changing(context, now_ms) as held:
+            locked.append(held)
+            yield held
+            locked.pop()
+
+    def act(name: str) -> None:
+        # No broker runs while we have its lock.
+        if not locked:
+            getattr(acts, name)()
+
+    error = ""
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        aging(root, [(n, partial(act, name)) for n, name in schedule]),
+    ):
+        patch.setattr(Context, "changing", noted)
+        try:
+            for step in CLEANUP[1:-1]:
+                step(cleanup)
+        except StorageEngineError as stopped:
+            error = str(stopped)
+    ended = report(cleanup)
+    journal = Journal(store.journal_url)
+    record = journal.find_store(store.real_root)
+    assert record is not None
+    events = journal.events(journal.run(record.store_id, "clean"), Step.RELEASE)
+    released = {one.base_offset for one in releases(events)[0].values()}
+    left = {int(path.name) for path in (root / "commitlog").iterdir()}
+    gone = {offset for offset in planned if offset not in released and offset not in left}
+    spans = [(one.start_offset, one.end_offset) for one, _ in recorded_gone(journal, record)]
+    assert all(any(first <= offset < end for first, end in spans) for offset in gone)
+    rows = {row.base_offset for row in receipts(open_lake(store.lake), record.store_id)}
+    if gone - rows:
+        # There is one log alone.
+        assert "LOST" in error
+        assert not released
+    else:
+        assert not error
+        assert ended.ok, ended.errors
+        assert not left & set(planned)
+        fates = {row.base_offset: row.fate for row in build_report(store, "clean").segments}
+        assert {fates[offset] for offset in gone} <= {Fate.GONE_PROVEN}

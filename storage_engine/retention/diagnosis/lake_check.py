@@ -22,7 +22,7 @@ from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.proofs import read_proofs
 from storage_engine.retention.stamp import Stamp
 from storage_engine.retention.steps.archiving import slots
-from storage_engine.retention.steps.sealed import still_unproven
+from storage_engine.retention.steps.unproven import still_unproven
 from storage_engine.retention.unnamed_lakes import how_to_name, lake_named, unnamed_heads
 from storage_engine.retention.verification_memory import last_verified
 from storage_engine.wording import bytes_text, count_text, duration_text, time_text

@@ -8,7 +8,7 @@ it all the same, as after a commit whose outcome is unknown, does no harm: a rec
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,6 +17,7 @@ from storage_engine.exceptions import (
     OF_ONE_LOG,
     CommitStateUnknownError,
     CorruptFrameError,
+    FileGoneError,
     LakeUnavailableError,
     ProofError,
     StorageEngineError,
@@ -26,19 +27,21 @@ from storage_engine.journal.journal import Phase, Run, Step, Waiver
 from storage_engine.lake.archive import Progress, SegmentJob, archive_all, first_damage, segment_jobs
 from storage_engine.lake.catalog import open_lake
 from storage_engine.lake.config import LakeConfig
+from storage_engine.model.by_log import by_log
 from storage_engine.model.deleted_range import DELETION
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.receipt import Receipt
-from storage_engine.model.store import FileFacts, Segment
+from storage_engine.model.store import WENT, FileFacts, Segment
 from storage_engine.retention.broker_answers import ask
 from storage_engine.retention.history import segment_subject
 from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.proofs import Proofs, none_reachable, read_proofs
-from storage_engine.retention.refusing import REFUSED, RefusedLog, refusal
+from storage_engine.retention.refusing import REFUSED, RefusedLog, refusal, refused_logs
 from storage_engine.retention.stamp import read_stamp
 from storage_engine.retention.steps.archivable import (
     KeptOut,
+    Listed,
     archivable_segments,
     refuse_other_logs,
 )
@@ -63,6 +66,8 @@ ArchiveWith = Callable[[Sequence[SegmentJob]], Sequence[Receipt]]
 
 _WAIVABLE = (CommitStateUnknownError, CorruptFrameError, LakeUnavailableError, ProofError)
 """Why a segment can't be archived though nothing contradicts what is archived already."""
+LISTINGS = 10
+"""How often a store is listed whose files go away meanwhile: each broker deletes some every few minutes."""
 FAILED_LOGS = 20
 """Of more logs than these that can't be archived, it isn't found out which: each costs an attempt or two."""
 
@@ -107,7 +112,9 @@ def archive_jobs(
     run = begin_background_run(context, run_key) if all_sealed else context.run(run_key)
     refuse_dry_run(run)
     with context.errors(run, Step.ARCHIVE):
-        segments = archivable_segments(context).segments if all_sealed else planned_segments(context, run)[0]
+        segments = (
+            archivable_segments(context).segments if all_sealed else planned_segments(context, run).segments
+        )
         if not segments:
             return ()
         proofs = _read(context, segments, read_files=True)
@@ -150,13 +157,22 @@ def archive_planned(
 
     try:
         with context.errors(run, Step.ARCHIVE):
-            segments, missing = planned_segments(context, run)
-            listed = look_at_archivable(context) if segments else None
-            record_intents(context, run, Step.ARCHIVE, segments)
-            done, failed = archive_each_log(segments, archive)
-            refused = tuple(refusal(log, why).said for log, why in {**missing, **failed}.items())
+            turns: list[ArchiveResult] = []
+            for _ in range(LISTINGS):
+                planned = planned_segments(context, run)
+                listed = look_at_archivable(context) if planned.segments else None
+                record_intents(context, run, Step.ARCHIVE, planned.segments)
+                done, failed = archive_each_log(planned.segments, archive)
+                turns.append(done)
+                if not _went(planned.segments, listed, failed):
+                    break
+            missing = refused_logs(planned.gone.refusals)
+            refused = (
+                *(one.said for one in planned.gone.refusals),
+                *(refusal(log, why).said for log, why in failed.items() if log not in missing),
+            )
             record_refused(context, run, Step.ARCHIVE, refused)
-            if failed and not approved_plan(run).new_min_offsets.keys() - failed.keys() - missing.keys():
+            if failed and not approved_plan(run).new_min_offsets.keys() - failed.keys() - missing:
                 raise next(iter(failed.values()))
             contradicted = [why for why in failed.values() if not isinstance(why, _WAIVABLE)]
             if contradicted and context.journal.find_waiver(run.plan_digest or "") is not None:
@@ -168,15 +184,32 @@ def archive_planned(
             raise
         return ArchiveResult((), waiver, str(error))
     notices = (
-        *done.notices,
-        *map(str, missing.values()),
+        *planned.gone.notices,
+        *(str(one.error) for one in planned.gone.refusals),
         *(f"log {log} was not archived: {why}" for log, why in failed.items()),
     )
     waivable = [str(error) for error in failed.values() if isinstance(error, _WAIVABLE)]
     waiver = context.journal.find_waiver(run.plan_digest or "") if waivable else None
     why = "; ".join(waivable) if waiver else ""
-    kept_out = planned_kept_out(context, listed, segments)
-    return replace(done, waiver=waiver, error=why, notices=notices, refused=refused, kept_out=kept_out)
+    done = joined_results(turns)
+    return replace(
+        done,
+        waiver=waiver,
+        error=why,
+        notices=(*done.notices, *notices),
+        refused=refused,
+        kept_out=planned_kept_out(context, listed, planned.segments),
+    )
+
+
+def _went(
+    segments: Sequence[Segment], listed: Listed | None, failed: Mapping[str, StorageEngineError]
+) -> bool:
+    """Return whether files of planned segments went away while these were archived."""
+    kept_out = {} if listed is None else listed.archivable.kept_out
+    return any(isinstance(why, FileGoneError) for why in failed.values()) or any(
+        kept_out.get(log) == WENT for log in by_log(segments)
+    )
 
 
 def record_refused(context: Context, run: Run, step: Step, refused: Sequence[RefusedLog]) -> None:

@@ -25,8 +25,8 @@ from storage_engine.retention.history import SegmentRelease, release_by_any_run,
 from storage_engine.retention.known_heads import KnownHeads
 from storage_engine.retention.proofs import Proofs, none_reachable, read_proofs
 from storage_engine.retention.refusing import Refusal, RefusedLog, refusal, refused_logs, require_one
-from storage_engine.retention.shielding import kept_text
 from storage_engine.retention.steps.context import Context
+from storage_engine.retention.steps.gone import GoneResult, settle_gone
 from storage_engine.retention.unseen_writes import Reading, check_bytes, digest
 from storage_engine.same_bytes.own_acts import read_own_acts
 from storage_engine.wording import duration_text
@@ -40,13 +40,18 @@ class Settled:
     """What became of planned segments that are gone.
 
     :param others: those that our other runs deleted.
-    :param went: logs of which this run has deleted some.
-    :param refusals: of logs with a segment that is gone though no run deleted it.
+    :param gone: those that went by none of our runs.
+    :param went: logs of which segments are gone, and that go on.
     """
 
     others: tuple[SegmentRelease, ...]
+    gone: GoneResult
     went: frozenset[str]
-    refusals: tuple[Refusal, ...]
+
+    @property
+    def refusals(self) -> tuple[Refusal, ...]:
+        """Return why logs don't go on."""
+        return self.gone.refusals
 
     def require_one(self, judged: Judged) -> None:
         """Make sure that a log is left, one that goes or one that has gone.
@@ -59,31 +64,35 @@ class Settled:
 def settle(context: Context, run: Run, plan: Plan, snapshot: StoreSnapshot) -> Settled:
     """Account for planned segments that are gone: this run's doing, from before a kill, or somebody else's.
 
-    :raises GateRefusedError: no log is left, since of each one is gone that none of our runs meant to delete.
+    :raises StorageEngineError: no log is left, since each one lost what should have stayed.
     """
-    others, refusals = [], []
+    others: list[SegmentRelease] = []
     there = {segment.id for log in snapshot.logs for segment in log.segments}
     done, meant = releases(context.journal.events(run, Step.RELEASE))
     went = {release.log for release in done.values()}
-    for log in plan.logs:
-        missing = []
-        for segment in log.to_delete:
-            subject = segment_subject(segment.log, segment.base_offset)
-            if segment.id in there or subject in done:
-                continue
-            if subject in meant:
-                record_gone(context, run, [meant[subject]])
-                went.add(log.log)
-                continue
-            other = release_by_any_run(context.journal, run.store_id, segment)
-            if other is None:
-                missing.append(segment)
-            else:
-                others.append(other)
-        if missing:
-            refusals.append(_missing(context, missing[0]))
-    require_one(refusals, went | {segment.log for segment in plan.to_delete if segment.id in there})
-    return Settled(tuple(others), frozenset(went), tuple(refusals))
+
+    def is_ours(segment: Segment) -> bool:
+        subject = segment_subject(segment.log, segment.base_offset)
+        if subject in meant:
+            record_gone(context, run, [meant[subject]])
+            went.add(segment.log)
+        elif subject not in done:
+            if (other := release_by_any_run(context.journal, run.store_id, segment)) is None:
+                return False
+            others.append(other)
+        return True
+
+    gone = settle_gone(
+        context,
+        run,
+        plan.logs,
+        lambda segment: segment.id in there,
+        is_ours,
+        "Nothing was deleted by this call.",
+    )
+    went |= {one.log for one in gone.segments}
+    require_one(gone.refusals, went | {segment.log for segment in plan.to_delete if segment.id in there})
+    return Settled(tuple(others), gone, frozenset(went))
 
 
 def record_gone(context: Context, run: Run, gone: Sequence[SegmentRelease]) -> None:
@@ -92,17 +101,6 @@ def record_gone(context: Context, run: Run, gone: Sequence[SegmentRelease]) -> N
         durable.fsync_path(directory)
     said = [(one.subject, to_jsonable(one)) for one in gone]
     context.journal.record(run, Step.RELEASE, Phase.RESULT, said)
-
-
-def _missing(context: Context, segment: Segment) -> Refusal:
-    nothing = "Nothing was deleted by this call."
-    error = GateRefusedError(
-        f"{segment.facts.path}: expected the planned segment at offset {segment.base_offset}, found "
-        f"no file, and none of our runs deleted it. {nothing}"
-        f"{kept_text(context.store.real_root, segment)} Run verify to see whether its bytes are in "
-        "the lake or lost, and plan again."
-    )
-    return refusal(segment.log, error, nothing)
 
 
 def read_proofs_to_delete(

@@ -25,7 +25,7 @@ from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.proofs import read_proofs
 from storage_engine.retention.steps.archiving import begin_background_run, slots
 from storage_engine.retention.steps.context import WHOLE, Context
-from storage_engine.retention.steps.sealed import still_unproven
+from storage_engine.retention.steps.unproven import still_unproven
 from storage_engine.wording import bytes_text, count_text, time_text
 
 DAY_MS: Final = 86_400_000

@@ -3,49 +3,64 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from storage_engine.exceptions import GateRefusedError, StoreLayoutError
 from storage_engine.journal.journal import Run
 from storage_engine.model.broker_store import BrokerStore
 from storage_engine.model.policy import ArchiveMode
-from storage_engine.model.store import FileFacts, Segment
+from storage_engine.model.store import FileFacts, Segment, SegmentId
 from storage_engine.retention.history import release_by_any_run
 from storage_engine.retention.proofs import Proofs
-from storage_engine.retention.shielding import kept_text
+from storage_engine.retention.refusing import Refusal, refusal
 from storage_engine.retention.steps.archivable import KeptOut, Listed, kept_out_segments, list_segments
 from storage_engine.retention.steps.context import Context, approved_plan
+from storage_engine.retention.steps.gone import GoneResult, settle_gone
 from storage_engine.retention.steps.replicas import without_replicas_work
 
 
-def planned_segments(context: Context, run: Run) -> tuple[tuple[Segment, ...], dict[str, GateRefusedError]]:
-    """Return the planned segments that are still there, as they are now, and by log what is missing.
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """:param segments: planned ones that are still there, as they are now.
+    :param gone: what became of the others.
+    """
 
-    :raises GateRefusedError: of each log a file is gone that no run deleted.
+    segments: tuple[Segment, ...] = ()
+    gone: GoneResult = field(default_factory=GoneResult)
+
+
+def planned_segments(context: Context, run: Run) -> Planned:
+    """Return the planned segments as they are now, and what became of those that are gone.
+
+    :raises StorageEngineError: each log lost what should have stayed.
     """
     if context.store.policy.archive is ArchiveMode.OFF:
-        return (), {}
+        return Planned()
     plan = approved_plan(run)
-    there = []
-    missing: dict[str, GateRefusedError] = {}
+    now: dict[SegmentId, Segment] = {}
+    incomplete: set[SegmentId] = set()
+    refusals: list[Refusal] = []
     for segment in plan.to_delete:
-        if Path(segment.facts.path).exists():
-            try:
-                there.append(_as_now(segment))
-            except GateRefusedError as error:
-                missing.setdefault(segment.log, error)
-        elif release_by_any_run(context.journal, run.store_id, segment) is None:
-            gone = GateRefusedError(
-                f"{segment.facts.path}: expected the planned segment at offset {segment.base_offset}, found "
-                "no file, and none of our runs deleted it. Nothing was archived."
-                f"{kept_text(context.store.real_root, segment)} Run verify to see whether its bytes are in "
-                "the lake, and plan again."
-            )
-            missing.setdefault(segment.log, gone)
-    if missing and missing.keys() == plan.new_min_offsets.keys():
-        raise next(iter(missing.values()))
-    return tuple(there), missing
+        try:
+            if (as_now := _as_now(segment)) is not None:
+                now[segment.id] = as_now
+        except GateRefusedError as error:
+            # It is there, and can't be archived.
+            incomplete.add(segment.id)
+            refusals.append(refusal(segment.log, error))
+    gone = settle_gone(
+        context,
+        run,
+        plan.logs,
+        lambda segment: segment.id in now or segment.id in incomplete,
+        lambda segment: release_by_any_run(context.journal, run.store_id, segment) is not None,
+        "Nothing was archived.",
+    )
+    by_name = {one.log: one for one in reversed((*refusals, *gone.refusals))}
+    if by_name and by_name.keys() == plan.new_min_offsets.keys():
+        raise next(iter(by_name.values())).error
+    return Planned(tuple(now.values()), replace(gone, refusals=tuple(by_name.values())))
 
 
 def look_at_archivable(context: Context) -> Listed | None:
@@ -87,13 +102,16 @@ def planned_kept_out(
     return tuple(one for one in kept_out_segments(context, listed) if one.log in logs)
 
 
-def _as_now(segment: Segment) -> Segment:
-    """
+def _as_now(segment: Segment) -> Segment | None:
+    """Return a segment with its files as they are; None: it is gone.
+
     :raises GateRefusedError: a companion is gone.
     """
     try:
         own, *companions = (FileFacts.of(file.path) for file in segment.files)
     except FileNotFoundError as error:
+        if not Path(segment.facts.path).exists():
+            return None
         raise GateRefusedError(
             f"{error.filename}: expected it beside the planned segment {segment.facts.path}, found no file, "
             "and none of our runs deleted it. Nothing was archived. Find out who did, and plan again."

@@ -24,6 +24,18 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
+class Gone:
+    """An approved segment that went before it was deleted, by none of our runs.
+
+    :param is_proven: a lake proves it; otherwise it was its broker's to delete.
+    """
+
+    log: str
+    base_offset: int
+    is_proven: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ReleaseResult:
     """What a release did.
 
@@ -35,6 +47,7 @@ class ReleaseResult:
     :param unread: what consumers lose by it, as it was right before.
     :param new_min_offsets: by name, where each log of the plan begins now.
     :param refused: logs that were refused, while others went: the run ends with an error that names them.
+    :param gone: approved segments of the other logs that went by none of our runs.
     """
 
     run_key: str
@@ -48,6 +61,7 @@ class ReleaseResult:
     unread: Unread = field(default_factory=Unread)
     new_min_offsets: Mapping[str, int] = field(default_factory=dict)
     refused: tuple[RefusedLog, ...] = ()
+    gone: tuple[Gone, ...] = ()
 
     @property
     def kept_text(self) -> str:

@@ -22,7 +22,7 @@ from storage_engine.model.broker_store import Remove
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.lag import Unread
 from storage_engine.model.plan import DependentFile, Plan, of_only_log
-from storage_engine.model.store import Segment, StoreSnapshot
+from storage_engine.model.store import Segment, SegmentId, StoreSnapshot
 from storage_engine.retention.answer_types import MEND
 from storage_engine.retention.broker_answers import ask, package_errors, propose
 from storage_engine.retention.deciding import cut_by_policy, pending_by, sealed_by
@@ -211,7 +211,10 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
         plan.to_delete,
         eligible.stay,
         there={segment.id for log in left.logs for segment in log.segments},
-        gone={release.segment.id for release in (*deleted.values(), *settled.others)},
+        gone={
+            *(release.segment.id for release in (*deleted.values(), *settled.others)),
+            *(SegmentId(one.log, one.base_offset) for one in settled.gone.segments),
+        },
     )
     unread = released_unread(context, run) or Unread()
     waiting_bytes = 0 if aside else bytes_that_wait([one.segment for one in deleted.values()])
@@ -236,12 +239,14 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
                     *lag_notices(context, run),
                     *unread.notices,
                     *waiting_notices(waiting_bytes),
+                    *settled.gone.notices,
                 )
             )
         ),
         unread=unread,
         new_min_offsets=offsets,
         refused=accounted.refused,
+        gone=settled.gone.segments,
     )
 
 

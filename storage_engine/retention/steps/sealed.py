@@ -16,14 +16,12 @@ from storage_engine.journal.journal import Journal, Phase, Run, Step, StoreRecor
 from storage_engine.model.archive_lag import ArchiveLag, archive_lag_of
 from storage_engine.model.jsonable import from_jsonable
 from storage_engine.model.policy import ArchiveMode
-from storage_engine.model.receipt import Receipt
-from storage_engine.model.store import WENT, FileFacts, Segment, SegmentId, StoreSnapshot
+from storage_engine.model.store import WENT, Segment, SegmentId, StoreSnapshot
 from storage_engine.retention.broker_answers import take_archivable, take_snapshot
 from storage_engine.retention.broker_disks import shared_disk_notice
 from storage_engine.retention.brokers import open_to_look
 from storage_engine.retention.faulty_files import read_faulty_files
-from storage_engine.retention.gate import same_files
-from storage_engine.retention.history import release_by_any_run, segment_subject
+from storage_engine.retention.history import release_by_any_run
 from storage_engine.retention.known_heads import known_heads
 from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.missing_logs import remember_logs
@@ -37,6 +35,7 @@ from storage_engine.retention.steps.archivable import (
     list_segments,
 )
 from storage_engine.retention.steps.archiving import (
+    LISTINGS,
     ArchiveResult,
     ArchiveWith,
     archive_each_log,
@@ -48,15 +47,13 @@ from storage_engine.retention.steps.archiving import (
     slots,
 )
 from storage_engine.retention.steps.context import AnyStore, Context, open_context
-from storage_engine.retention.steps.gone import GoneUnproven, record_gone_unproven
-from storage_engine.retention.steps.replicas import (
-    archived_by_replicas,
-    refuse_diverged,
-    without_replicas_work,
+from storage_engine.retention.steps.gone import GoneResult, record_gone_unproven
+from storage_engine.retention.steps.replicas import refuse_diverged, without_replicas_work
+from storage_engine.retention.steps.unproven import (
+    still_unproven,
+    unproven_and_credited,
+    unproven_in_lakes,
 )
-
-_LISTINGS = 10
-"""How often a store is listed whose files go away meanwhile: each broker deletes some every few minutes."""
 
 
 def archive_sealed(
@@ -88,7 +85,7 @@ def archive_sealed(
     with context.errors(run, Step.SEALED):
         done: list[ArchiveResult] = []
         known: dict[SegmentId, Segment] = {}
-        for attempt in range(_LISTINGS):
+        for attempt in range(LISTINGS):
             listed = list_segments(context)
             if not attempt:
                 remember_logs(context.store, context.journal, context.record, context.broker, listed.snapshot)
@@ -110,7 +107,7 @@ def archive_sealed(
         left_out = listed.archivable.refused
         faults = {log: StoreLayoutError(f"{why}.") for log, why in left_out.items()}
         refused = tuple(refusal(log, why, NOTHING).said for log, why in {**faults, **failed}.items())
-        refused = (*refused, *(one.said for one in went_unproven.lost))
+        refused = (*refused, *(one.said for one in went_unproven.refusals))
         record_refused(context, run, Step.SEALED, refused)
         if failed and not left_out and not {segment.log for segment in listing.segments} - failed.keys():
             raise next(iter(failed.values()))
@@ -143,10 +140,10 @@ def _not_there(
     return {key: segment for key, segment in left if not os.path.exists(segment.facts.path)}  # noqa: PTH110
 
 
-def _record_gone(context: Context, run: Run, gone: Mapping[SegmentId, Segment]) -> GoneUnproven:
+def _record_gone(context: Context, run: Run, gone: Mapping[SegmentId, Segment]) -> GoneResult:
     """Record what of listed segments is neither in the store any more nor in a lake."""
     if not gone:
-        return GoneUnproven()
+        return GoneResult()
     there: dict[str, list[Segment]] = {
         log.name: list(log.segments) for log in context.snapshot(clock_ms()).logs
     }
@@ -159,14 +156,11 @@ def _record_gone(context: Context, run: Run, gone: Mapping[SegmentId, Segment]) 
             for other in there.get(one.log, ())
         )
     ]
-    known = known_heads(context.journal, context.record)
-    proofs = read_proofs(context.store.lakes, context.record, slots(left), known=known)
-    unproven = still_unproven(context.journal, context.record, proofs, left)
-    # What another run was waived to delete isn't lost by anybody's doing but a person's.
+    # What another run deleted, as one that was waived, isn't lost by others' doing.
     others = [
-        segment for segment in unproven if not release_by_any_run(context.journal, run.store_id, segment)
+        segment for segment in left if release_by_any_run(context.journal, run.store_id, segment) is None
     ]
-    return record_gone_unproven(context, run, others)
+    return record_gone_unproven(context, run, unproven_in_lakes(context, others), NOTHING)
 
 
 def _archive(
@@ -311,48 +305,6 @@ def within_budget(segments: Sequence[Segment], budget_bytes: int | None) -> list
     return [
         s for i, (s, total) in enumerate(zip(segments, sizes, strict=True)) if i == 0 or total <= budget_bytes
     ]
-
-
-def still_unproven(
-    journal: Journal, record: StoreRecord, proofs: Proofs, segments: Sequence[Segment]
-) -> list[Segment]:
-    """The segments that have to be archived, as far as is known."""
-    return unproven_and_credited(journal, record, proofs, segments)[0]
-
-
-def unproven_and_credited(
-    journal: Journal, record: StoreRecord, proofs: Proofs, segments: Sequence[Segment]
-) -> tuple[list[Segment], Mapping[SegmentId, Sequence[Receipt]]]:
-    """Return the segments that have to be archived, and receipts of replicas by the segment they count for.
-
-    A lake that can't be asked has, by the journal's word, what was archived there: enough not to archive it
-    again, never enough to delete it. A file that was touched since its receipt counts as proven where it
-    was compared again as it is now. What another replica has archived counts, too.
-    """
-    missing = proofs.unproven(segments)
-    if not missing:
-        return [], {}
-    unreachable = {config.location for config, _ in proofs.unreachable}
-    compared: dict[str, list[tuple[tuple[FileFacts, ...], str]]] = {}
-    for step in (Step.ARCHIVE, Step.SEALED):
-        for event in journal.results_of(record.store_id, step, [segment_subject(*one.id) for one in missing]):
-            log, _, _ = event.subject.rpartition("/")
-            if event.payload["lineage"] == record.lineage_of(log):
-                said = (event.payload["facts"], *event.payload.get("companions", ()))
-                files = tuple(from_jsonable(FileFacts, facts) for facts in said)
-                compared.setdefault(event.subject, []).append((files, event.payload["lake"]))
-
-    def is_proven(segment: Segment) -> bool:
-        slot = segment.id
-        has_receipt = any(lake.valid(slot) for lake in proofs.asked)
-        return any(
-            same_files(segment.files, files, proofs.acts) and (has_receipt or lake in unreachable)
-            for files, lake in compared.get(segment_subject(*slot), ())
-        )
-
-    left = [segment for segment in missing if not is_proven(segment)]
-    by_replicas = archived_by_replicas(journal, record, proofs, left)
-    return [segment for segment in left if segment.id not in by_replicas], by_replicas
 
 
 def _measure(

@@ -45,10 +45,10 @@ from storage_engine.retention.stamp import mark_shield
 from storage_engine.retention.steps.archiving import archive_somewhere, begin_background_run, slots
 from storage_engine.retention.steps.context import AnyStore, Context, open_context
 from storage_engine.retention.steps.giving_up import give_up
-from storage_engine.retention.steps.sealed import still_unproven
 from storage_engine.retention.steps.shield_log import ShieldedLog, look_at_log
 from storage_engine.retention.steps.shield_records import record_dropped, record_meant
 from storage_engine.retention.steps.stamping import witness_release
+from storage_engine.retention.steps.unproven import still_unproven
 from storage_engine.same_bytes.own_acts import read_own_acts
 from storage_engine.shield.index import remove_shield
 from storage_engine.shield.links import drop_links, drop_unchanged, make_links
