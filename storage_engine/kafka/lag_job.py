@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 
 import pyarrow as pa
 
@@ -134,39 +135,60 @@ def lag_context(
     found: dict[str, LogOfLag] = {}
     for one, settings in logs_of(seen, snapshot, read_topic_settings(seen.node)):
         if one.seen.name in read and one.log.segments:
-            found[one.seen.name] = _log(one, settings, going, seen.node, now_ms)
+            found[one.seen.name] = _log(one, seen.node, going, *_times(one, settings, now_ms))
     return LagContext(found)
 
 
-def _log(
-    one: SeenLog,
-    settings: RetentionSettings | str,
-    going: frozenset[SegmentId],
-    node: Node,
-    now_ms: int,
-) -> LogOfLag:
-    name, segments = one.seen.name, one.log.segments
-    losses: Mapping[int, int | None] = {}
-    known = None if node.live is None else node.live.partitions.get(name)
-    is_told = known is not None and known.high_watermark is not None
-    end = known.high_watermark if known is not None and known.high_watermark is not None else one.end.offset
-    newest = next((files for files in reversed(segments) if files.log.size_bytes), None)
-    newest_facts = None
+def reading_context(seen: SeenNode, snapshot: StoreSnapshot, read: Collection[str]) -> LagContext:
+    """Put together what offsets are looked up in, where nobody asks how long records stay."""
+    known = {
+        one.name: replace(seen.known[one.name], seen=one) for one in snapshot.logs if one.name in seen.known
+    }
+    return LagContext(
+        {name: _log(one, seen.node) for name, one in known.items() if name in read and one.log.segments}
+    )
+
+
+def _times(
+    one: SeenLog, settings: RetentionSettings | str, now_ms: int
+) -> tuple[Mapping[int, int | None], int | None]:
+    """Return in how many ms age may take each segment, and the timestamp of the newest record."""
+    newest_ms = None
     try:
-        if newest is not None:
-            newest_facts = segment_facts(newest, active=newest is segments[-1])
-        if not isinstance(settings, str):
-            losses = _losses(one, settings, now_ms)
+        newest_ms = _newest_ms(one)
+        return {} if isinstance(settings, str) else _losses(one, settings, now_ms), newest_ms
     except FileNotFoundError:
         raise
     except OSError:
         # Of what can't be read nothing is known, and the lag of other logs is measured all the same.
-        losses = {}
+        return {}, newest_ms
+
+
+def _newest_ms(one: SeenLog) -> int | None:
+    """Return the timestamp of a log's newest record; None: it has none."""
+    segments = one.log.segments
+    for files in reversed(segments):
+        if files.log.size_bytes:
+            return segment_facts(files, active=files is segments[-1]).largest_timestamp_ms
+    return None
+
+
+def _log(
+    one: SeenLog,
+    node: Node,
+    going: frozenset[SegmentId] = frozenset(),
+    losses: Mapping[int, int | None] = MappingProxyType({}),
+    newest_ms: int | None = None,
+) -> LogOfLag:
+    name = one.seen.name
+    known = None if node.live is None else node.live.partitions.get(name)
+    is_told = known is not None and known.high_watermark is not None
+    end = known.high_watermark if known is not None and known.high_watermark is not None else one.end.offset
     return LogOfLag(
         name,
         one.start_offset,
         end,
-        None if newest_facts is None else newest_facts.largest_timestamp_ms,
+        newest_ms,
         tuple(
             SegmentOfLag(
                 files.base_offset,
@@ -176,7 +198,7 @@ def _log(
                 (is_going := SegmentId(name, files.base_offset) in going),
                 0 if is_going else losses.get(files.base_offset),
             )
-            for files in segments
+            for files in one.log.segments
         ),
         is_end_known=is_told or not one.end.unread,
     )

@@ -57,7 +57,9 @@ from storage_engine.model.store import (
 )
 
 if TYPE_CHECKING:
+    from storage_engine.kafka.lag import LagContext
     from storage_engine.kafka.live.client import Cluster
+    from storage_engine.kafka.positions import Consumers
     from storage_engine.kafka.store_lock import LockedDirectories
 
 NAME = "kafka"
@@ -260,15 +262,27 @@ class KafkaStore(BrokerStore):
     def unread(
         self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False
     ) -> Unread:
-        # Both read what records hold, which a plan of segments needs for nothing.
-        from storage_engine.kafka.lag_job import lag_context
-        from storage_engine.kafka.positions import consumers_of
+        # It reads what records hold, which a plan of segments needs for nothing.
         from storage_engine.kafka.unread import unread_records
 
-        now_ms = snapshot.taken_at_ms
-        seen = self._seen_of(snapshot, now_ms)
-        context = lag_context(seen, snapshot, new_min_offsets, frozenset(), now_ms)
-        return unread_records(consumers_of(seen.node, self.asked), context, new_min_offsets, deleted=deleted)
+        consumers, context = self._consumption(snapshot, new_min_offsets)
+        return unread_records(consumers, context, new_min_offsets, deleted=deleted)
+
+    def unread_by_log(
+        self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int]
+    ) -> Mapping[str, Unread]:
+        from storage_engine.kafka.unread import unread_by_log
+
+        consumers, context = self._consumption(snapshot, new_min_offsets)
+        return unread_by_log(consumers, context, new_min_offsets)
+
+    def _consumption(self, snapshot: StoreSnapshot, read: Collection[str]) -> tuple[Consumers, LagContext]:
+        """Return who consumes, and what of some logs they have read is looked up in."""
+        from storage_engine.kafka.lag_job import reading_context
+        from storage_engine.kafka.positions import consumers_of
+
+        seen = self._seen_of(snapshot, snapshot.taken_at_ms)
+        return consumers_of(seen.node, self.asked), reading_context(seen, snapshot, read)
 
     def lock(self) -> AbstractContextManager[LockedStore]:
         """Keep brokers away until the block ends.

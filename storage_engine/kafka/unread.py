@@ -4,12 +4,15 @@ positions of records tell of their time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from storage_engine.kafka.lag import LagContext, find_all
 from storage_engine.kafka.positions import Consumers, Place
 from storage_engine.model.lag import Unread, UnreadMessages
+
+_UnreadPlace = tuple[Place, bool, str, int]
+"""Where a group loses records: its place, whether its position there is known, the log, and from where on."""
 
 
 @dataclass(slots=True)
@@ -34,6 +37,30 @@ def unread_records(
     :param deleted: it is gone already: no log is looked into for when the first one was written.
     """
     unread = _unread_from(consumers, context, new_min_offsets, deleted=deleted)
+    return _summed(unread, consumers, context, new_min_offsets, deleted=deleted)
+
+
+def unread_by_log(
+    consumers: Consumers, context: LagContext, new_min_offsets: Mapping[str, int]
+) -> dict[str, Unread]:
+    """Sum up the same for each log alone."""
+    of_logs: dict[str, list[_UnreadPlace]] = {log: [] for log in new_min_offsets}
+    for unread in _unread_from(consumers, context, new_min_offsets, deleted=False):
+        of_logs[unread[2]].append(unread)
+    return {
+        log: _summed(of_log, consumers, context, new_min_offsets, deleted=False)
+        for log, of_log in of_logs.items()
+    }
+
+
+def _summed(
+    unread: Sequence[_UnreadPlace],
+    consumers: Consumers,
+    context: LagContext,
+    new_min_offsets: Mapping[str, int],
+    *,
+    deleted: bool,
+) -> Unread:
     places = {} if deleted else find_all(context, ((name, first) for _, _, name, first in unread))
     sums: dict[tuple[str, str, bool], _OfGroup] = {}
     for (group, topic, _), is_known, name, first in unread:
@@ -55,10 +82,10 @@ def unread_records(
 
 def _unread_from(
     consumers: Consumers, context: LagContext, new_min_offsets: Mapping[str, int], *, deleted: bool
-) -> list[tuple[Place, bool, str, int]]:
-    """Return groups' places that lose records, whether their position is known, the log, and from where."""
+) -> list[_UnreadPlace]:
+    """Return groups' places that lose records."""
     logs: dict[tuple[str, int], str] = {}
-    unread = []
+    unread: list[_UnreadPlace] = []
     for position, committed in consumers.committed.items():
         key = position[1:]
         name = logs.get(key)

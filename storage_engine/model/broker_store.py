@@ -280,6 +280,17 @@ class BrokerStore(HeldStore, TaskedStore, IdentifiedLogs, ABC):
         """
         return Unread(error="the broker doesn't say who consumes")
 
+    def unread_by_log(
+        self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int]
+    ) -> Mapping[str, Unread]:
+        """Return the answer of :meth:`unread` for each log alone.
+
+        By default it is asked log by log; a store of many logs takes its consumers' positions once.
+
+        :raises StorageEngineError: as :meth:`unread`, where that is so for all logs.
+        """
+        return {log: self.unread(snapshot, {log: offset}) for log, offset in new_min_offsets.items()}
+
     @abstractmethod
     def lock(self) -> AbstractContextManager[LockedStore]:
         """Keep the broker, and everybody else who asks, from changing the store.

@@ -59,6 +59,20 @@ def find_unread(
     )
 
 
+def find_unread_by_log(
+    broker: BrokerStore, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int]
+) -> Mapping[str, Unread]:
+    """Find what consumers lose of each of some logs alone; what can't be found is unknown.
+
+    :param new_min_offsets: by the name of the log.
+    """
+    doing = "tell what consumers have not read of each log"
+    try:
+        return ask(snapshot.broker, doing, lambda: broker.unread_by_log(snapshot, new_min_offsets))
+    except (StorageEngineError, OSError) as error:
+        return dict.fromkeys(new_min_offsets, Unread(error=str(error)))
+
+
 def joined(first: Unread, second: Unread) -> Unread:
     """Return what consumers lose of the logs of both, which have no queue in common.
 

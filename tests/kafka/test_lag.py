@@ -19,6 +19,7 @@ from storage_engine.exceptions import BadInputError
 from storage_engine.kafka import BROKER
 from storage_engine.kafka.batch_walk import opened
 from storage_engine.kafka.codec import CODEC, KafkaCodec
+from storage_engine.kafka.consumer_offsets import read_consumer_offsets
 from storage_engine.kafka.lag import (
     LagContext,
     LogOfLag,
@@ -29,7 +30,7 @@ from storage_engine.kafka.lag import (
 )
 from storage_engine.kafka.lag_job import KafkaLagJob, _check_plan, lag_context, lag_job
 from storage_engine.kafka.positions import Consumers
-from storage_engine.kafka.unread import unread_records
+from storage_engine.kafka.unread import unread_by_log, unread_records
 from storage_engine.lag_columns import LAG_SCHEMA, POSITIONS_SCHEMA
 from storage_engine.model.broker_store import StoreSettings
 from storage_engine.model.lag import LagSource
@@ -205,6 +206,35 @@ def test_what_nobody_has_read_of_what_goes_is_told_by_group_and_topic(node: Path
         ("g-new", 135, None),
         ("g-classic", None, None),
     }
+
+
+def test_what_is_lost_of_each_log_is_what_it_alone_would_lose_with_positions_taken_once(
+    node: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = BROKER.open_store(StoreSettings(str(node / "server.properties")), None)
+    snapshot = store.snapshot(NOW_MS)
+    ends = {"plain-0": 200, "txn-1": 300, "empty-0": 5, "retms-0": 900}
+    alone = {log: store.unread(snapshot, {log: end}) for log, end in ends.items()}
+    taken: list[object] = []
+
+    def counted(*arguments: Any, **more: Any) -> Any:
+        taken.append(arguments)
+        return read_consumer_offsets(*arguments, **more)
+
+    monkeypatch.setattr("storage_engine.kafka.positions.read_consumer_offsets", counted)
+    assert store.unread_by_log(snapshot, ends) == alone
+    assert len(taken) == 1
+    assert [log for log, unread in alone.items() if unread.rows] == ["plain-0", "txn-1", "empty-0"]
+
+
+def test_a_log_that_cannot_be_read_changes_no_loss_of_another(tmp_path: Path) -> None:
+    logs = {name: made_log(name, tmp_path, [made_batch(0), made_batch(1)]) for name in ("t-0", "t-1")}
+    Path(logs["t-0"].segments[0].path).unlink()
+    Path(logs["t-0"].segments[0].path).mkdir()
+    consumers = Consumers({("g", "t", 0): 1, ("g", "t", 1): 1}, LagSource())
+    found = unread_by_log(consumers, LagContext(logs), {"t-0": 4, "t-1": 4})
+    rows = {log: [(row.messages, row.from_ms) for row in unread.rows] for log, unread in found.items()}
+    assert rows == {"t-0": [(3, None)], "t-1": [(3, 1001)]}
 
 
 def made_log(name: str, directory: Path, batches: list[bytes]) -> LogOfLag:

@@ -273,8 +273,14 @@ def test_a_log_that_consumers_have_not_read_stays_alone_where_the_policy_blocks(
     made: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unread(self: Any, snapshot: Any, ends: Mapping[str, int], *, deleted: bool = False) -> Unread:
+        asked.append(tuple(ends))
         return Unread((UnreadMessages("g", "t", 5, 1, 7),) if "b" in ends else ())
 
+    def unread_by_log(self: Any, snapshot: Any, ends: Mapping[str, int]) -> Mapping[str, Unread]:
+        return {log: Unread((UnreadMessages("g", "t", 5, 1, 7),) if log == "b" else ()) for log in ends}
+
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(toy_broker.ToyStore, "unread_by_log", unread_by_log)
     monkeypatch.setattr(toy_broker.ToyStore, "unread", unread)
     store = made(Policy(lag_policy=LagPolicy.BLOCK), a=("nothing", 0), b=("nothing", 0), c=("missing", 1))
     steps.record_lag(store, "r", LagSummary(0, 0, 0, 0, 0, (), 0), [])
@@ -282,6 +288,8 @@ def test_a_log_that_consumers_have_not_read_stays_alone_where_the_policy_blocks(
     assert logs_deleted(result) == {"a"}
     assert logs_refused(result) == {"b": "GateRefusedError", "c": "GateRefusedError"}
     assert (result.unread.rows, result.unread.logs) == ((), ("a",))
+    # Of all logs together, and of those that may go: never log by log.
+    assert asked == [("a", "b"), ("a",)]
 
 
 def test_what_consumers_lose_of_more_logs_is_added_up() -> None:

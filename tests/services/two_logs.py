@@ -106,6 +106,11 @@ class TwoLogs:
         rows = tuple(row for one in found for row in one.rows)
         return Unread(rows, error="; ".join(one.error for one in found if one.error))
 
+    def unread_by_log(
+        self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int]
+    ) -> Mapping[str, Unread]:
+        return {log: self.unread(snapshot, {log: offset}) for log, offset in new_min_offsets.items()}
+
     @contextmanager
     def lock(self) -> Iterator[Any]:
         with ExitStack() as stack:

@@ -20,7 +20,7 @@ from storage_engine.model.store import SegmentId, StoreSnapshot
 from storage_engine.retention.lag_policy import apply_lag_policy, lag_doubt
 from storage_engine.retention.refusing import Refusal, refusal, refused_logs
 from storage_engine.retention.steps.context import WHOLE, AnyStore, Context, approved_plan, open_context
-from storage_engine.retention.unread import find_unread, has_loss, joined, unread_lines
+from storage_engine.retention.unread import find_unread, find_unread_by_log, has_loss, joined, unread_lines
 
 _NONE = "none recorded"
 _NOTHING = "Nothing was deleted."
@@ -146,18 +146,18 @@ def find_losses(
 def _losing(
     context: Context, run: Run, snapshot: StoreSnapshot, ends: Mapping[str, int], found: Unread
 ) -> list[Refusal]:
-    """Refuse the logs of which consumers lose something.
+    """Refuse the logs of which consumers lose something, or nobody knows.
 
     :param found: what they lose of all of them.
     """
-    policy = context.store.policy.lag_policy
-    refusals = []
-    for log, end in ends.items():
-        alone = found if len(ends) == 1 else find_unread(context.broker, snapshot, {log: end}, policy)
-        if has_loss(alone):
-            error = _loss_error(context, run, snapshot, alone)
-            refusals.append(refusal(log, error, _NOTHING, "Let its consumers read on."))
-    return refusals
+    by_log = dict.fromkeys(ends, found)
+    if len(ends) > 1:
+        by_log.update(find_unread_by_log(context.broker, snapshot, ends))
+    return [
+        refusal(log, _loss_error(context, run, snapshot, unread), _NOTHING, "Let its consumers read on.")
+        for log, unread in by_log.items()
+        if has_loss(unread)
+    ]
 
 
 def _loss_error(context: Context, run: Run, snapshot: StoreSnapshot, unread: Unread) -> GateRefusedError:
