@@ -18,10 +18,13 @@ _FIRST_DAY = date(1970, 1, 1)
 _DURATIONS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
-_UNPRINTABLE = re.compile(
-    "[\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff\\ufeff]"
+_CONTROLS = (
+    "\\x00-\\x09\\x0b-\\x1f\\x7f-\\x9f"
+    "\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff\\ufeff"
 )
+_UNPRINTABLE = re.compile(f"[\\n{_CONTROLS}]")
 """Controls, as of terminals; what turns the direction of text; halves of characters."""
+_UNPRINTABLE_BUT_NEWLINE = re.compile(f"[{_CONTROLS}]")
 
 
 def printable(text: str, *, keep: str = "") -> str:
@@ -41,7 +44,7 @@ def printable(text: str, *, keep: str = "") -> str:
 
 def printable_json(document: str) -> str:
     """Return the same JSON document with such characters as JSON's own escapes; newlines are its layout."""
-    return _UNPRINTABLE.sub(lambda it: it[0] if it[0] == "\n" else f"\\u{ord(it[0]):04x}", document)
+    return _UNPRINTABLE_BUT_NEWLINE.sub(lambda it: f"\\u{ord(it[0]):04x}", document)
 
 
 def shortened(name: str, width: int) -> str:

@@ -25,7 +25,7 @@ ASSUMED = "Note: the broker's defaults are assumed, and decide; its own settings
 
 
 def plan_json(store: ManagedStore, seen: Decided) -> dict[str, Any]:
-    """A previewed plan as plain values, with what follows from it spelled out."""
+    """A previewed plan for :func:`~storage_engine.cli.output.print_json`, with what follows from it."""
     from storage_engine.retention.brokers import assumes_defaults
 
     plan = seen.plan
@@ -33,14 +33,14 @@ def plan_json(store: ManagedStore, seen: Decided) -> dict[str, Any]:
     return {
         **to_jsonable(replace(plan, logs=())),
         "logs": [{"log": log, "new_min_offset": offset} for log, offset in offsets.items()],
-        "decisions": to_jsonable(plan.decisions),
+        "decisions": plan.decisions,
         "digest": _digest(plan),
         "new_min_offset": of_only_log(offsets),
         "delete_offsets": [segment.base_offset for segment in plan.to_delete if len(offsets) == 1],
-        "dependents": to_jsonable(seen.dependents),
-        "owed": to_jsonable(seen.pending),
-        "unread": to_jsonable(seen.unread),
-        "disks": to_jsonable(seen.disks),
+        "dependents": seen.dependents,
+        "owed": seen.pending,
+        "unread": seen.unread,
+        "disks": seen.disks,
         "assumes_defaults": assumes_defaults(store),
     }
 

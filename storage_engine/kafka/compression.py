@@ -84,7 +84,6 @@ class Decompressor:
 
     def __init__(self) -> None:
         self._zstd = zstandard.ZstdDecompressor()
-        self._zstd_at_once = _ZstdContext.new()
         self._by_codec: dict[int, Callable[[memoryview, memoryview], int]] = {
             1: _gzip,
             2: _snappy,
@@ -105,8 +104,8 @@ class Decompressor:
         if method is None:
             return [], ExpansionError("a compression type from 0 to 4", str(codec))
         sizes: list[int] = []
-        if codec == _ZSTD and self._zstd_at_once is not None:
-            sizes = self._zstd_at_once.expand(payloads, first, last, used, stop)
+        if codec == _ZSTD and (at_once := self._zstd_at_once) is not None:
+            sizes = at_once.expand(payloads, first, last, used, stop)
             used += sum(sizes)
         content, out, begins, ends = payloads.content, payloads.room, payloads.begins, payloads.ends
         most = payloads.most_bytes
@@ -124,6 +123,11 @@ class Decompressor:
         except _FAILURES as error:
             return sizes, ExpansionError(f"records compressed by {CODEC_NAMES[codec]}", _in_short(error))
         return sizes, None
+
+    @functools.cached_property
+    def _zstd_at_once(self) -> _ZstdContext | None:
+        # Its kernel takes longer to load than a small log to be read.
+        return _ZstdContext.new()
 
     def _zstd_frames(self, data: memoryview, out: memoryview) -> int:
         """Read frames as a stream, as Java does, where they can't be read at once."""

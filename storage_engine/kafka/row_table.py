@@ -125,7 +125,9 @@ def _kinds(memory: RowColumns, rows: int) -> pa.Array[Any]:
 def _control(memory: RowColumns, rows: int) -> pa.Array[Any]:
     types = memory.array(columns.CONTROL_TYPE, rows, np.int8)
     known = np.minimum(types, len(CONTROL_TYPES) - 1)
-    words: pa.Array[Any] = cast("Any", CONTROL_TYPES).take(pa.array(known, mask=types < 0))
+    bits = np.packbits(types >= 0, bitorder="little")
+    numbers = pa.Array.from_buffers(pa.int8(), rows, [pa.py_buffer(bits.data), pa.py_buffer(known.data)])
+    words: pa.Array[Any] = cast("Any", CONTROL_TYPES).take(numbers)
     return words
 
 
@@ -150,7 +152,7 @@ def _headers(
     spoiled = None
     if not headers:
         entries: Any = kind.value_type
-        return pa.Array.from_buffers(kind, rows, [valid, starts], children=[pa.array([], entries)]), None
+        return pa.Array.from_buffers(kind, rows, [valid, starts], children=[pa.nulls(0, entries)]), None
     names, values = _header_texts(memory, state)
     try:
         texts = names.cast(pa.string())

@@ -40,6 +40,7 @@ from storage_engine.kafka.record_batch import (
     merged,
     scan_damages,
 )
+from storage_engine.kafka.record_schema import text_array
 from storage_engine.kafka.stored_files import corrupt
 from storage_engine.kafka.transaction_index import ENTRY_BYTES, AbortedTransaction
 from storage_engine.model.codec import Damage
@@ -63,7 +64,7 @@ class TransactionState(IntEnum):
     OPEN = 2
 
 
-STATE_WORDS = pa.array([state.name.lower() for state in TransactionState], pa.string())
+STATE_WORDS = text_array(*(state.name.lower() for state in TransactionState))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,12 +12,16 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 from storage_engine.exceptions import BadInputError
 
 T = TypeVar("T")
+_PLAIN = frozenset({str, int, float, bool, type(None)})
 
 
 def to_jsonable(value: Any) -> Any:
     """Turn dataclasses, enums, tuples and mappings into what :mod:`json` writes."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: to_jsonable(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    cls: Any = type(value)
+    if cls in _PLAIN:
+        return value
+    if (names := _field_names(cls)) is not None:
+        return {name: to_jsonable(getattr(value, name)) for name in names}
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):
@@ -35,6 +39,12 @@ def from_jsonable(cls: type[T], data: Any, where: str = "") -> T:
     """
     built: T = _build(cls, data, where or cls.__name__)
     return built
+
+
+@cache
+def _field_names(cls: type) -> tuple[str, ...] | None:
+    """Return the names of a dataclass's fields; None of another class."""
+    return tuple(field.name for field in dataclasses.fields(cls)) if dataclasses.is_dataclass(cls) else None
 
 
 @cache

@@ -47,6 +47,7 @@ class Decided:
         return self.snapshot.disks
 
 
+@no_collection()
 def decide(
     broker: BrokerStore,
     request: PlanRequest,
@@ -68,9 +69,8 @@ def decide(
     :param hold_back: cuts the plan once more, as by what consumers still have to read.
     :raises BadInputError: a store that can't be planned or cleaned up, or a path that is none of its disks.
     """
-    with no_collection():
-        snapshot = with_disk_levels(take_snapshot(broker, now_ms, kind), used_percents or {})
-        plan = propose(broker, snapshot, now_ms, request)
+    snapshot = with_disk_levels(take_snapshot(broker, now_ms, kind), used_percents or {})
+    plan = propose(broker, snapshot, now_ms, request)
     pending = pending_by(broker, snapshot, policy.pending_policy)
     plan = cut_by_policy(plan, pending, policy, now_ms, sealed_by(broker, snapshot, policy))
     plan = replace(plan, notices=plan.notices + pending_notices(plan, pending, policy.pending_policy))

@@ -173,3 +173,14 @@ def test_codecs_take_turns_and_one_damage_is_no_other_batch_s(monkeypatch: pytes
 
 def test_the_bound_leaves_room_for_what_clients_send() -> None:
     assert compression.MAX_EXPANDED_BYTES >= 100 << 20
+
+
+def test_the_library_for_zstd_is_loaded_for_zstd_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load() -> None:
+        raise AssertionError("loaded")
+
+    monkeypatch.setattr(compression, "_zstd_library", load)
+    out = bytearray(len(TEXT))
+    assert expanded(1, gzip.compress(TEXT), room=out, most_bytes=len(out)) == [len(TEXT)]
+    with pytest.raises(AssertionError, match="loaded"):
+        expanded(4, zstandard.compress(TEXT), room=out, most_bytes=len(out))
