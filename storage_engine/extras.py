@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 
 from storage_engine.exceptions import MissingExtraError
@@ -66,6 +65,9 @@ def require_provider(what: str) -> None:
     :param what: needs an Airflow that has the provider, as the subject of a sentence in the singular.
     :raises MissingExtraError: it isn't installed; nothing was changed.
     """
+    # It takes longer to import than a command's help to be printed.
+    from importlib.metadata import PackageNotFoundError, distribution
+
     try:
         distribution(PROVIDER)
     except PackageNotFoundError:

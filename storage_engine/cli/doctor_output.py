@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from storage_engine.cli.output import console, say_styled
+from storage_engine.cli.output import say_styled, terminal_width
 from storage_engine.model.archive_lag import touched_text
 from storage_engine.model.diagnosis import Finding, SettingFrom, SettingInEffect, Severity
 from storage_engine.model.jsonable import to_jsonable
@@ -42,7 +42,7 @@ def print_diagnosis(found: Diagnosis, said: Mapping[str, Any]) -> None:
 
     :param said: as of :func:`~storage_engine.next_commands.with_arguments`.
     """
-    width = min(console().width if console().is_terminal else 80, _MOST_COLUMNS)
+    width = min(terminal_width() or 80, _MOST_COLUMNS)
     say_styled(click.style(printable(f"Store {found.store.root}"), bold=True))
     for label, text in _about(found):
         _echo(label, text, width)

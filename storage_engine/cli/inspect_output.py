@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from storage_engine.cli.output import console, print_table, say
+from storage_engine.cli.output import print_table, say, terminal_width
 from storage_engine.cli.plan_output import print_disks
 from storage_engine.cli.table_layout import NAME_WIDTH
 from storage_engine.model.inspection import Disks, Inspection, Names, Paragraph, Table
@@ -55,9 +55,9 @@ def print_quarantines(found: Sequence[QuarantineLook]) -> None:
 
 def _print_names(title: str, names: Iterable[str]) -> None:
     """A list of names, wrapped in a terminal and on one line elsewhere."""
-    screen = console()
-    shown = [shortened(name, NAME_WIDTH) if screen.is_terminal else name for name in names]
+    width = terminal_width()
+    shown = [name if width is None else shortened(name, NAME_WIDTH) for name in names]
     text = f"{title} ({len(shown)}): {', '.join(shown) or 'none'}"
-    if screen.is_terminal:
-        text = textwrap.fill(text, screen.width, subsequent_indent="  ", break_on_hyphens=False)
+    if width is not None:
+        text = textwrap.fill(text, width, subsequent_indent="  ", break_on_hyphens=False)
     say(text)

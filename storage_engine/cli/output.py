@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from itertools import chain
+from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from storage_engine.cli.call_parameters import said_by
 from storage_engine.cli.command import held_back
-from storage_engine.cli.table_layout import GAP, Column, layout
+from storage_engine.cli.table_layout import Column, layout, table_lines
+from storage_engine.collector import no_collection
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.next_commands import with_arguments
 from storage_engine.wording import printable, printable_json, shortened
@@ -35,10 +35,12 @@ _TONES = {
 """Colours of words. Each says by itself what it means: where there is no colour, nothing is missing."""
 
 
-def console(*, stderr: bool = False) -> Console:
-    return Console(stderr=stderr, highlight=False)
+def terminal_width() -> int | None:
+    """Return how many columns the terminal has that results go to; None: they go to none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
+@no_collection()
 def print_json(kind: str, value: Any) -> None:
     """Print what a command came to as one indented JSON object on stdout, as every command with --json does.
 
@@ -115,25 +117,21 @@ def print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[obj
     """
     columns = [Column.of(heading) for heading in headings]
     cells = [["" if cell is None else printable(str(cell)) for cell in row] for row in rows]
-    screen = console()
-    width = screen.width - len(_INDENT) if screen.is_terminal else _UNWRAPPED_WIDTH
-    screen.width = width
+    screen = terminal_width()
+    width = _UNWRAPPED_WIDTH if screen is None else screen - len(_INDENT)
     fitted = layout(columns, cells, width)
-    table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="bold")
-    for at in fitted.shown:
-        justify: Literal["left", "right"] = "right" if columns[at].is_number else "left"
-        table.add_column(columns[at].title, justify=justify, no_wrap=at != len(columns) - 1)
-    for row in cells:
-        texts = (
-            shortened(row[at], fitted.name_width) if screen.is_terminal and columns[at].is_name else row[at]
+    shown = [columns[at] for at in fitted.shown]
+    texts = [
+        [
+            shortened(row[at], fitted.name_width) if screen is not None and columns[at].is_name else row[at]
             for at in fitted.shown
-        )
-        table.add_row(*(Text(text, style=_TONES.get(text, "")) for text in texts))
-    with screen.capture() as capture:
-        screen.print(table)
+        ]
+        for row in cells
+    ]
+    head, *lines = table_lines(shown, [[column.title for column in shown], *texts], width, _toned_cell)
     _echo(f"\n{click.style(printable(title), bold=True)}")
-    for line in capture.get().splitlines():
-        _echo(f"{_INDENT}{line.rstrip()}")
+    for line in (*(click.style(part, bold=True) for part in head), *chain(*lines)):
+        _echo(f"{_INDENT}{line}")
     left_out = [column.title for at, column in enumerate(columns) if at not in fitted.shown]
     if left_out:
         _echo(f"{_INDENT}(Left out for the width: {', '.join(left_out)}. A pipe and --json have them.)")
@@ -141,14 +139,19 @@ def print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[obj
 
 def print_lines(lead: str, text: str) -> None:
     """Print a text behind a lead; in a terminal its further lines are indented as far."""
-    screen = console()
+    screen = terminal_width()
     shown = printable(text)
-    if screen.is_terminal:
-        width = max(40, screen.width)
+    if screen is not None:
+        width = max(40, screen)
         indent = " " * len(lead)
         lines = textwrap.wrap(shown, width - len(lead), break_on_hyphens=False)
         shown = f"\n{indent}".join(lines)
     _echo(f"{_toned(lead)}{shown}")
+
+
+def _toned_cell(text: str) -> str:
+    tone = _TONES.get(text)
+    return text if tone is None else click.style(text, fg=tone)
 
 
 def _toned(text: str) -> str:

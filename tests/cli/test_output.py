@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from storage_engine.cli import output
 
@@ -23,10 +22,7 @@ def test_a_pipe_gets_every_name_whole_and_one_row_a_line(capsys: pytest.CaptureF
 def test_a_terminal_gets_short_names_and_lines_of_its_width(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def terminal(*, stderr: bool = False) -> Console:
-        return Console(stderr=stderr, highlight=False, force_terminal=True, width=80, color_system=None)
-
-    monkeypatch.setattr(output, "console", terminal)
+    monkeypatch.setattr(output, "terminal_width", lambda: 80)
     output.print_table("Title", ("name~", "count#", "why"), [("n" * 300, 7, "word " * 40)])
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 84

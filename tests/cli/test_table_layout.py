@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_engine.cli.table_layout import GAP, NAME_WIDTH, Column, layout
+from storage_engine.cli.table_layout import GAP, NAME_WIDTH, Column, cell_width, layout, table_lines
 
 HEADINGS = ("group~", "queue~", "committed#?", "behind#", "by#?", "next one goes")
 COLUMNS = [Column.of(heading) for heading in HEADINGS]
@@ -44,3 +44,28 @@ def test_the_last_column_is_whole_at_every_width(width: int) -> None:
     found = layout(COLUMNS, [ROW], width)
     assert {0, 1, 3, 5} <= set(found.shown)
     assert _width(found.shown, found.name_width) <= width
+
+
+TEXTS = st.text(st.sampled_from("ab 単語"), max_size=60)
+
+
+@given(st.lists(st.tuples(TEXTS, st.integers(0, 10**6).map(str), TEXTS), min_size=1), st.integers(160, 300))
+def test_each_cell_stands_below_its_heading(rows: list[tuple[str, str, str]], width: int) -> None:
+    columns = [Column.of("name~"), Column.of("count#"), Column.of("why")]
+    lines = table_lines(columns, [("name", "count", "why"), *rows], width, lambda cell: cell)
+    first = max(4, *(cell_width(name) for name, _, _ in rows))
+    second = max(5, *(len(count) for _, count, _ in rows))
+    for (name, count, why), (line, *more) in zip(rows, lines[1:], strict=True):
+        padded = name + " " * (first - cell_width(name))
+        assert line == f"{padded}  {count.rjust(second)}  {why}".rstrip() if not more else True
+        shown = "".join(line.split() + [part for one in more for part in one.split()])
+        assert shown == "".join(f"{name} {count} {why}".split())
+
+
+@given(st.text(st.sampled_from("ab "), max_size=300), st.integers(20, 80))
+def test_the_last_cell_is_wrapped_below_itself(why: str, width: int) -> None:
+    columns = [Column.of("name"), Column.of("why")]
+    (_, lines) = table_lines(columns, [("name", "why"), ("n", why)], width, lambda cell: cell)
+    assert max(map(len, lines)) <= max(width, 6)
+    assert all(line.startswith(" " * 6) for line in lines[1:])
+    assert "".join("".join(lines).split()) == "n" + "".join(why.split())
