@@ -102,6 +102,10 @@ class DiskUnavailableError(StorageEngineError):
     """A store's disk doesn't answer, as a mount does whose server is gone: nothing is known of the store."""
 
 
+class StorageUnavailableError(StorageEngineError):
+    """A disk, an object store or a catalog failed where no layer knows better what that means."""
+
+
 class StoreIdentityError(StorageEngineError):
     """The directory isn't the store that it was taken for: a copy, another one, or one that was moved."""
 

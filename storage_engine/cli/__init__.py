@@ -137,17 +137,17 @@ def main(arguments: list[str] | None = None) -> Any:
         print_error(error, parameters_of(cli, words), as_json=as_json)
         code = 2 if isinstance(error, BadInputError) else 1
     except MemoryError:
-        said = "Out of memory: expected less to be read at once. Run it where more memory is free."
-        print_error(StorageEngineError(said), {}, as_json=as_json)
+        no_memory = "Out of memory: expected less to be read at once. Run it where more memory is free."
+        print_error(StorageEngineError(no_memory), {}, as_json=as_json)
         code = 1
-    except OSError as error:
-        print_error(_file_error(error), {}, as_json=as_json)
+    except Exception as error:
+        # Imported where it is needed: no help fails so.
+        from storage_engine.cli.library_failures import storage_failure
+
+        said = parameters_of(cli, words)
+        failure = storage_failure(error, said)
+        if failure is None:
+            raise
+        print_error(failure, said, as_json=as_json)
         code = 1
     sys.exit(code if isinstance(code, int) else 0)
-
-
-def _file_error(error: OSError) -> OSError:
-    """The same with a message that begins with the file, as all others do."""
-    if error.filename is None or error.strerror is None:
-        return error
-    return type(error)(f"{error.filename}: {error.strerror}. Check the path, its permissions and its disk.")

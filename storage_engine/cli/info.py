@@ -67,9 +67,10 @@ def info(
     STORE is a store's name, path or id; without it all that the journal and the lakes know are shown, or the
     one of the connection. Of what lies on another host the disk isn't shown.
     """
+    base = _base(lake_dir, second_lake_dir, conn_id)
+    # The libraries of journal and lake, for which no wrong call has to wait.
     from storage_engine.retention.overview import overview
 
-    base = _base(lake_dir, second_lake_dir, conn_id)
     found = overview(base, base.lakes, clock_ms())
     wanted = which or (base.real_root if conn_id is not None else None)
     stores = found.stores if wanted is None else (_chosen(found, wanted, base),)
