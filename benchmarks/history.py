@@ -37,6 +37,7 @@ from sqlalchemy import update
 from storage_engine.lake import receipt_commit
 from storage_engine.lake.catalog import Lake
 from storage_engine.lake.chain import row_hash
+from storage_engine.lake.identity import metadata_version
 from storage_engine.lake.jobs import data_file_name
 from storage_engine.lake.live_files import live_data_files
 from storage_engine.lake.names import location_of
@@ -177,12 +178,10 @@ def _write(
     folder = table.metadata_location.rpartition("/")[0]
     kept = property_as_int(table.properties, "write.metadata.previous-versions-max", 100)
     assert kept is not None
-    log = [
-        MetadataLogEntry(
-            metadata_file=f"{folder}/{number:05d}-{uuid.uuid4()}.metadata.json", timestamp_ms=now_ms
-        )
-        for number in range(max(0, count - kept), count)
-    ]
+    files_before = [f"{folder}/{number:05d}-{uuid.uuid4()}.metadata.json" for number in range(count + 1)]
+    # What the mark below the table names has to be among what came before.
+    files_before[metadata_version(table.metadata_location)] = table.metadata_location
+    log = [MetadataLogEntry(metadata_file=file, timestamp_ms=now_ms) for file in files_before[-kept:]]
     written = metadata.model_copy(
         update={
             "snapshots": entries,

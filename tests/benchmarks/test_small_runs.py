@@ -14,9 +14,37 @@ SMALL = {
     "console": "b.DAYS = 2; b.START_MS = b.NOW_MS - 2 * b.DAY_MS; b.ROUNDS = 1; b.run()",
     "dag_parse": "b.run(stores=2)",
     "decode": "b.SEGMENT_BYTES = 1 << 20; b.TURNS = 1; b.run()",
+    "doctor": "b.run(segments=10, queues=16)",
+    "driver": "sys.argv[1:] = ['--segments', '4']; b.main()",
+    "engine_append": "b.SECONDS, b.REST_SECONDS, b.TURNS, b.REBUILT_MESSAGES = 0.2, 0.1, 1, 2_000; b.run()",
+    "generate": (
+        "sys.argv[1:] = [f'{work}/store', '--segments', '2', '--segment-bytes', '1048576']; b.main()"
+    ),
+    "growth": "b.run(commits=20)",
+    "journal": "b.DAYS = 2; b.EVENTS = 1_000; b.MANY = 20; b.ROUNDS = 1; b.run()",
+    "kafka_archive": "b.SEGMENT_BYTES = 1 << 20; b.ROUNDS = 1; b.run()",
+    "kafka_decode": (
+        "b.SEGMENT_BYTES, b.TURNS, b.ROUNDS_A_TURN, b.WARM_UP_ROUNDS = 1 << 20, 1, 1, 1; b.run()"
+    ),
+    "kafka_groups": "b.run(topics=2, partitions=3, groups=4)",
+    "kafka_live": "b.ALONE_SECONDS = 1.0; b.run(topics=2)",
+    "kafka_plan": "b.run(topics=3)",
+    "kafka_run": "b.run(topics=3)",
+    "lag": "b.run(queues=16, groups=3)",
     "plans": "b.LOGS = 20; b.run()",
+    "query": "b.MESSAGES, b.TOPICS, b.SEGMENT_BYTES = 3_000, 10, 1 << 20; b.main()",
+    "scale": "b.ROUNDS = 1; b.MUST_BY_MASTER = {'local[2]': 1.4}; b.run(segments=3, segment_bytes=1 << 20)",
     "stages": "sys.argv[1:] = ['--segments', '2', '--segment-bytes', '1048576']; b.main()",
 }
+PARTS = {"common", "history"}
+"""Of others, which run them."""
+LONG = {"put_latency": "its first cleanup begins when the broker has run for a minute"}
+"""Not run here, and why."""
+
+
+def test_each_benchmark_has_a_small_run() -> None:
+    names = {path.stem for path in (ROOT / "benchmarks").glob("*.py")} - {"__init__", "__main__"}
+    assert names == {*SMALL, *PARTS, *LONG}
 
 
 @pytest.mark.slow
