@@ -29,15 +29,15 @@ import pyarrow.parquet as pq
 
 from benchmarks.common import Bench, report
 from benchmarks.generate import Shape, write_store
-from storage_engine.lake.archive import SegmentJob, archive_segment, segment_jobs
-from storage_engine.lake.catalog import Lake, open_lake
-from storage_engine.lake.commit import commit_segments
-from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.data_file import write_rows
-from storage_engine.lake.making import make_lake
-from storage_engine.lake.restore import restore
+from storage_engine.lake.archive.archive import SegmentJob, archive_segment, segment_jobs
+from storage_engine.lake.archive.commit import commit_segments
+from storage_engine.lake.catalog.catalog import Lake, open_lake
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.file.data_file import write_rows
+from storage_engine.lake.move.making import make_lake
+from storage_engine.lake.restore.restore import restore
 from storage_engine.model.store import FileFacts, Segment, SegmentState
-from storage_engine.rocketmq.codec import CODEC
+from storage_engine.rocketmq.codec.codec import CODEC
 from storage_engine.spark.archive_segments import archive_segments
 from storage_engine.spark.session import spark_session
 

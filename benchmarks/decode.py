@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks.common import Bench, report
 from benchmarks.generate import Shape, write_store
-from storage_engine.rocketmq.codec import CODEC
+from storage_engine.rocketmq.codec.codec import CODEC
 
 MUST = 1.0
 SEGMENT_BYTES = 512 << 20

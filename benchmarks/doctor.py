@@ -18,7 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.common import Bench, report
-from storage_engine.rocketmq import consume_queue, frame
+from storage_engine.rocketmq.codec import frame
+from storage_engine.rocketmq.format import consume_queue
 
 LIMIT_SECONDS = 5.0
 SEGMENTS, QUEUES, GROUPS = 1_000, 10_000, 3

@@ -21,16 +21,16 @@ import numpy as np
 
 from benchmarks.common import Bench, report
 from storage_engine.model.sample import SampleRequest
-from storage_engine.rocketmq.broker_config import load_broker_config
-from storage_engine.rocketmq.engine.message_store import open_store
-from storage_engine.rocketmq.engine.new_message import (
+from storage_engine.rocketmq.engine.append.new_message import (
     NewBatch,
     NewMessage,
     PutResult,
     PutStatus,
     encode_batch,
 )
+from storage_engine.rocketmq.engine.message_store import open_store
 from storage_engine.rocketmq.engine.recovering import rebuild_queues
+from storage_engine.rocketmq.format.broker_config import load_broker_config
 from storage_engine.rocketmq.sample.writing import write_sample
 from tests.integration.jars import JAVA_PROJECTS, class_path, java
 

@@ -20,9 +20,9 @@ import pyarrow as pa
 from storage_engine.arrow_memory import address_of
 from storage_engine.crc import crc32, crc_engine
 from storage_engine.native import copy_bytes, int64, kernel
-from storage_engine.rocketmq import frame
-from storage_engine.rocketmq.codec import CODEC
-from storage_engine.rocketmq.index_file import java_hash
+from storage_engine.rocketmq.codec import frame
+from storage_engine.rocketmq.codec.codec import CODEC
+from storage_engine.rocketmq.format.index_file import java_hash
 from storage_engine.rocketmq.sample.messages import HEX, body_pool, digits
 
 QUEUES_PER_TOPIC = 8

@@ -20,14 +20,14 @@ from benchmarks.common import Bench, report
 from benchmarks.generate import Shape, write_store
 from benchmarks.history import write_history
 from storage_engine.journal.journal import Journal
-from storage_engine.lake.catalog import open_lake
-from storage_engine.lake.config import CATALOG_FILE
-from storage_engine.lake.file_memory import forget_files
-from storage_engine.lake.maintenance import LakePolicy, maintain_lake
-from storage_engine.lake.making import make_lake
+from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.lake.catalog.config import CATALOG_FILE
+from storage_engine.lake.gc.maintenance import LakePolicy, maintain_lake
+from storage_engine.lake.move.making import make_lake
+from storage_engine.lake.storage.file_memory import forget_files
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
-from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.store.managed_store import ManagedStore
 
 LIMIT = 1.5
 COMMITS = 10_000

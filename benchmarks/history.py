@@ -34,15 +34,15 @@ from pyiceberg.utils.bin_packing import ListPacker
 from pyiceberg.utils.properties import property_as_int
 from sqlalchemy import update
 
-from storage_engine.lake import receipt_commit
-from storage_engine.lake.catalog import Lake
-from storage_engine.lake.chain import row_hash
-from storage_engine.lake.identity import metadata_version
-from storage_engine.lake.jobs import data_file_name
-from storage_engine.lake.live_files import live_data_files
-from storage_engine.lake.names import location_of
-from storage_engine.lake.receipts import receipts
-from storage_engine.lake.writing import mark_commits
+from storage_engine.lake.archive import receipt_commit
+from storage_engine.lake.catalog.catalog import Lake
+from storage_engine.lake.catalog.identity import metadata_version
+from storage_engine.lake.catalog.names import location_of
+from storage_engine.lake.catalog.writing import mark_commits
+from storage_engine.lake.file.jobs import data_file_name
+from storage_engine.lake.file.live_files import live_data_files
+from storage_engine.lake.soundness.chain import row_hash
+from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.model.heads import CHAIN_START
 from storage_engine.model.receipt import Receipt
 

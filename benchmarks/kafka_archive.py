@@ -19,12 +19,12 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from benchmarks.common import Bench, report
 from benchmarks.kafka_plan import NOW_MS, batch, write_node
-from storage_engine.kafka.codec import CODEC
-from storage_engine.kafka.store import KafkaStore
-from storage_engine.lake.archive import SegmentJob, archive_segment, segment_jobs
-from storage_engine.lake.catalog import Lake
-from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.making import make_lake
+from storage_engine.kafka.codec.codec import CODEC
+from storage_engine.kafka.store.store import KafkaStore
+from storage_engine.lake.archive.archive import SegmentJob, archive_segment, segment_jobs
+from storage_engine.lake.catalog.catalog import Lake
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.move.making import make_lake
 
 MUST = 0.4
 SEGMENT_BYTES = 64 << 20

@@ -24,8 +24,8 @@ import zstandard
 from isal import isal_zlib
 
 from benchmarks.common import Bench, report
-from storage_engine.kafka.codec import CODEC
-from storage_engine.kafka.record_batch import read_batches
+from storage_engine.kafka.codec.codec import CODEC
+from storage_engine.kafka.codec.record_batch import read_batches
 from tests.integration.jars import class_path, java
 
 SEGMENT_BYTES = 64 << 20

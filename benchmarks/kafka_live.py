@@ -30,8 +30,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from benchmarks.common import Bench, report
 from storage_engine.clock import clock_ms
 from storage_engine.cycle import archive_here
-from storage_engine.kafka.live.client import Cluster
-from storage_engine.lake.making import make_lake
+from storage_engine.kafka.cluster.client import Cluster
+from storage_engine.lake.move.making import make_lake
 from storage_engine.model.lag import LagSummary
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.policy import LagPolicy, Policy
@@ -39,9 +39,9 @@ from storage_engine.model.store_settings import WE_DELETE
 from storage_engine.project.kafka import Kafka, find_jars
 from storage_engine.project.local_airflow import interruptible
 from storage_engine.retention import steps
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.steps.context import opened
-from storage_engine.retention.steps.holding import hold
+from storage_engine.retention.hold.holding import hold
+from storage_engine.retention.store.context import opened
+from storage_engine.retention.store.managed_store import ManagedStore
 
 TOPICS, PARTITIONS = 100, 10
 HOUR_MS = 3_600_000

@@ -21,9 +21,9 @@ from pathlib import Path
 from benchmarks.common import Bench, report
 from storage_engine.collector import no_collection
 from storage_engine.crc import crc32c_of
-from storage_engine.kafka.store import KafkaStore
+from storage_engine.kafka.store.store import KafkaStore
 from storage_engine.model.plan import PlanRequest
-from storage_engine.retention.broker_answers import propose, take_snapshot
+from storage_engine.retention.store.broker_answers import propose, take_snapshot
 
 TOPICS, PARTITIONS = 1000, 10
 SEGMENTS = 3

@@ -16,9 +16,9 @@ from pathlib import Path
 from benchmarks.common import Bench, report
 from benchmarks.kafka_plan import PARTITIONS, SEGMENTS, TOPICS, write_node
 from storage_engine.cycle import archive_here
-from storage_engine.lake.making import make_lake
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.steps.sealed import archive_sealed
+from storage_engine.lake.move.making import make_lake
+from storage_engine.retention.archive.sealed import archive_sealed
+from storage_engine.retention.store.managed_store import ManagedStore
 
 LIMIT_SECONDS = 15.0
 

@@ -22,7 +22,7 @@ from storage_engine.model.store import (
     SegmentState,
     StoreSnapshot,
 )
-from storage_engine.retention.broker_answers import check_plan, check_snapshot
+from storage_engine.retention.store.broker_answers import check_plan, check_snapshot
 
 LOGS = 10_000
 SEGMENTS_A_LOG = 10

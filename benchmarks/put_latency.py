@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.common import Bench, report
-from storage_engine.lake.archive import archive_all
-from storage_engine.lake.catalog import open_lake
-from storage_engine.lake.jobs import SegmentJob
-from storage_engine.lake.making import make_lake
+from storage_engine.lake.archive.archive import archive_all
+from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.lake.file.jobs import SegmentJob
+from storage_engine.lake.move.making import make_lake
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import LagPolicy, PendingPolicy, Policy
@@ -29,9 +29,9 @@ from storage_engine.model.receipt import Receipt
 from storage_engine.project.local_airflow import interruptible
 from storage_engine.project.rocketmq import Load, RocketMQ, find_jars
 from storage_engine.retention import steps
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.steps.leaving_unproven import Acceptance
-from storage_engine.retention.store_watch import HostWatch
+from storage_engine.retention.hold.leaving_unproven import Acceptance
+from storage_engine.retention.monitor.store_watch import HostWatch
+from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.shield.seen import look_at_shield
 
 MUST = 0.1

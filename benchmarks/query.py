@@ -6,16 +6,16 @@ import sys
 import tempfile
 from pathlib import Path
 
-from storage_engine.lake.archive import archive_all, segment_jobs
-from storage_engine.lake.catalog import Lake
-from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.export import export_messages
-from storage_engine.lake.making import make_lake
-from storage_engine.lake.selection import Selection
+from storage_engine.lake.archive.archive import archive_all, segment_jobs
+from storage_engine.lake.catalog.catalog import Lake
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.move.making import make_lake
+from storage_engine.lake.restore.export import export_messages
+from storage_engine.lake.restore.selection import Selection
 from storage_engine.model.sample import SampleRequest
-from storage_engine.rocketmq.broker_config import load_broker_config
+from storage_engine.rocketmq.format.broker_config import load_broker_config
 from storage_engine.rocketmq.sample.writing import write_sample
-from storage_engine.rocketmq.store import RocketMQStore
+from storage_engine.rocketmq.store.store import RocketMQStore
 
 MESSAGES, TOPICS, SEGMENT_BYTES = 240_000, 200, 64 << 20
 """They fill four segments."""

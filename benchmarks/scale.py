@@ -16,9 +16,9 @@ from pathlib import Path
 from benchmarks.archive import WARM_UP_BYTES, jobs_of
 from benchmarks.common import Bench, report
 from benchmarks.generate import Shape, write_store
-from storage_engine.lake.catalog import Lake
-from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.making import make_lake
+from storage_engine.lake.catalog.catalog import Lake
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.move.making import make_lake
 from storage_engine.spark.archive_segments import archive_segments
 from storage_engine.spark.session import spark_session
 

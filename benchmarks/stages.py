@@ -26,11 +26,13 @@ import pyarrow.parquet as pq
 
 from benchmarks.archive import jobs_of
 from benchmarks.generate import Shape, write_store
-from storage_engine.lake import archive, data_file, restore, source_file
-from storage_engine.lake.commit import commit_segments
-from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.making import make_lake
-from storage_engine.rocketmq.codec import RocketMQCodec
+from storage_engine.lake.archive import archive
+from storage_engine.lake.archive.commit import commit_segments
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.file import data_file, source_file
+from storage_engine.lake.move.making import make_lake
+from storage_engine.lake.restore import restore
+from storage_engine.rocketmq.codec.codec import RocketMQCodec
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from storage_engine.journal.queries import JournalReader
+from storage_engine.journal.reading.queries import JournalReader
 from tests.console.page import Visit, chromium
 from tests.services.console_journal import write_journal
 from tests.services.console_server import Console, serve

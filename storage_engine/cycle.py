@@ -29,12 +29,12 @@ from typing import TYPE_CHECKING
 from storage_engine.model.plan import PlanRequest
 
 if TYPE_CHECKING:
-    from storage_engine.lake.jobs import SegmentJob
+    from storage_engine.lake.file.jobs import SegmentJob
     from storage_engine.model.archive_lag import ArchiveLag
     from storage_engine.model.lag import LagSummary
     from storage_engine.model.receipt import Receipt
     from storage_engine.model.validation import ValidationResult
-    from storage_engine.retention.finishing import FinishResult
+    from storage_engine.retention.report.finishing import FinishResult
     from storage_engine.retention.steps import (
         ArchiveResult,
         CheckpointResult,
@@ -43,13 +43,13 @@ if TYPE_CHECKING:
         PlanResult,
         ReleaseResult,
     )
-    from storage_engine.retention.steps.context import AnyStore
+    from storage_engine.retention.store.context import AnyStore
     from storage_engine.spark.consumer_lag import ConsumerLagResult
 
 
 def lag_here(cleanup: Cleanup, asked: LagQuestion) -> ConsumerLagResult:
     """Measure consumer lag in this process."""
-    from storage_engine.retention.steps.context import managed_of
+    from storage_engine.retention.store.context import managed_of
     from storage_engine.spark.consumer_lag import lag_here
 
     return lag_here(managed_of(cleanup.store), asked.segments, asked.decided_at_ms)
@@ -57,8 +57,8 @@ def lag_here(cleanup: Cleanup, asked: LagQuestion) -> ConsumerLagResult:
 
 def archive_here(jobs: Sequence[SegmentJob]) -> Sequence[Receipt]:
     """Copy, prove and commit segments in this process."""
-    from storage_engine.lake.archive import archive_all
-    from storage_engine.lake.catalog import open_lake
+    from storage_engine.lake.archive.archive import archive_all
+    from storage_engine.lake.catalog.catalog import open_lake
 
     return archive_all(open_lake(jobs[0].lake), jobs)
 
@@ -93,8 +93,8 @@ def consumer_lag(cleanup: Cleanup) -> LagSummary:
     Where files go away while it is measured, it is measured again.
     """
     from storage_engine.exceptions import BadInputError, FileGoneError
+    from storage_engine.retention.archive.archiving import LISTINGS
     from storage_engine.retention.steps import lag_question, record_lag
-    from storage_engine.retention.steps.archiving import LISTINGS
 
     for left in reversed(range(LISTINGS)):
         asked = lag_question(cleanup.store, cleanup.run_key)
@@ -154,7 +154,7 @@ def validate(cleanup: Cleanup, *, full: bool = False) -> ValidationResult:
 
 def report(cleanup: Cleanup) -> FinishResult:
     """Write the run's report and end the run, whatever became of its steps."""
-    from storage_engine.retention.finishing import finish
+    from storage_engine.retention.report.finishing import finish
 
     return finish(cleanup.store, cleanup.run_key)
 
@@ -166,7 +166,7 @@ CLEANUP = (plan, consumer_lag, archive, release, clean_dependents, flush_checkpo
 def archive_sealed(cleanup: Cleanup) -> ArchiveResult:
     """Archive sealed segments ahead of their deletion, as many as the policy allows a run."""
     from storage_engine.retention.steps import archive_sealed
-    from storage_engine.retention.steps.context import managed_of
+    from storage_engine.retention.store.context import managed_of
 
     budget_bytes = managed_of(cleanup.store).policy.archive_budget_bytes
     return archive_sealed(cleanup.store, cleanup.run_key, cleanup.archive_with, budget_bytes=budget_bytes)

@@ -13,10 +13,10 @@ from storage_engine import cycle
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import StoreBusyError
 from storage_engine.journal.journal import Phase, RunState, Step
-from storage_engine.lake.place import check_any_catalog_file
+from storage_engine.lake.catalog.place import check_any_catalog_file
 from storage_engine.model.plan import PlanRequest
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.steps.context import Context, opened
+from storage_engine.retention.store.context import Context, opened
+from storage_engine.retention.store.managed_store import ManagedStore
 
 _RUN_PREFIX = "engine-"
 _RETRY_MS = 60_000

@@ -35,12 +35,12 @@ LONGEST_FIRST = (
     "quality/test_validate",
     "integration/test_secured",
     "integration/test_remoting",
-    "retention/test_sealed",
-    "lake/test_garbage",
+    "retention/archive/test_sealed",
+    "lake/gc/test_garbage",
     "integration/test_fence_live",
     "integration/test_shield_live",
     "lake/test_random_kills",
-    "lake/test_making",
+    "lake/move/test_making",
     "compatibility/test_released",
 )
 """Files that take most of make test's time, begun first: what is begun last is what everybody waits for."""

@@ -17,8 +17,8 @@ from zoneinfo import ZoneInfo
 from storage_engine.model.course import DAY_MS, Course, CourseStart, Ingest, SegmentRun
 from storage_engine.model.course_record import CourseRecord
 from storage_engine.model.plan import Cause
-from storage_engine.rocketmq.course import course
-from storage_engine.rocketmq.course_settings import config_of
+from storage_engine.rocketmq.course.course import course
+from storage_engine.rocketmq.course.course_settings import config_of
 
 FIXTURES = Path(__file__).resolve().parent / "fixtures" / "courses"
 KEPT = FIXTURES / "courses.jsonl.gz"

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from storage_engine.rocketmq.codec import CODEC
+from storage_engine.rocketmq.codec.codec import CODEC
 
 FIXTURES = Path(__file__).parent / "fixtures" / "rocketmq"
 HEADER_BYTES = 88

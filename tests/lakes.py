@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from storage_engine.lake.catalog import Lake
+from storage_engine.lake.catalog.catalog import Lake
+from storage_engine.lake.catalog.names import proven_files
 from storage_engine.lake.durable_io import local_path
-from storage_engine.lake.making import make_lake
-from storage_engine.lake.names import proven_files
+from storage_engine.lake.move.making import make_lake
 from storage_engine.model.receipt import Receipt
-from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.store.managed_store import ManagedStore
 
 
 def make_lakes(store: ManagedStore) -> ManagedStore:

@@ -12,10 +12,10 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update.snapshot import _FastAppendFiles
 from pyiceberg.typedef import Record
 
-from storage_engine.lake.catalog import Lake
+from storage_engine.lake.catalog.catalog import Lake
+from storage_engine.lake.catalog.names import data_file_of
 from storage_engine.lake.durable_io import local_path
-from storage_engine.lake.filters import segment_rows
-from storage_engine.lake.names import data_file_of
+from storage_engine.lake.file.filters import segment_rows
 from storage_engine.model.receipt import Receipt
 
 

@@ -9,7 +9,7 @@ from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.table import Table
 from pyiceberg.table.update import SetLocationUpdate
 
-from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.catalog.config import LakeConfig
 
 
 class _Engine(SqlCatalog):

@@ -18,7 +18,7 @@ from storage_engine.brokers import broker_names, broker_of, default_broker, find
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.codec import offsets_count_bytes
 from storage_engine.rocketmq import RocketMQ
-from storage_engine.rocketmq.codec import CODEC
+from storage_engine.rocketmq.codec.codec import CODEC
 from tests.conftest import StoreCopy
 from tests.services.toy import PACKAGE as PACKAGE_OF_TOY
 from tests.services.toy import REPOSITORY, installed, make_store

@@ -17,7 +17,7 @@ from compose_spec import PyCompose
 
 from storage_engine.get_provider_info import get_provider_info
 from storage_engine.hooks.connection import Defaults, managed_store
-from storage_engine.rocketmq.broker_config import load_broker_config
+from storage_engine.rocketmq.format.broker_config import load_broker_config
 
 ROOT = Path(__file__).resolve().parents[1]
 COMPOSE_FILE = ROOT / "docker-compose.yml"

@@ -9,14 +9,14 @@ import pytest
 
 from storage_engine import cycle
 from storage_engine.exceptions import LakeMissingError, StoreIdentityError
-from storage_engine.journal.database import JournalDatabase
+from storage_engine.journal.tables.database import JournalDatabase
 from storage_engine.model.broker_store import BrokerStore
 from storage_engine.model.plan import PlanRequest, Reason
 from storage_engine.quality.facts import collect_facts
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.report import Outcome
-from storage_engine.retention.steps.context import opened
-from storage_engine.rocketmq.broker import RocketMQBrokerStore
+from storage_engine.retention.report.report import Outcome
+from storage_engine.retention.store.context import opened
+from storage_engine.retention.store.managed_store import ManagedStore
+from storage_engine.rocketmq.store.broker import RocketMQBrokerStore
 from tests.retention.conftest import managed
 
 __all__ = ["managed"]

@@ -11,9 +11,9 @@ import pytest
 from storage_engine.exceptions import MissingExtraError
 from storage_engine.extras import AIRFLOW, POSTGRES, QUALITY, SPARK, Extra
 from storage_engine.journal.journal import Journal
-from storage_engine.lake.catalog import open_lake
-from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.making import make_lake
+from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.move.making import make_lake
 from tests.extras import take_away
 from tests.services.command_line import run_command
 

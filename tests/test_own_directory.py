@@ -16,9 +16,9 @@ from storage_engine import durable
 from storage_engine.exceptions import GateRefusedError, ShieldError, StoreBusyError
 from storage_engine.model.hold import WatchLook
 from storage_engine.own_directory import DIRECTORY, PLAIN_STAMP, locked, take_from_all, writable_by_all
-from storage_engine.retention.stamp_files import NAME, opened_places
-from storage_engine.rocketmq.live import local_hold, marker
-from storage_engine.rocketmq.live.heartbeat import watching
+from storage_engine.retention.store.stamp_files import NAME, opened_places
+from storage_engine.rocketmq.hold import local_hold, marker
+from storage_engine.rocketmq.hold.heartbeat import watching
 from storage_engine.same_bytes import own_acts
 from storage_engine.shield import index
 from storage_engine.shield.index import locked_shield, opened_shield

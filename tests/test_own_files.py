@@ -14,10 +14,10 @@ import pytest
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.model.hold import WatchLook
 from storage_engine.own_directory import DIRECTORY
-from storage_engine.rocketmq.live import heartbeat, local_hold, marker
-from storage_engine.rocketmq.live.heartbeat import no_watch, watching
-from storage_engine.rocketmq.live.local_hold import read_local
-from storage_engine.rocketmq.live.marker import read_marker
+from storage_engine.rocketmq.hold import heartbeat, local_hold, marker
+from storage_engine.rocketmq.hold.heartbeat import no_watch, watching
+from storage_engine.rocketmq.hold.local_hold import read_local
+from storage_engine.rocketmq.hold.marker import read_marker
 from storage_engine.same_bytes import own_acts, trusted_times
 from storage_engine.same_bytes.own_acts import OwnActs, read_own_acts
 from storage_engine.shield.index import INDEX, locked_shield, read_index, shield_path

@@ -17,14 +17,14 @@ import pytest
 from storage_engine.exceptions import LakeMissingError, StorageEngineError
 from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.proven_cleanup import proven_release
-from storage_engine.retention.brokers import settings_of
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.rocketmq.broker_config import BrokerConfig
+from storage_engine.retention.store.brokers import settings_of
+from storage_engine.retention.store.managed_store import ManagedStore
+from storage_engine.rocketmq.engine.append.new_message import NewMessage, PutStatus
 from storage_engine.rocketmq.engine.cleanup_loop import CleanupLoop
 from storage_engine.rocketmq.engine.message_store import MessageStore, open_store
-from storage_engine.rocketmq.engine.new_message import NewMessage, PutStatus
 from storage_engine.rocketmq.engine.serving import serving
 from storage_engine.rocketmq.engine.store_service import serve_store
+from storage_engine.rocketmq.format.broker_config import BrokerConfig
 from tests.lakes import make_lakes
 from tests.rocketmq.engine.killing import rows_of
 from tests.rocketmq.engine.killing_cleanup import check_proven

@@ -11,10 +11,10 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from storage_engine.exceptions import LakeUnavailableError
-from storage_engine.lake.catalog import connect
-from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.making import make_lake
-from storage_engine.lake.pointers import read_pointers, repoint
+from storage_engine.lake.catalog.catalog import connect
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.catalog.pointers import read_pointers, repoint
+from storage_engine.lake.move.making import make_lake
 from storage_engine.sqlite_file import break_hard_links
 
 

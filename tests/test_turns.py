@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from storage_engine.exceptions import StorageEngineError, StoreBusyError, TurnTakenError
-from storage_engine.kafka.lock_holder import is_locked_by_us
-from storage_engine.kafka.store_lock import lock as lock_node
-from storage_engine.lake.commit_lock import nobody_commits_at
-from storage_engine.rocketmq.broker_config import load_broker_config
-from storage_engine.rocketmq.layout import StoreLayout, resolve_layout
-from storage_engine.rocketmq.store_lock import lock
+from storage_engine.kafka.stopped.lock_holder import is_locked_by_us
+from storage_engine.kafka.stopped.store_lock import lock as lock_node
+from storage_engine.lake.catalog.commit_lock import nobody_commits_at
+from storage_engine.rocketmq.format.broker_config import load_broker_config
+from storage_engine.rocketmq.format.layout import StoreLayout, resolve_layout
+from storage_engine.rocketmq.store.store_lock import lock
 from storage_engine.turns import SharedLock, command_text, has_shared_lock, take_turn, waiting_at_most
 from tests.rounds import again_but, rounds
 from tests.services.other_user import as_nobody
@@ -40,23 +40,23 @@ if sys.argv[4:]:
 STRANGE = "import sys; lock = open(sys.argv[1], 'rb')"
 HAS_STORE = """
 import sys
-from storage_engine.rocketmq.broker_config import load_broker_config
-from storage_engine.rocketmq.layout import resolve_layout
-from storage_engine.rocketmq.store_lock import lock
+from storage_engine.rocketmq.format.broker_config import load_broker_config
+from storage_engine.rocketmq.format.layout import resolve_layout
+from storage_engine.rocketmq.store.store_lock import lock
 layout = resolve_layout(load_broker_config(None, root=sys.argv[1]))
 kept = lock(layout); kept.__enter__()
 """
 HAS_NODE = """
 import sys
 from pathlib import Path
-from storage_engine.kafka.store_lock import lock
+from storage_engine.kafka.stopped.store_lock import lock
 kept = lock([Path(sys.argv[1])]); kept.__enter__()
 """
 
 
 HAS_LAKE = """
 import sys
-from storage_engine.lake.commit_lock import nobody_commits_at
+from storage_engine.lake.catalog.commit_lock import nobody_commits_at
 kept = nobody_commits_at(sys.argv[1]); kept.__enter__()
 """
 

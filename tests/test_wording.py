@@ -99,12 +99,12 @@ def test_options_take_the_times_that_are_printed(zone: ZoneInfo | None) -> None:
 
 
 DATA = {
-    "lake/export.py",
-    "lake/selection.py",
-    "lake/trash.py",
+    "lake/restore/export.py",
+    "lake/restore/selection.py",
+    "lake/gc/trash.py",
     "console/calendar.py",
     "cli/simulate_output.py",
-    "rocketmq/engine/index_writer.py",
+    "rocketmq/engine/dispatch/index_writer.py",
 }
 """Values of exported rows, names of directories and files, whole days: no text of a moment for a person."""
 

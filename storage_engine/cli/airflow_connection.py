@@ -14,10 +14,10 @@ import click
 from storage_engine.cli.command import GroupedOption
 from storage_engine.cli.options import journal_of, with_option
 from storage_engine.extras import AIRFLOW
-from storage_engine.retention.diagnosis.pipeline_findings import PipelineFacts
+from storage_engine.retention.doctor.pipeline_findings import PipelineFacts
 
 if TYPE_CHECKING:
-    from storage_engine.retention.managed_store import ManagedStore
+    from storage_engine.retention.store.managed_store import ManagedStore
 
 CONN_ID = GroupedOption(
     ["--conn-id"],

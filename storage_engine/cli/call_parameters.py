@@ -11,7 +11,7 @@ from click.core import ParameterSource
 from storage_engine.cli.command import GroupedOption
 
 if TYPE_CHECKING:
-    from storage_engine.retention.managed_store import ManagedStore
+    from storage_engine.retention.store.managed_store import ManagedStore
 
 _OF_THE_STORE = ("Store", "Running broker")
 

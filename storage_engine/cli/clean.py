@@ -28,16 +28,16 @@ from storage_engine.model.validation import ValidationResult
 from storage_engine.wording import UNCHANGED, bytes_text, count_text
 
 if TYPE_CHECKING:
-    from storage_engine.lake.archive import SegmentJob
-    from storage_engine.retention.finishing import FinishResult
-    from storage_engine.retention.managed_store import ManagedStore
-    from storage_engine.retention.report import Report
+    from storage_engine.lake.archive.archive import SegmentJob
+    from storage_engine.retention.report.finishing import FinishResult
+    from storage_engine.retention.report.report import Report
     from storage_engine.retention.steps import (
         ArchiveResult,
         CheckpointResult,
         DependentsResult,
         ReleaseResult,
     )
+    from storage_engine.retention.store.managed_store import ManagedStore
 
 Tell = Callable[[str], None]
 
@@ -68,7 +68,7 @@ def clean(
     The order is: plan, lag, archive with proof, delete, delete what pointed into it, flush, validate.
     A run that was killed is finished by giving its --run-key again.
     """
-    from storage_engine.retention.brokers import refuse_cleanup
+    from storage_engine.retention.store.brokers import refuse_cleanup
 
     refuse_cleanup(managed)
     request = PlanRequest(manual=manual, max_segments=max_segments, replicas_stopped=replicas_stopped or "")
@@ -81,7 +81,7 @@ def clean(
 def _dry_run(managed: ManagedStore, request: PlanRequest, as_json: bool) -> None:
     """Show what a run would do now and what consumers would lose by it; nothing is changed."""
     from storage_engine.brokers import find_broker
-    from storage_engine.retention.preview import preview
+    from storage_engine.retention.plan.preview import preview
 
     lag = LagOfPlan(managed)
     seen = preview(managed, request, hold_back=lag)
@@ -95,10 +95,10 @@ def _dry_run(managed: ManagedStore, request: PlanRequest, as_json: bool) -> None
 
 
 def _run(managed: ManagedStore, run_key: str, request: PlanRequest, as_json: bool) -> int:
-    from storage_engine.retention.brokers import assumes_defaults
-    from storage_engine.retention.preview import preview
+    from storage_engine.retention.plan.preview import preview
     from storage_engine.retention.quarantine.undo import undone_before
-    from storage_engine.retention.steps.context import opened
+    from storage_engine.retention.store.brokers import assumes_defaults
+    from storage_engine.retention.store.context import opened
 
     tell = silent if as_json else tell_on_stderr
     # Bad input leaves no trace, not even a run; the plan looks at all of this once more.
@@ -131,7 +131,7 @@ def _run(managed: ManagedStore, run_key: str, request: PlanRequest, as_json: boo
 
 def take_steps(cleanup: cycle.Cleanup, tell: Tell) -> None:
     """Take every step between plan and report, and say what each came to."""
-    from storage_engine.retention.unchanged import validated_since
+    from storage_engine.retention.report.unchanged import validated_since
 
     for step in cycle.CLEANUP[1:-1]:
         if step is cycle.validate:
@@ -148,7 +148,7 @@ def take_steps(cleanup: cycle.Cleanup, tell: Tell) -> None:
 
 def _end(cleanup: cycle.Cleanup, as_json: bool) -> int:
     """Write and show a run's report."""
-    from storage_engine.retention.report import build_report
+    from storage_engine.retention.report.report import build_report
 
     finished = cycle.report(cleanup)
     report = build_report(cleanup.store, cleanup.run_key)
@@ -164,9 +164,9 @@ def _end(cleanup: cycle.Cleanup, as_json: bool) -> int:
 
 def report_shown(cleanup: cycle.Cleanup, report: Report, finished: FinishResult) -> dict[str, Any]:
     """Return a run's report as plain values, with the error that it ends with, if it does."""
-    from storage_engine.retention.brokers import assumes_defaults
-    from storage_engine.retention.finishing import report_json
-    from storage_engine.retention.steps.context import managed_of
+    from storage_engine.retention.report.finishing import report_json
+    from storage_engine.retention.store.brokers import assumes_defaults
+    from storage_engine.retention.store.context import managed_of
 
     shown = {
         "dry_run": False,
@@ -181,8 +181,8 @@ def report_shown(cleanup: cycle.Cleanup, report: Report, finished: FinishResult)
 
 def print_report(report: Report, finished: FinishResult) -> None:
     """Print a run's report, and where it is."""
-    from storage_engine.retention.report_files import PAGE
-    from storage_engine.retention.report_text import report_text
+    from storage_engine.retention.report.report_text import report_text
+    from storage_engine.retention.store.report_files import PAGE
 
     say(report_text(report))
     for notice in finished.notices:
@@ -194,8 +194,8 @@ def print_report(report: Report, finished: FinishResult) -> None:
 
 
 def _say_next(cleanup: cycle.Cleanup, report: Report) -> None:
-    from storage_engine.retention.report import Outcome
-    from storage_engine.retention.steps.context import managed_of
+    from storage_engine.retention.report.report import Outcome
+    from storage_engine.retention.store.context import managed_of
 
     if report.outcome is Outcome.DONE and report.freed_bytes:
         say_next("verify", "What was deleted is in the lake, and can be checked there at any time")
@@ -207,8 +207,8 @@ def _say_next(cleanup: cycle.Cleanup, report: Report) -> None:
 
 def archive_with_progress(jobs: Sequence[SegmentJob]) -> tuple[Receipt, ...]:
     """Archive in this process, and show how far it is."""
-    from storage_engine.lake.archive import archive_all
-    from storage_engine.lake.catalog import open_lake
+    from storage_engine.lake.archive.archive import archive_all
+    from storage_engine.lake.catalog.catalog import open_lake
 
     with progress("Archiving", sum(job.facts.size_bytes for job in jobs)) as advance:
         return archive_all(open_lake(jobs[0].lake), jobs, advance)
@@ -231,7 +231,7 @@ def _archive_lines(cleanup: cycle.Cleanup, done: ArchiveResult) -> Iterator[str]
 
 def _release_lines(cleanup: cycle.Cleanup, released: ReleaseResult) -> Iterator[str]:
     from storage_engine.brokers import find_broker
-    from storage_engine.retention.steps.context import managed_of
+    from storage_engine.retention.store.context import managed_of
 
     deleted = count_text(len(released.deleted), "segment")
     yield f"release: {deleted} deleted, {bytes_text(released.freed_bytes)} freed"

@@ -20,8 +20,8 @@ from storage_engine.clock import clock_ms
 from storage_engine.model.diagnosis import Finding, Severity, by_severity
 
 if TYPE_CHECKING:
-    from storage_engine.retention.diagnosis.doctor import Diagnosis
-    from storage_engine.retention.managed_store import ManagedStore
+    from storage_engine.retention.doctor.doctor import Diagnosis
+    from storage_engine.retention.store.managed_store import ManagedStore
 
 
 @command()
@@ -34,7 +34,7 @@ def doctor(managed: ManagedStore, as_json: bool) -> int:
     --conn-id also the store's DAGs in Airflow. Ends with the command to type next. Exit code 1 when
     something is urgent.
     """
-    from storage_engine.retention.diagnosis.doctor import diagnose
+    from storage_engine.retention.doctor.doctor import diagnose
 
     context = click.get_current_context()
     conn_id = context.params.get("conn_id")

@@ -16,12 +16,12 @@ from storage_engine.model.diagnosis import Finding, SettingFrom, SettingInEffect
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.store import DiskUsage
 from storage_engine.next_commands import with_arguments
-from storage_engine.retention.diagnosis.pipeline_findings import dag_text
+from storage_engine.retention.doctor.pipeline_findings import dag_text
 from storage_engine.wording import bytes_text, count_text, duration_text, printable, time_text
 
 if TYPE_CHECKING:
-    from storage_engine.retention.diagnosis.doctor import Diagnosis
-    from storage_engine.retention.diagnosis.figures import Figures
+    from storage_engine.retention.doctor.doctor import Diagnosis
+    from storage_engine.retention.doctor.figures import Figures
 
 _COLORS = {Severity.URGENT: "red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 _LABEL_WIDTH = 11
@@ -73,7 +73,7 @@ def _about(found: Diagnosis) -> Iterator[tuple[str, str]]:
 
 
 def _about_figures(figures: Figures, newest_ms: int | None) -> Iterator[tuple[str, str]]:
-    from storage_engine.retention.diagnosis.space_and_time import deletion_text, growth_text
+    from storage_engine.retention.doctor.space_and_time import deletion_text, growth_text
 
     logs = figures.snapshot.logs
     segments = sum(len(log.segments) for log in logs)
@@ -117,7 +117,7 @@ def _about_lakes(found: Diagnosis) -> Iterator[tuple[str, str]]:
     if not found.lakes:
         return
     # The lake's libraries, which a look without a lake needs for nothing.
-    from storage_engine.retention.diagnosis.lake_check import lake_text
+    from storage_engine.retention.doctor.lake_check import lake_text
 
     for lake in found.lakes:
         yield _LAKE_LABELS.get(lake.title, lake.title), lake_text(lake, found.at_ms)

@@ -20,10 +20,10 @@ from storage_engine.cli.options import json_option
 from storage_engine.cli.output import print_json, say
 from storage_engine.cli.store_argument import has_lake, takes_store
 from storage_engine.exceptions import BadInputError
-from storage_engine.retention.progress_alarms import positions_text
+from storage_engine.retention.hold.progress_alarms import positions_text
 
 if TYPE_CHECKING:
-    from storage_engine.retention.managed_store import ManagedStore
+    from storage_engine.retention.store.managed_store import ManagedStore
 
 _WAIT_SECONDS = 0.2
 _BLOCK_BYTES = 1 << 16
@@ -44,7 +44,7 @@ def serve(managed: ManagedStore, topic: str | None) -> int:
     """
     from storage_engine.brokers import find_broker
     from storage_engine.proven_cleanup import proven_release
-    from storage_engine.retention.brokers import settings_of
+    from storage_engine.retention.store.brokers import settings_of
 
     ends = threading.Event()
 
@@ -88,7 +88,7 @@ def flush(managed: ManagedStore, as_json: bool) -> int:
 
     The process that serves it is asked; where none does, the store is opened, and recovered if it has to be.
     """
-    from storage_engine.retention.brokers import open_store
+    from storage_engine.retention.store.brokers import open_store
 
     with closing(open_store(replace(managed, engine=True))) as store:
         found = store.flush_now()

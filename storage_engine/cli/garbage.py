@@ -13,13 +13,13 @@ from storage_engine.cli.options import json_option, lake_option
 from storage_engine.cli.output import print_json, print_table, say
 from storage_engine.cli.progress import waiting
 from storage_engine.cli.witnesses import WitnessedLake, witness_options, witnessed_lake
-from storage_engine.lake.garbage_kind import TRASH_MS, GarbageKind
+from storage_engine.lake.gc.garbage_kind import TRASH_MS, GarbageKind
 from storage_engine.model.heads import ChainHead
 from storage_engine.wording import bytes_text, count_text, time_text
 
 if TYPE_CHECKING:
-    from storage_engine.lake.catalog import Lake
-    from storage_engine.lake.garbage import Collection, Garbage, Orphan
+    from storage_engine.lake.catalog.catalog import Lake
+    from storage_engine.lake.gc.garbage import Collection, Garbage, Orphan
 
 _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS
@@ -74,8 +74,8 @@ def gc(
 
     What nothing live holds is kept and listed as an orphan; storage-engine lake rebuild brings it in.
     """
-    from storage_engine.lake.catalog import open_lake
-    from storage_engine.lake.garbage import collect
+    from storage_engine.lake.catalog.catalog import open_lake
+    from storage_engine.lake.gc.garbage import collect
 
     target = witnessed_lake(lake_dir, journal_url, conn_id)
     if undo_moment is not None:
@@ -101,7 +101,7 @@ def gc(
 def known_heads_of(lake: Lake, journal_url: str | None) -> dict[str, tuple[ChainHead, ...]]:
     """Receipts that the lake has to have, by a journal and the stamps of its stores."""
     from storage_engine.journal.journal import Journal
-    from storage_engine.retention.known_heads import known_heads
+    from storage_engine.retention.store.known_heads import known_heads
 
     if journal_url is None:
         return {}
@@ -113,7 +113,7 @@ def known_heads_of(lake: Lake, journal_url: str | None) -> dict[str, tuple[Chain
 
 
 def _undo(target: WitnessedLake, moment: str | None, as_json: bool) -> int:
-    from storage_engine.lake.garbage import undo
+    from storage_engine.lake.gc.garbage import undo
 
     back = undo(target.config, moment)
     if as_json:

@@ -19,9 +19,9 @@ from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.live import RunningBroker
 
 if TYPE_CHECKING:
-    from storage_engine.retention.managed_store import ManagedStore
+    from storage_engine.retention.hold.leaving_unproven import Acceptance
     from storage_engine.retention.steps import HoldResult
-    from storage_engine.retention.steps.leaving_unproven import Acceptance
+    from storage_engine.retention.store.managed_store import ManagedStore
 
 
 @command()
@@ -42,8 +42,8 @@ def hold(
     some of it can't be held.
     """
     from storage_engine.retention import steps
-    from storage_engine.retention.brokers import open_to_look
-    from storage_engine.retention.steps.context import opened
+    from storage_engine.retention.store.brokers import open_to_look
+    from storage_engine.retention.store.context import opened
 
     broker = _running(managed)
     with closing(open_to_look(managed)) as store:
@@ -71,7 +71,7 @@ def unmanage(
     delete within a day what no lake proves; before the first setting is put back.
     """
     from storage_engine.retention import steps
-    from storage_engine.retention.steps.context import opened
+    from storage_engine.retention.store.context import opened
 
     broker = _running(managed)
     with opened(managed, only_gives_back=True) as context:
@@ -80,7 +80,7 @@ def unmanage(
 
 
 def _running(managed: ManagedStore) -> RunningBroker:
-    from storage_engine.retention.brokers import running_broker
+    from storage_engine.retention.store.brokers import running_broker
 
     broker = running_broker(managed)
     if broker is None:

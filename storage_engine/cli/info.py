@@ -16,13 +16,13 @@ from storage_engine.cli.output import print_json, put, say
 from storage_engine.cli.store_argument import managed_store
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import BadInputError, StorageEngineError
-from storage_engine.journal.answers import StoredReport, StoreRow
+from storage_engine.journal.reading.answers import StoredReport, StoreRow
 from storage_engine.nearest import meant
 
 if TYPE_CHECKING:
-    from storage_engine.journal.queries import JournalReader
-    from storage_engine.retention.managed_store import ManagedStore
-    from storage_engine.retention.overview import ManagedOverview, Overview
+    from storage_engine.journal.reading.queries import JournalReader
+    from storage_engine.retention.doctor.overview import ManagedOverview, Overview
+    from storage_engine.retention.store.managed_store import ManagedStore
 
 
 def _base(lake_dir: Path | None, second_lake_dir: Path | None, conn_id: str | None) -> ManagedStore:
@@ -69,7 +69,7 @@ def info(
     """
     base = _base(lake_dir, second_lake_dir, conn_id)
     # The libraries of journal and lake, for which no wrong call has to wait.
-    from storage_engine.retention.overview import overview
+    from storage_engine.retention.doctor.overview import overview
 
     found = overview(base, base.lakes, clock_ms())
     wanted = which or (base.real_root if conn_id is not None else None)
@@ -144,8 +144,8 @@ def runs(
 
     With RUN show the report of that run, as the journal keeps it.
     """
-    from storage_engine.journal.queries import JournalReader
-    from storage_engine.retention.overview import same_place
+    from storage_engine.journal.reading.queries import JournalReader
+    from storage_engine.retention.doctor.overview import same_place
 
     base = _base(lake_dir, None, conn_id)
     reader = JournalReader(base.journal_url)
@@ -205,7 +205,7 @@ def _store(reader: JournalReader, which: str | None, base: ManagedStore | None) 
 
 
 def _report_file(store: ManagedStore, run_key: str) -> str | None:
-    from storage_engine.retention.report_files import REPORT_JSON, run_directory
+    from storage_engine.retention.store.report_files import REPORT_JSON, run_directory
 
     path = run_directory(store, run_key) / REPORT_JSON
     return str(path) if path.is_file() else None
@@ -215,8 +215,8 @@ def _show_report(reader: JournalReader, row: StoreRow, run: str, as_json: bool) 
     """
     :raises BadInputError: there is no such run, or it has no report.
     """
-    from storage_engine.retention.report_text import report_text
-    from storage_engine.retention.stored_report import report_of
+    from storage_engine.retention.report.report_text import report_text
+    from storage_engine.retention.report.stored_report import report_of
 
     stored: StoredReport | None = reader.report(row.store_id, run)
     if stored is None:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from storage_engine.cli.output import print_table, say
 from storage_engine.clock import clock_ms
 from storage_engine.host import is_this_host
-from storage_engine.journal.answers import RunRow, Standing, StoreRow
+from storage_engine.journal.reading.answers import RunRow, Standing, StoreRow
 from storage_engine.journal.records import RunState
 from storage_engine.wording import bytes_text, count_text, duration_text, time_text
 
 if TYPE_CHECKING:
-    from storage_engine.lake.describing import LakeInfo
-    from storage_engine.retention.overview import ManagedOverview, Overview
+    from storage_engine.lake.move.describing import LakeInfo
+    from storage_engine.retention.doctor.overview import ManagedOverview, Overview
 
 
 def print_overview(found: Overview, stores: Sequence[ManagedOverview]) -> None:

@@ -17,10 +17,10 @@ from storage_engine.cli.output import print_json, say
 from storage_engine.cli.store_argument import installed_broker
 from storage_engine.cli.values import NamedPath
 from storage_engine.exceptions import LakeMissingError, StorageEngineError
-from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.catalog.config import LakeConfig
 
 if TYPE_CHECKING:
-    from storage_engine.retention.managed_store import ManagedStore
+    from storage_engine.retention.store.managed_store import ManagedStore
 
 
 @command("init-lake")
@@ -116,9 +116,9 @@ def _check_disks(store: ManagedStore) -> None:
 
     :raises BadInputError: a lake would lie there.
     """
-    from storage_engine.retention.broker_answers import ask
-    from storage_engine.retention.broker_disks import check_new_lake
-    from storage_engine.retention.brokers import open_store
+    from storage_engine.retention.store.broker_answers import ask
+    from storage_engine.retention.store.broker_disks import check_new_lake
+    from storage_engine.retention.store.brokers import open_store
 
     try:
         with closing(open_store(store)) as broker:
@@ -132,7 +132,7 @@ def _check_disks(store: ManagedStore) -> None:
 
 
 def _is_missing(config: LakeConfig) -> bool:
-    from storage_engine.lake.catalog import open_lake
+    from storage_engine.lake.catalog.catalog import open_lake
 
     try:
         open_lake(config)
@@ -142,8 +142,8 @@ def _is_missing(config: LakeConfig) -> bool:
 
 
 def _make(config: LakeConfig, broker: str | None) -> dict[str, object]:
-    from storage_engine.lake.identity import copy_of, lake_id_of
-    from storage_engine.lake.making import make_lake
+    from storage_engine.lake.catalog.identity import copy_of, lake_id_of
+    from storage_engine.lake.move.making import make_lake
 
     made = _is_missing(config)
     lake = make_lake(config, broker)

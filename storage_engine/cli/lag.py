@@ -12,14 +12,14 @@ from storage_engine.model.lag import LagSource, PositionsFrom
 from storage_engine.model.plan import Plan
 from storage_engine.model.policy import LagPolicy
 from storage_engine.model.store import SegmentId
-from storage_engine.retention.lag_policy import apply_lag_policy, lag_doubt
+from storage_engine.retention.lag.lag_policy import apply_lag_policy, lag_doubt
 from storage_engine.wording import bytes_text, count_text, duration_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from storage_engine.retention.lag_table import LagPart
-    from storage_engine.retention.managed_store import ManagedStore
+    from storage_engine.retention.lag.lag_table import LagPart
+    from storage_engine.retention.store.managed_store import ManagedStore
     from storage_engine.spark.consumer_lag import LagInProcess
 
 
@@ -84,7 +84,7 @@ class LagOfPlan:
 
     def __call__(self, plan: Plan) -> Plan:
         from storage_engine.brokers import find_broker
-        from storage_engine.retention.lag_table import LagPart, merge
+        from storage_engine.retention.lag.lag_table import LagPart, merge
 
         policy, parts = self._managed.policy, list[LagPart]()
         lag = self._measure(plan, parts)
@@ -102,7 +102,7 @@ class LagOfPlan:
         return cut
 
     def _measure(self, plan: Plan, parts: list[LagPart]) -> LagInProcess:
-        from storage_engine.retention.lag_table import lag_part
+        from storage_engine.retention.lag.lag_table import lag_part
 
         lag = in_process_lag(self._managed, tuple(segment.id for segment in plan.to_delete))
 

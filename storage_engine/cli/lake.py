@@ -21,19 +21,19 @@ from storage_engine.cli.verify_output import print_verification, say_next_step
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.extras import SPARK
-from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.validation import Status
 from storage_engine.model.verification import VerifyLevel
-from storage_engine.retention.refusing import archive_error
+from storage_engine.retention.proof.refusing import archive_error
 from storage_engine.wording import UNCHANGED, bytes_text, count_text
 
 if TYPE_CHECKING:
-    from storage_engine.lake.archive import SegmentJob
-    from storage_engine.retention.managed_store import ManagedStore
+    from storage_engine.lake.archive.archive import SegmentJob
     from storage_engine.retention.steps import ArchiveResult
+    from storage_engine.retention.store.managed_store import ManagedStore
 
 
 @command()
@@ -66,7 +66,7 @@ def archive(
     of which something is wrong, or not known, is refused, and the exit code is 1; the others are archived.
     """
     from storage_engine.retention import steps
-    from storage_engine.retention.steps.context import opened
+    from storage_engine.retention.store.context import opened
 
     check_store(managed)
     if spark_master:
@@ -163,8 +163,8 @@ def _print_receipts(title: str, receipts: Sequence[Receipt]) -> None:
 
 def _check_spark_directories(managed: ManagedStore, spark_master: str) -> None:
     """:raises BadInputError: Spark's temporary files would lie on a disk of the running broker."""
-    from storage_engine.retention.broker_disks import check_disks
-    from storage_engine.retention.brokers import open_store
+    from storage_engine.retention.store.broker_disks import check_disks
+    from storage_engine.retention.store.brokers import open_store
     from storage_engine.spark.session import local_directories
 
     known = local_directories(spark_master, {}, os.environ)
@@ -173,8 +173,8 @@ def _check_spark_directories(managed: ManagedStore, spark_master: str) -> None:
 
 
 def _archive(jobs: Sequence[SegmentJob], spark_master: str | None) -> tuple[Receipt, ...]:
-    from storage_engine.lake.archive import archive_all
-    from storage_engine.lake.catalog import open_lake
+    from storage_engine.lake.archive.archive import archive_all
+    from storage_engine.lake.catalog.catalog import open_lake
 
     if spark_master:
         from storage_engine.spark.archive_segments import archive_segments
@@ -222,7 +222,7 @@ def verify(
     Each level includes those before it; metadata is checked whole every time. What was verified when is
     remembered in the lake's journal, so that nightly calls with --max-bytes walk round the whole lake.
     """
-    from storage_engine.retention.verification import verify_lake, verify_store
+    from storage_engine.retention.ranges.verification import verify_lake, verify_store
 
     if managed is None and level == VerifyLevel.STORE:
         raise click.UsageError("--level store: expected STORE to compare the lake with, found none.")

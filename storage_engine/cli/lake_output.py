@@ -8,8 +8,8 @@ from storage_engine.cli.output import print_table, say
 from storage_engine.wording import bytes_text
 
 if TYPE_CHECKING:
-    from storage_engine.lake.describing import LakeInfo, TableInfo
-    from storage_engine.lake.rebuilding import Rebuilt
+    from storage_engine.lake.move.describing import LakeInfo, TableInfo
+    from storage_engine.lake.move.rebuilding import Rebuilt
 
 
 def print_info(found: LakeInfo) -> None:

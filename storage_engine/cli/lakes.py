@@ -17,7 +17,7 @@ from storage_engine.cli.output import print_json, say
 from storage_engine.cli.progress import waiting
 from storage_engine.cli.values import NamedPath, TargetPath, reason_text
 from storage_engine.cli.witnesses import part_journal, witness_options, witnessed_lake
-from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.next_commands import with_arguments
 from storage_engine.wording import bytes_text
 
@@ -81,7 +81,7 @@ def info(lake_dir: Path | None, conn_id: str | None, as_json: bool) -> int:
     """Say what a lake is: identity, tables, marks and stores; also of one that other commands refuse, and
     then why. Nothing is changed.
     """
-    from storage_engine.lake.describing import describe
+    from storage_engine.lake.move.describing import describe
 
     found = describe(_lake_of(lake_dir, conn_id)[0])
     said = {"lake_dir": lake_dir, "conn_id": conn_id}
@@ -105,7 +105,7 @@ def relocate(lake_dir: Path | None, conn_id: str | None, take_over: bool, as_jso
     Every file is looked at first. Where the original is still there, this one is a copy from then on, and
     read-only. Nothing at the other place is changed.
     """
-    from storage_engine.lake.relocating import relocate as relocate_lake
+    from storage_engine.lake.move.relocating import relocate as relocate_lake
 
     config, journal_url = _lake_of(lake_dir, conn_id)
     # First: once the lake can be opened, a run may write into a journal that a copy still shares.
@@ -151,8 +151,8 @@ def copy_command(lake_dir: Path | None, conn_id: str | None, target_dir: Path, a
 
     Each data file is compared with its receipt on the way. Run again later, it copies what is new.
     """
-    from storage_engine.lake.catalog import open_lake
-    from storage_engine.lake.copying import copy_lake
+    from storage_engine.lake.catalog.catalog import open_lake
+    from storage_engine.lake.move.copying import copy_lake
 
     if not target_dir.absolute().parent.is_dir():
         raise click.BadParameter(
@@ -189,8 +189,8 @@ def copy_command(lake_dir: Path | None, conn_id: str | None, target_dir: Path, a
 @json_option
 def promote(lake_dir: Path | None, conn_id: str | None, reason: str, as_json: bool) -> int:
     """Make a copy a lake that may be written. Its UUID stays; who decided it, and why, is recorded in it."""
-    from storage_engine.lake.catalog import open_lake
-    from storage_engine.lake.promoting import promote as make_writable
+    from storage_engine.lake.catalog.catalog import open_lake
+    from storage_engine.lake.move.promoting import promote as make_writable
 
     done = make_writable(open_lake(_lake_of(lake_dir, conn_id)[0]), person(), reason)
     if as_json:
@@ -229,8 +229,8 @@ def rebuild(
     Segments that only another state of the lake had are proven again and get new receipts. No file is
     removed.
     """
-    from storage_engine.lake.rebuilding import rebuild as rebuild_lake
-    from storage_engine.retention.rebuild_heads import rebuild_heads
+    from storage_engine.lake.move.rebuilding import rebuild as rebuild_lake
+    from storage_engine.retention.ranges.rebuild_heads import rebuild_heads
 
     target = witnessed_lake(lake_dir, journal_url, conn_id)
     heads = rebuild_heads(target.journal_url, target.config.location)

@@ -22,7 +22,7 @@ def leave_unproven_options(command: Callable[..., Any]) -> Callable[..., Any]:
         accepted = None
         if leave_unproven is not None and reason is not None:
             # The lake's libraries, which --help needs for nothing.
-            from storage_engine.retention.steps.leaving_unproven import Acceptance
+            from storage_engine.retention.hold.leaving_unproven import Acceptance
 
             accepted = Acceptance(leave_unproven, person(), reason)
         return command(*arguments, acceptance=accepted, **values)

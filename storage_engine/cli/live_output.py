@@ -13,10 +13,10 @@ from storage_engine.model.hold import HoldStatus
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.live import RunningBroker
 from storage_engine.model.store import StoreSnapshot
-from storage_engine.retention.hold_text import broker_text, drift_text, due_alarms, hold_text
+from storage_engine.retention.hold.hold_text import broker_text, drift_text, due_alarms, hold_text
 
 if TYPE_CHECKING:
-    from storage_engine.retention.managed_store import ManagedStore
+    from storage_engine.retention.store.managed_store import ManagedStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,8 @@ def look_live(managed: ManagedStore, now_ms: int) -> LiveLook | None:
 
     :raises BrokerError: the broker can't be asked.
     """
-    from storage_engine.retention.broker_answers import take_snapshot
-    from storage_engine.retention.brokers import open_to_look, running_broker
+    from storage_engine.retention.store.broker_answers import take_snapshot
+    from storage_engine.retention.store.brokers import open_to_look, running_broker
 
     broker = running_broker(managed)
     if broker is None:

@@ -14,12 +14,12 @@ from storage_engine.cli.output import print_json, say
 from storage_engine.cli.witnesses import witnessed_lake
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import LakeMissingError
-from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.wording import bytes_text, count_text
 
 if TYPE_CHECKING:
-    from storage_engine.lake.maintenance import LakeMaintenance
-    from storage_engine.retention.maintaining import MaintainResult
+    from storage_engine.lake.gc.maintenance import LakeMaintenance
+    from storage_engine.retention.housekeeping.maintaining import MaintainResult
 
 
 @command()
@@ -34,7 +34,7 @@ def maintain(lake_dir: Path, dry_run: bool, as_json: bool) -> int:
     Never what a deletion is decided from: see docs/retention.md. It may be killed at any instant and run
     again.
     """
-    from storage_engine.retention.maintaining import maintain_directory
+    from storage_engine.retention.housekeeping.maintaining import maintain_directory
 
     # Each part of maintenance is one call and one key of the JSON, in the order in which they run.
     metadata = _maintain_lake(lake_dir, dry_run=dry_run)
@@ -54,8 +54,8 @@ def maintain(lake_dir: Path, dry_run: bool, as_json: bool) -> int:
 
 
 def _maintain_lake(lake_dir: Path, *, dry_run: bool) -> LakeMaintenance | None:
-    from storage_engine.lake.catalog import open_lake
-    from storage_engine.lake.maintenance import LakePolicy, maintain_lake
+    from storage_engine.lake.catalog.catalog import open_lake
+    from storage_engine.lake.gc.maintenance import LakePolicy, maintain_lake
 
     target = witnessed_lake(lake_dir, None, None)
     try:

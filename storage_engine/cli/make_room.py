@@ -41,9 +41,9 @@ from storage_engine.wording import bytes_text, count_text
 
 if TYPE_CHECKING:
     from storage_engine.model.broker_store import BrokerStore
-    from storage_engine.retention.deciding import Decided
-    from storage_engine.retention.managed_store import ManagedStore
+    from storage_engine.retention.plan.deciding import Decided
     from storage_engine.retention.steps import LagQuestion
+    from storage_engine.retention.store.managed_store import ManagedStore
     from storage_engine.spark.consumer_lag import ConsumerLagResult
 
 _POLICY = ("lag_policy", "minimum_retention_hours", "archive_bytes_per_second")
@@ -130,8 +130,8 @@ def make_room(
 
 def _opened(managed: ManagedStore, memory: HoldMemory | None) -> BrokerStore:
     from storage_engine.brokers import find_broker
-    from storage_engine.retention.broker_answers import ask
-    from storage_engine.retention.brokers import settings_of
+    from storage_engine.retention.store.broker_answers import ask
+    from storage_engine.retention.store.brokers import settings_of
 
     broker = find_broker(managed.broker)
     store = ask(
@@ -145,8 +145,8 @@ def _opened(managed: ManagedStore, memory: HoldMemory | None) -> BrokerStore:
 
 def _memory(managed: ManagedStore) -> HoldMemory | None:
     """Return what the journal remembers of the store's hold; no journal is made."""
-    from storage_engine.journal.database import missing_sqlite_file
     from storage_engine.journal.journal import Journal
+    from storage_engine.journal.tables.database import missing_sqlite_file
 
     if missing_sqlite_file(managed.journal_url):
         return None
@@ -160,7 +160,7 @@ def _check_place(managed: ManagedStore, store: BrokerStore) -> None:
 
     :raises BadInputError: lake, journal or reports lie on one of them.
     """
-    from storage_engine.retention.broker_disks import shared_disks
+    from storage_engine.retention.store.broker_disks import shared_disks
 
     if managed.live is not None and managed.live.allow_same_disk:
         return
@@ -175,7 +175,7 @@ def _check_place(managed: ManagedStore, store: BrokerStore) -> None:
 def _decided(
     managed: ManagedStore, store: BrokerStore, request: PlanRequest, lag: LagOfPlan | None
 ) -> Decided:
-    from storage_engine.retention.deciding import decide
+    from storage_engine.retention.plan.deciding import decide
 
     return decide(store, request, clock_ms(), kind=managed.broker, policy=managed.policy, hold_back=lag)
 
@@ -199,8 +199,8 @@ def _confirm(*, yes: bool, as_json: bool) -> None:
 def _run(
     managed: ManagedStore, store: BrokerStore, run_key: str, request: PlanRequest, *, as_json: bool
 ) -> int:
-    from storage_engine.retention.report import build_report
-    from storage_engine.retention.steps.context import opened
+    from storage_engine.retention.report.report import build_report
+    from storage_engine.retention.store.context import opened
 
     tell = silent if as_json else tell_on_stderr
     # The node itself is stopped, and changed under its own broker's locks.

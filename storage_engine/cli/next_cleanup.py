@@ -8,11 +8,11 @@ from storage_engine.cli.next_line import say_next
 from storage_engine.cli.output import say
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.model.plan import PlanRequest
-from storage_engine.retention.diagnosis.next_step import LOOK_FIRST
+from storage_engine.retention.doctor.next_step import LOOK_FIRST
 from storage_engine.wording import count_text
 
 if TYPE_CHECKING:
-    from storage_engine.retention.managed_store import ManagedStore
+    from storage_engine.retention.store.managed_store import ManagedStore
 
 
 def say_cleanup(managed: ManagedStore, asked: PlanRequest | None = None) -> None:
@@ -21,9 +21,9 @@ def say_cleanup(managed: ManagedStore, asked: PlanRequest | None = None) -> None
     :param asked: what was asked for already, and deleted nothing.
     """
     from storage_engine.brokers import find_broker
-    from storage_engine.retention.brokers import assumes_defaults, may_clean_now
-    from storage_engine.retention.preview import preview
-    from storage_engine.retention.unread import unread_lines
+    from storage_engine.retention.lag.unread import unread_lines
+    from storage_engine.retention.plan.preview import preview
+    from storage_engine.retention.store.brokers import assumes_defaults, may_clean_now
 
     if not may_clean_now(managed):
         return

@@ -16,11 +16,11 @@ from storage_engine.cli.command import GroupedOption
 from storage_engine.cli.values import LakePath, NamedPath
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import BadInputError
-from storage_engine.lake.config import CATALOG_FILE, DESCRIPTION, LakeConfig
+from storage_engine.lake.catalog.config import CATALOG_FILE, DESCRIPTION, LakeConfig
 from storage_engine.model.store_settings import SETTINGS, Kind
 
 if TYPE_CHECKING:
-    from storage_engine.retention.managed_store import ManagedStore
+    from storage_engine.retention.store.managed_store import ManagedStore
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -130,7 +130,7 @@ def where_to_make(lake: Path, broker: str) -> str:
     from storage_engine.brokers import kind_option
 
     # Opens what no command needs that finds its lake.
-    from storage_engine.lake.nesting import place_around
+    from storage_engine.lake.catalog.nesting import place_around
 
     kind = kind_option(broker) if broker else ""
     if around := place_around(LakeConfig.local(lake)):
@@ -158,8 +158,8 @@ def check_store(managed: ManagedStore) -> None:
 
     :raises BadInputError: it is no store, or one that can't be planned.
     """
-    from storage_engine.retention.broker_answers import ask, take_snapshot
-    from storage_engine.retention.brokers import open_store
+    from storage_engine.retention.store.broker_answers import ask, take_snapshot
+    from storage_engine.retention.store.brokers import open_store
 
     with closing(open_store(managed)) as broker:
         ask(managed.broker, "say whether its store may be archived", broker.check_manageable)

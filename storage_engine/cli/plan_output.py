@@ -13,20 +13,20 @@ from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.pending import Pending
 from storage_engine.model.plan import Decision, DependentFile, Plan, PlanRequest, Reason, of_only_log
 from storage_engine.model.store import DiskUsage
-from storage_engine.retention.decision_runs import DecisionRun, runs_of
+from storage_engine.retention.plan.decision_runs import DecisionRun, runs_of
 from storage_engine.wording import bytes_text, count_text, time_text
 
 if TYPE_CHECKING:
-    from storage_engine.retention.deciding import Decided, HoldBack
-    from storage_engine.retention.managed_store import ManagedStore
+    from storage_engine.retention.plan.deciding import Decided, HoldBack
+    from storage_engine.retention.store.managed_store import ManagedStore
 
 ASSUMED = "Note: the broker's defaults are assumed, and decide; its own settings: --broker-conf FILE"
-"""Said where :func:`~storage_engine.retention.brokers.assumes_defaults` holds."""
+"""Said where :func:`~storage_engine.retention.store.brokers.assumes_defaults` holds."""
 
 
 def plan_json(store: ManagedStore, seen: Decided) -> dict[str, Any]:
     """A previewed plan for :func:`~storage_engine.cli.output.print_json`, with what follows from it."""
-    from storage_engine.retention.brokers import assumes_defaults
+    from storage_engine.retention.store.brokers import assumes_defaults
 
     plan = seen.plan
     offsets = {log.log: log.new_min_offset for log in plan.logs}
@@ -50,8 +50,8 @@ def print_plan(store: ManagedStore, seen: Decided, asked: Plan | None) -> None:
 
     :param asked: as of :func:`by_hand`.
     """
-    from storage_engine.retention.brokers import assumes_defaults
-    from storage_engine.retention.unread import unread_lines
+    from storage_engine.retention.lag.unread import unread_lines
+    from storage_engine.retention.store.brokers import assumes_defaults
 
     plan = seen.plan
     if assumes_defaults(store):
@@ -107,7 +107,7 @@ def by_hand(
 
     :param hold_back: as of :func:`preview`.
     """
-    from storage_engine.retention.preview import preview
+    from storage_engine.retention.plan.preview import preview
 
     if request.manual or seen.plan.to_delete:
         return None

@@ -13,7 +13,7 @@ from storage_engine.cli.progress import waiting
 from storage_engine.cli.store_argument import takes_store
 
 if TYPE_CHECKING:
-    from storage_engine.retention.managed_store import ManagedStore
+    from storage_engine.retention.store.managed_store import ManagedStore
 
 
 @command()
@@ -36,7 +36,7 @@ def recover(managed: ManagedStore, dry_run: bool, cut_messages: bool, index: str
     that was recovered may be cleaned.
     """
     from storage_engine.brokers import find_broker
-    from storage_engine.retention.brokers import settings_of
+    from storage_engine.retention.store.brokers import settings_of
 
     with waiting("Recovering"):
         found = find_broker(managed.broker).recover(
@@ -62,7 +62,7 @@ def rebuild_queues(managed: ManagedStore, as_json: bool) -> int:
     Where the log is damaged before its end, nothing is changed.
     """
     from storage_engine.brokers import find_broker
-    from storage_engine.retention.brokers import settings_of
+    from storage_engine.retention.store.brokers import settings_of
 
     with waiting("Reading the log"):
         found = find_broker(managed.broker).rebuild_queues(settings_of(managed))

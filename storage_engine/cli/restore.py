@@ -18,15 +18,15 @@ from storage_engine.cli.output import print_json, print_table, say
 from storage_engine.cli.progress import progress, waiting
 from storage_engine.cli.values import NamedPath, TargetPath, moment_ms
 from storage_engine.exceptions import BadInputError, LakeUnavailableError, RestoreError
-from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.export_format import ExportFormat
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.restore.export_format import ExportFormat
 from storage_engine.model.codec import RestoredSetting
 from storage_engine.wording import bytes_text, time_text
 
 if TYPE_CHECKING:
-    from storage_engine.lake.catalog import Lake
-    from storage_engine.lake.restore_span import LineageRange
-    from storage_engine.lake.selection import Selection
+    from storage_engine.lake.catalog.catalog import Lake
+    from storage_engine.lake.restore.restore_span import LineageRange
+    from storage_engine.lake.restore.selection import Selection
 
 
 def _segments(
@@ -104,8 +104,8 @@ def restore(
     overwritten; identical ones are kept, so an interrupted restore goes on where it stopped.
     """
     from storage_engine.brokers import find_broker, kind_option
-    from storage_engine.lake.restore import choose_segments, write_segments
-    from storage_engine.lake.restore_span import Span
+    from storage_engine.lake.restore.restore import choose_segments, write_segments
+    from storage_engine.lake.restore.restore_span import Span
 
     if files_only and serving:
         raise click.BadParameter(
@@ -216,8 +216,8 @@ def _print_others(lineage: int, others: Sequence[LineageRange]) -> None:
 
 def _open_either(lake_dir: Path, second_dir: Path | None) -> tuple[Lake, Lake | None]:
     """Both lakes, or the one of them that can be opened, which then is all that is restored from."""
-    from storage_engine.lake.catalog import open_lake
-    from storage_engine.retention.proofs import none_reachable
+    from storage_engine.lake.catalog.catalog import open_lake
+    from storage_engine.retention.proof.proofs import none_reachable
 
     if second_dir is None:
         return open_lake(LakeConfig.local(lake_dir)), None
@@ -236,7 +236,7 @@ def _open_either(lake_dir: Path, second_dir: Path | None) -> tuple[Lake, Lake | 
 
 
 def _choose_store(lake: Lake, store_id: str | None) -> str:
-    from storage_engine.lake.receipts import list_stores
+    from storage_engine.lake.soundness.receipts import list_stores
 
     stores = {row.store_id: row for row in list_stores(lake)}
     if not stores:
@@ -334,9 +334,9 @@ def export(
 
     Only files and row groups that can hold them are read. An existing file is never overwritten.
     """
-    from storage_engine.lake.catalog import open_lake
-    from storage_engine.lake.export import check_topic, export_messages
-    from storage_engine.lake.selection import Selection
+    from storage_engine.lake.catalog.catalog import open_lake
+    from storage_engine.lake.restore.export import check_topic, export_messages
+    from storage_engine.lake.restore.selection import Selection
 
     chosen = _format_of(to_file, file_format)
     selection = Selection(

@@ -20,8 +20,8 @@ from storage_engine.model.plan import PlanRequest
 from storage_engine.wording import bytes_text, count_text
 
 if TYPE_CHECKING:
-    from storage_engine.retention.managed_store import ManagedStore
     from storage_engine.retention.steps import TaskResult
+    from storage_engine.retention.store.managed_store import ManagedStore
 
 
 @command("run-tasks")
@@ -51,10 +51,10 @@ def run_tasks(
     deleting. deleteLogs removes what deleted topics left. The other three are verified. Exit code 1 when
     something should have been done by now.
     """
-    from storage_engine.retention.brokers import may_clean_now
+    from storage_engine.retention.monitor.topic_words import check_topic_words
     from storage_engine.retention.steps import run_broker_tasks
-    from storage_engine.retention.steps.context import opened
-    from storage_engine.retention.steps.topic_words import check_topic_words
+    from storage_engine.retention.store.brokers import may_clean_now
+    from storage_engine.retention.store.context import opened
 
     run_key = run_key or f"tasks-{clock_ms()}"
     with opened(managed) as store:

@@ -16,10 +16,10 @@ from storage_engine.model.policy import ShieldMode
 from storage_engine.wording import count_text
 
 if TYPE_CHECKING:
-    from storage_engine.retention.managed_store import ManagedStore
+    from storage_engine.retention.store.managed_store import ManagedStore
 
 if TYPE_CHECKING:
-    from storage_engine.retention.steps.leaving_unproven import Acceptance
+    from storage_engine.retention.hold.leaving_unproven import Acceptance
 
 
 @command()
@@ -40,15 +40,15 @@ def shield(
     this; while it is alive, this command only shows. Exit code 1 when something is gone from the log and not
     in the lake.
     """
-    from storage_engine.retention.brokers import refuse_shield
+    from storage_engine.retention.store.brokers import refuse_shield
 
     if acceptance is not None and not remove:
         raise click.UsageError("--leave-unproven: expected --remove with it, found none.")
     refuse_shield(managed)
     # The lake's libraries, which --help needs for nothing.
-    from storage_engine.retention.steps.context import opened
-    from storage_engine.retention.steps.shield import tend_shield
-    from storage_engine.retention.steps.shield_removal import remove_shield_of
+    from storage_engine.retention.hold.shield_removal import remove_shield_of
+    from storage_engine.retention.shield.shield import tend_shield
+    from storage_engine.retention.store.context import opened
 
     managed = replace(managed, policy=replace(managed.policy, shield=ShieldMode.ON))
     if remove:

@@ -26,8 +26,8 @@ from storage_engine.pages.raster import png_of
 
 if TYPE_CHECKING:
     from storage_engine.pages.course_chart import ChartCourse
-    from storage_engine.retention.managed_store import ManagedStore
-    from storage_engine.retention.simulation import Simulated, Simulation
+    from storage_engine.retention.plan.simulation import Simulated, Simulation
+    from storage_engine.retention.store.managed_store import ManagedStore
 
 _LONGEST_DAYS = 366
 
@@ -80,8 +80,8 @@ def simulate(
     with --lake or --conn-id, the samples in its journal. Holds, the gate and the archive count for nothing:
     it is what the broker does by itself.
     """
-    from storage_engine.retention.simulation import Change
-    from storage_engine.retention.simulation import simulate as simulated
+    from storage_engine.retention.plan.simulation import Change
+    from storage_engine.retention.plan.simulation import simulate as simulated
 
     if png_file is not None:
         CHARTS.require("simulate --png")
@@ -128,7 +128,7 @@ def _check_target(path: Path) -> None:
 
     :raises BadInputError: it is a store's, or something is there.
     """
-    from storage_engine.lake.store_places import refuse_target_inside_store
+    from storage_engine.lake.catalog.store_places import refuse_target_inside_store
 
     refuse_target_inside_store(path)
     if path.is_symlink() or path.exists():

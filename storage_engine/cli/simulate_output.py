@@ -11,11 +11,11 @@ from zoneinfo import ZoneInfo
 from storage_engine.cli.output import print_lines, print_table, say
 from storage_engine.model.course import LONGEST_HORIZON_MS, Advice, Course
 from storage_engine.model.ingest import HOUR_MS
-from storage_engine.retention.simulation import IngestFrom
+from storage_engine.retention.plan.simulation import IngestFrom
 from storage_engine.wording import bytes_text, count_text, duration_text
 
 if TYPE_CHECKING:
-    from storage_engine.retention.simulation import Simulated, Simulation
+    from storage_engine.retention.plan.simulation import Simulated, Simulation
 
 _TOLD_BY = {
     IngestFrom.SAMPLES: "by the journal's samples",

@@ -24,11 +24,11 @@ from storage_engine.model.diagnosis import named_in_short, reason_of
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import PlanRequest
 from storage_engine.nearest import meant
-from storage_engine.retention.shielding import shield_summary
+from storage_engine.retention.proof.shielding import shield_summary
 from storage_engine.wording import count_text
 
 if TYPE_CHECKING:
-    from storage_engine.retention.managed_store import ManagedStore
+    from storage_engine.retention.store.managed_store import ManagedStore
 
 
 @command()
@@ -49,9 +49,9 @@ def inspect(
     With --lake also the archive lag: what is sealed and not proven in the lake.
     """
     from storage_engine.brokers import find_broker
-    from storage_engine.retention.broker_answers import package_errors
-    from storage_engine.retention.brokers import settings_of
     from storage_engine.retention.quarantine.look import look_at_quarantines
+    from storage_engine.retention.store.broker_answers import package_errors
+    from storage_engine.retention.store.brokers import settings_of
 
     now_ms = clock_ms()
     look = look_live(managed, now_ms)
@@ -92,7 +92,7 @@ def inspect(
 
 def _archive_lag(managed: ManagedStore) -> ArchiveLag:
     # The lake's libraries, which inspect needs for nothing else.
-    from storage_engine.retention.steps.sealed import archive_lag
+    from storage_engine.retention.archive.sealed import archive_lag
 
     return archive_lag(managed)
 
@@ -124,7 +124,7 @@ def plan(
     Beside a running broker, the journal in --lake knows the age of a segment whose file a hold has touched.
     With --lake also how many archived segments were touched since, which a run hashes again.
     """
-    from storage_engine.retention.preview import preview
+    from storage_engine.retention.plan.preview import preview
 
     request = PlanRequest(manual=manual, replicas_stopped=replicas_stopped or "")
     levels = disk_percents(disks)
@@ -174,7 +174,7 @@ def lag(
 
     # Arrow's compute functions, which no other command here needs.
     from storage_engine.cli.lag import in_process_lag, only_group, print_lag
-    from storage_engine.retention.preview import preview
+    from storage_engine.retention.plan.preview import preview
 
     rows: list[dict[str, Any]] = []
     groups: set[str] = set()
@@ -230,8 +230,8 @@ def index_lookup(
     named. Exit code 1 when there is no message; what the index may lack is said then.
     """
     from storage_engine.brokers import find_broker
-    from storage_engine.retention.broker_answers import package_errors
-    from storage_engine.retention.brokers import settings_of
+    from storage_engine.retention.store.broker_answers import package_errors
+    from storage_engine.retention.store.brokers import settings_of
 
     broker = find_broker(managed.broker)
     with package_errors(managed.broker, "look up a key"):

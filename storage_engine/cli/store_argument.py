@@ -17,13 +17,13 @@ from storage_engine.cli.options import SECOND_LAKE, journal_of, lake_of, setting
 from storage_engine.cli.policy_options import policy_of, policy_option
 from storage_engine.cli.values import NamedPath, key_value_pairs, time_zone
 from storage_engine.host import ANY_HOST
-from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.policy import Policy
 from storage_engine.nearest import meant
 
 if TYPE_CHECKING:
-    from storage_engine.retention.managed_store import ManagedStore
+    from storage_engine.retention.store.managed_store import ManagedStore
 
 Function = Callable[..., Any]
 
@@ -166,7 +166,7 @@ def managed_store(
     A person at a shell names what they see there, so any host will do.
     """
     from storage_engine.brokers import broker_of, find_broker
-    from storage_engine.retention.managed_store import ManagedStore
+    from storage_engine.retention.store.managed_store import ManagedStore
 
     if mode and live is not None:
         raise click.UsageError("--engine: expected no running broker with it, found one.")

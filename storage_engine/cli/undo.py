@@ -14,8 +14,8 @@ from storage_engine.model.jsonable import to_jsonable
 from storage_engine.wording import bytes_text, count_text
 
 if TYPE_CHECKING:
-    from storage_engine.retention.managed_store import ManagedStore
     from storage_engine.retention.quarantine.undo import UndoResult
+    from storage_engine.retention.store.managed_store import ManagedStore
 
 
 @command()
@@ -29,9 +29,9 @@ def undo(run: str, managed: ManagedStore, as_json: bool) -> int:
     over, and a stopped broker. A broker of Kafka must not have run since. Of several runs the newest goes
     first. It may be killed at any instant and run again.
     """
-    from storage_engine.retention.finishing import finish
     from storage_engine.retention.quarantine.undo import undo as bring_back
     from storage_engine.retention.quarantine.undo import undone_before
+    from storage_engine.retention.report.finishing import finish
 
     if not managed.is_live:
         check_store(managed)

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from storage_engine.cli.next_cleanup import say_cleanup
 from storage_engine.cli.next_line import archive_command, say_next
 from storage_engine.cli.output import print_table, say
-from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.model.validation import Status
 from storage_engine.model.verification import Coverage, StoreVerification, VerifyLevel
 from storage_engine.wording import bytes_text, count_text, time_text
 
 if TYPE_CHECKING:
-    from storage_engine.retention.managed_store import ManagedStore
+    from storage_engine.retention.store.managed_store import ManagedStore
 
 
 def print_verification(result: StoreVerification) -> None:
@@ -47,7 +47,7 @@ def say_next_step(
 
     :param managed: the store that the lake was compared with; None: there was none.
     """
-    from storage_engine.lake.catalog import open_lake
+    from storage_engine.lake.catalog.catalog import open_lake
 
     lake = f"--lake {quote(str(lake_dir))}"
     known = any(result.receipt_count or result.credited_count for result in found)

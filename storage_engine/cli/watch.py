@@ -25,7 +25,7 @@ from storage_engine.model.live import LiveBroker
 from storage_engine.model.policy import ShieldMode
 
 if TYPE_CHECKING:
-    from storage_engine.retention.managed_store import ManagedStore
+    from storage_engine.retention.store.managed_store import ManagedStore
 
 _CHECK_SECONDS: Final = 1.0
 
@@ -65,7 +65,7 @@ def watch(
     Ends with exit code 0 on SIGTERM and SIGINT, with another one if it can't go on. --lake says where the
     journal of STORES is.
     """
-    from storage_engine.retention.store_watch import HostWatch
+    from storage_engine.retention.monitor.store_watch import HostWatch
 
     mode = ShieldMode.OFF if no_shield else ShieldMode.AUTO
     managed = _managed(stores, lake_dir, conn_ids, live)

@@ -17,7 +17,7 @@ from storage_engine.cli.command import GroupedOption
 from storage_engine.cli.options import journal_of
 from storage_engine.credentials import shown_url
 from storage_engine.exceptions import JournalUnavailableError
-from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.catalog.config import LakeConfig
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -98,8 +98,8 @@ def part_journal(url: str) -> None:
 
     :raises JournalUnavailableError: it shares its file and can't be given another.
     """
-    from storage_engine.journal.database import without_backup
-    from storage_engine.lake.store_places import sqlite_file
+    from storage_engine.journal.tables.database import without_backup
+    from storage_engine.lake.catalog.store_places import sqlite_file
     from storage_engine.sqlite_file import break_hard_links
 
     journal = sqlite_file(url)

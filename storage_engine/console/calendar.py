@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 
 from storage_engine.console.run_lines import dag_run_of
 from storage_engine.exceptions import BadInputError
-from storage_engine.journal.answers import Incident
-from storage_engine.journal.queries import JournalReader
+from storage_engine.journal.reading.answers import Incident
+from storage_engine.journal.reading.queries import JournalReader
+from storage_engine.journal.reading.verdicts import Verdict
 from storage_engine.journal.records import Step
-from storage_engine.journal.verdicts import Verdict
 
 _FIRST_YEAR, _LAST_YEAR = 1970, 9998
 _MOST_INCIDENTS = 10_000

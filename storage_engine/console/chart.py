@@ -15,10 +15,10 @@ from sqlalchemy import Connection
 from storage_engine.console.refused import Buckets, Column, Columns, exact_refused_spans
 from storage_engine.console.rules import Rules, rules_of
 from storage_engine.console.windows import Spans, window_spans
-from storage_engine.journal.answers import Drift
-from storage_engine.journal.queries import JournalReader
-from storage_engine.journal.run_rows import Cleanup
-from storage_engine.journal.sample_columns import (
+from storage_engine.journal.reading.answers import Drift
+from storage_engine.journal.reading.queries import JournalReader
+from storage_engine.journal.reading.run_rows import Cleanup
+from storage_engine.journal.reading.sample_columns import (
     Extremes,
     Moment,
     Span,
@@ -59,7 +59,7 @@ class RuleLine:
 
 @dataclass(frozen=True, slots=True)
 class DriftMark:
-    """What somebody else did to the store; see :class:`storage_engine.journal.answers.Drift`.
+    """What somebody else did to the store; see :class:`storage_engine.journal.reading.answers.Drift`.
 
     :param what: the last thing.
     """

@@ -24,7 +24,7 @@ from statistics import quantiles
 from typing import TypeVar
 
 from storage_engine.console.rules import RecordedLevels
-from storage_engine.journal.sample_columns import Moment
+from storage_engine.journal.reading.sample_columns import Moment
 from storage_engine.model.store import room_below
 
 L = TypeVar("L", Moment, "Filled")

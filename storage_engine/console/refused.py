@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from storage_engine.console.rules import Rules, rules_at
 from storage_engine.console.windows import Spans
-from storage_engine.journal.sample_columns import disk_ids, last_level_outside, read_levels
+from storage_engine.journal.reading.sample_columns import disk_ids, last_level_outside, read_levels
 
 _EXACT_SHARE = 8
 """At most this part of a span is read look by look. Where writes began or ceased to be refused in more of it,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from storage_engine.journal.answers import RunRow
+from storage_engine.journal.reading.answers import RunRow
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,15 @@ from storage_engine.console.run_lines import RunLine, run_line
 from storage_engine.console.store_forecast import store_forecast
 from storage_engine.console.store_line import DAY_MS, FindingLine, StoreLine, finding_lines, with_forecast
 from storage_engine.console.stores import line_of
-from storage_engine.journal.answers import Findings, GroupRow, HoldRow, LossRow, VerifiedRow, WaiverRow
-from storage_engine.journal.queries import JournalReader
+from storage_engine.journal.reading.answers import (
+    Findings,
+    GroupRow,
+    HoldRow,
+    LossRow,
+    VerifiedRow,
+    WaiverRow,
+)
+from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.model.topic_days import TopicDay
 
 TOPIC_DAYS = 14
@@ -82,7 +89,7 @@ _SHIELD = tuple(field.name for field in fields(ShieldLine))
 
 @dataclass(frozen=True, slots=True)
 class StandingLine:
-    """What stands for a store now; see :class:`storage_engine.journal.answers.Standing`.
+    """What stands for a store now; see :class:`storage_engine.journal.reading.answers.Standing`.
 
     :param shield: None: nobody has recorded one.
     :param has_shield: stores of this kind of broker can have one.

@@ -18,9 +18,15 @@ from storage_engine.console.forecast import (
     forecast_of_disk,
 )
 from storage_engine.console.rules import RecordedLevels, rules_of
-from storage_engine.journal.queries import JournalReader
-from storage_engine.journal.sample_columns import Moment, Span, disk_ids, last_moments, last_used_bytes
-from storage_engine.journal.store_summaries import DiskLevel, StoreSummary
+from storage_engine.journal.reading.queries import JournalReader
+from storage_engine.journal.reading.sample_columns import (
+    Moment,
+    Span,
+    disk_ids,
+    last_moments,
+    last_used_bytes,
+)
+from storage_engine.journal.reading.store_summaries import DiskLevel, StoreSummary
 
 
 def store_forecast(reader: JournalReader, name: str, now_ms: int) -> Forecast:

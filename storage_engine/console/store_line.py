@@ -10,7 +10,7 @@ from typing import Any
 from storage_engine.console.forecast import Forecast
 from storage_engine.console.rules import LevelState, Rules, level_state, rules_of
 from storage_engine.console.run_lines import RunLine, run_line
-from storage_engine.journal.store_summaries import DiskLevel, StoreSummary
+from storage_engine.journal.reading.store_summaries import DiskLevel, StoreSummary
 from storage_engine.model.store import room_below
 from storage_engine.wording import duration_text
 

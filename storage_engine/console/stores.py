@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from storage_engine.console.store_line import ProblemKind, StoreLine, store_line, worst_first
 from storage_engine.exceptions import StorageEngineError
-from storage_engine.journal.queries import JournalReader
-from storage_engine.journal.store_summaries import StoreSummary
+from storage_engine.journal.reading.queries import JournalReader
+from storage_engine.journal.reading.store_summaries import StoreSummary
 from storage_engine.wording import unexpected
 
 

@@ -16,7 +16,7 @@ from storage_engine.brokers import find_broker
 from storage_engine.console.rules import Rules, rules_of
 from storage_engine.console.store_forecast import hourly_moments
 from storage_engine.exceptions import BadInputError
-from storage_engine.journal.queries import JournalReader
+from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.model.course import (
     DAY_MS,
     Advice,

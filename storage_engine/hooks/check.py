@@ -13,16 +13,16 @@ from storage_engine.clock import clock_ms
 from storage_engine.credentials import without_secrets
 from storage_engine.exceptions import BadInputError, LakeMissingError
 from storage_engine.host import check_host
-from storage_engine.journal.database import missing_sqlite_file
-from storage_engine.journal.place import place_of
-from storage_engine.lake.catalog import open_lake
+from storage_engine.journal.tables.database import missing_sqlite_file
+from storage_engine.journal.tables.place import place_of
+from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.store import DiskUsage
-from storage_engine.retention.broker_answers import take_snapshot
-from storage_engine.retention.broker_disks import checked_data_paths
-from storage_engine.retention.brokers import open_to_look, running_broker
-from storage_engine.retention.hold_text import broker_text, drift_text, hold_text
-from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.hold.hold_text import broker_text, drift_text, hold_text
+from storage_engine.retention.store.broker_answers import take_snapshot
+from storage_engine.retention.store.broker_disks import checked_data_paths
+from storage_engine.retention.store.brokers import open_to_look, running_broker
+from storage_engine.retention.store.managed_store import ManagedStore
 
 
 def check_store(store: ManagedStore) -> str:

@@ -9,8 +9,8 @@ from airflow.providers.common.compat.sdk import AirflowException
 
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.hooks.storage_engine import StorageEngineHook
-from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.place import own_directory
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.catalog.place import own_directory
 from storage_engine.next_commands import first_named, with_arguments
 
 

@@ -16,12 +16,12 @@ from storage_engine.exceptions import BadInputError
 from storage_engine.hooks.fields import ABSOLUTE_PATH, PAGE, Fields, Place
 from storage_engine.hooks.lake_credentials import CATALOG_CONNECTION
 from storage_engine.hooks.live_broker import BESIDE, broker_of_fields
-from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.model.policy import Policy
 from storage_engine.model.settings import settings_of
 from storage_engine.model.store_settings import ENGINE, LIVE, POLICY, STORE_SETTINGS
 from storage_engine.nearest import meant
-from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.store.managed_store import ManagedStore
 
 _CATALOG_NAME = "storage_engine"
 _TELLING_URIS = ("http", "thrift", "sqlite", "postgresql")

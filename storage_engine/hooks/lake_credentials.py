@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from sqlalchemy.engine import URL
 
 from storage_engine.exceptions import BadInputError
-from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.catalog.config import LakeConfig
 
 S3_CONNECTION = "airflow.s3-conn-id"
 """Property of a lake: the ``aws`` connection that opens its object store."""

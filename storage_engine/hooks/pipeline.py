@@ -11,7 +11,7 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from storage_engine.hooks.configured_stores import configured_stores, in_dag_ids
-from storage_engine.retention.diagnosis.pipeline_findings import (
+from storage_engine.retention.doctor.pipeline_findings import (
     ComponentFacts,
     DagFacts,
     DagRunFacts,

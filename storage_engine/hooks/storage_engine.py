@@ -31,7 +31,7 @@ from storage_engine.hooks.connection import (
 from storage_engine.hooks.fields import PAGE
 from storage_engine.hooks.lake_credentials import with_credentials
 from storage_engine.hooks.live_broker import with_broker_credentials
-from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.store.managed_store import ManagedStore
 
 _MADE_UP_CHARACTERS = 8
 """Of an id for a test, letters and digits (``airflow.utils.helpers.get_random_string``)."""

@@ -14,13 +14,6 @@ from sqlalchemy import ColumnElement, Connection, and_, insert, select, true, up
 
 from storage_engine.clock import ClockReading, clock_ms, read_clock
 from storage_engine.exceptions import JournalConflictError, RunStateError
-from storage_engine.journal import rows as journal_rows
-from storage_engine.journal.database import JournalDatabase
-from storage_engine.journal.heads import heads_since
-from storage_engine.journal.holds import JournalHoldMemory
-from storage_engine.journal.leases import Lease, give_up, is_taken, renew, take
-from storage_engine.journal.levels import delete_levels, levels_at, put_levels
-from storage_engine.journal.plan_storage import store_plan
 from storage_engine.journal.records import (
     Event,
     Extent,
@@ -33,11 +26,18 @@ from storage_engine.journal.records import (
     StoreRecord,
     Waiver,
 )
-from storage_engine.journal.reports import put_findings, put_report
-from storage_engine.journal.rows import Subjects
-from storage_engine.journal.schema import events, runs, samples, waivers
-from storage_engine.journal.stores import JournalStores
-from storage_engine.journal.topic_days import Slot, put_topic_days
+from storage_engine.journal.tables import rows as journal_rows
+from storage_engine.journal.tables.database import JournalDatabase
+from storage_engine.journal.tables.heads import heads_since
+from storage_engine.journal.tables.leases import Lease, give_up, is_taken, renew, take
+from storage_engine.journal.tables.plan_storage import store_plan
+from storage_engine.journal.tables.rows import Subjects
+from storage_engine.journal.tables.schema import events, runs, samples, waivers
+from storage_engine.journal.tables.topic_days import Slot, put_topic_days
+from storage_engine.journal.writing.holds import JournalHoldMemory
+from storage_engine.journal.writing.levels import delete_levels, levels_at, put_levels
+from storage_engine.journal.writing.reports import put_findings, put_report
+from storage_engine.journal.writing.stores import JournalStores
 from storage_engine.model.archive_lag import ArchiveLag
 from storage_engine.model.heads import LakeHead
 from storage_engine.model.hold import BrokerProgress, HoldMemory

@@ -35,9 +35,9 @@ class Kafka(Broker):
     offsets_count_bytes = False
     undo_outside = True
     task_modules = (
-        "storage_engine.kafka.codec",
-        "storage_engine.kafka.decode",
-        "storage_engine.kafka.encode",
+        "storage_engine.kafka.codec.codec",
+        "storage_engine.kafka.codec.decode",
+        "storage_engine.kafka.codec.encode",
     )
     rows_table = "records"
     without_suites = frozenset({"store_dispatch", "store_queue_files", "store_queues"})
@@ -45,7 +45,7 @@ class Kafka(Broker):
 
     @property
     def codec(self) -> SegmentCodec:
-        from storage_engine.kafka.codec import CODEC
+        from storage_engine.kafka.codec.codec import CODEC
 
         return CODEC
 
@@ -62,7 +62,7 @@ class Kafka(Broker):
 
     def default_name(self, root: Path) -> str:
         """Name a node by its number and cluster: all their files are called ``server.properties``."""
-        from storage_engine.kafka.layout import node_name
+        from storage_engine.kafka.format.layout import node_name
 
         return node_name(root)
 
@@ -70,14 +70,14 @@ class Kafka(Broker):
         return f"{log}/{base_offset:020d}.log"
 
     def continues(self, left: Receipt, right: Receipt) -> bool:
-        from storage_engine.kafka.restored_log import continues
+        from storage_engine.kafka.restore.restored_log import continues
 
         return continues(left, right)
 
     def same_companion(self, name: str, archived: bytes, found: bytes) -> bool:
         """A snapshot that a broker has made again after a crash is the same with the same producers."""
-        from storage_engine.kafka.file_names import FileKind, log_file
-        from storage_engine.kafka.producer_snapshot import same_producers
+        from storage_engine.kafka.format.file_names import FileKind, log_file
+        from storage_engine.kafka.format.producer_snapshot import same_producers
 
         file = log_file(name)
         is_snapshot = file is not None and file.kind is FileKind.SNAPSHOT
@@ -87,7 +87,7 @@ class Kafka(Broker):
         """A broker that starts removes the snapshot at its log's start, too, where the first segment begins
         (ProducerStateManager#truncateAndReload): nothing is left that it could be for.
         """
-        from storage_engine.kafka.file_names import FileKind, log_file
+        from storage_engine.kafka.format.file_names import FileKind, log_file
 
         file = log_file(name)
         return file is not None and file.kind is FileKind.SNAPSHOT
@@ -96,19 +96,19 @@ class Kafka(Broker):
         """Make a log directory for nodes by their ``server.properties``; for none, segments alone."""
         if not serving:
             return None
-        from storage_engine.kafka.restored_config import RestoredLogDirectory
-        from storage_engine.kafka.serving_nodes import read_serving_nodes
+        from storage_engine.kafka.restore.restored_config import RestoredLogDirectory
+        from storage_engine.kafka.store.serving_nodes import read_serving_nodes
 
         return RestoredLogDirectory(read_serving_nodes(serving))
 
     def store_around(self, path: Path) -> Path | None:
-        from storage_engine.kafka.layout import store_around
+        from storage_engine.kafka.format.layout import store_around
 
         return store_around(path)
 
     def stamped_directories(self, root: Path) -> tuple[Path, ...]:
         """Return all ``log.dirs``: what is archived and deleted lies there, and nothing of it elsewhere."""
-        from storage_engine.kafka.server_properties import read_server_properties
+        from storage_engine.kafka.format.server_properties import read_server_properties
 
         return read_server_properties(root).log_dirs
 
@@ -117,12 +117,12 @@ class Kafka(Broker):
             from storage_engine.kafka.live.live_store import open_live
 
             return open_live(settings, settings.live, memory)
-        from storage_engine.kafka.store import open_store
+        from storage_engine.kafka.store.store import open_store
 
         return open_store(settings)
 
     def open_to_make_room(self, settings: StoreSettings, memory: HoldMemory | None) -> BrokerStore:
-        from storage_engine.kafka.room.room_store import open_room
+        from storage_engine.kafka.reclaim.room_store import open_room
 
         return open_room(settings, memory)
 
@@ -154,7 +154,7 @@ class Kafka(Broker):
         return diagnose(settings, now_ms)
 
     def lag(self, request: LagRequest) -> LagJob:
-        from storage_engine.kafka.lag_job import lag_job
+        from storage_engine.kafka.store.lag_job import lag_job
 
         return lag_job(request)
 

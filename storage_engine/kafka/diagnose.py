@@ -8,25 +8,25 @@ from dataclasses import replace
 from pathlib import Path
 
 from storage_engine.exceptions import BrokerError, NotOnBrokerError, StorageEngineError, StoreNotFoundError
-from storage_engine.kafka.checkpoints import HIGH_WATERMARK
-from storage_engine.kafka.cleaner import cleaner_findings
-from storage_engine.kafka.directory_room import (
+from storage_engine.kafka.format.checkpoints import HIGH_WATERMARK
+from storage_engine.kafka.format.file_names import METADATA_TOPIC
+from storage_engine.kafka.format.layout import LogDirectory, Node, PartitionLog, read_node
+from storage_engine.kafka.format.left_behind import left_behind
+from storage_engine.kafka.format.log_end import end_offset, segment_facts
+from storage_engine.kafka.format.server_properties import RETENTION_SETTINGS
+from storage_engine.kafka.metadata.log_faults import emptied, epochs_fault, holes, start_fault, topic_fault
+from storage_engine.kafka.metadata.topic_settings import TopicSettings, read_topic_settings
+from storage_engine.kafka.stopped.cleaner import cleaner_findings
+from storage_engine.kafka.stopped.directory_room import (
     full_disks,
     imbalance,
     internal_findings,
     room_findings,
     rooms_of,
 )
-from storage_engine.kafka.file_names import METADATA_TOPIC
-from storage_engine.kafka.hanging_transactions import find_open, transaction_findings
-from storage_engine.kafka.layout import LogDirectory, Node, PartitionLog, read_node
-from storage_engine.kafka.left_behind import left_behind
-from storage_engine.kafka.lock_holder import lock_holder
-from storage_engine.kafka.log_end import end_offset, segment_facts
-from storage_engine.kafka.log_faults import emptied, epochs_fault, holes, start_fault, topic_fault
-from storage_engine.kafka.missing_logs import ADVICE, missing_logs, missing_text
-from storage_engine.kafka.server_properties import RETENTION_SETTINGS
-from storage_engine.kafka.topic_settings import TopicSettings, read_topic_settings
+from storage_engine.kafka.stopped.lock_holder import lock_holder
+from storage_engine.kafka.store.missing_logs import ADVICE, missing_logs, missing_text
+from storage_engine.kafka.transactions.hanging_transactions import find_open, transaction_findings
 from storage_engine.model.broker_store import StoreSettings
 from storage_engine.model.diagnosis import (
     BrokerDiagnosis,

@@ -9,13 +9,13 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from storage_engine.kafka.batch_walk import batch_heads, opened
-from storage_engine.kafka.layout import LogDirectory, Node, PartitionLog, SegmentFiles, read_node
-from storage_engine.kafka.lock_holder import runs
-from storage_engine.kafka.log_end import LogEnd, known_end, segment_end
-from storage_engine.kafka.missing_logs import ADVICE, missing_logs, missing_text
-from storage_engine.kafka.stored_files import read_stored
-from storage_engine.kafka.topic_settings import read_topic_settings
+from storage_engine.kafka.format.batch_walk import batch_heads, opened
+from storage_engine.kafka.format.layout import LogDirectory, Node, PartitionLog, SegmentFiles, read_node
+from storage_engine.kafka.format.log_end import LogEnd, known_end, segment_end
+from storage_engine.kafka.format.stored_files import read_stored
+from storage_engine.kafka.metadata.topic_settings import read_topic_settings
+from storage_engine.kafka.stopped.lock_holder import runs
+from storage_engine.kafka.store.missing_logs import ADVICE, missing_logs, missing_text
 from storage_engine.long_work import told_each
 from storage_engine.model.broker_store import StoreSettings
 from storage_engine.model.facts import (
@@ -29,7 +29,7 @@ from storage_engine.model.facts import (
 )
 
 if TYPE_CHECKING:
-    from storage_engine.kafka.record_batch import Batches
+    from storage_engine.kafka.codec.record_batch import Batches
 
 _LONGEST_INDEX_BYTES = 1 << 30
 _LOOKS, _PAUSE_SECONDS = 3, 0.5
@@ -183,7 +183,7 @@ def _segment_fact(log: PartitionLog, files: SegmentFiles, end: int, *, cleaned: 
 def _batches(files: SegmentFiles) -> Batches:
     """Read every batch, with its CRC."""
     # NumPy and the kernels, which a look at boundaries needs for nothing.
-    from storage_engine.kafka.record_batch import read_batches
+    from storage_engine.kafka.codec.record_batch import read_batches
 
     return read_batches(read_stored(Path(files.log.path), 1 << 31))
 
@@ -207,7 +207,7 @@ def _frame_fact(log: PartitionLog, files: SegmentFiles, batches: Batches, accept
     damaged = sum(damage.size_bytes for damage in batches.damages)
     if accepted:
         # What the receipt has may be records that can't be read, which headers don't tell.
-        from storage_engine.kafka.codec import CODEC
+        from storage_engine.kafka.codec.codec import CODEC
 
         data = read_stored(Path(files.log.path), 1 << 31)
         rows = (
@@ -227,7 +227,7 @@ def _index_facts(log: PartitionLog, files: SegmentFiles, end: int) -> Iterator[I
     """Tell from where to where a segment's offset index leads; the broker makes a damaged one again."""
     if files.offset_index is None:
         return
-    from storage_engine.kafka.offset_index import parse_offset_index
+    from storage_engine.kafka.format.offset_index import parse_offset_index
 
     path = files.offset_index
     offsets = parse_offset_index(

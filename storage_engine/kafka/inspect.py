@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from storage_engine.exceptions import CorruptFileError
-from storage_engine.kafka.layout import LogDirectory, Node, PartitionLog, read_node
-from storage_engine.kafka.log_end import known_end
-from storage_engine.kafka.partition_metadata import NAME as PARTITION_METADATA
-from storage_engine.kafka.partition_metadata import read_topic_id, text_of
-from storage_engine.kafka.stored_files import read_stored
-from storage_engine.kafka.topic_settings import TopicSettings, read_topic_settings
+from storage_engine.kafka.format.layout import LogDirectory, Node, PartitionLog, read_node
+from storage_engine.kafka.format.log_end import known_end
+from storage_engine.kafka.format.partition_metadata import NAME as PARTITION_METADATA
+from storage_engine.kafka.format.partition_metadata import read_topic_id, text_of
+from storage_engine.kafka.format.stored_files import read_stored
+from storage_engine.kafka.metadata.topic_settings import TopicSettings, read_topic_settings
 from storage_engine.model.broker_store import StoreSettings
 from storage_engine.model.inspection import Disks, Inspection, Paragraph, Section, Table
 from storage_engine.model.jsonable import to_jsonable
@@ -103,7 +103,7 @@ def _topic_id(log: PartitionLog) -> str | None:
 
 def _counts(log: PartitionLog) -> dict[str, int]:
     # NumPy and the kernels take longer to load than most nodes take to be listed.
-    from storage_engine.kafka.record_batch import read_batches
+    from storage_engine.kafka.codec.record_batch import read_batches
 
     found = {"batches": 0, "records": 0, "legacy_messages": 0, "damaged_bytes": 0}
     for segment in log.segments:

@@ -1,7 +1,8 @@
 """What a check of store and lake found: one row a range of the log, one row an expectation.
 
 A range says where its bytes are; a check says whether one rule held, and if not, on what. Nothing here
-decides anything: :mod:`storage_engine.lake.coverage` and :mod:`storage_engine.quality` fill these in.
+decides anything: :mod:`storage_engine.lake.coverage.coverage` and :mod:`storage_engine.quality` fill these
+in.
 """
 
 from __future__ import annotations

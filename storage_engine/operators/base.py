@@ -19,14 +19,14 @@ from storage_engine.hooks.configured_stores import DEFAULT_CONNECTION
 from storage_engine.hooks.storage_engine import StorageEngineHook
 from storage_engine.links import StorageEngineReportLink
 from storage_engine.model.jsonable import to_jsonable
-from storage_engine.retention.answering import check_answers
+from storage_engine.retention.store.answering import check_answers
 from storage_engine.task_log import quiet_libraries, together
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset, Context
 
     from storage_engine.model.plan import PlanRequest
-    from storage_engine.retention.managed_store import ManagedStore
+    from storage_engine.retention.store.managed_store import ManagedStore
 
 
 class StoreOperator(BaseOperator):
@@ -63,7 +63,7 @@ class StoreOperator(BaseOperator):
         :param request: what is asked beyond the store's own settings.
         :param means: how heavy work is done, where this process doesn't do it.
         """
-        from storage_engine.retention.steps.context import opened
+        from storage_engine.retention.store.context import opened
 
         with opened(self.store) as store:
             yield cycle.Cleanup(store, run_key(context), request, **means)

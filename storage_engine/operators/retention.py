@@ -77,9 +77,9 @@ class StorageEngineReleaseOperator(StoreOperator):
     """
 
     def do_step(self, context: Context) -> Result:
-        from storage_engine.retention.counts import deleted_counts
-        from storage_engine.retention.refusing import log_text
-        from storage_engine.retention.unread import loss_count, unread_lines
+        from storage_engine.retention.lag.unread import loss_count, unread_lines
+        from storage_engine.retention.proof.refusing import log_text
+        from storage_engine.retention.report.counts import deleted_counts
 
         with self.cleanup(context) as cleanup:
             result = cycle.release(cleanup)
@@ -144,7 +144,7 @@ class StorageEngineBrokerTaskOperator(StoreOperator):
 
     def do_step(self, context: Context) -> Result:
         from storage_engine.retention.steps import run_broker_tasks
-        from storage_engine.retention.steps.context import opened
+        from storage_engine.retention.store.context import opened
 
         with opened(self.store) as store:
             found = run_broker_tasks(store, run_key(context), self.broker_task)
@@ -174,7 +174,7 @@ class StorageEngineMonitorOperator(StoreOperator):
 
     def do_step(self, context: Context) -> Result:
         from storage_engine.retention.steps import monitor
-        from storage_engine.retention.steps.context import opened
+        from storage_engine.retention.store.context import opened
 
         with opened(self.store) as store:
             found = monitor(store, run_key(context))
@@ -253,7 +253,7 @@ class StorageEngineMaintainOperator(StoreOperator):
     ui_color = "#e8e8e8"
 
     def do_step(self, context: Context) -> Result:
-        from storage_engine.retention.maintaining import maintain_lakes, maintain_store
+        from storage_engine.retention.housekeeping.maintaining import maintain_lakes, maintain_store
 
         lakes = maintain_lakes(self.store)
         done = maintain_store(self.store)
@@ -274,9 +274,9 @@ class StorageEngineReportOperator(StoreOperator):
     ui_color = "#f5efd9"
 
     def do_step(self, context: Context) -> Result:
-        from storage_engine.retention.report import Outcome
-        from storage_engine.retention.report_files import PAGE
-        from storage_engine.retention.report_text import outcome_text
+        from storage_engine.retention.report.report import Outcome
+        from storage_engine.retention.report.report_text import outcome_text
+        from storage_engine.retention.store.report_files import PAGE
 
         failed = self._failed_before(context)
         with self.cleanup(context) as cleanup:

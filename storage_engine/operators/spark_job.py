@@ -33,7 +33,7 @@ from storage_engine.wording import count_text
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from storage_engine.lake.jobs import SegmentJob
+    from storage_engine.lake.file.jobs import SegmentJob
     from storage_engine.model.receipt import Receipt
     from storage_engine.retention.steps import ArchiveResult as ArchiveDone
     from storage_engine.retention.steps import LagQuestion
@@ -65,7 +65,7 @@ class StoreSparkOperator(StoreOperator, SparkSubmitOperator):
         :param result_kind: the result's dataclass.
         :raises StorageEngineError: the job's own error, or that it left no result.
         """
-        from storage_engine.retention.job_files import job_directory
+        from storage_engine.retention.store.job_files import job_directory
         from storage_engine.spark.job_io import read_result, write_request
         from storage_engine.spark.session import environment
 
@@ -110,8 +110,8 @@ class StoreSparkOperator(StoreOperator, SparkSubmitOperator):
         """
         :raises BadInputError: Spark's temporary files would lie on a disk of the running broker.
         """
-        from storage_engine.retention.broker_disks import check_disks
-        from storage_engine.retention.brokers import open_store
+        from storage_engine.retention.store.broker_disks import check_disks
+        from storage_engine.retention.store.brokers import open_store
         from storage_engine.spark.session import local_directories
 
         if self.store.may_share_disks:
@@ -153,7 +153,7 @@ class StorageEngineConsumerLagOperator(StoreSparkOperator, SkipMixin):
 
     def do_step(self, context: Context) -> dict[str, Any]:
         from storage_engine.retention.steps import is_dry_run
-        from storage_engine.retention.steps.context import managed_of
+        from storage_engine.retention.store.context import managed_of
 
         def measure(cleanup: cycle.Cleanup, asked: LagQuestion) -> ConsumerLagResult:
             return self._measure(cleanup, asked, context)
@@ -172,7 +172,7 @@ class StorageEngineConsumerLagOperator(StoreSparkOperator, SkipMixin):
         return summary
 
     def _measure(self, cleanup: cycle.Cleanup, asked: LagQuestion, context: Context) -> ConsumerLagResult:
-        from storage_engine.retention.report_files import LAG_TABLE, run_directory
+        from storage_engine.retention.store.report_files import LAG_TABLE, run_directory
         from storage_engine.spark.consumer_lag import (
             ConsumerLagRequest,
             ConsumerLagResult,
@@ -205,7 +205,7 @@ class _ArchivingOperator(StoreSparkOperator):
         self.lake = lake
 
     def _emit(self, context: Context, cleanup: cycle.Cleanup, step: Step) -> None:
-        from storage_engine.retention.counts import archived_counts
+        from storage_engine.retention.report.counts import archived_counts
 
         if not self.tells:
             return
@@ -230,7 +230,7 @@ class _ArchivingOperator(StoreSparkOperator):
 
     def _tell(self, done: ArchiveDone) -> dict[str, Any]:
         """Log what was archived; returns it in short."""
-        from storage_engine.retention.steps.archivable import kept_out_notices
+        from storage_engine.retention.archive.archivable import kept_out_notices
 
         self.say(task_log.archive_lines(done))
         self.warn(*done.notices, *kept_out_notices(done.kept_out))
@@ -274,7 +274,7 @@ class StorageEngineArchiveSealedOperator(_ArchivingOperator):
     """
 
     def do_step(self, context: Context) -> dict[str, Any]:
-        from storage_engine.retention.refusing import archive_error
+        from storage_engine.retention.proof.refusing import archive_error
 
         policy = self.store.policy
         if not self.store.archives_ahead:

@@ -10,7 +10,7 @@ from storage_engine.console.store_line import ProblemKind, StoreLine, worst_firs
 from storage_engine.console.stores import AskedJournal, StoresAnswer, all_stores
 from storage_engine.exceptions import BadInputError, NoSuchConnectionError
 from storage_engine.hooks.storage_engine import StorageEngineHook
-from storage_engine.journal.queries import JournalReader
+from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.plugins.own_threads import all_at_once
 from storage_engine.plugins.web_journal import ANSWER_SECONDS, WebJournal
 

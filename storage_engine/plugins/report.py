@@ -8,8 +8,8 @@ from html import escape
 from typing import Any
 
 from storage_engine.exceptions import BadInputError, StorageEngineError
-from storage_engine.journal.answers import StoredReport
-from storage_engine.journal.queries import JournalReader
+from storage_engine.journal.reading.answers import StoredReport
+from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.pages.report import report_html
 from storage_engine.pages.story import of_any_release, tell
 from storage_engine.plugins.journals import journal_of

@@ -13,7 +13,7 @@ from typing import TypeVar
 from sqlalchemy import Connection
 
 from storage_engine.exceptions import JournalUnavailableError
-from storage_engine.journal.queries import JournalReader
+from storage_engine.journal.reading.queries import JournalReader
 
 T = TypeVar("T")
 

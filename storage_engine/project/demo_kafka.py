@@ -13,9 +13,9 @@ from pathlib import Path
 
 from storage_engine.exceptions import BadInputError
 from storage_engine.extras import KAFKA
-from storage_engine.lake.catalog import Lake, open_lake
-from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.receipts import list_stores, receipts
+from storage_engine.lake.catalog.catalog import Lake, open_lake
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.soundness.receipts import list_stores, receipts
 from storage_engine.project.dag_run import Say
 from storage_engine.project.demo_checks import Check, file_hashes, tell_checks
 from storage_engine.project.demo_directory import clear, run_demo_in

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.extras import KAFKA
-from storage_engine.lake.catalog import open_lake
-from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.project.dag_run import Say
 from storage_engine.project.demo_checks import tell_checks
 from storage_engine.project.demo_directory import clear, run_demo_in

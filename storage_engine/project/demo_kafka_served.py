@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from storage_engine.exceptions import StorageEngineError
-from storage_engine.lake.catalog import Lake
-from storage_engine.lake.filters import all_equal
-from storage_engine.lake.receipts import list_stores, receipts
-from storage_engine.lake.scan import read_rows
+from storage_engine.lake.catalog.catalog import Lake
+from storage_engine.lake.file.filters import all_equal
+from storage_engine.lake.file.scan import read_rows
+from storage_engine.lake.soundness.receipts import list_stores, receipts
 from storage_engine.project.demo_checks import Check
 from storage_engine.project.jvm import Jars
 from storage_engine.project.kafka import Kafka, watermarks

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from storage_engine.exceptions import BadInputError, StorageEngineError
-from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.model.live import LiveBroker
 from storage_engine.project.dag_run import DagRun, Say, States
 from storage_engine.project.demo_checks import Check, file_hashes, tell_checks
@@ -32,10 +32,10 @@ from storage_engine.project.local_airflow import LocalAirflow
 from storage_engine.project.rocketmq import Load, RocketMQ, find_jars
 from storage_engine.project.up import free_port
 from storage_engine.retention import steps
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.steps.leaving_unproven import Acceptance
-from storage_engine.retention.watching import watch
-from storage_engine.rocketmq.disk import disk_usage
+from storage_engine.retention.hold.leaving_unproven import Acceptance
+from storage_engine.retention.plan.watching import watch
+from storage_engine.retention.store.managed_store import ManagedStore
+from storage_engine.rocketmq.rules.disk import disk_usage
 from storage_engine.wording import count_text, time_text
 
 MONITOR_ID = f"storage_monitor__{STORE_CONNECTION}"

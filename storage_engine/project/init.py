@@ -21,7 +21,7 @@ from typing import Any
 from storage_engine.durable import make_dirs, write_file
 from storage_engine.exceptions import BadInputError
 from storage_engine.get_provider_info import form_fields
-from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.resources import project_path
 
 STORE_CONNECTION = "storage_engine_default"
@@ -145,7 +145,7 @@ def init_project(
         store_root=store_root, broker_conf=broker_conf, time_zone=time_zone, fields=fields
     )
     write_file(project.connections_file, (json.dumps(connections, indent=2) + "\n").encode())
-    from storage_engine.lake.making import make_lake
+    from storage_engine.lake.move.making import make_lake
 
     make_lake(LakeConfig.local(project.lake))
     return project

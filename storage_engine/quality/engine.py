@@ -28,7 +28,7 @@ from storage_engine.quality.gx import (
 from storage_engine.quality.gx_expectations import load_suite
 from storage_engine.quality.page_errors import files_written
 from storage_engine.quality.suite import EXPECTATIONS, SUITES
-from storage_engine.retention.report_files import DATA_DOCS_SITE
+from storage_engine.retention.store.report_files import DATA_DOCS_SITE
 
 _PROJECT = "gx"
 _SOURCE = "facts"

@@ -14,9 +14,9 @@ from storage_engine.model.by_log import by_log
 from storage_engine.model.diagnosis import reason_of
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.validation import RangeStatus, Status, Where
-from storage_engine.retention.broker_answers import ask, take_snapshot
-from storage_engine.retention.brokers import open_store
-from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.store.broker_answers import ask, take_snapshot
+from storage_engine.retention.store.brokers import open_store
+from storage_engine.retention.store.managed_store import ManagedStore
 
 _ON_DISK = (Where.LOCAL, Where.BOTH, Where.PENDING)
 

@@ -13,8 +13,8 @@ import pandas as pd
 from storage_engine.brokers import find_broker
 from storage_engine.clock import clock_ms
 from storage_engine.journal.journal import Journal, Run, Step, StoreRecord
-from storage_engine.lake.catalog import Lake
-from storage_engine.lake.coverage import (
+from storage_engine.lake.catalog.catalog import Lake
+from storage_engine.lake.coverage.coverage import (
     LocalSpan,
     ReleasedSpan,
     Witnesses,
@@ -22,9 +22,9 @@ from storage_engine.lake.coverage import (
     lost_ranges,
     names_of_logs,
 )
-from storage_engine.lake.local_spans import comparable, compare
-from storage_engine.lake.receipts import list_stores
-from storage_engine.lake.replica_coverage import replica_spans
+from storage_engine.lake.coverage.local_spans import comparable, compare
+from storage_engine.lake.soundness.receipts import list_stores
+from storage_engine.lake.verify.replica_coverage import replica_spans
 from storage_engine.model.facts import FactsScope, LocalSegment, StoreFacts
 from storage_engine.model.lineages import Lineages
 from storage_engine.model.policy import ArchiveMode
@@ -32,18 +32,18 @@ from storage_engine.model.receipt import Receipt
 from storage_engine.model.validation import RangeStatus, Status, Where
 from storage_engine.quality.explained_ranges import explained, other_logs
 from storage_engine.quality.lake_facts import NO_LAKE, LakeFacts, Slot, collect_lake, laid_over
-from storage_engine.retention.broker_answers import ask, take_snapshot
-from storage_engine.retention.brokers import open_store, settings_of
-from storage_engine.retention.drift import all_gone_spans
-from storage_engine.retention.history import releases
-from storage_engine.retention.known_heads import KnownHeads, known_heads
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.missing_logs import missing_logs, missing_spans, present_logs
-from storage_engine.retention.proofs import reachable_lakes, without_older
-from storage_engine.retention.shielding import shielded_spans
-from storage_engine.retention.steps.context import AnyStore, Context, managed_of, open_context
-from storage_engine.retention.steps.dependents import deleted_dependents
-from storage_engine.retention.unnamed_lakes import lakes_unasked
+from storage_engine.retention.proof.history import releases
+from storage_engine.retention.proof.proofs import reachable_lakes, without_older
+from storage_engine.retention.proof.shielding import shielded_spans
+from storage_engine.retention.ranges.drift import all_gone_spans
+from storage_engine.retention.ranges.missing_logs import missing_logs, missing_spans, present_logs
+from storage_engine.retention.release.dependents import deleted_dependents
+from storage_engine.retention.store.broker_answers import ask, take_snapshot
+from storage_engine.retention.store.brokers import open_store, settings_of
+from storage_engine.retention.store.context import AnyStore, Context, managed_of, open_context
+from storage_engine.retention.store.known_heads import KnownHeads, known_heads
+from storage_engine.retention.store.managed_store import ManagedStore
+from storage_engine.retention.store.unnamed_lakes import lakes_unasked
 from storage_engine.same_bytes.own_acts import OwnActs, read_own_acts
 
 

@@ -14,18 +14,18 @@ from pyiceberg.table import Table
 
 from storage_engine.brokers import find_broker
 from storage_engine.exceptions import ReceiptError, StorageEngineError
-from storage_engine.lake.catalog import Lake
-from storage_engine.lake.chain import check_links_of, row_hash
+from storage_engine.lake.catalog.catalog import Lake
+from storage_engine.lake.catalog.names import data_file_of
+from storage_engine.lake.coverage.elsewhere import in_either
 from storage_engine.lake.durable_io import open_data_file
-from storage_engine.lake.elsewhere import in_either
-from storage_engine.lake.errors import lake_errors
-from storage_engine.lake.filters import segment_rows
-from storage_engine.lake.live_files import live_data_files
-from storage_engine.lake.names import data_file_of
-from storage_engine.lake.receipts import current, receipt_history
-from storage_engine.lake.segment_reader import origin_of
-from storage_engine.lake.soundness import NO_SUCH_FILE, Depth, Look, chain_faults, reasons
-from storage_engine.lake.soundness_reader import Reader
+from storage_engine.lake.file.filters import segment_rows
+from storage_engine.lake.file.live_files import live_data_files
+from storage_engine.lake.soundness.chain import check_links_of, row_hash
+from storage_engine.lake.soundness.receipts import current, receipt_history
+from storage_engine.lake.soundness.segment_reader import origin_of
+from storage_engine.lake.soundness.soundness import NO_SUCH_FILE, Depth, Look, chain_faults, reasons
+from storage_engine.lake.soundness.soundness_reader import Reader
+from storage_engine.lake.storage.errors import lake_errors
 from storage_engine.long_work import told, told_each
 from storage_engine.model.heads import CHAIN_START, ChainHead
 from storage_engine.model.receipt import Receipt, SegmentIdentity

@@ -10,16 +10,18 @@ from pathlib import Path
 from storage_engine.brokers import find_broker
 from storage_engine.durable import make_dirs, write_file
 from storage_engine.extras import QUALITY
-from storage_engine.lake.store_places import refuse_inside_store
+from storage_engine.lake.catalog.store_places import refuse_inside_store
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.validation import CheckResult, ValidationResult
 from storage_engine.pages.report import render_page
 from storage_engine.quality import plain_engine
 from storage_engine.quality.facts import Facts, collect_facts
 from storage_engine.resources import project_path
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.report import build_report
-from storage_engine.retention.report_files import (
+from storage_engine.retention.report.report import build_report
+from storage_engine.retention.steps import record_validation
+from storage_engine.retention.store.context import AnyStore, managed_of
+from storage_engine.retention.store.managed_store import ManagedStore
+from storage_engine.retention.store.report_files import (
     DATA_DOCS_DIRECTORY,
     PAGE,
     REPORT_JSON,
@@ -29,8 +31,6 @@ from storage_engine.retention.report_files import (
     refuse_foreign,
     run_directory,
 )
-from storage_engine.retention.steps import record_validation
-from storage_engine.retention.steps.context import AnyStore, managed_of
 
 
 def validate_store(

@@ -38,20 +38,20 @@ class RocketMQ(Broker):
     has_engine = True
     crash_sign = "the file 'abort' is there"
     task_modules = (
-        "storage_engine.rocketmq.codec",
-        "storage_engine.rocketmq.decode",
-        "storage_engine.rocketmq.encode",
+        "storage_engine.rocketmq.codec.codec",
+        "storage_engine.rocketmq.codec.decode",
+        "storage_engine.rocketmq.codec.encode",
     )
 
     @property
     def codec(self) -> SegmentCodec:
-        from storage_engine.rocketmq.codec import CODEC
+        from storage_engine.rocketmq.codec.codec import CODEC
 
         return CODEC
 
     @property
     def bodies(self) -> Bodies:
-        from storage_engine.rocketmq import body
+        from storage_engine.rocketmq.codec import body
 
         return body
 
@@ -65,7 +65,7 @@ class RocketMQ(Broker):
 
     @property
     def known_settings(self) -> frozenset[str]:
-        from storage_engine.rocketmq.broker_config import KNOWN_SETTINGS
+        from storage_engine.rocketmq.format.broker_config import KNOWN_SETTINGS
 
         return KNOWN_SETTINGS
 
@@ -75,12 +75,12 @@ class RocketMQ(Broker):
 
     @property
     def rules(self) -> BrokerRules:
-        from storage_engine.rocketmq.course_rules import RULES
+        from storage_engine.rocketmq.course.course_rules import RULES
 
         return RULES
 
     def store_around(self, path: Path) -> Path | None:
-        from storage_engine.rocketmq.places import store_around
+        from storage_engine.rocketmq.store.places import store_around
 
         return store_around(path)
 
@@ -93,7 +93,7 @@ class RocketMQ(Broker):
             from storage_engine.rocketmq.engine.served_store import open_served
 
             return open_served(settings)
-        from storage_engine.rocketmq.broker import open_files
+        from storage_engine.rocketmq.store.broker import open_files
 
         return open_files(settings)
 
@@ -118,9 +118,9 @@ class RocketMQ(Broker):
         queues: bool,
         snapshot: StoreSnapshot | None = None,
     ) -> Inspection:
-        from storage_engine.rocketmq.broker import open_files
         from storage_engine.rocketmq.describe import described
         from storage_engine.rocketmq.inspect import inspect
+        from storage_engine.rocketmq.store.broker import open_files
 
         store = open_files(self.local_settings(settings))
         found = inspect(store.files, now_ms, messages=messages, queues=queues, snapshot=snapshot)
@@ -132,15 +132,15 @@ class RocketMQ(Broker):
         return diagnose(settings, memory, now_ms)
 
     def look_up(self, settings: StoreSettings, topic: str, key: str, max_count: int | None) -> KeyLookup:
-        from storage_engine.rocketmq.broker import open_files
         from storage_engine.rocketmq.key_lookup import look_up
+        from storage_engine.rocketmq.store.broker import open_files
 
         store = open_files(self.local_settings(settings))
         return look_up(store.files.layout, store.config, topic, key, max_count)
 
     def unindexed(self, settings: StoreSettings) -> tuple[tuple[int, int | None], ...]:
-        from storage_engine.rocketmq.broker import open_files
-        from storage_engine.rocketmq.index_coverage import unindexed_ranges
+        from storage_engine.rocketmq.engine.dispatch.index_coverage import unindexed_ranges
+        from storage_engine.rocketmq.store.broker import open_files
 
         store = open_files(self.local_settings(settings))
         return unindexed_ranges(store.files.layout, store.config)
@@ -148,15 +148,15 @@ class RocketMQ(Broker):
     def recover(
         self, settings: StoreSettings, *, dry_run: bool, cut_messages: bool, whole_index: bool
     ) -> StoreRecovery:
-        from storage_engine.rocketmq.broker import open_files
         from storage_engine.rocketmq.engine.recovering import recover_store
+        from storage_engine.rocketmq.store.broker import open_files
 
         config = open_files(self.local_settings(settings)).config
         return recover_store(config, dry_run=dry_run, cut_messages=cut_messages, whole_index=whole_index)
 
     def rebuild_queues(self, settings: StoreSettings) -> StoreRecovery:
-        from storage_engine.rocketmq.broker import open_files
         from storage_engine.rocketmq.engine.recovering import rebuild_queues
+        from storage_engine.rocketmq.store.broker import open_files
 
         return rebuild_queues(open_files(self.local_settings(settings)).config)
 

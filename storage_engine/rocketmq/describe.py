@@ -7,7 +7,7 @@ from pathlib import Path
 
 from storage_engine.model.inspection import Disks, Inspection, Names, Paragraph, Section, Table
 from storage_engine.model.jsonable import to_jsonable
-from storage_engine.rocketmq.broker_config import SETTING_NAMES, BrokerConfig
+from storage_engine.rocketmq.format.broker_config import SETTING_NAMES, BrokerConfig
 from storage_engine.rocketmq.inspect import (
     IndexInspection,
     QueueInspection,

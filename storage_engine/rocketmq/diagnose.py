@@ -19,20 +19,24 @@ from storage_engine.exceptions import (
 from storage_engine.model.broker_store import StoreSettings
 from storage_engine.model.diagnosis import BrokerDiagnosis, Finding, Severity
 from storage_engine.model.hold import HoldMemory
-from storage_engine.rocketmq.broker_config import BrokerConfig, load_broker_config, usable_broker_config
+from storage_engine.rocketmq.checks.log_damage import log_damage
+from storage_engine.rocketmq.codec.log_tail import near_logical_end
+from storage_engine.rocketmq.codec.store_times import newest_message_ms
 from storage_engine.rocketmq.engine.engine_session import is_served
-from storage_engine.rocketmq.hold_remains import hold_remains
-from storage_engine.rocketmq.layout import StoreLayout, list_segments, resolve_layout
+from storage_engine.rocketmq.format.broker_config import (
+    BrokerConfig,
+    load_broker_config,
+    usable_broker_config,
+)
+from storage_engine.rocketmq.format.layout import StoreLayout, list_segments, resolve_layout
+from storage_engine.rocketmq.format.mapped_files import list_raw_files
+from storage_engine.rocketmq.format.queue_files import iter_queues
+from storage_engine.rocketmq.hold.hold_remains import hold_remains
 from storage_engine.rocketmq.live.connect import running_broker
 from storage_engine.rocketmq.live.connect import settings_in_effect as live_settings
-from storage_engine.rocketmq.log_damage import log_damage
-from storage_engine.rocketmq.log_tail import near_logical_end
-from storage_engine.rocketmq.mapped_files import list_raw_files
-from storage_engine.rocketmq.queue_files import iter_queues
-from storage_engine.rocketmq.settings_review import contradictions, settings_in_effect, unread_settings
-from storage_engine.rocketmq.store import find_active
-from storage_engine.rocketmq.store_lock import is_locked, lock_holder
-from storage_engine.rocketmq.store_times import newest_message_ms
+from storage_engine.rocketmq.store.settings_review import contradictions, settings_in_effect, unread_settings
+from storage_engine.rocketmq.store.store import find_active
+from storage_engine.rocketmq.store.store_lock import is_locked, lock_holder
 from storage_engine.wording import count_text
 
 _LISTEN_PORT = "10911"

@@ -18,13 +18,7 @@ from storage_engine.model.facts import (
     SegmentFact,
     StoreFacts,
 )
-from storage_engine.rocketmq.broker_config import load_broker_config
-from storage_engine.rocketmq.checkpoint import Checkpoint, read_known_values
-from storage_engine.rocketmq.engine.engine_session import EngineSession, ask_who_serves
-from storage_engine.rocketmq.index_file import list_index_paths, read_header
-from storage_engine.rocketmq.layout import StoreLayout, resolve_layout
-from storage_engine.rocketmq.live.connect import local_settings, reach
-from storage_engine.rocketmq.log_facts import (
+from storage_engine.rocketmq.checks.log_facts import (
     LogEnd,
     LogFiles,
     LogListing,
@@ -35,10 +29,16 @@ from storage_engine.rocketmq.log_facts import (
     segment_facts,
     walk_segments,
 )
-from storage_engine.rocketmq.patience import Patience
-from storage_engine.rocketmq.queue_facts import collect_queues
+from storage_engine.rocketmq.checks.queue_facts import collect_queues
+from storage_engine.rocketmq.engine.engine_session import EngineSession, ask_who_serves
+from storage_engine.rocketmq.format.broker_config import load_broker_config
+from storage_engine.rocketmq.format.checkpoint import Checkpoint, read_known_values
+from storage_engine.rocketmq.format.index_file import list_index_paths, read_header
+from storage_engine.rocketmq.format.layout import StoreLayout, resolve_layout
+from storage_engine.rocketmq.format.patience import Patience
+from storage_engine.rocketmq.format.rereading import read_or_tell
+from storage_engine.rocketmq.live.connect import local_settings, reach
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
-from storage_engine.rocketmq.rereading import read_or_tell
 
 _CLEAN_RESOURCE_INTERVAL_MS = 10_000
 """The broker's default (cleanResourceInterval)."""

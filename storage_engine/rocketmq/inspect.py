@@ -13,16 +13,16 @@ from storage_engine.exceptions import CorruptFrameError
 from storage_engine.file_users import FileUser
 from storage_engine.long_work import told, told_each
 from storage_engine.model.store import DiskUsage, Segment, StoreSnapshot
-from storage_engine.rocketmq import batch_consume_queue, config_files, consume_queue
-from storage_engine.rocketmq.broker_config import BrokerConfig
-from storage_engine.rocketmq.checkpoint import read_known_values
-from storage_engine.rocketmq.commitlog import FrameKind, read_store_timestamp, scan_segment
-from storage_engine.rocketmq.index_file import IndexFile, read_index_files
-from storage_engine.rocketmq.mapped_files import mapped
-from storage_engine.rocketmq.queue_files import QueueDirectory, iter_queues
-from storage_engine.rocketmq.rereading import read_or_tell
-from storage_engine.rocketmq.store import RocketMQStore
-from storage_engine.rocketmq.store_lock import lock_holder
+from storage_engine.rocketmq.codec.commitlog import FrameKind, read_store_timestamp, scan_segment
+from storage_engine.rocketmq.format import batch_consume_queue, config_files, consume_queue
+from storage_engine.rocketmq.format.broker_config import BrokerConfig
+from storage_engine.rocketmq.format.checkpoint import read_known_values
+from storage_engine.rocketmq.format.index_file import IndexFile, read_index_files
+from storage_engine.rocketmq.format.mapped_files import mapped
+from storage_engine.rocketmq.format.queue_files import QueueDirectory, iter_queues
+from storage_engine.rocketmq.format.rereading import read_or_tell
+from storage_engine.rocketmq.store.store import RocketMQStore
+from storage_engine.rocketmq.store.store_lock import lock_holder
 
 
 @dataclass(frozen=True, slots=True)

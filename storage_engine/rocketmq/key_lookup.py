@@ -6,13 +6,13 @@ import struct
 
 from storage_engine.exceptions import StoreBusyError
 from storage_engine.model.inspection import KeyLookup
-from storage_engine.rocketmq import frame
-from storage_engine.rocketmq.broker_config import BrokerConfig
-from storage_engine.rocketmq.index_file import open_index
-from storage_engine.rocketmq.layout import StoreLayout
-from storage_engine.rocketmq.log_facts import LogListing, list_log
-from storage_engine.rocketmq.mapped_files import mapped
-from storage_engine.rocketmq.stored_messages import StoredMessage, read_message
+from storage_engine.rocketmq.checks.log_facts import LogListing, list_log
+from storage_engine.rocketmq.codec import frame
+from storage_engine.rocketmq.codec.stored_messages import StoredMessage, read_message
+from storage_engine.rocketmq.format.broker_config import BrokerConfig
+from storage_engine.rocketmq.format.index_file import open_index
+from storage_engine.rocketmq.format.layout import StoreLayout
+from storage_engine.rocketmq.format.mapped_files import mapped
 
 
 def look_up(

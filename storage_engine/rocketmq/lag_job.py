@@ -15,15 +15,15 @@ from storage_engine.model.lag import LagSource, Unread
 from storage_engine.model.lag_job import LagRequest, Measure
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.store import FileFacts, Segment, StoreSnapshot
-from storage_engine.rocketmq.broker_config import BrokerConfig, load_broker_config
-from storage_engine.rocketmq.lag import LagContext, lag_context, queue_lags, queue_shares
+from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
+from storage_engine.rocketmq.format.rereading import ATTEMPTS, reread
+from storage_engine.rocketmq.lag.lag import LagContext, lag_context, queue_lags, queue_shares
+from storage_engine.rocketmq.lag.subscriptions import Consumers, consumers_in_files, group_positions
+from storage_engine.rocketmq.lag.unread import unread_messages
 from storage_engine.rocketmq.live.connect import local_settings, reach
 from storage_engine.rocketmq.live.consumers import consumers_written_down, live_consumers
-from storage_engine.rocketmq.rereading import ATTEMPTS, reread
-from storage_engine.rocketmq.store import RocketMQStore
-from storage_engine.rocketmq.subscriptions import Consumers, consumers_in_files, group_positions
-from storage_engine.rocketmq.unread import unread_messages
-from storage_engine.rocketmq.window import time_zone
+from storage_engine.rocketmq.rules.window import time_zone
+from storage_engine.rocketmq.store.store import RocketMQStore
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,14 +16,14 @@ import pyarrow as pa
 from storage_engine.exceptions import RestoreError
 from storage_engine.model.codec import RestoredConfig, RestoredSetting
 from storage_engine.model.receipt import Receipt
-from storage_engine.rocketmq import restored_config
-from storage_engine.rocketmq.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.engine.engine_settings import EngineSettings, deciding_setting, settings_for
 from storage_engine.rocketmq.engine.recovering import REBUILT, rebuild_queues
-from storage_engine.rocketmq.layout import store_layout, unhandled_setting
+from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
+from storage_engine.rocketmq.format.layout import store_layout, unhandled_setting
+from storage_engine.rocketmq.store import restored_config
 
 if TYPE_CHECKING:
-    from storage_engine.rocketmq.layout import StoreLayout
+    from storage_engine.rocketmq.format.layout import StoreLayout
 
 _NOWHERE = Path("/no-store-yet")
 """A root for asking what settings say before anything is there."""

@@ -32,7 +32,7 @@ from storage_engine.hooks.storage_engine import StorageEngineHook
 from storage_engine.links import StorageEngineReportLink
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import Cause
-from storage_engine.retention.answering import check_answers
+from storage_engine.retention.store.answering import check_answers
 from storage_engine.task_log import quiet_libraries
 from storage_engine.triggers.cleanup import (
     DEFAULT_POLL_SECONDS,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Asset, Context
     from airflow.triggers.base import BaseTrigger
 
-    from storage_engine.retention.steps.sensing import SenseResult
+    from storage_engine.retention.plan.sensing import SenseResult
 
 
 class _CauseSensor(BaseSensorOperator):
@@ -99,7 +99,7 @@ class _CauseSensor(BaseSensorOperator):
 
         :raises BrokerError: the running broker can't be asked.
         """
-        from storage_engine.retention.steps.sensing import sense
+        from storage_engine.retention.plan.sensing import sense
 
         sensed = sense(self.hook.managed_store)
         self.tell(sensed)
@@ -170,7 +170,7 @@ class _CauseSensor(BaseSensorOperator):
         return looked.xcom_value
 
     def _timed_out(self) -> Exception:
-        from storage_engine.retention.watching import watch
+        from storage_engine.retention.plan.watching import watch
 
         message = f"{self.storage_engine_conn_id}: no cause for a cleanup within {self.timeout:.0f} s"
         if self.soft_fail:
@@ -243,7 +243,7 @@ class StorageEngineDueSensor(_CauseSensor):
 
     def look(self, context: Context) -> PokeReturnValue:
         from storage_engine.retention.steps import look_for_due
-        from storage_engine.retention.steps.context import opened
+        from storage_engine.retention.store.context import opened
 
         with opened(self.hook.managed_store) as store:
             found = look_for_due(store)
@@ -280,7 +280,7 @@ class StorageEngineDueSensor(_CauseSensor):
         :param unmet: gets why nobody is going to archive them.
         """
         from storage_engine.retention.steps import segments_to_archive
-        from storage_engine.retention.steps.context import opened
+        from storage_engine.retention.store.context import opened
 
         try:
             with opened(self.hook.managed_store) as store:

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from storage_engine.exceptions import FileGoneError, SparkJobError, StorageEngineError
-from storage_engine.lake.archive import archive_segment
-from storage_engine.lake.catalog import open_lake
-from storage_engine.lake.commit import commit_segments
-from storage_engine.lake.jobs import ProvenSegment, SegmentJob
-from storage_engine.lake.staging import discard
+from storage_engine.lake.archive.archive import archive_segment
+from storage_engine.lake.archive.commit import commit_segments
+from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.lake.file.jobs import ProvenSegment, SegmentJob
+from storage_engine.lake.file.staging import discard
 from storage_engine.model.receipt import Receipt
 from storage_engine.spark.task_groups import task_groups
 from storage_engine.spark.visibility import Sight, check_sight, visible_to_executors

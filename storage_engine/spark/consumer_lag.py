@@ -20,14 +20,14 @@ from storage_engine.model.lag import LagSource, LagSummary, PositionsFrom, Queue
 from storage_engine.model.lag_job import LagJob, LagRequest, Measure
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.store import FileFacts, Segment, SegmentId
-from storage_engine.retention.lag_table import LagPart, lag_part, merge, new_lag_table, write_share
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.shielded_unread import (
+from storage_engine.retention.lag.lag_table import LagPart, lag_part, merge, new_lag_table, write_share
+from storage_engine.retention.lag.shielded_unread import (
     error_text,
     shielded_runs,
     shielded_text,
     shielded_unread,
 )
+from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.turns import SharedLock
 from storage_engine.wording import count_text
 

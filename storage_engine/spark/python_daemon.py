@@ -12,7 +12,7 @@ import importlib
 import sys
 from pathlib import Path
 
-TASK_MODULE = "storage_engine.lake.archive"
+TASK_MODULE = "storage_engine.lake.archive.archive"
 
 
 def without_archives(path: list[str]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from storage_engine.lake.jobs import SegmentJob
+from storage_engine.lake.file.jobs import SegmentJob
 
 TASK_BYTES = 1 << 30
 """What a task is given at most, unless one segment has more: a commitlog segment of the usual size."""

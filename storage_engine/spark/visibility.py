@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 from pyiceberg.io import load_file_io
 
 from storage_engine.exceptions import LakeUnavailableError, StorageEngineError, StoreNotFoundError
-from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.errors import LAKE_FAILURES, lake_errors
-from storage_engine.lake.jobs import SegmentJob
-from storage_engine.lake.staging import PARTIAL_SUFFIX
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.file.jobs import SegmentJob
+from storage_engine.lake.file.staging import PARTIAL_SUFFIX
+from storage_engine.lake.storage.errors import LAKE_FAILURES, lake_errors
 from storage_engine.model.store import FileFacts
 from storage_engine.same_bytes.own_acts import read_own_acts
 

@@ -3,8 +3,9 @@
 Nothing here blocks the triggerer's event loop: connections are read through its own bridge, disks are
 measured and brokers asked in threads of their own. A level that is unknown never fires, and a running
 broker that can't be asked is no failure: it is asked again. Where a held store's disk is this host's, its
-hold is watched meanwhile (:mod:`storage_engine.retention.store_watch`). Each may be deferred to by a task,
-which takes the first event, or watched by an asset, which takes one event each time that the cause begins.
+hold is watched meanwhile (:mod:`storage_engine.retention.monitor.store_watch`). Each may be deferred to by a
+task, which takes the first event, or watched by an asset, which takes one event each time that the cause
+begins.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from storage_engine.hooks.configured_stores import DEFAULT_CONNECTION
 from storage_engine.hooks.storage_engine import StorageEngineHook
 from storage_engine.model.plan import Cause
 from storage_engine.model.watch import Watch
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.store_watch import HostWatch
-from storage_engine.retention.watching import check_watcher, is_watched_here, watch
+from storage_engine.retention.monitor.store_watch import HostWatch
+from storage_engine.retention.plan.watching import check_watcher, is_watched_here, watch
+from storage_engine.retention.store.managed_store import ManagedStore
 
 Found = TypeVar("Found")
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from storage_engine.lake import making
-from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.move import making
 from tests.services.toy import installed
 
 REPOSITORY = Path(__file__).parents[2]

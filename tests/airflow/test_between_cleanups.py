@@ -15,13 +15,13 @@ from storage_engine.hooks.storage_engine import StorageEngineHook
 from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.model.hold import HoldStatus
 from storage_engine.model.jsonable import from_jsonable
-from storage_engine.retention.steps.checkpointing import CheckpointResult
-from storage_engine.rocketmq.broker_config import load_broker_config
+from storage_engine.retention.release.checkpointing import CheckpointResult
+from storage_engine.rocketmq.engine.append.new_message import NewMessage
 from storage_engine.rocketmq.engine.engine_settings import settings_for
 from storage_engine.rocketmq.engine.message_store import open_store
-from storage_engine.rocketmq.engine.new_message import NewMessage
 from storage_engine.rocketmq.engine.serving import serving
-from storage_engine.rocketmq.layout import resolve_layout
+from storage_engine.rocketmq.format.broker_config import load_broker_config
+from storage_engine.rocketmq.format.layout import resolve_layout
 from storage_engine.sensors.cleanup import StorageEngineDueSensor
 from tests.fixture_stores import file_sha256
 from tests.integration.broker import Broker, name_server, running_broker

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from storage_engine.exceptions import LakeIdentityError, LakeMissingError
-from storage_engine.lake import making
-from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.move import making
 from storage_engine.operators.retention import StorageEngineArchiveLagOperator
 from tests.services.command_line import run_command
 

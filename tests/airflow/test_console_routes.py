@@ -15,11 +15,11 @@ from storage_engine.clock import clock_ms
 from storage_engine.console.what_if import what_if
 from storage_engine.hooks.configured_stores import configured_stores
 from storage_engine.hooks.storage_engine import StorageEngineHook
-from storage_engine.journal.queries import JournalReader
+from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.model.plan import PlanRequest
 from storage_engine.plugins.static_files import static_files
 from storage_engine.retention import steps
-from storage_engine.retention.finishing import finish
+from storage_engine.retention.report.finishing import finish
 from tests.airflow.web_client import Client, SomeDagsManager, client_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore")]

@@ -17,14 +17,14 @@ import pytest
 
 from storage_engine import cycle
 from storage_engine.journal.journal import Journal
-from storage_engine.journal.queries import JournalReader
-from storage_engine.lake.catalog import open_lake
-from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.making import make_lake
-from storage_engine.lake.receipts import list_stores, receipts
+from storage_engine.journal.reading.queries import JournalReader
+from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.move.making import make_lake
+from storage_engine.lake.soundness.receipts import list_stores, receipts
 from storage_engine.model.plan import PlanRequest
 from storage_engine.own_directory import DIRECTORY
-from storage_engine.retention.preview import preview
+from storage_engine.retention.plan.preview import preview
 from storage_engine.retention.steps import sense
 from storage_engine.sensors.cleanup import StorageEngineDueSensor
 from tests.services.toy import KINDS, LINES, lose_index, make_store
@@ -213,8 +213,8 @@ def test_policy_archive_off_deletes_without_a_lake(store_connection: Any, run: A
 
 
 def test_a_held_store_is_left_alone_and_the_report_says_so(store_connection: Any, run: Any) -> None:
-    from storage_engine.rocketmq.broker_config import load_broker_config
-    from storage_engine.rocketmq.store import RocketMQStore
+    from storage_engine.rocketmq.format.broker_config import load_broker_config
+    from storage_engine.rocketmq.store.store import RocketMQStore
 
     store = store_connection(STORE, deleteWhen=ALL_HOURS, cleanFileForciblyEnable="true")
     age(store.root, 1)

@@ -23,8 +23,8 @@ from storage_engine.assets import (
 )
 from storage_engine.exceptions import StoreLayoutError
 from storage_engine.journal.journal import Journal
-from storage_engine.journal.queries import JournalReader
-from storage_engine.lake.config import LakeConfig
+from storage_engine.journal.reading.queries import JournalReader
+from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.sensors.cleanup import StorageEngineDueSensor
 
 # What Airflow and its dependencies warn about in their own code is not ours to mend.

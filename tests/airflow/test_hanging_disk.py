@@ -14,7 +14,7 @@ from airflow.triggers.base import TriggerEvent
 from storage_engine.exceptions import DiskUnavailableError
 from storage_engine.journal.journal import Journal
 from storage_engine.operators.retention import StorageEngineMonitorOperator
-from storage_engine.retention import answering
+from storage_engine.retention.store import answering
 from storage_engine.sensors.cleanup import StorageEngineCleanupSensor
 from storage_engine.triggers.cleanup import DeleteWindowTrigger
 from tests.services.hanging_disk import hanging_disk

@@ -38,7 +38,7 @@ def test_the_test_button_asks_the_cluster_that_the_named_connection_knows(
         # The active segments of the topic and of what the cluster has of its own aren't sealed.
         assert "Store: 1 segments, 0 of them sealed" in said
         kafka.kill()
-        monkeypatch.setattr("storage_engine.kafka.live.client.TIMEOUT_SECONDS", 2.0)
+        monkeypatch.setattr("storage_engine.kafka.cluster.client.TIMEOUT_SECONDS", 2.0)
         works, said = StorageEngineHook("node").test_connection()
         assert not works
         assert f"{kafka.address}: asked for its brokers and its controller, expected an answer" in said

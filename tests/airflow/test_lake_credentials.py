@@ -11,7 +11,7 @@ from airflow.providers.common.compat.sdk import Connection
 from storage_engine.exceptions import BadInputError
 from storage_engine.hooks.lake_credentials import with_credentials
 from storage_engine.hooks.storage_engine import StorageEngineHook
-from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.catalog.config import LakeConfig
 
 AWS = Connection(
     conn_id="store",

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from storage_engine.retention.diagnosis.pipeline_findings import PipelineFacts
+from storage_engine.retention.doctor.pipeline_findings import PipelineFacts
 from tests.services.command_line import run_command
 
 pytestmark = pytest.mark.slow

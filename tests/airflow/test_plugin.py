@@ -17,7 +17,7 @@ from storage_engine.model.plan import PlanRequest
 from storage_engine.plugins import storage_engine as plugin
 from storage_engine.plugins.storage_engine import StorageEnginePlugin, has_views
 from storage_engine.retention import steps
-from storage_engine.retention.finishing import finish
+from storage_engine.retention.report.finishing import finish
 from tests.airflow.conftest import REPOSITORY
 
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore")]

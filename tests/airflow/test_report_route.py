@@ -11,7 +11,7 @@ from storage_engine.hooks.storage_engine import StorageEngineHook
 from storage_engine.links import StorageEngineReportLink
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
-from storage_engine.retention.finishing import finish
+from storage_engine.retention.report.finishing import finish
 from tests.airflow.web_client import Client, SomeDagsManager, client_of
 
 # What Airflow and its dependencies warn about in their own code is not ours to mend.

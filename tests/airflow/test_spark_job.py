@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from storage_engine.retention.job_files import sweep_job_files
+from storage_engine.retention.store.job_files import sweep_job_files
 
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore")]
 
@@ -20,8 +20,8 @@ SECRET = "object-secret-0001"
 
 SUBMIT = """
 import sys
-from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.jobs import SegmentJob
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.file.jobs import SegmentJob
 from storage_engine.model.store import FileFacts
 from storage_engine.operators.spark_job import StorageEngineArchiveOperator
 from storage_engine.spark.archive_segments import ArchiveRequest, ArchiveResult

@@ -22,10 +22,10 @@ from storage_engine.exceptions import StoreNotFoundError
 from storage_engine.model.plan import Cause, Trigger, Urgency
 from storage_engine.model.store import DiskUsage
 from storage_engine.model.watch import Watch
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.watching import watch
+from storage_engine.retention.plan.watching import watch
+from storage_engine.retention.store.managed_store import ManagedStore
+from storage_engine.rocketmq.hold.heartbeat import no_watch
 from storage_engine.rocketmq.live import connect
-from storage_engine.rocketmq.live.heartbeat import no_watch
 from storage_engine.rocketmq.live.live_causes import unknown
 from storage_engine.rocketmq.remoting.access import Access
 from storage_engine.triggers import cleanup

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from storage_engine.extras import QUALITY
-from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.making import make_lake
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.move.making import make_lake
 from storage_engine.own_directory import DIRECTORY
 from tests.extras import take_away
 from tests.fixture_stores import file_sha256

@@ -103,7 +103,7 @@ def test_a_run_is_reported_whatever_ends_it(cli, store, lake, monkeypatch) -> No
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("by nothing")
 
-    monkeypatch.setattr("storage_engine.retention.steps.releasing.judge_logs", broken)
+    monkeypatch.setattr("storage_engine.retention.release.releasing.judge_logs", broken)
     with pytest.raises(ZeroDivisionError):
         cli("clean", store, "--lake", lake, "--manual", "--run-key", "night")
     (report,) = (lake / "reports").rglob("report.json")

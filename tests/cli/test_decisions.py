@@ -10,8 +10,8 @@ import pytest
 
 from storage_engine.cli.store_argument import managed_store
 from storage_engine.model.hold import Drift, DriftKind, HoldStatus
-from storage_engine.retention.steps.context import open_context
-from storage_engine.retention.steps.recording_drift import record_hold_drift
+from storage_engine.retention.hold.recording_drift import record_hold_drift
+from storage_engine.retention.store.context import open_context
 
 pytestmark = pytest.mark.slow
 

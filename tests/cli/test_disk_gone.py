@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.rocketmq.broker_config import load_broker_config
+from storage_engine.rocketmq.engine.append.new_message import NewMessage, PutStatus
 from storage_engine.rocketmq.engine.engine_settings import settings_for
 from storage_engine.rocketmq.engine.message_store import MessageStore
-from storage_engine.rocketmq.engine.new_message import NewMessage, PutStatus
-from storage_engine.rocketmq.layout import resolve_layout
+from storage_engine.rocketmq.format.broker_config import load_broker_config
+from storage_engine.rocketmq.format.layout import resolve_layout
 
 SEGMENT_BYTES = 1 << 20
 SIZES = {

@@ -12,9 +12,9 @@ import pytest
 
 from storage_engine.cli.store_argument import managed_store
 from storage_engine.clock import clock_ms
-from storage_engine.journal.database import JournalDatabase
+from storage_engine.journal.tables.database import JournalDatabase
 from storage_engine.own_directory import DIRECTORY
-from storage_engine.retention.diagnosis.doctor import diagnose
+from storage_engine.retention.doctor.doctor import diagnose
 from tests.cli.doctor_runs import aged, kinds, tree
 
 MIB = 1 << 20

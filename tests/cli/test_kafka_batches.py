@@ -6,7 +6,7 @@ import gzip
 
 import pytest
 
-from storage_engine.kafka import decode
+from storage_engine.kafka.codec import decode
 from tests.kafka.batches import Record, batch, record, with_crc
 from tests.kafka.made_node import WRITTEN_MS, MadeNode
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from storage_engine.cli import lakes
-from storage_engine.lake import rebuilding, relocating
+from storage_engine.lake.move import rebuilding, relocating
 
 pytestmark = pytest.mark.slow
 

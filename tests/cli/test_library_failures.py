@@ -66,7 +66,7 @@ def test_a_command_that_a_library_fails_ends_in_one_error(
     def fail(*_arguments: object, **_more: object) -> None:
         raise error
 
-    monkeypatch.setattr("storage_engine.retention.overview.overview", fail)
+    monkeypatch.setattr("storage_engine.retention.doctor.overview.overview", fail)
     outcome = cli("info", "--lake", archived.lake)
     line = check_error(
         outcome, 1, f"lake {archived.lake}: expected disk, object store", told, "Then run the same"

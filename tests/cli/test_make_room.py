@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tests.kafka.made_node import MadeNode
+from tests.kafka.stopped.test_stopped_release import KEPT
 from tests.kafka.stopped_nodes import files_of, make_node
-from tests.kafka.test_stopped_release import KEPT
 
 SHM = Path("/dev/shm")
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.rocketmq import consume_queue
-from storage_engine.rocketmq.broker_config import load_broker_config
 from storage_engine.rocketmq.engine.recovering import recover_store
-from storage_engine.rocketmq.index_file import open_index
-from storage_engine.rocketmq.layout import resolve_layout
-from storage_engine.rocketmq.queue_files import iter_queues
+from storage_engine.rocketmq.format import consume_queue
+from storage_engine.rocketmq.format.broker_config import load_broker_config
+from storage_engine.rocketmq.format.index_file import open_index
+from storage_engine.rocketmq.format.layout import resolve_layout
+from storage_engine.rocketmq.format.queue_files import iter_queues
 
 pytestmark = pytest.mark.slow
 

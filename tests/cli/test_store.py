@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.rocketmq.index_file import read_header
+from storage_engine.rocketmq.format.index_file import read_header
 from tests.services.other_user import as_nobody
 
 ACTIVE = 7340032

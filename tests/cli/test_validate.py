@@ -10,7 +10,7 @@ import pytest
 
 from storage_engine.extras import QUALITY
 from storage_engine.quality.plain_engine import NOTE
-from storage_engine.retention.report_files import DATA_DOCS
+from storage_engine.retention.store.report_files import DATA_DOCS
 from tests.extras import take_away
 
 pytestmark = pytest.mark.slow

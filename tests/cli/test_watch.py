@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.retention.store_watch import StoreWatch
+from storage_engine.retention.monitor.store_watch import StoreWatch
 from tests.services.command_line import run_command
 
 BESIDE = {"mode": "beside", "broker_address": "127.0.0.1:1"}

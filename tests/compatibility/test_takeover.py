@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.lake.catalog import open_lake
-from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.identity import lake_id_of, read_mark
-from storage_engine.lake.writing import ready_to_write
+from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.catalog.identity import lake_id_of, read_mark
+from storage_engine.lake.catalog.writing import ready_to_write
 from tests.rounds import rounds
 from tests.services import released_state as old
 from tests.services.command_line import run_command

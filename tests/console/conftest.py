@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser
 
-from storage_engine.journal.queries import JournalReader
+from storage_engine.journal.reading.queries import JournalReader
 from tests.console.page import chromium
 from tests.services.console_journal import write_journal
 from tests.services.console_server import Console, serve

@@ -20,8 +20,8 @@ from storage_engine.console.forecast import (
 from storage_engine.console.rules import RecordedLevels
 from storage_engine.console.store_forecast import store_forecast
 from storage_engine.journal.journal import Extent, Journal
-from storage_engine.journal.queries import JournalReader
-from storage_engine.journal.sample_columns import Moment
+from storage_engine.journal.reading.queries import JournalReader
+from storage_engine.journal.reading.sample_columns import Moment
 from storage_engine.model.store import DiskUsage
 from tests.console.conftest import NOW_MS
 

@@ -18,7 +18,7 @@ from storage_engine.console.store_line import (
 )
 from storage_engine.console.stores import AskedJournal, all_stores
 from storage_engine.journal.journal import Journal
-from storage_engine.journal.queries import JournalReader
+from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.model.diagnosis import Finding, Severity
 from storage_engine.model.lag import GroupLag
 from storage_engine.model.store import DiskUsage

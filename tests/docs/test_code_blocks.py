@@ -13,7 +13,7 @@ from storage_engine.extras import QUALITY
 from storage_engine.model.plan import DELETING, Reason
 from storage_engine.model.policy import Policy
 from storage_engine.model.settings import settings_of
-from storage_engine.retention.report import Outcome
+from storage_engine.retention.report.report import Outcome
 from tests.docs.code_blocks import KEYS, LANGUAGES, PAGES, ROOT, Block, blocks_of, commands_of
 from tests.docs.fragments import PARSERS
 from tests.docs.sandbox import PROGRAM, STARTS, Sandbox, pattern, unknown_words

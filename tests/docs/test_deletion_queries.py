@@ -16,7 +16,7 @@ import pytest
 
 from storage_engine import cycle
 from storage_engine.clock import clock_ms
-from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.store.managed_store import ManagedStore
 from tests.docs.code_blocks import blocks_under
 from tests.integration.jars import JAVA_PROJECTS, class_path
 from tests.integration.stores import FIXTURES, unpack

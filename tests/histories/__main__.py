@@ -21,7 +21,7 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from storage_engine.rocketmq.codec import CODEC
+from storage_engine.rocketmq.codec.codec import CODEC
 from tests.histories import broker
 from tests.histories.children import in_child
 from tests.histories.machine import Histories, tally

@@ -13,7 +13,9 @@ from pathlib import Path
 from unittest.mock import patch
 
 from storage_engine.exceptions import LakeUnavailableError
-from storage_engine.lake import garbage, garbage_rule, identity, rebuilding
+from storage_engine.lake.catalog import identity
+from storage_engine.lake.gc import garbage, garbage_rule
+from storage_engine.lake.move import rebuilding
 from tests.histories import operations as do
 from tests.histories.check import check_end
 from tests.histories.model import HistoryError, World

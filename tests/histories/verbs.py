@@ -25,14 +25,14 @@ import pyarrow.parquet as pq
 
 from storage_engine.cli import main as command_line
 from storage_engine.exceptions import StorageEngineError
-from storage_engine.lake.catalog import Lake, connect, open_lake
-from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.receipts import receipts
+from storage_engine.lake.catalog.catalog import Lake, connect, open_lake
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.model.validation import ValidationResult
 from storage_engine.retention.steps import record_validation
-from storage_engine.retention.steps.context import AnyStore, managed_of
-from storage_engine.rocketmq import store_lock
-from storage_engine.rocketmq.codec import CODEC
+from storage_engine.retention.store.context import AnyStore, managed_of
+from storage_engine.rocketmq.codec.codec import CODEC
+from storage_engine.rocketmq.store import store_lock
 from tests.histories import broker
 
 _DAYS_NS = 24 * 3600 * 10**9

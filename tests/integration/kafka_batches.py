@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from storage_engine.kafka.codec import CODEC
+from storage_engine.kafka.codec.codec import CODEC
 from tests.integration.jars import JAVA_PROJECTS, JavaError, class_path, java
 from tests.kafka.batch_mutations import mutated_batch
 

@@ -22,21 +22,21 @@ from typing import Any
 from storage_engine.clock import clock_ms
 from storage_engine.cycle import archive_here
 from storage_engine.journal.journal import Phase, Step
-from storage_engine.kafka.live.client import Cluster
-from storage_engine.lake.catalog import open_lake
-from storage_engine.lake.chain import check_chain
-from storage_engine.lake.making import make_lake
-from storage_engine.lake.receipts import receipt_history
+from storage_engine.kafka.cluster.client import Cluster
+from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.lake.move.making import make_lake
+from storage_engine.lake.soundness.chain import check_chain
+from storage_engine.lake.soundness.receipts import receipt_history
 from storage_engine.model.lag import LagSummary
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.store_settings import WE_DELETE
 from storage_engine.project.kafka import Kafka
 from storage_engine.retention import steps
-from storage_engine.retention.finishing import finish
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.report import build_report
-from storage_engine.retention.steps.context import opened
-from storage_engine.retention.steps.holding import hold
+from storage_engine.retention.hold.holding import hold
+from storage_engine.retention.report.finishing import finish
+from storage_engine.retention.report.report import build_report
+from storage_engine.retention.store.context import opened
+from storage_engine.retention.store.managed_store import ManagedStore
 from tests.integration.kafka_broker import make_topics, running_kafka, served, small
 from tests.integration.test_kafka_release import (
     HOUR_MS,

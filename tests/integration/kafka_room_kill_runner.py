@@ -20,19 +20,19 @@ from pathlib import Path
 
 from storage_engine.cycle import archive_here
 from storage_engine.journal.journal import Phase, Step
-from storage_engine.kafka.room.room_store import RoomStore
-from storage_engine.lake.catalog import open_lake
-from storage_engine.lake.chain import check_chain
-from storage_engine.lake.making import make_lake
-from storage_engine.lake.receipts import receipt_history
+from storage_engine.kafka.reclaim.room_store import RoomStore
+from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.lake.move.making import make_lake
+from storage_engine.lake.soundness.chain import check_chain
+from storage_engine.lake.soundness.receipts import receipt_history
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.store import DiskUsage
 from storage_engine.retention import steps
-from storage_engine.retention.finishing import finish
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.report import build_report
-from storage_engine.retention.steps.context import opened
+from storage_engine.retention.report.finishing import finish
+from storage_engine.retention.report.report import build_report
+from storage_engine.retention.store.context import opened
+from storage_engine.retention.store.managed_store import ManagedStore
 from tests.full_disks import small_disk
 from tests.integration.kafka_broker import VERSIONS
 from tests.integration.kafka_cluster import Cluster, running_cluster

@@ -9,21 +9,21 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from storage_engine.lake.archive import archive_all, segment_jobs
-from storage_engine.lake.catalog import Lake, open_lake
-from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.live_files import live_data_files
-from storage_engine.lake.names import data_file_of
-from storage_engine.lake.receipts import list_stores, receipts
-from storage_engine.lake.restore import restore
-from storage_engine.lake.verify import verify
+from storage_engine.lake.archive.archive import archive_all, segment_jobs
+from storage_engine.lake.catalog.catalog import Lake, open_lake
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.catalog.names import data_file_of
+from storage_engine.lake.file.live_files import live_data_files
+from storage_engine.lake.restore.restore import restore
+from storage_engine.lake.soundness.receipts import list_stores, receipts
+from storage_engine.lake.verify.verify import verify
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.model.validation import Status
 from storage_engine.model.verification import VerifyLevel
 from storage_engine.retention import steps
-from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.store.managed_store import ManagedStore
 from tests.lakes import make_lakes
 
 _EXPIRED_HOURS = 100

@@ -28,19 +28,19 @@ from typing import Any
 
 from storage_engine.exceptions import BrokerError, StorageEngineError
 from storage_engine.journal.journal import Journal, Phase, Step
-from storage_engine.lake.catalog import open_lake
-from storage_engine.lake.chain import check_chain
-from storage_engine.lake.names import data_file_of
-from storage_engine.lake.receipts import receipt_history, receipts
-from storage_engine.lake.soundness_reader import broken_receipts
+from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.lake.catalog.names import data_file_of
+from storage_engine.lake.soundness.chain import check_chain
+from storage_engine.lake.soundness.receipts import receipt_history, receipts
+from storage_engine.lake.soundness.soundness_reader import broken_receipts
 from storage_engine.model.lag import LagSummary
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
-from storage_engine.retention.finishing import finish
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.report import build_report
-from storage_engine.retention.steps.context import open_context
-from storage_engine.retention.steps.holding import hold, unmanage
+from storage_engine.retention.hold.holding import hold, unmanage
+from storage_engine.retention.report.finishing import finish
+from storage_engine.retention.report.report import build_report
+from storage_engine.retention.store.context import open_context
+from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.rocketmq.live import hold as live_hold
 from storage_engine.rocketmq.remoting.connection import Connection
 from tests.integration.broker import ACCESS, CLEANS_AT_ONCE, Broker, name_server, running_broker, start_again

@@ -14,9 +14,9 @@ from storage_engine.journal.journal import Journal
 from storage_engine.model.plan import PlanRequest
 from storage_engine.own_directory import DIRECTORY
 from storage_engine.retention import steps
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.steps.holding import hold
-from storage_engine.rocketmq.live.state import HoldState, load_state
+from storage_engine.retention.hold.holding import hold
+from storage_engine.retention.store.managed_store import ManagedStore
+from storage_engine.rocketmq.hold.state import HoldState, load_state
 from tests.integration.live_store import LiveLog
 
 BOUND_SECONDS = 120

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from storage_engine.exceptions import BrokerError
 from storage_engine.model.live import LiveBroker
-from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.store.managed_store import ManagedStore
 from tests.integration.broker import Broker
 from tests.integration.remoting import RemotingClient
 from tests.lakes import make_lakes

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage_engine.journal.journal import Journal
-from storage_engine.lake.catalog import open_lake
-from storage_engine.lake.receipts import receipts
-from storage_engine.lake.soundness import Depth
-from storage_engine.lake.soundness_reader import broken_receipts
+from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.lake.soundness.receipts import receipts
+from storage_engine.lake.soundness.soundness import Depth
+from storage_engine.lake.soundness.soundness_reader import broken_receipts
 from storage_engine.model.verification import VerifyLevel
 from storage_engine.retention import steps
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.steps.monitoring import monitor
-from storage_engine.retention.verification import verify_store
-from storage_engine.rocketmq.live.heartbeat import no_watch
+from storage_engine.retention.monitor.monitoring import monitor
+from storage_engine.retention.ranges.verification import verify_store
+from storage_engine.retention.store.managed_store import ManagedStore
+from storage_engine.rocketmq.hold.heartbeat import no_watch
 from storage_engine.shield.seen import look_at_shield
 from tests.fixture_stores import file_sha256
 from tests.integration.live_store import Disk, LiveLog

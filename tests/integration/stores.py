@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from storage_engine.rocketmq.broker_config import load_broker_config
-from storage_engine.rocketmq.store import RocketMQStore
+from storage_engine.rocketmq.format.broker_config import load_broker_config
+from storage_engine.rocketmq.store.store import RocketMQStore
 from tests.fixture_stores import FIXTURES
 from tests.fixture_stores import unpack as unpack_store
 from tests.integration.broker import FIXTURE_SIZES

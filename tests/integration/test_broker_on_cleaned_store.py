@@ -18,8 +18,8 @@ from storage_engine.exceptions import StoreBusyError
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import Policy
 from storage_engine.retention import steps
-from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.quarantine.undo import undo
+from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.rocketmq.remoting.answers import PullStatus
 from tests.integration.broker import FIXTURE_SIZES, Broker, running_broker
 from tests.integration.stores import Truth, file_hashes, open_store, served, unpack

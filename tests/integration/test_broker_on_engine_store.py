@@ -10,17 +10,17 @@ import pyarrow as pa
 import pytest
 
 from storage_engine.journal.journal import Journal
-from storage_engine.lake.catalog import open_lake
-from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.receipts import receipt_history
-from storage_engine.rocketmq.broker_config import load_broker_config
-from storage_engine.rocketmq.codec import CODEC
+from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.soundness.receipts import receipt_history
+from storage_engine.rocketmq.codec.codec import CODEC
+from storage_engine.rocketmq.engine.append.new_message import NewMessage, PutStatus, host_bytes
 from storage_engine.rocketmq.engine.message_store import MessageStore, open_store
-from storage_engine.rocketmq.engine.new_message import NewMessage, PutStatus, host_bytes
 from storage_engine.rocketmq.engine.serving import serving
+from storage_engine.rocketmq.format.broker_config import load_broker_config
+from storage_engine.rocketmq.format.layout import resolve_layout
 from storage_engine.rocketmq.key_lookup import look_up
-from storage_engine.rocketmq.layout import resolve_layout
-from storage_engine.rocketmq.restored_config import COLUMNS, config_files, merge_queues, queues_of
+from storage_engine.rocketmq.store.restored_config import COLUMNS, config_files, merge_queues, queues_of
 from tests.integration.broker import FIXTURE_SIZES, Broker, running_broker
 from tests.services.command_line import run_command
 

@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from storage_engine.lake.archive import archive_all, segment_jobs
-from storage_engine.lake.catalog import Lake
-from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.making import make_lake
-from storage_engine.lake.restore import restore
-from storage_engine.lake.restore_span import Span
+from storage_engine.lake.archive.archive import archive_all, segment_jobs
+from storage_engine.lake.catalog.catalog import Lake
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.move.making import make_lake
+from storage_engine.lake.restore.restore import restore
+from storage_engine.lake.restore.restore_span import Span
 from storage_engine.model.store import StoreSnapshot
-from storage_engine.rocketmq.store import RocketMQStore
+from storage_engine.rocketmq.store.store import RocketMQStore
 from tests.integration.broker import BROKER_CONF, Broker, running_broker
 from tests.integration.jvm import write_properties
 from tests.integration.stores import Truth, file_hashes, open_store, served, unpack

@@ -17,10 +17,10 @@ import pytest
 
 from storage_engine.cli import main
 from storage_engine.hooks.check import check_store
-from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.making import make_lake
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.move.making import make_lake
 from storage_engine.model.live import LiveBroker
-from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.store.managed_store import ManagedStore
 from tests.integration.broker import CLEANS_AT_ONCE, Broker, running_broker
 from tests.integration.stores import unpack
 from tests.lakes import make_lakes

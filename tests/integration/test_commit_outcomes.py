@@ -17,15 +17,16 @@ from sqlalchemy import event
 
 from storage_engine.exceptions import CommitStateUnknownError, LakeUnavailableError
 from storage_engine.journal.journal import Journal
-from storage_engine.lake import catalog_connections, commit
-from storage_engine.lake.archive import archive_all, segment_jobs
-from storage_engine.lake.catalog import Lake, open_lake
-from storage_engine.lake.chain import check_chain
-from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.making import make_lake
-from storage_engine.lake.receipts import receipt_history
-from storage_engine.lake.soundness import Depth
-from storage_engine.lake.soundness_reader import broken_receipts
+from storage_engine.lake.archive import commit
+from storage_engine.lake.archive.archive import archive_all, segment_jobs
+from storage_engine.lake.catalog import catalog_connections
+from storage_engine.lake.catalog.catalog import Lake, open_lake
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.move.making import make_lake
+from storage_engine.lake.soundness.chain import check_chain
+from storage_engine.lake.soundness.receipts import receipt_history
+from storage_engine.lake.soundness.soundness import Depth
+from storage_engine.lake.soundness.soundness_reader import broken_receipts
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from tests.integration.postgres import PASSWORD, USER, Postgres, postgres
 from tests.integration.tcp_proxy import TcpProxy

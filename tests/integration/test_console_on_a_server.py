@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from storage_engine.journal.queries import JournalReader
+from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.model.jsonable import to_jsonable
 from tests.console.conftest import NAMES, NOW_MS
 from tests.console.test_indexed import ANSWERS

@@ -13,8 +13,8 @@ import pytest
 
 from storage_engine.rocketmq.engine.engine_settings import settings_for
 from storage_engine.rocketmq.engine.message_store import MessageStore, open_store
-from storage_engine.rocketmq.index_file import read_entries, read_index_files
-from storage_engine.rocketmq.layout import resolve_layout
+from storage_engine.rocketmq.format.index_file import read_entries, read_index_files
+from storage_engine.rocketmq.format.layout import resolve_layout
 from tests.integration.jvm import java_command
 from tests.rocketmq.engine.scenarios import BATCH_TOPIC, contents, messages, put_all, write_conf, write_lines
 from tests.rounds import ALL

@@ -20,10 +20,10 @@ from storage_engine.hooks.check import check_store
 from storage_engine.model.hold import DriftKind
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.steps.monitoring import monitor
-from storage_engine.rocketmq.live.heartbeat import SILENT_SECONDS, no_watch
-from storage_engine.rocketmq.live.marker import NAME
+from storage_engine.retention.monitor.monitoring import monitor
+from storage_engine.retention.store.managed_store import ManagedStore
+from storage_engine.rocketmq.hold.heartbeat import SILENT_SECONDS, no_watch
+from storage_engine.rocketmq.hold.marker import NAME
 from storage_engine.rocketmq.remoting.codes import SUCCESS, UPDATE_BROKER_CONFIG
 from tests.integration.broker import CLEANS_AT_ONCE, Broker, running_broker, start_broker
 from tests.integration.live_store import SETTINGS, LiveLog, create_topic

@@ -22,8 +22,8 @@ import pytest
 
 from storage_engine.exceptions import BrokerError
 from storage_engine.retention import steps
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.rocketmq.live.heartbeat import last_look, no_watch
+from storage_engine.retention.store.managed_store import ManagedStore
+from storage_engine.rocketmq.hold.heartbeat import last_look, no_watch
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from tests.integration.broker import CLEANS_AT_ONCE, running_broker, start_again
 from tests.integration.live_store import SETTINGS, LiveLog, create_topic

@@ -14,30 +14,30 @@ import pytest
 
 from storage_engine.exceptions import BadInputError, GateRefusedError
 from storage_engine.journal.journal import Journal, Phase, Step
-from storage_engine.lake.archive import SegmentJob, archive_all
-from storage_engine.lake.catalog import open_lake
-from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.archive.archive import SegmentJob, archive_all
+from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.model.hold import Drift, DriftKind, HoldMemory, HoldStatus
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import ShieldMode
 from storage_engine.model.receipt import Receipt
-from storage_engine.retention.brokers import open_store, settings_of
-from storage_engine.retention.diagnosis.doctor import diagnose
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.stamp import stamp_path
-from storage_engine.retention.steps.context import open_context, opened
-from storage_engine.retention.steps.holding import hold, unmanage
-from storage_engine.retention.steps.leaving_unproven import Acceptance
-from storage_engine.retention.steps.monitoring import monitor
-from storage_engine.retention.steps.sealed import archive_sealed
-from storage_engine.retention.steps.shield import tend_shield
-from storage_engine.retention.steps.shield_removal import remove_shield_of
+from storage_engine.retention.archive.sealed import archive_sealed
+from storage_engine.retention.doctor.doctor import diagnose
+from storage_engine.retention.hold.holding import hold, unmanage
+from storage_engine.retention.hold.leaving_unproven import Acceptance
+from storage_engine.retention.hold.shield_removal import remove_shield_of
+from storage_engine.retention.monitor.monitoring import monitor
+from storage_engine.retention.shield.shield import tend_shield
+from storage_engine.retention.store.brokers import open_store, settings_of
+from storage_engine.retention.store.context import open_context, opened
+from storage_engine.retention.store.managed_store import ManagedStore
+from storage_engine.retention.store.stamp import stamp_path
 from storage_engine.rocketmq import BROKER
-from storage_engine.rocketmq.disk import disk_usage
-from storage_engine.rocketmq.live.fence import MARGIN_PERCENT
+from storage_engine.rocketmq.hold.fence import MARGIN_PERCENT
+from storage_engine.rocketmq.hold.marker import NAME
+from storage_engine.rocketmq.hold.state import load_state
 from storage_engine.rocketmq.live.live_store import LiveStore
-from storage_engine.rocketmq.live.marker import NAME
-from storage_engine.rocketmq.live.state import load_state
+from storage_engine.rocketmq.rules.disk import disk_usage
 from storage_engine.shield.index import shield_path
 from storage_engine.shield.seen import look_at_shield
 from storage_engine.wording import time_text

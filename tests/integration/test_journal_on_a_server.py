@@ -11,19 +11,19 @@ from sqlalchemy import NullPool, create_engine, inspect
 
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import JournalUnavailableError
-from storage_engine.journal.answers import Incident, SegmentRow
-from storage_engine.journal.deletions import Deletion, deletions_after, journal_ends
 from storage_engine.journal.journal import Journal, Phase, Step
-from storage_engine.journal.queries import JournalReader
-from storage_engine.journal.schema import SCHEMA_VERSION, events
-from storage_engine.lake.coverage import ReleasedSpan
+from storage_engine.journal.reading.answers import Incident, SegmentRow
+from storage_engine.journal.reading.deletions import Deletion, deletions_after, journal_ends
+from storage_engine.journal.reading.queries import JournalReader
+from storage_engine.journal.tables.schema import SCHEMA_VERSION, events
+from storage_engine.lake.coverage.coverage import ReleasedSpan
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.topic_days import TopicDay
 from storage_engine.plugins.web_journal import WebJournal
-from storage_engine.retention.range_memory import DeletedMemory, RangeMemory
-from storage_engine.retention.range_records import keep_ranges, kept_ranges
+from storage_engine.retention.ranges.range_memory import DeletedMemory, RangeMemory
+from storage_engine.retention.ranges.range_records import keep_ranges, kept_ranges
 from tests.integration.postgres import Postgres, postgres
-from tests.journal.test_migrations import KILLED_UPGRADE
+from tests.journal.tables.test_migrations import KILLED_UPGRADE
 
 pytestmark = pytest.mark.integration
 

@@ -11,15 +11,15 @@ import pytest
 
 from storage_engine.cycle import archive_here
 from storage_engine.journal.journal import Journal
-from storage_engine.lake.jobs import SegmentJob
-from storage_engine.lake.making import make_lake
+from storage_engine.lake.file.jobs import SegmentJob
+from storage_engine.lake.move.making import make_lake
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.store_settings import BROKER_DELETES, WE_DELETE
 from storage_engine.project.kafka import Kafka
-from storage_engine.retention.drift import recorded_gone
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.steps.sealed import archive_sealed
+from storage_engine.retention.archive.sealed import archive_sealed
+from storage_engine.retention.ranges.drift import recorded_gone
+from storage_engine.retention.store.managed_store import ManagedStore
 from tests.integration.kafka_broker import SECONDS, VERSIONS, make_topics, produce, running_kafka
 from tests.integration.test_kafka_hold import change
 from tests.rounds import later

@@ -13,8 +13,8 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import GateRefusedError
+from storage_engine.kafka.hold.hold_state import RETENTION_BYTES, RETENTION_MS, TopicSetting
 from storage_engine.kafka.live import held_settings
-from storage_engine.kafka.live.hold_state import RETENTION_BYTES, RETENTION_MS, TopicSetting
 from storage_engine.kafka.live.live_store import LiveKafkaStore
 from storage_engine.kafka.live.topic_configs import read_settings
 from storage_engine.model.hold import DriftKind, HoldMemory, HoldStatus

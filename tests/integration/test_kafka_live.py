@@ -22,18 +22,18 @@ from confluent_kafka.admin import (
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import BrokerUnavailableError, NotOnBrokerError
 from storage_engine.kafka import BROKER
-from storage_engine.kafka.layout import read_node
-from storage_engine.kafka.live.client import Cluster
+from storage_engine.kafka.cluster.client import Cluster
+from storage_engine.kafka.format.layout import read_node
+from storage_engine.kafka.format.live_facts import LiveFacts
+from storage_engine.kafka.format.partition_metadata import NAME as PARTITION_METADATA
+from storage_engine.kafka.format.partition_metadata import read_topic_id
 from storage_engine.kafka.live.live_store import LiveKafkaStore
 from storage_engine.kafka.live.observe import observe
-from storage_engine.kafka.live_facts import LiveFacts
-from storage_engine.kafka.partition_metadata import NAME as PARTITION_METADATA
-from storage_engine.kafka.partition_metadata import read_topic_id
 from storage_engine.model.broker_store import StoreSettings
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.plan import PlanRequest, Reason
 from storage_engine.project.kafka import Kafka
-from storage_engine.retention.hold_text import due_alarms
+from storage_engine.retention.hold.hold_text import due_alarms
 from tests.integration.kafka_broker import (
     SECONDS,
     VERSIONS,

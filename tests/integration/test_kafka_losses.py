@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.lake.making import make_lake
+from storage_engine.lake.move.making import make_lake
 from storage_engine.model.live import LiveBroker
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.steps.monitoring import monitor
+from storage_engine.retention.monitor.monitoring import monitor
+from storage_engine.retention.store.managed_store import ManagedStore
 from tests.integration.kafka_broker import SECONDS, VERSIONS, admin_of, make_topics, produce, running_kafka
 from tests.integration.kafka_cluster import wait_until
 

@@ -12,10 +12,10 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from storage_engine.exceptions import StorageEngineError
-from storage_engine.kafka import stopped_release
-from storage_engine.kafka.checkpoints import HIGH_WATERMARK, RECOVERY_POINT, read_offsets
-from storage_engine.kafka.layout import read_node
-from storage_engine.kafka.room import room_release
+from storage_engine.kafka.format.checkpoints import HIGH_WATERMARK, RECOVERY_POINT, read_offsets
+from storage_engine.kafka.format.layout import read_node
+from storage_engine.kafka.reclaim import room_release
+from storage_engine.kafka.stopped import stopped_release
 from storage_engine.project.jvm import HOST, free_ports
 from storage_engine.project.kafka import Kafka
 from tests.full_disks import fill, small_disk

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from storage_engine.kafka.layout import read_node
+from storage_engine.kafka.cluster.client import Cluster as AskedCluster
+from storage_engine.kafka.format.layout import read_node
 from storage_engine.kafka.live import remembered_cut
-from storage_engine.kafka.live.client import Cluster as AskedCluster
 from storage_engine.kafka.live.log_cut import cut
 from storage_engine.kafka.live.same_log import Witness, find_witness, other_than
 from storage_engine.model.live import LiveBroker

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.kafka.checkpoints import read_leader_epochs
-from storage_engine.lake.catalog import Lake
-from storage_engine.lake.restore import restore
-from storage_engine.lake.restore_span import Span
+from storage_engine.kafka.format.checkpoints import read_leader_epochs
+from storage_engine.lake.catalog.catalog import Lake
+from storage_engine.lake.restore.restore import restore
+from storage_engine.lake.restore.restore_span import Span
 from storage_engine.model.receipt import Receipt
 from tests.integration.jars import JAVA_PROJECTS, class_path, java
 from tests.integration.kafka_broker import SECONDS, any_segment_bytes, make_topics, running_kafka

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from storage_engine.exceptions import RestoreError
-from storage_engine.kafka.checkpoints import read_leader_epochs
-from storage_engine.lake.catalog import Lake
-from storage_engine.lake.restore import restore
-from storage_engine.lake.restore_span import Span
+from storage_engine.kafka.format.checkpoints import read_leader_epochs
+from storage_engine.lake.catalog.catalog import Lake
+from storage_engine.lake.restore.restore import restore
+from storage_engine.lake.restore.restore_span import Span
 from storage_engine.model.receipt import Receipt
 from tests.integration.kafka_broker import any_segment_bytes, make_topics
 from tests.integration.kafka_cluster import NODES, Cluster, running_cluster

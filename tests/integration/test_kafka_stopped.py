@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import TopicPartition
 
-from storage_engine.kafka.layout import PartitionLog, read_node
+from storage_engine.kafka.format.layout import PartitionLog, read_node
 from tests.integration.kafka_broker import SECONDS, admin_of, any_segment_bytes, make_topics, running_kafka
 from tests.integration.kafka_transactions import (
     LEVELS,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.kafka.layout import read_node
+from storage_engine.kafka.format.layout import read_node
 from tests.integration.kafka_broker import VERSIONS, make_topics, served, small
 from tests.integration.kafka_cluster import NODES, Cluster, running_cluster
 from tests.integration.test_kafka_release import HOUR_MS, in_lake, old, start_of, values

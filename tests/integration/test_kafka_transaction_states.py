@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from storage_engine.kafka.codec import CODEC
-from storage_engine.kafka.layout import read_node
-from storage_engine.kafka.producer_snapshot import parse_producer_snapshot
-from storage_engine.kafka.transaction_index import parse_transaction_index
-from storage_engine.kafka.transaction_states import UncommittedTransactions, check_transaction_index
+from storage_engine.kafka.codec.codec import CODEC
+from storage_engine.kafka.codec.transaction_states import UncommittedTransactions, check_transaction_index
+from storage_engine.kafka.format.layout import read_node
+from storage_engine.kafka.format.producer_snapshot import parse_producer_snapshot
+from storage_engine.kafka.format.transaction_index import parse_transaction_index
 from tests.integration.kafka_broker import (
     SECONDS,
     VERSIONS,

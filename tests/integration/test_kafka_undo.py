@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.kafka.layout import read_node
+from storage_engine.kafka.format.layout import read_node
 from tests.integration.kafka_broker import any_segment_bytes, make_topics, running_kafka
 from tests.integration.kafka_transactions import LEVELS, NAME, SEGMENT_BYTES, TOPIC, consumed, limits, write
 from tests.integration.test_kafka_restored import VERSIONS, settings_of

@@ -21,17 +21,17 @@ from storage_engine.exceptions import (
     StoreIdentityError,
 )
 from storage_engine.journal.journal import Journal
-from storage_engine.lake.archive import archive_all, segment_jobs
-from storage_engine.lake.catalog import open_lake
-from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.copying import copy_lake
-from storage_engine.lake.identity import copy_of, lake_id_of
-from storage_engine.lake.making import make_lake
-from storage_engine.lake.promoting import promote
-from storage_engine.lake.rebuilding import rebuild
-from storage_engine.lake.receipts import receipts
-from storage_engine.lake.restore import restore
-from storage_engine.lake.verify import verify
+from storage_engine.lake.archive.archive import archive_all, segment_jobs
+from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.catalog.identity import copy_of, lake_id_of
+from storage_engine.lake.move.copying import copy_lake
+from storage_engine.lake.move.making import make_lake
+from storage_engine.lake.move.promoting import promote
+from storage_engine.lake.move.rebuilding import rebuild
+from storage_engine.lake.restore.restore import restore
+from storage_engine.lake.soundness.receipts import receipts
+from storage_engine.lake.verify.verify import verify
 from storage_engine.model.lineages import Lineages
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.model.validation import Status

@@ -15,10 +15,10 @@ from storage_engine.exceptions import BrokerError, StoreLayoutError
 from storage_engine.model.lag import LagSummary
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
-from storage_engine.retention.steps.holding import hold, unmanage
-from storage_engine.retention.steps.leaving_unproven import Acceptance
+from storage_engine.retention.hold.holding import hold, unmanage
+from storage_engine.retention.hold.leaving_unproven import Acceptance
+from storage_engine.rocketmq.hold.state import HoldState
 from storage_engine.rocketmq.live import connect, release
-from storage_engine.rocketmq.live.state import HoldState
 from storage_engine.rocketmq.remoting import codes
 from storage_engine.rocketmq.remoting.access import Access
 from storage_engine.rocketmq.remoting.command import RemotingCommand

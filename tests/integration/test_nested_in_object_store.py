@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from storage_engine.exceptions import BadInputError, LakeIdentityError, StorageEngineError
-from storage_engine.lake.catalog import open_lake
-from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.copying import copy_lake
-from storage_engine.lake.export import export_messages
-from storage_engine.lake.export_format import ExportFormat
-from storage_engine.lake.making import make_lake
-from storage_engine.lake.relocating import relocate
-from storage_engine.lake.restore import restore
-from storage_engine.lake.selection import Selection
-from storage_engine.lake.verify import verify
+from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.move.copying import copy_lake
+from storage_engine.lake.move.making import make_lake
+from storage_engine.lake.move.relocating import relocate
+from storage_engine.lake.restore.export import export_messages
+from storage_engine.lake.restore.export_format import ExportFormat
+from storage_engine.lake.restore.restore import restore
+from storage_engine.lake.restore.selection import Selection
+from storage_engine.lake.verify.verify import verify
 from storage_engine.model.validation import Status
 from storage_engine.model.verification import VerifyLevel
 from tests.integration.lake_cycle import archive_some

@@ -18,24 +18,25 @@ from pathlib import Path
 import pytest
 
 from storage_engine.exceptions import BadInputError, CommitStateUnknownError, LakeUnavailableError
-from storage_engine.lake.archive import archive_segment, segment_jobs
-from storage_engine.lake.catalog import Lake, open_lake
-from storage_engine.lake.commit import commit_segments
-from storage_engine.lake.commit_lock import UNLOCKED_GRACE_MS
-from storage_engine.lake.garbage import Collection, collect, undo
-from storage_engine.lake.jobs import SegmentJob, new_attempt
-from storage_engine.lake.making import make_lake
-from storage_engine.lake.names import data_file_of
-from storage_engine.lake.receipts import list_stores, receipts
-from storage_engine.lake.restore import restore
-from storage_engine.lake.soundness import Depth
-from storage_engine.lake.soundness_reader import broken_receipts
-from storage_engine.lake.verify import verify
+from storage_engine.lake.archive.archive import archive_segment, segment_jobs
+from storage_engine.lake.archive.commit import commit_segments
+from storage_engine.lake.catalog.catalog import Lake, open_lake
+from storage_engine.lake.catalog.commit_lock import UNLOCKED_GRACE_MS
+from storage_engine.lake.catalog.names import data_file_of
+from storage_engine.lake.file.jobs import SegmentJob, new_attempt
+from storage_engine.lake.gc.garbage import Collection, collect, undo
+from storage_engine.lake.move.making import make_lake
+from storage_engine.lake.restore.restore import restore
+from storage_engine.lake.soundness.receipts import list_stores, receipts
+from storage_engine.lake.soundness.soundness import Depth
+from storage_engine.lake.soundness.soundness_reader import broken_receipts
+from storage_engine.lake.verify.verify import verify
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.model.verification import VerifyLevel
-from storage_engine.retention import finishing, steps
-from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention import steps
+from storage_engine.retention.report import finishing
+from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.spark.archive_segments import ArchiveRequest, ArchiveResult
 from storage_engine.spark.job_io import read_result, write_request
 from storage_engine.spark.session import spark_environment, spark_settings
@@ -170,7 +171,7 @@ def test_a_segment_whose_receipt_was_not_reached_is_taken_up_by_another_attempt(
         raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr("storage_engine.lake.commit.prepare_receipts", die)
+        patched.setattr("storage_engine.lake.archive.commit.prepare_receipts", die)
         with pytest.raises(Killed):
             commit_segments(lake, [archive_segment(job) for job in jobs])
     assert receipts(lake, "store-1") == ()

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from storage_engine.exceptions import LakeMissingError, LakeUnavailableError, StorageEngineError
-from storage_engine.lake.catalog import open_lake
-from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.file_memory import forget_files
-from storage_engine.lake.making import make_lake
-from storage_engine.lake.rebuilding import rebuild
-from storage_engine.lake.receipts import receipts
-from storage_engine.lake.relocating import relocate
-from storage_engine.lake.verify import verify
+from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.move.making import make_lake
+from storage_engine.lake.move.rebuilding import rebuild
+from storage_engine.lake.move.relocating import relocate
+from storage_engine.lake.soundness.receipts import receipts
+from storage_engine.lake.storage.file_memory import forget_files
+from storage_engine.lake.verify.verify import verify
 from storage_engine.model.validation import Status
 from storage_engine.model.verification import VerifyLevel
 from tests.fixture_stores import unpack

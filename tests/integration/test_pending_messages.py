@@ -15,9 +15,9 @@ from storage_engine.model.pending import Pending, PendingKind
 from storage_engine.model.plan import PlanRequest, Reason
 from storage_engine.model.policy import PendingPolicy, Policy
 from storage_engine.retention import steps
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.rocketmq.pending import pending
-from storage_engine.rocketmq.rereading import ATTEMPTS
+from storage_engine.retention.store.managed_store import ManagedStore
+from storage_engine.rocketmq.format.rereading import ATTEMPTS
+from storage_engine.rocketmq.pending.pending import pending
 from tests.integration.broker import FIXTURE_SIZES, Broker, running_broker
 from tests.integration.remoting import SUCCESS, RemotingClient
 from tests.integration.stores import open_store

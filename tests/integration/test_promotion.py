@@ -15,9 +15,9 @@ from storage_engine.model.hold import DriftKind
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
-from storage_engine.retention.brokers import open_to_look
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.steps.leaving_unproven import Acceptance
+from storage_engine.retention.hold.leaving_unproven import Acceptance
+from storage_engine.retention.store.brokers import open_to_look
+from storage_engine.retention.store.managed_store import ManagedStore
 from tests.integration.broker import CLEANS_AT_ONCE, Broker, running_broker, start_again
 from tests.integration.live_store import SETTINGS, LiveLog, create_topic
 from tests.lakes import make_lakes

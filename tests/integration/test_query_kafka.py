@@ -12,8 +12,8 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from storage_engine.kafka.codec import CODEC
-from storage_engine.lake.catalog import Lake
+from storage_engine.kafka.codec.codec import CODEC
+from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.spark.session import spark_session
 from tests.docs.code_blocks import blocks_under
 from tests.integration.jars import JAVA_PROJECTS, class_path

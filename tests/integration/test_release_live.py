@@ -21,7 +21,7 @@ import pyarrow as pa
 import pytest
 
 from storage_engine.exceptions import ReleasedTooMuchError
-from storage_engine.lake.catalog import open_lake
+from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.validation import CheckResult, Status
@@ -31,8 +31,8 @@ from storage_engine.quality.plain_engine import run_suites
 from storage_engine.quality.validate import validate_store
 from storage_engine.resources import project_path
 from storage_engine.retention import steps
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.verification import verify_store
+from storage_engine.retention.ranges.verification import verify_store
+from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.rocketmq.live import hold as live_hold
 from storage_engine.rocketmq.live import release
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin

@@ -16,21 +16,21 @@ import pytest
 from pyiceberg.table.update import SetLocationUpdate
 
 from storage_engine.exceptions import LakeUnavailableError, StorageEngineError
-from storage_engine.lake.catalog import open_lake
-from storage_engine.lake.catalog_connections import PatientRestCatalog
-from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.describing import describe
-from storage_engine.lake.garbage import collect
-from storage_engine.lake.making import make_lake
-from storage_engine.lake.receipts import receipts
-from storage_engine.lake.verify import verify
+from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.lake.catalog.catalog_connections import PatientRestCatalog
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.gc.garbage import collect
+from storage_engine.lake.move.describing import describe
+from storage_engine.lake.move.making import make_lake
+from storage_engine.lake.soundness.receipts import receipts
+from storage_engine.lake.verify.verify import verify
 from storage_engine.model.validation import Status
 from storage_engine.model.verification import VerifyLevel
 from tests.integration.fault_proxy import FaultProxy, fault_proxy
 from tests.integration.lake_cycle import archive_some, check_exactly_once
 from tests.integration.object_store import ObjectStore
 from tests.integration.rest_catalog import RestCatalog, rest_catalog
-from tests.lake.test_own_tables import DOCUMENTED, LOADED, trap
+from tests.lake.catalog.test_own_tables import DOCUMENTED, LOADED, trap
 
 pytestmark = pytest.mark.integration
 

@@ -15,20 +15,20 @@ from pathlib import Path
 import pytest
 
 from storage_engine.exceptions import BrokerRefusedError, GateRefusedError
-from storage_engine.lake.catalog import open_lake
-from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.receipts import receipts
+from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.model.hold import DriftKind
 from storage_engine.model.lag import LagSummary
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.steps.context import open_context
-from storage_engine.retention.steps.monitoring import monitor
+from storage_engine.retention.monitor.monitoring import monitor
+from storage_engine.retention.store.context import open_context
+from storage_engine.retention.store.managed_store import ManagedStore
+from storage_engine.rocketmq.hold.state import HoldState
 from storage_engine.rocketmq.live import hold as live_hold
 from storage_engine.rocketmq.live import release
 from storage_engine.rocketmq.live.live_store import LiveStore
-from storage_engine.rocketmq.live.state import HoldState
 from storage_engine.shield.index import shield_path
 from storage_engine.shield.seen import look_at_shield
 from tests.integration.broker import CLEANS_AT_ONCE, running_broker

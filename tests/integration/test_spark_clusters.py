@@ -22,17 +22,17 @@ import pytest
 from pyspark.sql import SparkSession
 
 from storage_engine.exceptions import LakeUnavailableError, StoreNotFoundError
-from storage_engine.lake.archive import archive_all, segment_jobs
-from storage_engine.lake.catalog import Lake, open_lake
-from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.archive.archive import archive_all, segment_jobs
+from storage_engine.lake.catalog.catalog import Lake, open_lake
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.catalog.names import data_file_of
 from storage_engine.lake.durable_io import local_path
-from storage_engine.lake.garbage import collect
-from storage_engine.lake.garbage_kind import GarbageKind
-from storage_engine.lake.jobs import SegmentJob
-from storage_engine.lake.making import make_lake
-from storage_engine.lake.names import data_file_of
-from storage_engine.lake.receipts import receipts
-from storage_engine.lake.restore import restore
+from storage_engine.lake.file.jobs import SegmentJob
+from storage_engine.lake.gc.garbage import collect
+from storage_engine.lake.gc.garbage_kind import GarbageKind
+from storage_engine.lake.move.making import make_lake
+from storage_engine.lake.restore.restore import restore
+from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.spark.archive_segments import ArchiveRequest, archive_segments

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.lake.archive import archive_all, segment_jobs
-from storage_engine.lake.catalog import Lake
-from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.making import make_lake
-from storage_engine.lake.restore import choose_segments, write_segments
+from storage_engine.lake.archive.archive import archive_all, segment_jobs
+from storage_engine.lake.catalog.catalog import Lake
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.move.making import make_lake
+from storage_engine.lake.restore.restore import choose_segments, write_segments
 from storage_engine.model.sample import SampleRequest
-from storage_engine.rocketmq.broker_config import load_broker_config
-from storage_engine.rocketmq.codec import CODEC
+from storage_engine.rocketmq.codec.codec import CODEC
+from storage_engine.rocketmq.format.broker_config import load_broker_config
 from storage_engine.rocketmq.sample.writing import write_sample
-from storage_engine.rocketmq.store import RocketMQStore
+from storage_engine.rocketmq.store.store import RocketMQStore
 from tests.integration.broker import running_broker
 
 pytestmark = pytest.mark.integration

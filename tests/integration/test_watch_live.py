@@ -19,11 +19,11 @@ from storage_engine.model.hold import DriftKind
 from storage_engine.model.validation import Status, Where
 from storage_engine.model.verification import VerifyLevel
 from storage_engine.retention import steps
-from storage_engine.retention.adopting import adopt, stamp
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.steps.monitoring import MonitorResult, monitor
-from storage_engine.retention.verification import verify_store
-from storage_engine.retention.watching import watch
+from storage_engine.retention.decisions.adopting import adopt, stamp
+from storage_engine.retention.monitor.monitoring import MonitorResult, monitor
+from storage_engine.retention.plan.watching import watch
+from storage_engine.retention.ranges.verification import verify_store
+from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from tests.integration.broker import CLEANS_AT_ONCE, running_broker, start_again
 from tests.integration.live_store import SEGMENT_BYTES, SETTINGS, TOPIC, LiveLog, create_topic

@@ -20,7 +20,7 @@ from storage_engine.exceptions import (
 )
 from storage_engine.host import ANY_HOST
 from storage_engine.journal.journal import Extent, Journal, Phase, RunState, Step
-from storage_engine.journal.schema import runs
+from storage_engine.journal.tables.schema import runs
 from storage_engine.model.archive_lag import ArchiveLag
 from storage_engine.model.hold import BrokerProgress
 from storage_engine.model.plan import Decision, LogPlan, Plan, PlanRequest, Reason

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.kafka import store_lock
+from storage_engine.kafka.stopped import store_lock
 from storage_engine.own_directory import PLAIN_STAMP
 from storage_engine.retention import steps
-from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.quarantine import undo as undoing
 from storage_engine.retention.quarantine.tree import Place, move_back
 from storage_engine.retention.quarantine.undo import undo
+from storage_engine.retention.store.managed_store import ManagedStore
 from tests.kafka.made_node import MadeNode
 from tests.retention.quarantine.conftest import Files, files_of
 

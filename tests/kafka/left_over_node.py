@@ -7,9 +7,9 @@ from pathlib import Path
 
 from storage_engine.clock import clock_ms
 from storage_engine.cycle import archive_here
-from storage_engine.lake.making import make_lake
+from storage_engine.lake.move.making import make_lake
 from storage_engine.retention import steps
-from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.store.managed_store import ManagedStore
 from tests.kafka.made_node import MadeNode, batch_of
 from tests.kafka.stopped_nodes import OLD_MS, make_node, managed
 

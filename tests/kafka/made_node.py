@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from storage_engine.kafka.partition_metadata import text_of
+from storage_engine.kafka.format.partition_metadata import text_of
 from tests.kafka.batches import Record, batch, with_crc
 
 CLUSTER = "r8MMkFXnTH6hs0mB1uUMyw"

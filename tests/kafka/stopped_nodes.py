@@ -8,12 +8,12 @@ from pathlib import Path
 
 from storage_engine.crc import crc32c_of
 from storage_engine.cycle import archive_here
-from storage_engine.lake.making import make_lake
+from storage_engine.lake.move.making import make_lake
 from storage_engine.model.lag import LagSummary
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
-from storage_engine.retention.finishing import finish
-from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.report.finishing import finish
+from storage_engine.retention.store.managed_store import ManagedStore
 from tests.kafka.made_node import MadeNode, batch_of
 
 OLD_MS = 1_780_000_000_000

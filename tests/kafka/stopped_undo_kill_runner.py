@@ -19,15 +19,15 @@ from typing import Any
 
 from storage_engine.clock import clock_ms
 from storage_engine.journal.journal import Journal
-from storage_engine.kafka.layout import read_node
+from storage_engine.kafka.format.layout import read_node
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import ArchiveMode, Policy
 from storage_engine.own_directory import PLAIN_STAMP
 from storage_engine.retention import steps
-from storage_engine.retention.maintaining import maintain_store
-from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.housekeeping.maintaining import maintain_store
 from storage_engine.retention.quarantine.records import quarantines
 from storage_engine.retention.quarantine.undo import undo
+from storage_engine.retention.store.managed_store import ManagedStore
 from tests.kafka.stopped_nodes import GOING, LOGS, make_node, managed
 from tests.retention import kill_runner
 from tests.retention.kill_runner import Moment, count_durable_operations, do_steps, kill_each

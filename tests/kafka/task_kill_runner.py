@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from storage_engine.journal.journal import Journal, Phase, Step
-from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.store.managed_store import ManagedStore
 from tests.kafka.left_over_node import GONE, make_left_over, run
 from tests.kafka.stopped_kill_runner import fingerprint
 from tests.kafka.stopped_nodes import managed

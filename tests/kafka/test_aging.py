@@ -14,22 +14,23 @@ from hypothesis import strategies as st
 from storage_engine.cycle import CLEANUP, Cleanup, archive_here, plan, report
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.journal import Journal, Step
-from storage_engine.kafka.lock_holder import held_here
-from storage_engine.lake.catalog import open_lake
-from storage_engine.lake.making import make_lake
-from storage_engine.lake.receipts import list_stores, receipts
+from storage_engine.kafka.stopped.lock_holder import held_here
+from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.lake.move.making import make_lake
+from storage_engine.lake.soundness.receipts import list_stores, receipts
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.store import Segment, SegmentId
-from storage_engine.retention.drift import recorded_gone
-from storage_engine.retention.history import releases
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.proofs import LakeProofs
-from storage_engine.retention.report import build_report
-from storage_engine.retention.report_segments import Fate
-from storage_engine.retention.steps import archiving, recorded_plan, sealed
-from storage_engine.retention.steps.archivable import Listed, list_segments, refuse_other_logs
-from storage_engine.retention.steps.context import Context
-from storage_engine.retention.steps.sealed import archive_sealed
+from storage_engine.retention.archive import archiving, sealed
+from storage_engine.retention.archive.archivable import Listed, list_segments, refuse_other_logs
+from storage_engine.retention.archive.sealed import archive_sealed
+from storage_engine.retention.proof.history import releases
+from storage_engine.retention.proof.proofs import LakeProofs
+from storage_engine.retention.ranges.drift import recorded_gone
+from storage_engine.retention.report.report import build_report
+from storage_engine.retention.report.report_segments import Fate
+from storage_engine.retention.steps import recorded_plan
+from storage_engine.retention.store.context import Context
+from storage_engine.retention.store.managed_store import ManagedStore
 from tests.aging import aging
 from tests.kafka.lakes import archivable_segments
 from tests.kafka.node_acts import NodeActs

@@ -13,18 +13,18 @@ from pyiceberg.expressions import AlwaysTrue
 from storage_engine.clock import clock_ms
 from storage_engine.cycle import archive_here
 from storage_engine.exceptions import BadInputError, CorruptFrameError, LakeConflictError
-from storage_engine.lake.catalog import open_lake
-from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.making import make_lake
-from storage_engine.lake.receipts import receipts
-from storage_engine.lake.scan import read_rows
-from storage_engine.retention.adopting import adopt
-from storage_engine.retention.diagnosis.doctor import diagnose
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.stamp import missing_stamps
+from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.file.scan import read_rows
+from storage_engine.lake.move.making import make_lake
+from storage_engine.lake.soundness.receipts import receipts
+from storage_engine.retention.archive.sealed import archive_lag, archive_sealed
+from storage_engine.retention.decisions.adopting import adopt
+from storage_engine.retention.doctor.doctor import diagnose
+from storage_engine.retention.monitor.monitoring import monitor
 from storage_engine.retention.steps import ArchiveResult
-from storage_engine.retention.steps.monitoring import monitor
-from storage_engine.retention.steps.sealed import archive_lag, archive_sealed
+from storage_engine.retention.store.managed_store import ManagedStore
+from storage_engine.retention.store.stamp import missing_stamps
 from tests.kafka_fixture import truth
 
 LOGS = ("compacted-0", "ctime-0", "plain-0", "retms-0", "txn-0")

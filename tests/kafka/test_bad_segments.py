@@ -13,11 +13,11 @@ import zstandard
 
 from storage_engine.crc import crc32c_of
 from storage_engine.exceptions import CorruptFrameError
-from storage_engine.kafka import decode
-from storage_engine.kafka.codec import CODEC
-from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.data_file import write_data_file
-from storage_engine.lake.jobs import SegmentJob
+from storage_engine.kafka.codec import decode
+from storage_engine.kafka.codec.codec import CODEC
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.file.data_file import write_data_file
+from storage_engine.lake.file.jobs import SegmentJob
 from storage_engine.model.store import FileFacts
 from tests.kafka import batches
 

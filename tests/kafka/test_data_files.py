@@ -17,11 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage_engine.exceptions import ProofError
-from storage_engine.kafka.codec import CODEC
-from storage_engine.kafka.segment_context import SegmentTransactions
-from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.data_file import check_tiled, plan_windows, segment_bytes, write_data_file
-from storage_engine.lake.jobs import SegmentJob
+from storage_engine.kafka.codec.codec import CODEC
+from storage_engine.kafka.codec.segment_context import SegmentTransactions
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.file.data_file import check_tiled, plan_windows, segment_bytes, write_data_file
+from storage_engine.lake.file.jobs import SegmentJob
 from storage_engine.model.store import FileFacts, SegmentContext
 from tests.kafka import batches
 from tests.kafka.lakes import STORE
@@ -112,9 +112,9 @@ def test_any_segment_comes_back_however_it_is_cut(
 ) -> None:
     data = segment_of(parts)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("storage_engine.lake.row_groups.ROW_GROUP_BYTES", group_bytes)
-        patch.setattr("storage_engine.lake.data_file.MIN_CHUNK_BYTES", chunk_bytes)
-        patch.setattr("storage_engine.lake.data_file.CHUNKS_PER_SEGMENT", 1 << 20)
+        patch.setattr("storage_engine.lake.file.row_groups.ROW_GROUP_BYTES", group_bytes)
+        patch.setattr("storage_engine.lake.file.data_file.MIN_CHUNK_BYTES", chunk_bytes)
+        patch.setattr("storage_engine.lake.file.data_file.CHUNKS_PER_SEGMENT", 1 << 20)
         parquet = written(data, places, accept_damage=True)
     assert read_back(parquet, len(data)) == data
     for group in range(parquet.num_row_groups):

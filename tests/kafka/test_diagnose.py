@@ -10,19 +10,19 @@ import pytest
 
 from storage_engine.exceptions import BrokerConfigError
 from storage_engine.kafka import BROKER
-from storage_engine.kafka.cleaner import CleanerSettings, cleaner_settings
-from storage_engine.kafka.directory_room import DirectoryRoom, full_disks, imbalance, room_findings
-from storage_engine.kafka.hanging_transactions import find_open
-from storage_engine.kafka.layout import read_node
-from storage_engine.kafka.log_end import end_offset
-from storage_engine.kafka.store import KafkaStore
-from storage_engine.lake.making import make_lake
+from storage_engine.kafka.format.layout import read_node
+from storage_engine.kafka.format.log_end import end_offset
+from storage_engine.kafka.stopped.cleaner import CleanerSettings, cleaner_settings
+from storage_engine.kafka.stopped.directory_room import DirectoryRoom, full_disks, imbalance, room_findings
+from storage_engine.kafka.store.store import KafkaStore
+from storage_engine.kafka.transactions.hanging_transactions import find_open
+from storage_engine.lake.move.making import make_lake
 from storage_engine.model.broker_store import StoreSettings
 from storage_engine.model.diagnosis import Finding, Severity
 from storage_engine.model.plan import Reason
 from storage_engine.model.store import DiskUsage
-from storage_engine.retention.diagnosis.doctor import diagnose
-from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.doctor.doctor import diagnose
+from storage_engine.retention.store.managed_store import ManagedStore
 from tests.kafka.batches import marker
 from tests.kafka.made_node import TRANSACTIONAL, WRITTEN_MS, MadeNode, batch_of
 from tests.kafka.plans import THREE, decisions, files_of

@@ -12,7 +12,7 @@ from storage_engine.model.broker_store import StoreSettings
 from storage_engine.model.facts import FactsScope
 from storage_engine.model.validation import Status
 from storage_engine.quality.validate import validate_store
-from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.store.managed_store import ManagedStore
 from tests.kafka_fixture import truth
 
 SCOPE = FactsScope(full=True, queues=None, files=(), accepted_damage={})

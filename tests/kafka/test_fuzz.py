@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_engine.exceptions import CorruptFileError
-from storage_engine.kafka.codec import CODEC
-from storage_engine.kafka.offset_index import parse_offset_index
-from storage_engine.kafka.producer_snapshot import parse_producer_snapshot
-from storage_engine.kafka.record_batch import read_batches
-from storage_engine.kafka.time_index import parse_time_index
-from storage_engine.kafka.transaction_index import parse_transaction_index
+from storage_engine.kafka.codec.codec import CODEC
+from storage_engine.kafka.codec.record_batch import read_batches
+from storage_engine.kafka.format.offset_index import parse_offset_index
+from storage_engine.kafka.format.producer_snapshot import parse_producer_snapshot
+from storage_engine.kafka.format.time_index import parse_time_index
+from storage_engine.kafka.format.transaction_index import parse_transaction_index
 from tests.kafka import batches
 
 MUTATIONS = 400

@@ -11,11 +11,11 @@ import pytest
 
 from storage_engine.crc import crc32c_of
 from storage_engine.exceptions import CorruptFileError
-from storage_engine.kafka.file_names import log_file
-from storage_engine.kafka.offset_index import parse_offset_index
-from storage_engine.kafka.producer_snapshot import parse_producer_snapshot
-from storage_engine.kafka.time_index import parse_time_index
-from storage_engine.kafka.transaction_index import parse_transaction_index
+from storage_engine.kafka.format.file_names import log_file
+from storage_engine.kafka.format.offset_index import parse_offset_index
+from storage_engine.kafka.format.producer_snapshot import parse_producer_snapshot
+from storage_engine.kafka.format.time_index import parse_time_index
+from storage_engine.kafka.format.transaction_index import parse_transaction_index
 from tests.kafka_fixture import truth
 
 

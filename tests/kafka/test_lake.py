@@ -14,26 +14,26 @@ import pytest
 from pyiceberg.expressions import And, BooleanExpression, EqualTo
 
 from storage_engine.exceptions import BadInputError, LakeMissingError
-from storage_engine.kafka.codec import CODEC
-from storage_engine.lake.catalog import Lake, open_lake
-from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.copying import copy_lake
-from storage_engine.lake.describing import describe
-from storage_engine.lake.export import check_topic, export_messages
-from storage_engine.lake.export_format import ExportFormat
-from storage_engine.lake.filters import between
-from storage_engine.lake.garbage import collect, undo
-from storage_engine.lake.maintenance import LakePolicy, maintain_lake
-from storage_engine.lake.message_batches import ReadCount, message_batches
-from storage_engine.lake.names import data_file_of
-from storage_engine.lake.promoting import promote
-from storage_engine.lake.rebuilding import rebuild
-from storage_engine.lake.receipts import receipts
-from storage_engine.lake.relocating import relocate
-from storage_engine.lake.reproof import reprove
-from storage_engine.lake.restore import restore
-from storage_engine.lake.selection import Selection
-from storage_engine.lake.verify import verify
+from storage_engine.kafka.codec.codec import CODEC
+from storage_engine.lake.catalog.catalog import Lake, open_lake
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.catalog.names import data_file_of
+from storage_engine.lake.file.filters import between
+from storage_engine.lake.gc.garbage import collect, undo
+from storage_engine.lake.gc.maintenance import LakePolicy, maintain_lake
+from storage_engine.lake.move.copying import copy_lake
+from storage_engine.lake.move.describing import describe
+from storage_engine.lake.move.promoting import promote
+from storage_engine.lake.move.rebuilding import rebuild
+from storage_engine.lake.move.relocating import relocate
+from storage_engine.lake.restore.export import check_topic, export_messages
+from storage_engine.lake.restore.export_format import ExportFormat
+from storage_engine.lake.restore.restore import restore
+from storage_engine.lake.restore.selection import Selection
+from storage_engine.lake.soundness.message_batches import ReadCount, message_batches
+from storage_engine.lake.soundness.receipts import receipts
+from storage_engine.lake.verify.reproof import reprove
+from storage_engine.lake.verify.verify import verify
 from storage_engine.model.store import Segment
 from storage_engine.model.validation import Status
 from storage_engine.model.verification import VerifyLevel
@@ -275,7 +275,7 @@ def test_headers_are_exported_as_they_are(lake: Lake, tmp_path: Path) -> None:
 def test_offsets_and_times_choose_files_and_row_groups(
     node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("storage_engine.lake.row_groups.ROW_GROUP_BYTES", 16 << 10)
+    monkeypatch.setattr("storage_engine.lake.file.row_groups.ROW_GROUP_BYTES", 16 << 10)
     lake = new_lake(tmp_path / "lake")
     segments = segments_of(node, "plain-0", "retbytes-0")
     archive(lake, node, segments)

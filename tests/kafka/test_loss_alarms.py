@@ -11,22 +11,22 @@ import pytest
 from storage_engine.clock import clock_ms
 from storage_engine.cycle import archive_here
 from storage_engine.exceptions import BadInputError
-from storage_engine.lake.making import make_lake
+from storage_engine.lake.move.making import make_lake
 from storage_engine.model.diagnosis import Severity
 from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.model.validation import Status, Where
 from storage_engine.model.verification import VerifyLevel
 from storage_engine.quality.facts import collect_facts
 from storage_engine.retention import steps
-from storage_engine.retention.diagnosis.doctor import diagnose
-from storage_engine.retention.loss_alarms import loss_alarms
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.offset_ranges import MISSING, OffsetRange, Place
+from storage_engine.retention.archive.sealed import measure_lag
+from storage_engine.retention.doctor.doctor import diagnose
+from storage_engine.retention.monitor.recording_ranges import store_ranges
+from storage_engine.retention.ranges.loss_alarms import loss_alarms
+from storage_engine.retention.ranges.offset_ranges import MISSING, OffsetRange, Place
+from storage_engine.retention.ranges.verification import verify_store
 from storage_engine.retention.steps import monitor
-from storage_engine.retention.steps.context import opened
-from storage_engine.retention.steps.recording_ranges import store_ranges
-from storage_engine.retention.steps.sealed import measure_lag
-from storage_engine.retention.verification import verify_store
+from storage_engine.retention.store.context import opened
+from storage_engine.retention.store.managed_store import ManagedStore
 from tests.kafka.left_over_node import drop_topic
 from tests.kafka.made_node import MadeNode, metadata_record
 from tests.kafka.stopped_nodes import make_node, managed

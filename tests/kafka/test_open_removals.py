@@ -8,7 +8,7 @@ from pathlib import Path
 
 from storage_engine.journal.journal import Event, Journal, Phase, Step
 from storage_engine.own_directory import PLAIN_STAMP
-from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.store.managed_store import ManagedStore
 from tests.kafka.left_over_node import GONE, make_left_over, run
 from tests.services.forks import in_child
 

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from storage_engine.exceptions import BadInputError
-from storage_engine.kafka.partition_metadata import text_of
+from storage_engine.kafka.format.partition_metadata import text_of
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.verification import VerifyLevel
 from storage_engine.quality.facts import collect_facts
 from storage_engine.retention import steps
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.seen_log_records import kept_logs
+from storage_engine.retention.ranges.seen_log_records import kept_logs
+from storage_engine.retention.ranges.verification import verify_store
 from storage_engine.retention.steps import monitor
-from storage_engine.retention.verification import verify_store
+from storage_engine.retention.store.managed_store import ManagedStore
 from tests.kafka.made_node import CLUSTER, MadeNode, batch_of
 from tests.kafka.stopped_nodes import archived, make_node
 

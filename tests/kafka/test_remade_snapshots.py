@@ -9,13 +9,13 @@ import pytest
 
 from storage_engine.crc import crc32c_of
 from storage_engine.cycle import archive_here
-from storage_engine.kafka.producer_snapshot import same_producers
-from storage_engine.lake.making import make_lake
+from storage_engine.kafka.format.producer_snapshot import same_producers
+from storage_engine.lake.move.making import make_lake
 from storage_engine.model.validation import Status
 from storage_engine.model.verification import VerifyLevel
 from storage_engine.retention import steps
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.verification import verify_store
+from storage_engine.retention.ranges.verification import verify_store
+from storage_engine.retention.store.managed_store import ManagedStore
 from tests.kafka.stopped_nodes import clean, files_of, make_node, managed
 
 Entry = tuple[int, int, int, int, int, int, int, int]

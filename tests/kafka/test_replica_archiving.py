@@ -15,25 +15,25 @@ from storage_engine.clock import clock_ms
 from storage_engine.cycle import archive_here
 from storage_engine.exceptions import BadInputError
 from storage_engine.journal.journal import Journal
-from storage_engine.journal.leases import Lease
-from storage_engine.lake.catalog import open_lake
-from storage_engine.lake.making import make_lake
-from storage_engine.lake.receipts import list_stores
-from storage_engine.lake.restore import restore
+from storage_engine.journal.tables.leases import Lease
+from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.lake.move.making import make_lake
+from storage_engine.lake.restore.restore import restore
+from storage_engine.lake.soundness.receipts import list_stores
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.validation import Where
 from storage_engine.model.verification import VerifyLevel
 from storage_engine.quality.facts import collect_facts
 from storage_engine.retention import steps
-from storage_engine.retention.adopting import adopt
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.offset_ranges import Place
+from storage_engine.retention.archive.sealed import archive_lag, archive_sealed, measure_lag
+from storage_engine.retention.decisions.adopting import adopt
+from storage_engine.retention.monitor.recording_ranges import store_ranges
 from storage_engine.retention.quarantine.emptying import Keeper, empty_expired
+from storage_engine.retention.ranges.offset_ranges import Place
+from storage_engine.retention.ranges.verification import verify_store
 from storage_engine.retention.steps import archive_planned, make_plan
-from storage_engine.retention.steps.context import opened
-from storage_engine.retention.steps.recording_ranges import store_ranges
-from storage_engine.retention.steps.sealed import archive_lag, archive_sealed, measure_lag
-from storage_engine.retention.verification import verify_store
+from storage_engine.retention.store.context import opened
+from storage_engine.retention.store.managed_store import ManagedStore
 from tests.kafka.made_node import TRANSACTIONAL, batch_of
 from tests.kafka.stopped_nodes import NO_LAG, OLD_MS, clean, make_node, managed
 from tests.lakes import path_of

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_engine.kafka.range_digest import sha256_of_range
-from storage_engine.kafka.record_batch import read_batches
-from storage_engine.lake.archive import archive_all, segment_jobs
-from storage_engine.lake.names import data_file_of
-from storage_engine.lake.replica_coverage import compare_with_replicas, replica_receipts
-from storage_engine.lake.verify import verify
+from storage_engine.kafka.codec.range_digest import sha256_of_range
+from storage_engine.kafka.codec.record_batch import read_batches
+from storage_engine.lake.archive.archive import archive_all, segment_jobs
+from storage_engine.lake.catalog.names import data_file_of
+from storage_engine.lake.verify.replica_coverage import compare_with_replicas, replica_receipts
+from storage_engine.lake.verify.verify import verify
 from storage_engine.model.store import FileFacts, Segment, SegmentContext, SegmentState
 from storage_engine.model.validation import Status, Where
 from storage_engine.model.verification import VerifyLevel

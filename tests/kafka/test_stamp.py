@@ -13,15 +13,15 @@ import pytest
 from storage_engine.cycle import archive_here
 from storage_engine.exceptions import LakeUnavailableError, StoreIdentityError
 from storage_engine.journal.journal import Journal
-from storage_engine.lake.making import make_lake
+from storage_engine.lake.move.making import make_lake
 from storage_engine.own_directory import PLAIN_STAMP
 from storage_engine.retention import steps
-from storage_engine.retention.adopting import move, stamp
-from storage_engine.retention.diagnosis.left_behind import look_at_remains
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.report import build_report
-from storage_engine.retention.stamp import missing_stamps, read_stamp, stamped_ids, update_stamp
-from storage_engine.retention.stamp_files import stamp_paths
+from storage_engine.retention.decisions.adopting import move, stamp
+from storage_engine.retention.doctor.left_behind import look_at_remains
+from storage_engine.retention.report.report import build_report
+from storage_engine.retention.store.managed_store import ManagedStore
+from storage_engine.retention.store.stamp import missing_stamps, read_stamp, stamped_ids, update_stamp
+from storage_engine.retention.store.stamp_files import stamp_paths
 from tests.kafka.stopped_nodes import clean, make_node, managed
 from tests.services.forks import in_child
 

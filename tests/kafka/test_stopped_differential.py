@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.kafka.layout import read_node
+from storage_engine.kafka.format.layout import read_node
 from storage_engine.model.policy import ArchiveMode, Policy
 from storage_engine.retention import steps
-from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.store.managed_store import ManagedStore
 from tests.kafka.batches import Record, batch, with_crc
 from tests.kafka.made_node import MadeNode
 from tests.kafka.retention_runs import RetentionRun, kept_runs

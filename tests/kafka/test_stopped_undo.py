@@ -16,17 +16,17 @@ from storage_engine.journal.journal import Journal
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import ArchiveMode, Policy
 from storage_engine.retention import steps
-from storage_engine.retention.finishing import finish
-from storage_engine.retention.maintaining import maintain_store
-from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.housekeeping.maintaining import maintain_store
 from storage_engine.retention.quarantine import undo as undoing
 from storage_engine.retention.quarantine.look import look_at_quarantines
 from storage_engine.retention.quarantine.places import check_undo_directories
 from storage_engine.retention.quarantine.records import QuarantineState, quarantines
 from storage_engine.retention.quarantine.tree import Place, move_back
 from storage_engine.retention.quarantine.undo import undo
-from storage_engine.retention.report import build_report
-from storage_engine.retention.report_text import report_text
+from storage_engine.retention.report.finishing import finish
+from storage_engine.retention.report.report import build_report
+from storage_engine.retention.report.report_text import report_text
+from storage_engine.retention.store.managed_store import ManagedStore
 from tests.kafka.interruptions import files, in_use, release_in_part, undo_in_part
 from tests.kafka.made_node import MadeNode, batch_of
 from tests.kafka.stopped_nodes import LOGS, clean, make_node, managed

@@ -17,28 +17,34 @@ from pyiceberg.expressions import AlwaysTrue
 
 from storage_engine.cycle import archive_here
 from storage_engine.exceptions import BadInputError, LakeConflictError, StorageEngineError
-from storage_engine.kafka.partition_metadata import text_of
-from storage_engine.lake.catalog import open_lake
-from storage_engine.lake.coverage import ReleasedSpan, ReplicaSpan, Witnesses, log_ranges, names_of_logs
-from storage_engine.lake.export import export_messages
-from storage_engine.lake.export_format import ExportFormat
-from storage_engine.lake.making import make_lake
-from storage_engine.lake.receipts import read_receipts
-from storage_engine.lake.selection import Selection
+from storage_engine.kafka.format.partition_metadata import text_of
+from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.lake.coverage.coverage import (
+    ReleasedSpan,
+    ReplicaSpan,
+    Witnesses,
+    log_ranges,
+    names_of_logs,
+)
+from storage_engine.lake.move.making import make_lake
+from storage_engine.lake.restore.export import export_messages
+from storage_engine.lake.restore.export_format import ExportFormat
+from storage_engine.lake.restore.selection import Selection
+from storage_engine.lake.soundness.receipts import read_receipts
 from storage_engine.model.validation import Status, Where
 from storage_engine.model.verification import VerifyLevel
 from storage_engine.quality.facts import collect_facts
 from storage_engine.retention import steps
-from storage_engine.retention.adopting import adopt
-from storage_engine.retention.losses import AcceptedLoss, excused_parts
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.steps.context import opened
-from storage_engine.retention.steps.recording_ranges import store_ranges
-from storage_engine.retention.steps.sealed import measure_lag
-from storage_engine.retention.verification import verify_store
+from storage_engine.retention.archive.sealed import measure_lag
+from storage_engine.retention.decisions.adopting import adopt
+from storage_engine.retention.monitor.recording_ranges import store_ranges
+from storage_engine.retention.ranges.losses import AcceptedLoss, excused_parts
+from storage_engine.retention.ranges.verification import verify_store
+from storage_engine.retention.store.context import opened
+from storage_engine.retention.store.managed_store import ManagedStore
 from tests.kafka.made_node import CLUSTER, MadeNode, batch_of
 from tests.kafka.stopped_nodes import OLD_MS, clean, empty_snapshot, make_node, managed
-from tests.lake.test_coverage import SIZE, local, receipt
+from tests.lake.coverage.test_coverage import SIZE, local, receipt
 from tests.rounds import rounds
 
 NODES = 2

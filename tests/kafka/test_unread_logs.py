@@ -17,12 +17,12 @@ import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
-from storage_engine.kafka.lag import partition_lags
-from storage_engine.kafka.lag_job import lag_context
-from storage_engine.kafka.layout import read_node
-from storage_engine.kafka.log_manager import stopped_tasks
-from storage_engine.kafka.store import open_store
-from storage_engine.kafka.topic_settings import read_topic_settings
+from storage_engine.kafka.format.layout import read_node
+from storage_engine.kafka.lag.lag import partition_lags
+from storage_engine.kafka.metadata.topic_settings import read_topic_settings
+from storage_engine.kafka.stopped.log_manager import stopped_tasks
+from storage_engine.kafka.store.lag_job import lag_context
+from storage_engine.kafka.store.store import open_store
 from storage_engine.lag_columns import POSITIONS_SCHEMA
 from storage_engine.model.broker_store import StoreSettings
 from storage_engine.model.plan import PlanRequest, Reason
@@ -32,11 +32,11 @@ from storage_engine.quality.facts import Facts, collect_facts
 from storage_engine.quality.plain_engine import run_suites
 from storage_engine.resources import project_path
 from storage_engine.retention import steps
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.steps.context import opened
-from storage_engine.retention.steps.recording_ranges import store_ranges
-from storage_engine.retention.steps.sealed import measure_lag
-from storage_engine.retention.verification import verify_store
+from storage_engine.retention.archive.sealed import measure_lag
+from storage_engine.retention.monitor.recording_ranges import store_ranges
+from storage_engine.retention.ranges.verification import verify_store
+from storage_engine.retention.store.context import opened
+from storage_engine.retention.store.managed_store import ManagedStore
 from tests.kafka.made_node import MadeNode, batch_of
 from tests.kafka.stopped_nodes import GOING, LOGS, OLD_MS, archived, clean, empty_snapshot, make_node
 from tests.kafka.unreadable_files import unreadable

@@ -17,20 +17,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage_engine.exceptions import StorageEngineError
-from storage_engine.lake.archive import archive_all, segment_jobs
-from storage_engine.lake.catalog import Lake, open_lake
-from storage_engine.lake.chain import check_chain
-from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.copying import copy_lake
-from storage_engine.lake.identity import copy_of
-from storage_engine.lake.making import make_lake
-from storage_engine.lake.promoting import promote
-from storage_engine.lake.rebuilding import rebuild
-from storage_engine.lake.receipts import receipt_history, receipts
-from storage_engine.lake.relocating import relocate
-from storage_engine.lake.soundness import Depth
-from storage_engine.lake.soundness_reader import broken_receipts
-from storage_engine.lake.verify import verify
+from storage_engine.lake.archive.archive import archive_all, segment_jobs
+from storage_engine.lake.catalog.catalog import Lake, open_lake
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.catalog.identity import copy_of
+from storage_engine.lake.move.copying import copy_lake
+from storage_engine.lake.move.making import make_lake
+from storage_engine.lake.move.promoting import promote
+from storage_engine.lake.move.rebuilding import rebuild
+from storage_engine.lake.move.relocating import relocate
+from storage_engine.lake.soundness.chain import check_chain
+from storage_engine.lake.soundness.receipts import receipt_history, receipts
+from storage_engine.lake.soundness.soundness import Depth
+from storage_engine.lake.soundness.soundness_reader import broken_receipts
+from storage_engine.lake.verify.verify import verify
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.model.validation import Status
 from storage_engine.model.verification import VerifyLevel

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from storage_engine.lake.catalog import Lake
-from storage_engine.lake.chain import check_chain
-from storage_engine.lake.jobs import ProvenSegment
-from storage_engine.lake.receipts import receipt_history
+from storage_engine.lake.catalog.catalog import Lake
+from storage_engine.lake.file.jobs import ProvenSegment
+from storage_engine.lake.soundness.chain import check_chain
+from storage_engine.lake.soundness.receipts import receipt_history
 
 
 def live_files(lake: Lake) -> list[str]:

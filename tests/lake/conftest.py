@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.lake.archive import SegmentJob, archive_all, segment_jobs
-from storage_engine.lake.catalog import Lake, open_lake
-from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.making import make_lake
+from storage_engine.lake.archive.archive import SegmentJob, archive_all, segment_jobs
+from storage_engine.lake.catalog.catalog import Lake, open_lake
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.move.making import make_lake
 from storage_engine.model.store import (
     DiskUsage,
     FileFacts,

@@ -8,16 +8,16 @@ from pathlib import Path
 
 from pyiceberg.table import Table
 
-from storage_engine.lake.catalog import Lake, connect
-from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.catalog.catalog import Lake, connect
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.catalog.identity import lake_id_of, mark_of, put_mark
+from storage_engine.lake.catalog.names import data_file_of
 from storage_engine.lake.durable_io import local_path
-from storage_engine.lake.garbage import Collection, collect
-from storage_engine.lake.identity import lake_id_of, mark_of, put_mark
-from storage_engine.lake.names import data_file_of
-from storage_engine.lake.receipts import list_stores, receipts
-from storage_engine.lake.restore import restore
-from storage_engine.lake.soundness import Depth
-from storage_engine.lake.soundness_reader import broken_receipts
+from storage_engine.lake.gc.garbage import Collection, collect
+from storage_engine.lake.restore.restore import restore
+from storage_engine.lake.soundness.receipts import list_stores, receipts
+from storage_engine.lake.soundness.soundness import Depth
+from storage_engine.lake.soundness.soundness_reader import broken_receipts
 from storage_engine.model.receipt import Receipt
 
 DAY_SECONDS = 86_400

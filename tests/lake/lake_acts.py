@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.lake import identity
-from storage_engine.lake.archive import archive_all
-from storage_engine.lake.catalog import Lake, open_lake
-from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.receipts import receipts
-from storage_engine.lake.restore import restore
-from storage_engine.lake.verify import verify
+from storage_engine.lake.archive.archive import archive_all
+from storage_engine.lake.catalog import identity
+from storage_engine.lake.catalog.catalog import Lake, open_lake
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.restore.restore import restore
+from storage_engine.lake.soundness.receipts import receipts
+from storage_engine.lake.verify.verify import verify
 from storage_engine.model.validation import Status
 from storage_engine.model.verification import VerifyLevel
 
@@ -68,6 +68,6 @@ def old_release() -> Iterator[None]:
     """A release that knows of no marks: it goes on over an older catalog and writes none."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(identity, "mark_fault", lambda *_: "")
-        patch.setattr("storage_engine.lake.commit_steps.mark_commits", lambda _lake: None)
-        patch.setattr("storage_engine.lake.commit_steps._is_up_to_date", lambda _lake, _table: True)
+        patch.setattr("storage_engine.lake.archive.commit_steps.mark_commits", lambda _lake: None)
+        patch.setattr("storage_engine.lake.archive.commit_steps._is_up_to_date", lambda _lake, _table: True)
         yield

@@ -17,16 +17,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from storage_engine.exceptions import LakeMissingError
-from storage_engine.lake.catalog import Lake, open_lake
-from storage_engine.lake.chain import check_chain
-from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.identity import LAKE_ID_PROPERTY, lake_id_of, read_mark
-from storage_engine.lake.making import make_lake
-from storage_engine.lake.receipts import list_stores, receipt_history, receipts
-from storage_engine.lake.soundness import Depth
-from storage_engine.lake.soundness_reader import broken_receipts
-from storage_engine.lake.tables import SCHEMA_VERSION_PROPERTY
-from storage_engine.lake.writing import mark_commits, ready_to_write
+from storage_engine.lake.catalog.catalog import Lake, open_lake
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.catalog.identity import LAKE_ID_PROPERTY, lake_id_of, read_mark
+from storage_engine.lake.catalog.tables import SCHEMA_VERSION_PROPERTY
+from storage_engine.lake.catalog.writing import mark_commits, ready_to_write
+from storage_engine.lake.move.making import make_lake
+from storage_engine.lake.soundness.chain import check_chain
+from storage_engine.lake.soundness.receipts import list_stores, receipt_history, receipts
+from storage_engine.lake.soundness.soundness import Depth
+from storage_engine.lake.soundness.soundness_reader import broken_receipts
 from tests.retention.kill_runner import Moment, count_durable_operations, not_killed
 from tests.services.forks import in_child
 

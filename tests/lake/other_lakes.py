@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.catalog.config import LakeConfig
 
 
 def other_lake(directory: Path, catalog: Path, warehouse: Path) -> LakeConfig:

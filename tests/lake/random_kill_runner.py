@@ -22,20 +22,20 @@ from pathlib import Path
 
 from storage_engine.brokers import find_broker
 from storage_engine.exceptions import LakeUnavailableError
-from storage_engine.lake.archive import archive_all, segment_jobs
-from storage_engine.lake.catalog import open_lake
-from storage_engine.lake.chain import check_chain
-from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.garbage import collect
-from storage_engine.lake.garbage_kind import GarbageKind
-from storage_engine.lake.making import make_lake
-from storage_engine.lake.names import data_file_of
-from storage_engine.lake.receipts import receipt_history, receipts
-from storage_engine.lake.restore import restore
-from storage_engine.lake.restored_config import config_names
-from storage_engine.lake.soundness_reader import broken_receipts
+from storage_engine.lake.archive.archive import archive_all, segment_jobs
+from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.catalog.names import data_file_of
+from storage_engine.lake.gc.garbage import collect
+from storage_engine.lake.gc.garbage_kind import GarbageKind
+from storage_engine.lake.move.making import make_lake
+from storage_engine.lake.restore.restore import restore
+from storage_engine.lake.restore.restored_config import config_names
+from storage_engine.lake.soundness.chain import check_chain
+from storage_engine.lake.soundness.receipts import receipt_history, receipts
+from storage_engine.lake.soundness.soundness_reader import broken_receipts
 from storage_engine.model.store import FileFacts, Segment, SegmentState
-from storage_engine.rocketmq.codec import CODEC
+from storage_engine.rocketmq.codec.codec import CODEC
 
 STORE = "store-1"
 MOST_KILLS_A_STEP = 3

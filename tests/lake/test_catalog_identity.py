@@ -9,16 +9,16 @@ import pytest
 from pyiceberg.catalog.rest import RestCatalog
 
 from storage_engine.exceptions import LakeIdentityError
-from storage_engine.lake.catalog import Lake, open_lake
-from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.durable_io import local_path
-from storage_engine.lake.identity import (
+from storage_engine.lake.catalog.catalog import Lake, open_lake
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.catalog.identity import (
     catalog_identity,
     check_below_warehouse,
     is_same_catalog,
     mark_location,
     read_mark,
 )
+from storage_engine.lake.durable_io import local_path
 
 POSTGRES = "postgresql:7301/5"
 

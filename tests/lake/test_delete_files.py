@@ -10,15 +10,15 @@ import pytest
 from pyiceberg.manifest import DataFileContent
 
 from storage_engine.exceptions import LakeUnavailableError
-from storage_engine.lake.archive import SegmentJob, archive_all
-from storage_engine.lake.catalog import Lake
-from storage_engine.lake.chain import check_chain
-from storage_engine.lake.names import data_file_of
-from storage_engine.lake.receipts import receipt_history, receipts
-from storage_engine.lake.reproof import reprove
-from storage_engine.lake.soundness import Depth
-from storage_engine.lake.soundness_reader import broken_receipts
-from storage_engine.lake.verify import verify
+from storage_engine.lake.archive.archive import SegmentJob, archive_all
+from storage_engine.lake.catalog.catalog import Lake
+from storage_engine.lake.catalog.names import data_file_of
+from storage_engine.lake.soundness.chain import check_chain
+from storage_engine.lake.soundness.receipts import receipt_history, receipts
+from storage_engine.lake.soundness.soundness import Depth
+from storage_engine.lake.soundness.soundness_reader import broken_receipts
+from storage_engine.lake.verify.reproof import reprove
+from storage_engine.lake.verify.verify import verify
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.validation import Status
 from storage_engine.model.verification import VerifyLevel

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.lake.catalog import open_lake
-from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.durable_io import local_path
 
 _ARCHIVE_AND_DELETE = """
 import sys
 from pathlib import Path
-from storage_engine.lake.archive import archive_all, segment_jobs
-from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.making import make_lake
+from storage_engine.lake.archive.archive import archive_all, segment_jobs
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.move.making import make_lake
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 
 directory, path = sys.argv[1:]

@@ -7,7 +7,7 @@ import pytest
 from pyiceberg.io import load_file_io
 from pyiceberg.io.pyarrow import PyArrowFile
 
-from storage_engine.lake.config import DURABLE_FILE_IO
+from storage_engine.lake.catalog.config import DURABLE_FILE_IO
 from storage_engine.lake.durable_io import (
     DurableFileIO,
     DurableOutputStream,

@@ -16,24 +16,26 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
-from storage_engine.lake import archive, catalog, making, tables, writing
-from storage_engine.lake.archive import SegmentJob, archive_all
-from storage_engine.lake.catalog import open_lake
-from storage_engine.lake.chain import check_chain
-from storage_engine.lake.commit import append_receipts
-from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.making import make_lake
-from storage_engine.lake.receipts import receipt_history, receipts
-from storage_engine.lake.reproof import reprove
-from storage_engine.lake.restore import restore
-from storage_engine.lake.soundness import Depth
-from storage_engine.lake.soundness_reader import broken_receipts
-from storage_engine.lake.verify import verify
-from storage_engine.lake.writing import ready_to_write
+from storage_engine.lake.archive import archive
+from storage_engine.lake.archive.archive import SegmentJob, archive_all
+from storage_engine.lake.archive.commit import append_receipts
+from storage_engine.lake.catalog import catalog, tables, writing
+from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.catalog.writing import ready_to_write
+from storage_engine.lake.move import making
+from storage_engine.lake.move.making import make_lake
+from storage_engine.lake.restore.restore import restore
+from storage_engine.lake.soundness.chain import check_chain
+from storage_engine.lake.soundness.receipts import receipt_history, receipts
+from storage_engine.lake.soundness.soundness import Depth
+from storage_engine.lake.soundness.soundness_reader import broken_receipts
+from storage_engine.lake.verify.reproof import reprove
+from storage_engine.lake.verify.verify import verify
 from storage_engine.model.validation import Status
 from storage_engine.model.verification import VerifyLevel
 from storage_engine.rocketmq import RocketMQ
-from storage_engine.rocketmq.codec import CODEC
+from storage_engine.rocketmq.codec.codec import CODEC
 
 pytestmark = pytest.mark.slow
 

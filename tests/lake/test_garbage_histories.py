@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from storage_engine.exceptions import LakeIdentityError
-from storage_engine.lake import making
-from storage_engine.lake.archive import archive_all
-from storage_engine.lake.catalog import Lake, connect, open_lake
-from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.archive.archive import archive_all
+from storage_engine.lake.catalog.catalog import Lake, connect, open_lake
+from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.durable_io import local_path
-from storage_engine.lake.garbage import undo
-from storage_engine.lake.garbage_kind import GarbageKind
-from storage_engine.lake.making import make_lake
+from storage_engine.lake.gc.garbage import undo
+from storage_engine.lake.gc.garbage_kind import GarbageKind
+from storage_engine.lake.move import making
+from storage_engine.lake.move.making import make_lake
 from tests.lake.conftest import MakeJobs
 from tests.lake.garbage_helpers import check_whole, collected, names, root_of, unchecked
 
@@ -162,7 +162,7 @@ def test_gc_in_a_plain_copy_takes_nothing_of_the_original(
     with pytest.raises(LakeIdentityError, match="plain copy"):
         open_lake(config)
     copy = unchecked(config)
-    monkeypatch.setattr("storage_engine.lake.writing.check_identity", lambda *_: None)
+    monkeypatch.setattr("storage_engine.lake.catalog.writing.check_identity", lambda *_: None)
     assert root_of(copy.messages()) == root_of(lake.messages())
     archive(copy, *runs_in_copy, store_id="store-2")
     assert collected(copy, delete=True).taken == ()

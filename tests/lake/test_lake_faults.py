@@ -11,19 +11,20 @@ import pytest
 from pyiceberg.table import Table
 
 from storage_engine.exceptions import BadInputError, ReceiptError
-from storage_engine.lake import receipt_commit, tables
-from storage_engine.lake.archive import SegmentJob, archive_all
-from storage_engine.lake.catalog import Lake
-from storage_engine.lake.chain import check_chain, check_links
+from storage_engine.lake.archive import receipt_commit
+from storage_engine.lake.archive.archive import SegmentJob, archive_all
+from storage_engine.lake.catalog import tables
+from storage_engine.lake.catalog.catalog import Lake
+from storage_engine.lake.catalog.names import proven_files
 from storage_engine.lake.durable_io import local_path
-from storage_engine.lake.making import make_lake
-from storage_engine.lake.names import proven_files
-from storage_engine.lake.receipts import receipt_history, receipts
-from storage_engine.lake.reproof import reprove
-from storage_engine.lake.restore import restore
-from storage_engine.lake.soundness import Depth
-from storage_engine.lake.soundness_reader import broken_receipts
-from storage_engine.lake.verify import verify
+from storage_engine.lake.move.making import make_lake
+from storage_engine.lake.restore.restore import restore
+from storage_engine.lake.soundness.chain import check_chain, check_links
+from storage_engine.lake.soundness.receipts import receipt_history, receipts
+from storage_engine.lake.soundness.soundness import Depth
+from storage_engine.lake.soundness.soundness_reader import broken_receipts
+from storage_engine.lake.verify.reproof import reprove
+from storage_engine.lake.verify.verify import verify
 from storage_engine.model.heads import ChainHead
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.verification import VerifyLevel, receipt_name

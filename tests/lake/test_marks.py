@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from storage_engine.exceptions import LakeIdentityError
-from storage_engine.lake.archive import archive_all
-from storage_engine.lake.catalog import Lake, open_lake
-from storage_engine.lake.identity import read_mark, write_mark
-from storage_engine.lake.receipts import receipts
-from storage_engine.lake.writing import mark_commits
+from storage_engine.lake.archive.archive import archive_all
+from storage_engine.lake.catalog.catalog import Lake, open_lake
+from storage_engine.lake.catalog.identity import read_mark, write_mark
+from storage_engine.lake.catalog.writing import mark_commits
+from storage_engine.lake.soundness.receipts import receipts
 from tests.lake.conftest import MakeJobs
 
 

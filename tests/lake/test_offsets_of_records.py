@@ -12,23 +12,23 @@ import pyarrow as pa
 import pytest
 
 from storage_engine.exceptions import RestoreError, StoreLayoutError
-from storage_engine.lake.archive import archive_all, segment_jobs
-from storage_engine.lake.catalog import Lake, open_lake
-from storage_engine.lake.chain import row_hash
-from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.describing import describe
+from storage_engine.lake.archive.archive import archive_all, segment_jobs
+from storage_engine.lake.catalog.catalog import Lake, open_lake
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.catalog.names import data_file_of
 from storage_engine.lake.durable_io import local_path
-from storage_engine.lake.garbage import collect
-from storage_engine.lake.making import make_lake
-from storage_engine.lake.names import data_file_of
-from storage_engine.lake.rebuilding import rebuild
-from storage_engine.lake.receipts import receipts, receipts_in
-from storage_engine.lake.reproof import reprove
-from storage_engine.lake.restore import restore
-from storage_engine.lake.restore_span import Span
-from storage_engine.lake.soundness import Depth
-from storage_engine.lake.soundness_reader import broken_receipts
-from storage_engine.lake.verify import verify
+from storage_engine.lake.gc.garbage import collect
+from storage_engine.lake.move.describing import describe
+from storage_engine.lake.move.making import make_lake
+from storage_engine.lake.move.rebuilding import rebuild
+from storage_engine.lake.restore.restore import restore
+from storage_engine.lake.restore.restore_span import Span
+from storage_engine.lake.soundness.chain import row_hash
+from storage_engine.lake.soundness.receipts import receipts, receipts_in
+from storage_engine.lake.soundness.soundness import Depth
+from storage_engine.lake.soundness.soundness_reader import broken_receipts
+from storage_engine.lake.verify.reproof import reprove
+from storage_engine.lake.verify.verify import verify
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import Segment
 from storage_engine.model.verification import VerifyLevel

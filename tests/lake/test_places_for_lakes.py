@@ -11,17 +11,17 @@ import pytest
 from pyiceberg.table import Table
 
 from storage_engine.exceptions import LakeIdentityError, LakeMissingError, LakeUnavailableError
-from storage_engine.lake import making
-from storage_engine.lake.archive import archive_all
-from storage_engine.lake.catalog import Lake, connect, open_lake
-from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.copying import copy_lake
+from storage_engine.lake.archive.archive import archive_all
+from storage_engine.lake.catalog.catalog import Lake, connect, open_lake
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.catalog.identity import mark_location
 from storage_engine.lake.durable_io import local_path
-from storage_engine.lake.identity import mark_location
-from storage_engine.lake.making import make_lake
-from storage_engine.lake.rebuilding import rebuild
-from storage_engine.lake.receipts import receipt_history
-from storage_engine.lake.relocating import relocate
+from storage_engine.lake.move import making
+from storage_engine.lake.move.copying import copy_lake
+from storage_engine.lake.move.making import make_lake
+from storage_engine.lake.move.rebuilding import rebuild
+from storage_engine.lake.move.relocating import relocate
+from storage_engine.lake.soundness.receipts import receipt_history
 from tests.lake.conftest import Fingerprint, MakeJobs
 
 

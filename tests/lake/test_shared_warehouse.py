@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from storage_engine.exceptions import LakeIdentityError, LakeMissingError
-from storage_engine.lake.archive import SegmentJob, archive_all
-from storage_engine.lake.catalog import Lake, open_lake
-from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.identity import MARK_NAME, lake_id_of, read_mark
-from storage_engine.lake.making import make_lake
+from storage_engine.lake.archive.archive import SegmentJob, archive_all
+from storage_engine.lake.catalog.catalog import Lake, open_lake
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.catalog.identity import MARK_NAME, lake_id_of, read_mark
+from storage_engine.lake.move.making import make_lake
 from tests.lake.other_lakes import other_lake
 from tests.rounds import rounds
 

@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 
 from storage_engine.exceptions import LakeUnavailableError
-from storage_engine.lake import verify_metadata
-from storage_engine.lake.archive import archive_all
-from storage_engine.lake.careful_avro import careful_avro
-from storage_engine.lake.catalog import Lake, open_lake
-from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.archive.archive import archive_all
+from storage_engine.lake.catalog.catalog import Lake, open_lake
+from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.durable_io import local_path
-from storage_engine.lake.making import make_lake
-from storage_engine.lake.receipts import receipts
-from storage_engine.lake.table_entries import list_entries
-from storage_engine.lake.verify import VerifyLevel, verify
+from storage_engine.lake.file.table_entries import list_entries
+from storage_engine.lake.move.making import make_lake
+from storage_engine.lake.soundness.receipts import receipts
+from storage_engine.lake.storage.careful_avro import careful_avro
+from storage_engine.lake.verify import verify_metadata
+from storage_engine.lake.verify.verify import VerifyLevel, verify
 from storage_engine.model.validation import Status
 from tests.lake.verify_faults import (
     BYTES,

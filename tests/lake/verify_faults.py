@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from storage_engine.lake.archive import archive_segment
-from storage_engine.lake.catalog import Lake
-from storage_engine.lake.chain import row_hash
+from storage_engine.lake.archive.archive import archive_segment
+from storage_engine.lake.catalog.catalog import Lake
+from storage_engine.lake.catalog.names import data_file_of, relative_name
+from storage_engine.lake.coverage.local_spans import local_spans
 from storage_engine.lake.durable_io import local_path
-from storage_engine.lake.local_spans import local_spans
-from storage_engine.lake.names import data_file_of, relative_name
-from storage_engine.lake.receipts import receipts
-from storage_engine.lake.staging import publish
-from storage_engine.lake.verify import StoreVerification, VerifyLevel, verify
+from storage_engine.lake.file.staging import publish
+from storage_engine.lake.soundness.chain import row_hash
+from storage_engine.lake.soundness.receipts import receipts
+from storage_engine.lake.verify.verify import StoreVerification, VerifyLevel, verify
 from storage_engine.model.lineages import Lineages
 from storage_engine.model.receipt import Receipt
 from tests.lakes import path_of

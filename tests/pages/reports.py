@@ -8,10 +8,10 @@ from typing import Any
 from storage_engine.model.lag import Unread, UnreadMessages
 from storage_engine.model.plan import Cause, PlanRequest, Reason, Trigger, Urgency
 from storage_engine.model.validation import CheckResult, RangeStatus, Status, ValidationResult, Where
-from storage_engine.retention.finishing import report_json
-from storage_engine.retention.report import ArchivedSegment, Outcome, Report
-from storage_engine.retention.report_segments import Fate, SegmentReport
-from storage_engine.retention.report_steps import StepReport
+from storage_engine.retention.report.finishing import report_json
+from storage_engine.retention.report.report import ArchivedSegment, Outcome, Report
+from storage_engine.retention.report.report_segments import Fate, SegmentReport
+from storage_engine.retention.report.report_steps import StepReport
 
 MIB = 1 << 20
 NOON_MS = 1_795_521_600_000

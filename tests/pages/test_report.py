@@ -18,7 +18,7 @@ from storage_engine.model.plan import Reason
 from storage_engine.model.validation import CheckResult, RangeStatus, Status, ValidationResult, Where
 from storage_engine.pages.report import READS_VERSION, render_page, report_html
 from storage_engine.pages.rows import BAR_WIDTH, LISTED, bars, segment_groups
-from storage_engine.retention.report_segments import Fate
+from storage_engine.retention.report.report_segments import Fate
 from tests.pages.reports import DONE, MIB, NOTHING, plain, segment, unread
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures" / "reports"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine.project.demo_live_checks import BrokerBefore, LiveOutcome, check_live, mtimes
-from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.store.managed_store import ManagedStore
 
 SEGMENT_BYTES = 1 << 20
 OLD = {f"{number * SEGMENT_BYTES:020d}": "hash" for number in range(2)}

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from storage_engine.exceptions import StorageEngineError
-from storage_engine.kafka.layout import read_node
+from storage_engine.kafka.format.layout import read_node
 from storage_engine.project.jvm import HOST, free_ports
 from storage_engine.project.kafka import Kafka
 from tests.integration.kafka_broker import (

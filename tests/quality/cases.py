@@ -12,7 +12,7 @@ from storage_engine.model.plan import PlanRequest
 from storage_engine.model.validation import ValidationResult
 from storage_engine.quality.validate import validate_store
 from storage_engine.retention import steps
-from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.store.managed_store import ManagedStore
 from tests.fixture_stores import unpack
 from tests.lakes import make_lakes
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage_engine.lake.catalog import open_lake
+from storage_engine.lake.catalog.catalog import open_lake
 from tests.quality.cases import RELEASED, SEGMENT, Case
 
 

@@ -7,13 +7,13 @@ import uuid
 from pathlib import Path
 
 from storage_engine.cycle import archive_here
-from storage_engine.lake.making import make_lake
+from storage_engine.lake.move.making import make_lake
 from storage_engine.model.validation import RangeStatus, Status, Where
 from storage_engine.quality.explained_ranges import explained
 from storage_engine.quality.facts import collect_facts
-from storage_engine.retention.adopting import adopt
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.steps.sealed import archive_sealed
+from storage_engine.retention.archive.sealed import archive_sealed
+from storage_engine.retention.decisions.adopting import adopt
+from storage_engine.retention.store.managed_store import ManagedStore
 from tests.kafka.made_node import MadeNode, batch_of
 
 FOUR = {0: [batch_of(0)], 2: [batch_of(2)], 4: [batch_of(4)], 6: [batch_of(6)]}

@@ -12,20 +12,20 @@ import pytest
 from pyiceberg.conversions import to_bytes
 from pyiceberg.types import IntegerType
 
-from storage_engine.lake import verify_metadata
-from storage_engine.lake.catalog import Lake, open_lake
-from storage_engine.lake.chain import row_hash
+from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.durable_io import local_path
-from storage_engine.lake.receipts import current, receipt_history
+from storage_engine.lake.soundness.chain import row_hash
+from storage_engine.lake.soundness.receipts import current, receipt_history
+from storage_engine.lake.verify import verify_metadata
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.validation import Status, Where
 from storage_engine.model.verification import VerifyLevel, receipt_name
 from storage_engine.quality.facts import collect_facts
 from storage_engine.retention import steps
-from storage_engine.retention.known_heads import known_heads
-from storage_engine.retention.proofs import read_proofs
-from storage_engine.retention.steps.context import open_context
-from storage_engine.retention.verification import verify_store
+from storage_engine.retention.proof.proofs import read_proofs
+from storage_engine.retention.ranges.verification import verify_store
+from storage_engine.retention.store.context import open_context
+from storage_engine.retention.store.known_heads import known_heads
 from tests.lakes import path_of
 from tests.other_engine import change_entry, change_rows, commit_again, delete_position, file_of, rewrite
 from tests.quality.cases import SEGMENT, Case

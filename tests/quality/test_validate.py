@@ -18,14 +18,14 @@ import pytest
 
 from storage_engine.exceptions import LakeUnavailableError, RunStateError
 from storage_engine.extras import QUALITY
-from storage_engine.lake.catalog import open_lake
-from storage_engine.lake.receipts import list_stores, receipts
-from storage_engine.lake.reproof import reprove
+from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.lake.soundness.receipts import list_stores, receipts
+from storage_engine.lake.verify.reproof import reprove
 from storage_engine.model.validation import Status, ValidationResult, Where
 from storage_engine.quality.validate import validate_store
-from storage_engine.retention.adopting import stamp
-from storage_engine.retention.report import build_report
-from storage_engine.retention.report_files import DATA_DOCS, DATA_DOCS_DIRECTORY
+from storage_engine.retention.decisions.adopting import stamp
+from storage_engine.retention.report.report import build_report
+from storage_engine.retention.store.report_files import DATA_DOCS, DATA_DOCS_DIRECTORY
 from tests.extras import take_away
 from tests.lakes import path_of
 from tests.quality.cases import RELEASED, RUN, SEGMENT, Case, fresh_case

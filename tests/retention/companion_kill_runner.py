@@ -24,9 +24,9 @@ from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import ArchiveMode, Policy
 from storage_engine.retention import steps
-from storage_engine.retention.brokers import open_store
-from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.quarantine.undo import undo
+from storage_engine.retention.store.brokers import open_store
+from storage_engine.retention.store.managed_store import ManagedStore
 from tests.retention.kill_runner import (
     Moment,
     count_durable_operations,

@@ -16,7 +16,7 @@ from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.own_directory import DIRECTORY
 from storage_engine.retention import steps
-from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.store.managed_store import ManagedStore
 from tests.fixture_stores import file_sha256
 from tests.lakes import make_lakes
 

@@ -25,22 +25,22 @@ from typing import Any
 from sqlalchemy import Connection, Engine, event
 
 from storage_engine.journal.journal import Journal, Phase, Step
-from storage_engine.lake.catalog import open_lake
-from storage_engine.lake.chain import check_chain
-from storage_engine.lake.deletions import read_deletions
-from storage_engine.lake.making import make_lake
-from storage_engine.lake.names import data_file_of
-from storage_engine.lake.receipts import receipt_history, receipts
-from storage_engine.lake.soundness_reader import broken_receipts
+from storage_engine.lake.archive.deletions import read_deletions
+from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.lake.catalog.names import data_file_of
+from storage_engine.lake.move.making import make_lake
+from storage_engine.lake.soundness.chain import check_chain
+from storage_engine.lake.soundness.receipts import receipt_history, receipts
+from storage_engine.lake.soundness.soundness_reader import broken_receipts
 from storage_engine.model.lag import LagSummary
 from storage_engine.model.plan import PlanRequest
 from storage_engine.own_directory import DIRECTORY
 from storage_engine.retention import steps
-from storage_engine.retention.finishing import finish
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.report import build_report
-from storage_engine.retention.stamp import read_stamp
-from storage_engine.rocketmq.codec import CODEC
+from storage_engine.retention.report.finishing import finish
+from storage_engine.retention.report.report import build_report
+from storage_engine.retention.store.managed_store import ManagedStore
+from storage_engine.retention.store.stamp import read_stamp
+from storage_engine.rocketmq.codec.codec import CODEC
 from tests.services.forks import in_child, in_forks
 
 SEGMENTS = 2

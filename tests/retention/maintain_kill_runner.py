@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from storage_engine import durable
-from storage_engine.journal.database import JournalDatabase
-from storage_engine.retention import journal_expiry
-from storage_engine.retention.maintaining import maintain_directory
+from storage_engine.journal.tables.database import JournalDatabase
+from storage_engine.retention.housekeeping import journal_expiry
+from storage_engine.retention.housekeeping.maintaining import maintain_directory
 
 TABLES = ("runs", "events", "samples", "plans", "waivers", "stores", "topic_days")
 

@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from storage_engine.journal.journal import Journal, Phase, Step
-from storage_engine.lake.catalog import open_lake
-from storage_engine.lake.receipts import receipts
+from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.retention import steps
-from storage_engine.retention.drift import recorded_gone
-from storage_engine.retention.finishing import finish
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.report import build_report
+from storage_engine.retention.ranges.drift import recorded_gone
+from storage_engine.retention.report.finishing import finish
+from storage_engine.retention.report.report import build_report
+from storage_engine.retention.store.managed_store import ManagedStore
 from tests.fixture_stores import file_sha256
 from tests.retention.kill_runner import Moment, count_durable_operations, moment_of, not_killed
 from tests.services import toy

@@ -5,7 +5,7 @@ from __future__ import annotations
 from storage_engine.model.lag import LagSummary
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
-from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.store.managed_store import ManagedStore
 
 NO_LAG = LagSummary(0, 0, 0, 0, 0, (), 0)
 

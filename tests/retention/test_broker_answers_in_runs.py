@@ -15,9 +15,9 @@ from storage_engine.model.plan import DependentFile, PlanRequest
 from storage_engine.model.policy import ArchiveMode, LagPolicy, Policy
 from storage_engine.model.store import DiskUsage, FileFacts, StoreSnapshot
 from storage_engine.retention import steps
-from storage_engine.retention.history import releases
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.preview import preview
+from storage_engine.retention.plan.preview import preview
+from storage_engine.retention.proof.history import releases
+from storage_engine.retention.store.managed_store import ManagedStore
 from tests.services import toy
 from tests.services.toy import LINES
 

@@ -20,8 +20,8 @@ from storage_engine.exceptions import GateRefusedError
 from storage_engine.journal.journal import Journal
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
-from storage_engine.retention.identity import identify
-from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.store.identity import identify
+from storage_engine.retention.store.managed_store import ManagedStore
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +31,7 @@ HOUR_S = 3600
 
 SENSE_AS_IF_UP_LONGER = """
 import sys
-from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.retention.steps import sense
 sense(ManagedStore.from_json(sys.argv[1]))
 """

@@ -17,12 +17,12 @@ from storage_engine.exceptions import (
     ProofError,
 )
 from storage_engine.journal.journal import Journal, Phase, Step
-from storage_engine.lake.archive import archive_all
-from storage_engine.lake.catalog import open_lake
-from storage_engine.lake.coverage import ReleasedSpan
-from storage_engine.lake.jobs import SegmentJob
-from storage_engine.lake.receipts import receipts
-from storage_engine.lake.restore import restore
+from storage_engine.lake.archive.archive import archive_all
+from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.lake.coverage.coverage import ReleasedSpan
+from storage_engine.lake.file.jobs import SegmentJob
+from storage_engine.lake.restore.restore import restore
+from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.model.companions import MAX_COMPANION_BYTES, Companion, companions_text
 from storage_engine.model.plan import Decision, DependentFile, PlanRequest, Reason
 from storage_engine.model.policy import ArchiveMode, Policy
@@ -30,14 +30,14 @@ from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import FileFacts, Segment
 from storage_engine.model.verification import VerifyLevel
 from storage_engine.retention import steps
-from storage_engine.retention.adopting import adopt
-from storage_engine.retention.drift import _in_unasked_lakes
-from storage_engine.retention.gate import Passage
-from storage_engine.retention.history import still_proves
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.proofs import LakeProofs, Proofs
+from storage_engine.retention.decisions.adopting import adopt
+from storage_engine.retention.proof.gate import Passage
+from storage_engine.retention.proof.history import still_proves
+from storage_engine.retention.proof.proofs import LakeProofs, Proofs
 from storage_engine.retention.quarantine.undo import undo
-from storage_engine.retention.verification import verify_store
+from storage_engine.retention.ranges.drift import _in_unasked_lakes
+from storage_engine.retention.ranges.verification import verify_store
+from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.same_bytes.removal import remove_rest, remove_unchanged
 from tests.lakes import make_lakes, path_of
 from tests.services import toy

@@ -20,13 +20,13 @@ from storage_engine.exceptions import (
 from storage_engine.journal.journal import Journal
 from storage_engine.model.plan import Cause, PlanRequest, Reason
 from storage_engine.retention import steps
-from storage_engine.retention.adopting import adopt
-from storage_engine.retention.brokers import open_store
-from storage_engine.retention.finishing import finish
-from storage_engine.retention.identity import identify
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.report import Outcome, build_report
-from storage_engine.retention.report_text import report_text
+from storage_engine.retention.decisions.adopting import adopt
+from storage_engine.retention.report.finishing import finish
+from storage_engine.retention.report.report import Outcome, build_report
+from storage_engine.retention.report.report_text import report_text
+from storage_engine.retention.store.brokers import open_store
+from storage_engine.retention.store.identity import identify
+from storage_engine.retention.store.managed_store import ManagedStore
 from tests.retention.whole_runs import MANUAL, do_everything
 
 Make = Callable[..., ManagedStore]

@@ -10,17 +10,17 @@ from click.testing import CliRunner
 
 from storage_engine.cli import cli
 from storage_engine.exceptions import GateRefusedError
-from storage_engine.lake.archive import archive_all
-from storage_engine.lake.catalog import Lake, open_lake
-from storage_engine.lake.chain import check_chain
-from storage_engine.lake.jobs import SegmentJob
-from storage_engine.lake.receipts import list_stores, receipt_history, receipts
+from storage_engine.lake.archive.archive import archive_all
+from storage_engine.lake.catalog.catalog import Lake, open_lake
+from storage_engine.lake.file.jobs import SegmentJob
+from storage_engine.lake.soundness.chain import check_chain
+from storage_engine.lake.soundness.receipts import list_stores, receipt_history, receipts
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.validation import Status
 from storage_engine.model.verification import VerifyLevel
 from storage_engine.retention import steps
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.verification import verify_lake
+from storage_engine.retention.ranges.verification import verify_lake
+from storage_engine.retention.store.managed_store import ManagedStore
 from tests.lakes import damage, path_of
 from tests.rounds import later, rounds
 

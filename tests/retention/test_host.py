@@ -15,13 +15,13 @@ from storage_engine import host
 from storage_engine.exceptions import WrongHostError
 from storage_engine.host import ANY_HOST, check_host, this_host
 from storage_engine.journal.journal import Journal
-from storage_engine.lake.catalog import open_lake
-from storage_engine.lake.receipts import list_stores
+from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.lake.soundness.receipts import list_stores
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import LagPolicy, Policy
 from storage_engine.retention import steps
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.watching import check_watcher
+from storage_engine.retention.plan.watching import check_watcher
+from storage_engine.retention.store.managed_store import ManagedStore
 
 pytestmark = pytest.mark.slow
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks.generate import Shape, write_store
-from storage_engine.lake.making import make_lake
+from storage_engine.lake.move.making import make_lake
 from storage_engine.model.plan import PlanRequest, Reason
 from storage_engine.retention import steps
-from storage_engine.retention.finishing import FinishResult, finish
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.report import Outcome
+from storage_engine.retention.report.finishing import FinishResult, finish
+from storage_engine.retention.report.report import Outcome
+from storage_engine.retention.store.managed_store import ManagedStore
 from tests.rounds import rounds
 
 pytestmark = pytest.mark.slow

@@ -15,19 +15,19 @@ from hypothesis import strategies as st
 
 from storage_engine.exceptions import BadInputError, LakeConflictError
 from storage_engine.journal.journal import Journal, StoreRecord
-from storage_engine.lake.archive import archive_all
-from storage_engine.lake.catalog import open_lake
+from storage_engine.lake.archive.archive import archive_all
+from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.model.lineages import Lineages
 from storage_engine.model.plan import LogPlan, Plan
 from storage_engine.retention import steps
-from storage_engine.retention.adopting import adopt
-from storage_engine.retention.brokers import open_store
-from storage_engine.retention.current_receipts import current_receipts
-from storage_engine.retention.identity import identify
-from storage_engine.retention.known_heads import known_heads
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.proofs import read_proofs
-from storage_engine.retention.stamp import read_stamp, stamp_path
+from storage_engine.retention.decisions.adopting import adopt
+from storage_engine.retention.proof.current_receipts import current_receipts
+from storage_engine.retention.proof.proofs import read_proofs
+from storage_engine.retention.store.brokers import open_store
+from storage_engine.retention.store.identity import identify
+from storage_engine.retention.store.known_heads import known_heads
+from storage_engine.retention.store.managed_store import ManagedStore
+from storage_engine.retention.store.stamp import read_stamp, stamp_path
 from tests.lakes import make_lakes
 from tests.retention.conftest import MANUAL
 from tests.rounds import rounds

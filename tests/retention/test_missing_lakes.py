@@ -10,13 +10,13 @@ import pytest
 
 from storage_engine.exceptions import LakeMissingError, LakeUnavailableError
 from storage_engine.journal.journal import Journal
-from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.jobs import SegmentJob
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.file.jobs import SegmentJob
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.receipt import Receipt
 from storage_engine.retention import steps
-from storage_engine.retention.identity import identify
-from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.store.identity import identify
+from storage_engine.retention.store.managed_store import ManagedStore
 
 pytestmark = pytest.mark.slow
 

@@ -14,12 +14,12 @@ from storage_engine.exceptions import BadInputError, StoreIdentityError, WrongHo
 from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
-from storage_engine.retention.adopting import move
-from storage_engine.retention.identity import identify
-from storage_engine.retention.known_heads import journalled_heads
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.stamp import read_stamp, stamp_path
-from storage_engine.retention.watching import check_watcher
+from storage_engine.retention.decisions.adopting import move
+from storage_engine.retention.plan.watching import check_watcher
+from storage_engine.retention.store.identity import identify
+from storage_engine.retention.store.known_heads import journalled_heads
+from storage_engine.retention.store.managed_store import ManagedStore
+from storage_engine.retention.store.stamp import read_stamp, stamp_path
 from tests.rounds import rounds
 from tests.services.runners import told_by
 

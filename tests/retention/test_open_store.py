@@ -10,9 +10,9 @@ import pytest
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.live import LiveBroker
 from storage_engine.own_directory import DIRECTORY
-from storage_engine.retention.brokers import open_store, open_to_look
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.steps.context import opened
+from storage_engine.retention.store.brokers import open_store, open_to_look
+from storage_engine.retention.store.context import opened
+from storage_engine.retention.store.managed_store import ManagedStore
 from tests.retention.conftest import Managed
 from tests.services import toy
 

@@ -15,19 +15,19 @@ from hypothesis import strategies as st
 
 from storage_engine.exceptions import FileGoneError, LakeConflictError, ProofError, StorageEngineError
 from storage_engine.journal.journal import Journal, Phase, Run, Step
-from storage_engine.lake.archive import archive_all
-from storage_engine.lake.catalog import open_lake
+from storage_engine.lake.archive.archive import archive_all
+from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.model.lag import LagSummary, Unread, UnreadMessages
 from storage_engine.model.plan import PlanRequest, Reason
 from storage_engine.model.policy import LagPolicy, Policy
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.retention import steps
-from storage_engine.retention.finishing import finish
-from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.archive.archiving import ArchiveResult, archive_each_log
+from storage_engine.retention.lag.unread import joined
 from storage_engine.retention.quarantine.undo import undo
-from storage_engine.retention.report import Outcome
-from storage_engine.retention.steps.archiving import ArchiveResult, archive_each_log
-from storage_engine.retention.unread import joined
+from storage_engine.retention.report.finishing import finish
+from storage_engine.retention.report.report import Outcome
+from storage_engine.retention.store.managed_store import ManagedStore
 from tests.rounds import rounds
 from tests.services import toy
 from tests.services.toy_faults import FAULTS, POLICY, UNARCHIVED, Fault, files_of, make_store

@@ -13,8 +13,8 @@ from storage_engine.model.lag import LagSummary, QueueLag
 from storage_engine.model.plan import Reason
 from storage_engine.model.policy import ArchiveMode, LagPolicy, Policy
 from storage_engine.retention import steps
-from storage_engine.retention.gate import Passage
-from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.proof.gate import Passage
+from storage_engine.retention.store.managed_store import ManagedStore
 
 Make = Callable[..., ManagedStore]
 

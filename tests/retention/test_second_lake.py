@@ -14,20 +14,20 @@ import pytest
 
 from storage_engine.exceptions import CommitStateUnknownError, GateRefusedError, LakeUnavailableError
 from storage_engine.journal.journal import Journal
-from storage_engine.lake.archive import archive_all
-from storage_engine.lake.catalog import open_lake
-from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.jobs import SegmentJob
-from storage_engine.lake.receipts import receipts
+from storage_engine.lake.archive.archive import archive_all
+from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.file.jobs import SegmentJob
+from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.receipt import Receipt
 from storage_engine.retention import steps
-from storage_engine.retention.adopting import adopt
-from storage_engine.retention.gate import Passage
-from storage_engine.retention.identity import identify
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.report import build_report
+from storage_engine.retention.decisions.adopting import adopt
+from storage_engine.retention.proof.gate import Passage
+from storage_engine.retention.report.report import build_report
 from storage_engine.retention.steps import archive_sealed, record_archive_lag
+from storage_engine.retention.store.identity import identify
+from storage_engine.retention.store.managed_store import ManagedStore
 
 pytestmark = pytest.mark.slow
 

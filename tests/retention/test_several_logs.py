@@ -15,9 +15,9 @@ from storage_engine.model.pending import Pending, PendingKind
 from storage_engine.model.plan import DELETING, Decision, LogPlan, Plan, Reason, of_only_log
 from storage_engine.model.policy import LagPolicy, PendingPolicy, Policy
 from storage_engine.model.store import FileFacts, Segment, SegmentState
-from storage_engine.retention.deciding import cut_by_policy
-from storage_engine.retention.gate import Eligible, still_eligible
-from storage_engine.retention.lag_policy import apply_lag_policy
+from storage_engine.retention.lag.lag_policy import apply_lag_policy
+from storage_engine.retention.plan.deciding import cut_by_policy
+from storage_engine.retention.proof.gate import Eligible, still_eligible
 
 pytestmark = pytest.mark.slow
 

@@ -16,11 +16,11 @@ import pytest
 from sqlalchemy import Engine, event
 
 from storage_engine import cycle
-from storage_engine.lake import commit_lock
-from storage_engine.retention.maintaining import maintain_lakes, maintain_store
-from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.lake.catalog import commit_lock
+from storage_engine.retention.housekeeping.maintaining import maintain_lakes, maintain_store
 from storage_engine.retention.steps import monitor
-from storage_engine.retention.steps.context import opened
+from storage_engine.retention.store.context import opened
+from storage_engine.retention.store.managed_store import ManagedStore
 from tests.retention.conftest import MANUAL
 from tests.services.watched_paths import looks_told
 

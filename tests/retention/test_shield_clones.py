@@ -16,16 +16,16 @@ import pytest
 
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.journal.journal import Journal
-from storage_engine.lake.catalog import open_lake
-from storage_engine.lake.receipts import receipts
+from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import Policy, ShieldMode
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.retention import steps
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.steps.shield import tend_shield
-from storage_engine.retention.steps.shield_reading import read_links
-from storage_engine.retention.steps.shield_removal import remove_shield_of
+from storage_engine.retention.hold.shield_removal import remove_shield_of
+from storage_engine.retention.shield.shield import tend_shield
+from storage_engine.retention.shield.shield_reading import read_links
+from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.shield.index import LinkKind, shield_path
 from storage_engine.shield.links import make_links
 from storage_engine.shield.seen import look_at_shield

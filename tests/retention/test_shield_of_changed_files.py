@@ -12,19 +12,19 @@ import pytest
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.journal.journal import Journal
-from storage_engine.lake.catalog import open_lake
-from storage_engine.lake.receipts import receipts
+from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.shield import ShieldNeed
 from storage_engine.model.validation import Where
 from storage_engine.retention import steps
-from storage_engine.retention.adopting import adopt
-from storage_engine.retention.losses import AcceptedLoss, record_loss
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.steps.shield import tend_shield
-from storage_engine.retention.steps.shield_reading import read_links
-from storage_engine.retention.steps.shield_removal import remove_shield_of
-from storage_engine.rocketmq.broker import RocketMQBrokerStore
+from storage_engine.retention.decisions.adopting import adopt
+from storage_engine.retention.hold.shield_removal import remove_shield_of
+from storage_engine.retention.ranges.losses import AcceptedLoss, record_loss
+from storage_engine.retention.shield.shield import tend_shield
+from storage_engine.retention.shield.shield_reading import read_links
+from storage_engine.retention.store.managed_store import ManagedStore
+from storage_engine.rocketmq.store.broker import RocketMQBrokerStore
 from storage_engine.same_bytes.own_acts import own_acts
 from storage_engine.shield.index import shield_path
 from storage_engine.shield.seen import SeenLink, look_at_shield

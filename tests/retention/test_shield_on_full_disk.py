@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from storage_engine.model.validation import Where
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.steps import shield
-from storage_engine.retention.steps.giving_up import give_up
-from storage_engine.retention.steps.shield import tend_shield
-from storage_engine.retention.steps.shield_reading import read_links
+from storage_engine.retention.shield import shield
+from storage_engine.retention.shield.giving_up import give_up
+from storage_engine.retention.shield.shield import tend_shield
+from storage_engine.retention.shield.shield_reading import read_links
+from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.shield.index import shield_path
 from storage_engine.shield.links import drop_links
 from storage_engine.shield.seen import look_at_shield

@@ -19,16 +19,17 @@ from storage_engine.model.policy import Policy, ShieldMode
 from storage_engine.model.validation import Where
 from storage_engine.own_directory import DIRECTORY
 from storage_engine.retention import steps
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.preview import preview
-from storage_engine.retention.shield_proofs import Judged, asked_notices
-from storage_engine.retention.shielding import shield_notices
-from storage_engine.retention.stamp import read_stamp
-from storage_engine.retention.stamp_files import NAME
-from storage_engine.retention.steps import releasing, shield
-from storage_engine.retention.steps.context import opened
-from storage_engine.retention.steps.shield import tend_shield
-from storage_engine.retention.steps.shield_removal import remove_shield_of
+from storage_engine.retention.hold.shield_removal import remove_shield_of
+from storage_engine.retention.plan.preview import preview
+from storage_engine.retention.proof.shielding import shield_notices
+from storage_engine.retention.release import releasing
+from storage_engine.retention.shield import shield
+from storage_engine.retention.shield.shield import tend_shield
+from storage_engine.retention.shield.shield_proofs import Judged, asked_notices
+from storage_engine.retention.store.context import opened
+from storage_engine.retention.store.managed_store import ManagedStore
+from storage_engine.retention.store.stamp import read_stamp
+from storage_engine.retention.store.stamp_files import NAME
 from storage_engine.shield.index import INDEX, shield_path
 from storage_engine.shield.seen import SeenLink, look_at_shield
 from storage_engine.wording import bytes_text

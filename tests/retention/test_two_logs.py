@@ -12,14 +12,14 @@ import pytest
 from storage_engine import durable
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import LakeConflictError, LogsRefusedError, RunStateError
-from storage_engine.lake.catalog import open_lake
-from storage_engine.lake.restore import restore
+from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.lake.restore.restore import restore
 from storage_engine.model.policy import LagPolicy, Policy
 from storage_engine.retention import steps
-from storage_engine.retention.finishing import finish
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.report import Outcome, build_report
-from storage_engine.retention.report_segments import Fate
+from storage_engine.retention.report.finishing import finish
+from storage_engine.retention.report.report import Outcome, build_report
+from storage_engine.retention.report.report_segments import Fate
+from storage_engine.retention.store.managed_store import ManagedStore
 from tests.fixture_stores import file_sha256
 from tests.integration.stores import unpack
 from tests.lakes import make_lakes

@@ -16,13 +16,14 @@ import pytest
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.policy import Policy, ShieldMode
 from storage_engine.own_directory import DIRECTORY
-from storage_engine.retention import shield_watch, store_watch
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.steps import context, shield, shield_reading
-from storage_engine.retention.steps.shield import ShieldResult
-from storage_engine.retention.store_watch import HostWatch
-from storage_engine.rocketmq.live import heartbeat
-from storage_engine.rocketmq.live.heartbeat import NAME, is_shield_tended, no_watch
+from storage_engine.retention.monitor import shield_watch, store_watch
+from storage_engine.retention.monitor.store_watch import HostWatch
+from storage_engine.retention.shield import shield, shield_reading
+from storage_engine.retention.shield.shield import ShieldResult
+from storage_engine.retention.store import context
+from storage_engine.retention.store.managed_store import ManagedStore
+from storage_engine.rocketmq.hold import heartbeat
+from storage_engine.rocketmq.hold.heartbeat import NAME, is_shield_tended, no_watch
 from storage_engine.shield.index import shield_path
 from tests.retention.watched_stores import SECONDS, Said, held, host_watch, is_mended, root_of, touch, until
 
@@ -30,7 +31,7 @@ FIRST_WATCH = """
 import sys, time
 from pathlib import Path
 from storage_engine.model.hold import WatchLook
-from storage_engine.rocketmq.live.heartbeat import watching
+from storage_engine.rocketmq.hold.heartbeat import watching
 
 with watching(Path(sys.argv[1])) as own:
     while True:

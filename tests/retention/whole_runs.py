@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
-from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.store.managed_store import ManagedStore
 
 MANUAL = PlanRequest(manual=True)
 

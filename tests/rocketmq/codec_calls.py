@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import HealthCheck, settings
 
-from storage_engine.rocketmq.codec import CODEC
+from storage_engine.rocketmq.codec.codec import CODEC
 from tests.rounds import rounds
 
 RELAXED = settings(

@@ -19,9 +19,9 @@ from storage_engine.model.store import (
     StoreSnapshot,
     percent_rounded_up,
 )
-from storage_engine.rocketmq.broker_config import BrokerConfig
-from storage_engine.rocketmq.plan import plan
-from storage_engine.rocketmq.rules import age_reason
+from storage_engine.rocketmq.format.broker_config import BrokerConfig
+from storage_engine.rocketmq.rules.plan import plan
+from storage_engine.rocketmq.rules.rules import age_reason
 
 
 class Kept(CourseRecord):

@@ -16,18 +16,18 @@ from hypothesis import strategies as st
 from storage_engine.cycle import CLEANUP, Cleanup, archive_here, plan, report
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.journal import Journal, Step
-from storage_engine.lake.catalog import open_lake
-from storage_engine.lake.making import make_lake
-from storage_engine.lake.receipts import list_stores, receipts
+from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.lake.move.making import make_lake
+from storage_engine.lake.soundness.receipts import list_stores, receipts
 from storage_engine.model.plan import PlanRequest
-from storage_engine.retention.drift import recorded_gone
-from storage_engine.retention.history import releases
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.report import build_report
-from storage_engine.retention.report_segments import Fate
+from storage_engine.retention.archive.sealed import archive_sealed
+from storage_engine.retention.proof.history import releases
+from storage_engine.retention.ranges.drift import recorded_gone
+from storage_engine.retention.report.report import build_report
+from storage_engine.retention.report.report_segments import Fate
 from storage_engine.retention.steps import recorded_plan
-from storage_engine.retention.steps.context import Context, Locked
-from storage_engine.retention.steps.sealed import archive_sealed
+from storage_engine.retention.store.context import Context, Locked
+from storage_engine.retention.store.managed_store import ManagedStore
 from tests.aging import aging
 from tests.fixture_stores import unpack
 from tests.rounds import rounds

@@ -11,13 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from storage_engine.exceptions import CorruptFrameError
-from storage_engine.lake.archive import archive_segment, segment_jobs
-from storage_engine.lake.commit import commit_segments
-from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.jobs import ProvenSegment
-from storage_engine.lake.making import make_lake
-from storage_engine.lake.restore import restore
-from storage_engine.lake.verify import verify
+from storage_engine.lake.archive.archive import archive_segment, segment_jobs
+from storage_engine.lake.archive.commit import commit_segments
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.file.jobs import ProvenSegment
+from storage_engine.lake.move.making import make_lake
+from storage_engine.lake.restore.restore import restore
+from storage_engine.lake.verify.verify import verify
 from storage_engine.model.store import FileFacts, Segment, SegmentState
 from storage_engine.model.validation import Status
 from storage_engine.model.verification import VerifyLevel

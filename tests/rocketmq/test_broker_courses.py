@@ -15,7 +15,7 @@ from storage_engine.exceptions import BadInputError, BrokerConfigError
 from storage_engine.model.course import Course
 from storage_engine.model.ingest import HOUR_MS
 from storage_engine.model.store import percent_rounded_up
-from storage_engine.rocketmq.course_rules import RULES
+from storage_engine.rocketmq.course.course_rules import RULES
 from tests.courses import PassCourse, kept_courses, scenario, scenarios, simulated
 
 PARTED = {"unknown-disk", "unreadable-hour", "empty-last-file"}

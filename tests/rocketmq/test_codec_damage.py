@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_engine.rocketmq.codec import CODEC
+from storage_engine.rocketmq.codec.codec import CODEC
 from tests.rocketmq.codec_calls import RELAXED, assert_reads_as, by_offset, decode, encode, segments
 from tests.rounds import later
 

@@ -18,11 +18,10 @@ from storage_engine.model.facts import FactsScope
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.store import SegmentId
 from storage_engine.rocketmq import facts
-from storage_engine.rocketmq.broker import open_files
-from storage_engine.rocketmq.consumer_offsets import parse_offsets
+from storage_engine.rocketmq.format.mapped_files import file_name
 from storage_engine.rocketmq.inspect import inspect
 from storage_engine.rocketmq.key_lookup import look_up
-from storage_engine.rocketmq.mapped_files import file_name
+from storage_engine.rocketmq.lag.consumer_offsets import parse_offsets
 from storage_engine.rocketmq.remoting import bodies
 from storage_engine.rocketmq.remoting.bodies import AnswerError
 from storage_engine.rocketmq.remoting.command import (
@@ -32,6 +31,7 @@ from storage_engine.rocketmq.remoting.command import (
     decode,
     encode,
 )
+from storage_engine.rocketmq.store.broker import open_files
 from storage_engine.untrusted import MALFORMED
 from tests.rounds import later, rounds
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from storage_engine.model.plan import DELETING, Plan, PlanRequest, Reason
 from storage_engine.model.store import SegmentState, StoreSnapshot
-from storage_engine.rocketmq.broker_config import BrokerConfig
-from storage_engine.rocketmq.plan import plan
-from storage_engine.rocketmq.window import HOUR_MS
+from storage_engine.rocketmq.format.broker_config import BrokerConfig
+from storage_engine.rocketmq.rules.plan import plan
+from storage_engine.rocketmq.rules.window import HOUR_MS
 from tests.rocketmq.plans import NOON, SIZE, UTC, config, disk, store
 
 levels = st.none() | st.integers(0, 100)

@@ -20,8 +20,8 @@ from sqlalchemy import Connection, event, insert
 from storage_engine.clock import clock_ms
 from storage_engine.journal.drift import record_drift
 from storage_engine.journal.journal import Extent, Journal, Phase, ReportRow, Run, Step
-from storage_engine.journal.levels import put_levels
-from storage_engine.journal.schema import samples
+from storage_engine.journal.tables.schema import samples
+from storage_engine.journal.writing.levels import put_levels
 from storage_engine.model.archive_lag import ArchiveLag
 from storage_engine.model.course import CourseStart, Ingest, SegmentRun
 from storage_engine.model.diagnosis import Finding, Severity
@@ -32,11 +32,11 @@ from storage_engine.model.plan import Cause, Decision, LogPlan, Plan, PlanReques
 from storage_engine.model.store import DiskUsage, FileFacts, Segment, SegmentState
 from storage_engine.model.topic_days import TopicDay
 from storage_engine.model.validation import Status
-from storage_engine.retention.finishing import REPORT_VERSION, report_json
-from storage_engine.retention.losses import AcceptedLoss, record_loss
-from storage_engine.retention.offset_ranges import OffsetRange, Place
-from storage_engine.retention.report import Outcome
-from storage_engine.retention.report_segments import Fate, SegmentReport
+from storage_engine.retention.ranges.losses import AcceptedLoss, record_loss
+from storage_engine.retention.ranges.offset_ranges import OffsetRange, Place
+from storage_engine.retention.report.finishing import REPORT_VERSION, report_json
+from storage_engine.retention.report.report import Outcome
+from storage_engine.retention.report.report_segments import Fate, SegmentReport
 from tests.pages.reports import DONE, archived, validation
 from tests.services.console_course import (
     DAY_MS,

@@ -26,7 +26,7 @@ from storage_engine.console.store_forecast import store_forecast
 from storage_engine.console.stores import AskedJournal, all_stores
 from storage_engine.console.what_if import question_of, what_if, what_if_settings
 from storage_engine.exceptions import BadInputError
-from storage_engine.journal.queries import JournalReader
+from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.plugins.static_files import PAGE, static_files
 

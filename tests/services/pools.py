@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 from multiprocessing.pool import Pool
 
-PRELOADED = ["storage_engine.lake.archive", "storage_engine.lake.making", "psycopg"]
+PRELOADED = ["storage_engine.lake.archive.archive", "storage_engine.lake.move.making", "psycopg"]
 
 
 def pool_of_processes(size: int) -> Pool:

@@ -15,7 +15,7 @@ from typing import Any
 
 from storage_engine import brokers
 from storage_engine.model.policy import Policy
-from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.store.managed_store import ManagedStore
 from tests.toy_broker import toy_broker
 
 REPOSITORY = Path(__file__).parents[2]

@@ -13,7 +13,7 @@ from storage_engine.exceptions import (
     LakeConflictError,
     SparkJobError,
 )
-from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.model.live import LiveBroker
 from storage_engine.spark.job_io import (
     read_request,

@@ -30,22 +30,22 @@ from storage_engine.exceptions import (
     StoreLayoutError,
     StoreNotFoundError,
 )
-from storage_engine.lake.archive import segment_jobs
-from storage_engine.lake.catalog import Lake
-from storage_engine.lake.config import LakeConfig
+from storage_engine.lake.archive.archive import segment_jobs
+from storage_engine.lake.catalog.catalog import Lake
+from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.durable_io import local_path
-from storage_engine.lake.jobs import SegmentJob
-from storage_engine.lake.making import make_lake
-from storage_engine.lake.receipts import receipts
-from storage_engine.lake.restore import restore
-from storage_engine.lake.soundness import Depth
-from storage_engine.lake.soundness_reader import broken_receipts
+from storage_engine.lake.file.jobs import SegmentJob
+from storage_engine.lake.move.making import make_lake
+from storage_engine.lake.restore.restore import restore
+from storage_engine.lake.soundness.receipts import receipts
+from storage_engine.lake.soundness.soundness import Depth
+from storage_engine.lake.soundness.soundness_reader import broken_receipts
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.lag import QueueLag
 from storage_engine.model.store import FileFacts, Segment, SegmentId, SegmentState
-from storage_engine.retention.lag_table import lag_part, merge, read_lag_table
+from storage_engine.retention.lag.lag_table import lag_part, merge, read_lag_table
 from storage_engine.rocketmq import BROKER
-from storage_engine.rocketmq.store import LOG
+from storage_engine.rocketmq.store.store import LOG
 from storage_engine.spark.archive_segments import archive_segments
 from storage_engine.spark.consumer_lag import ConsumerLagRequest, ConsumerLagResult, consumer_lag, prepare
 from storage_engine.spark.job_io import read_result, run_job, write_request

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import lag
 from storage_engine.exceptions import StoreNotFoundError
-from storage_engine.retention.lag_table import lag_part, merge
+from storage_engine.retention.lag.lag_table import lag_part, merge
 from storage_engine.spark import consumer_lag
 
 QUEUES, GROUPS, DELETED = 60, 20, 3

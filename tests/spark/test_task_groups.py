@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from storage_engine.lake.config import LakeConfig
-from storage_engine.lake.jobs import SegmentJob
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.file.jobs import SegmentJob
 from storage_engine.model.store import FileFacts
 from storage_engine.spark.task_groups import SEGMENT_COST_BYTES, TASK_BYTES, TASKS_PER_CORE, task_groups
 

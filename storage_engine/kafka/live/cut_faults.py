@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from storage_engine.exceptions import StorageEngineError
-from storage_engine.kafka.file_names import PartitionDirectory
-from storage_engine.kafka.layout import LogDirectory, PartitionLog
-from storage_engine.kafka.live_facts import LiveFacts, LivePartition
-from storage_engine.kafka.partition_metadata import NAME as PARTITION_METADATA
-from storage_engine.kafka.partition_metadata import read_topic_id
+from storage_engine.kafka.format.file_names import PartitionDirectory
+from storage_engine.kafka.format.layout import LogDirectory, PartitionLog
+from storage_engine.kafka.format.live_facts import LiveFacts, LivePartition
+from storage_engine.kafka.format.partition_metadata import NAME as PARTITION_METADATA
+from storage_engine.kafka.format.partition_metadata import read_topic_id
+from storage_engine.kafka.format.server_properties import retention_settings
 from storage_engine.kafka.rules import RetentionSettings
-from storage_engine.kafka.server_properties import retention_settings
 from storage_engine.model.diagnosis import reason_of
 from storage_engine.model.plan import LogPlan, Reason
 from storage_engine.model.store import FileFacts, Segment

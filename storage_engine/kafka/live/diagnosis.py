@@ -7,17 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from storage_engine.exceptions import BrokerRefusedError
-from storage_engine.kafka.consumer_offsets import TOPIC as OFFSETS_TOPIC
+from storage_engine.kafka.cluster.client import TIMEOUT_SECONDS, Cluster
+from storage_engine.kafka.cluster.consumers import listed_groups
+from storage_engine.kafka.cluster.rights import lacking_rights
 from storage_engine.kafka.diagnose import diagnose
-from storage_engine.kafka.file_names import METADATA_TOPIC
-from storage_engine.kafka.layout import Node, read_node
-from storage_engine.kafka.live.client import TIMEOUT_SECONDS, Cluster
-from storage_engine.kafka.live.consumers import listed_groups
+from storage_engine.kafka.format.file_names import METADATA_TOPIC
+from storage_engine.kafka.format.layout import Node, read_node
+from storage_engine.kafka.format.server_properties import RETENTION_SETTINGS
+from storage_engine.kafka.hold.overlay import with_live
 from storage_engine.kafka.live.findings import live_findings, node_id_of, offline_findings, waiting_files
 from storage_engine.kafka.live.observe import observe
-from storage_engine.kafka.live.overlay import with_live
-from storage_engine.kafka.live.rights import lacking_rights
-from storage_engine.kafka.server_properties import RETENTION_SETTINGS
+from storage_engine.kafka.metadata.consumer_offsets import TOPIC as OFFSETS_TOPIC
 from storage_engine.model.broker_store import StoreSettings
 from storage_engine.model.diagnosis import BrokerDiagnosis, Finding, SettingFrom, SettingInEffect
 from storage_engine.model.live import LiveBroker

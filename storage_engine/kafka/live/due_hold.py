@@ -12,8 +12,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from storage_engine.exceptions import StoreBusyError
-from storage_engine.kafka.live.drift import FoundLogs, all_drift, as_found, known_log
-from storage_engine.kafka.live.due_logs import DueLog, DueLogs, due_logs, gone_unproven
+from storage_engine.kafka.hold.drift import FoundLogs, all_drift, as_found, known_log
+from storage_engine.kafka.hold.due_logs import DueLog, DueLogs, due_logs, gone_unproven
+from storage_engine.kafka.hold.hold_decisions import Decision, Look, decide
+from storage_engine.kafka.hold.hold_state import HoldState, KnownLog, load_state, save_state
+from storage_engine.kafka.hold.needed_retention import ends_at_ms
+from storage_engine.kafka.hold.shared_holds import states_of_others
 from storage_engine.kafka.live.held_settings import (
     PutBack,
     StillAlone,
@@ -22,13 +26,9 @@ from storage_engine.kafka.live.held_settings import (
     rely_on_others,
 )
 from storage_engine.kafka.live.hold import cluster_of, in_effect, looked_at, memory_of
-from storage_engine.kafka.live.hold_decisions import Decision, Look, decide
-from storage_engine.kafka.live.hold_state import HoldState, KnownLog, load_state, save_state
-from storage_engine.kafka.live.needed_retention import ends_at_ms
-from storage_engine.kafka.live.shared_holds import states_of_others
 from storage_engine.kafka.live.topic_ages import HOUR_MS, bearable, bears_notices, found_logs, observe
 from storage_engine.kafka.live.topic_configs import is_deleted, read_settings
-from storage_engine.kafka.store import SeenNode
+from storage_engine.kafka.store.store import SeenNode
 from storage_engine.model.diagnosis import named_in_short
 from storage_engine.model.hold import DueRange, HoldMemory, HoldStatus
 from storage_engine.model.store import FileFacts, SegmentId

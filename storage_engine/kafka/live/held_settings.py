@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from storage_engine.exceptions import BrokerRefusedError
-from storage_engine.kafka.live.client import Cluster
-from storage_engine.kafka.live.hold_state import HeldSetting, HoldState, TopicSetting, save_state
-from storage_engine.kafka.live.needed_retention import TopicAge, raised
-from storage_engine.kafka.live.shared_holds import (
+from storage_engine.kafka.cluster.client import Cluster
+from storage_engine.kafka.hold.hold_state import HeldSetting, HoldState, TopicSetting, save_state
+from storage_engine.kafka.hold.needed_retention import TopicAge, raised
+from storage_engine.kafka.hold.shared_holds import (
     needed_by_others,
     relied_on,
     set_by_another,

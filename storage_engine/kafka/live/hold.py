@@ -13,11 +13,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from storage_engine.exceptions import BadInputError, BrokerRefusedError, GateRefusedError
-from storage_engine.kafka.live.drift import all_drift, as_found, known_log
-from storage_engine.kafka.live.due_logs import active_and_expired
-from storage_engine.kafka.live.expiry import written
-from storage_engine.kafka.live.held_settings import StillAlone, put_back, raise_settings, rely_on_others
-from storage_engine.kafka.live.hold_state import (
+from storage_engine.kafka.hold.drift import all_drift, as_found, known_log
+from storage_engine.kafka.hold.due_logs import active_and_expired
+from storage_engine.kafka.hold.expiry import written
+from storage_engine.kafka.hold.hold_state import (
     HELD_SETTINGS,
     HoldState,
     KnownLog,
@@ -25,11 +24,12 @@ from storage_engine.kafka.live.hold_state import (
     load_state,
     save_state,
 )
-from storage_engine.kafka.live.needed_retention import TopicAge, ends_at_ms, protects
-from storage_engine.kafka.live.shared_holds import states_of_others
+from storage_engine.kafka.hold.needed_retention import TopicAge, ends_at_ms, protects
+from storage_engine.kafka.hold.shared_holds import states_of_others
+from storage_engine.kafka.live.held_settings import StillAlone, put_back, raise_settings, rely_on_others
 from storage_engine.kafka.live.topic_ages import HOUR_MS, Observed, bears_notices, observe
 from storage_engine.kafka.rules import SegmentFacts
-from storage_engine.kafka.store import SeenNode
+from storage_engine.kafka.store.store import SeenNode
 from storage_engine.model.diagnosis import named_in_short
 from storage_engine.model.hold import Drift, HoldMemory, HoldStatus
 from storage_engine.model.store_settings import STRICT

@@ -11,17 +11,17 @@ from dataclasses import dataclass, field, replace
 from storage_engine import durable
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import GateRefusedError
-from storage_engine.kafka.file_names import METADATA_TOPIC
-from storage_engine.kafka.layout import Node, read_what_is_left
+from storage_engine.kafka.cluster.client import Cluster
+from storage_engine.kafka.format.file_names import METADATA_TOPIC
+from storage_engine.kafka.format.layout import Node, read_what_is_left
+from storage_engine.kafka.hold.hold_state import load_state
+from storage_engine.kafka.hold.overlay import from_their_starts, with_first_settings, with_live
+from storage_engine.kafka.hold.shared_holds import all_states
 from storage_engine.kafka.live import due_hold, hold, release, unheld
-from storage_engine.kafka.live.client import Cluster
 from storage_engine.kafka.live.cut_faults import cut_to_held
-from storage_engine.kafka.live.hold_state import load_state
 from storage_engine.kafka.live.observe import observe
-from storage_engine.kafka.live.overlay import from_their_starts, with_first_settings, with_live
-from storage_engine.kafka.live.shared_holds import all_states
-from storage_engine.kafka.plan import as_asked
-from storage_engine.kafka.store import KafkaStore, SeenNode, open_store
+from storage_engine.kafka.store.plan import as_asked
+from storage_engine.kafka.store.store import KafkaStore, SeenNode, open_store
 from storage_engine.model.broker_store import Remove, StoreSettings
 from storage_engine.model.held_store import UnheldSegments
 from storage_engine.model.hold import HoldMemory, HoldStatus

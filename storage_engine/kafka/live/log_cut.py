@@ -17,7 +17,7 @@ from storage_engine.exceptions import (
     ChangedUnderUsError,
     ReleasedTooMuchError,
 )
-from storage_engine.kafka.live.client import Cluster
+from storage_engine.kafka.cluster.client import Cluster
 from storage_engine.kafka.live.cut_faults import Prefix
 from storage_engine.kafka.live.same_log import Witness, find_witness
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from storage_engine.exceptions import BrokerRefusedError
-from storage_engine.kafka.file_names import PartitionDirectory
-from storage_engine.kafka.live.client import TIMEOUT_SECONDS, Cluster
-from storage_engine.kafka.live_facts import LiveFacts, LivePartition
+from storage_engine.kafka.cluster.client import TIMEOUT_SECONDS, Cluster
+from storage_engine.kafka.format.file_names import PartitionDirectory
+from storage_engine.kafka.format.live_facts import LiveFacts, LivePartition
 
 if TYPE_CHECKING:
     from confluent_kafka import TopicPartition

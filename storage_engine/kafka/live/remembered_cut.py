@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from storage_engine.exceptions import ChangedUnderUsError, ReleasedTooMuchError
-from storage_engine.kafka.live.client import Cluster
+from storage_engine.kafka.cluster.client import Cluster
+from storage_engine.kafka.format.live_facts import LivePartition
+from storage_engine.kafka.hold.drift import known_log
+from storage_engine.kafka.hold.hold_state import HoldState, load_state, save_state
 from storage_engine.kafka.live.cut_faults import Prefix
-from storage_engine.kafka.live.drift import known_log
-from storage_engine.kafka.live.hold_state import HoldState, load_state, save_state
 from storage_engine.kafka.live.log_cut import (
     Led,
     check_not_too_far,
@@ -25,7 +26,6 @@ from storage_engine.kafka.live.log_cut import (
     witness_of,
 )
 from storage_engine.kafka.live.same_log import Witness, other_than
-from storage_engine.kafka.live_facts import LivePartition
 from storage_engine.model.hold import HoldMemory
 
 

@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from storage_engine.kafka import batch_header as header
-from storage_engine.kafka.batch_walk import batch_heads, opened
-from storage_engine.kafka.layout import SegmentFiles
-from storage_engine.kafka.live.client import Cluster
+from storage_engine.kafka.cluster.client import Cluster
+from storage_engine.kafka.format import batch_header as header
+from storage_engine.kafka.format.batch_walk import batch_heads, opened
+from storage_engine.kafka.format.layout import SegmentFiles
 
 _SECONDS: Final = 30.0
 _POLL_SECONDS: Final = 0.5

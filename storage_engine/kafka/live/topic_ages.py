@@ -12,21 +12,21 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from storage_engine.exceptions import BrokerRefusedError, StorageEngineError
-from storage_engine.kafka.checkpoints import LEADER_EPOCHS, LeaderEpoch, read_leader_epochs
-from storage_engine.kafka.file_names import partition_directory
-from storage_engine.kafka.layout import Node, PartitionLog
-from storage_engine.kafka.live.drift import FoundLogs, FoundSettings
+from storage_engine.kafka.format.checkpoints import LEADER_EPOCHS, LeaderEpoch, read_leader_epochs
+from storage_engine.kafka.format.file_names import partition_directory
+from storage_engine.kafka.format.layout import Node, PartitionLog
+from storage_engine.kafka.format.live_facts import LivePartition
+from storage_engine.kafka.format.log_end import first_batch_ms, segment_facts
+from storage_engine.kafka.hold.drift import FoundLogs, FoundSettings
+from storage_engine.kafka.hold.hold_state import KnownLog
+from storage_engine.kafka.hold.needed_retention import LogAge, TopicAge, bearable_ms
 from storage_engine.kafka.live.findings import NOT_SERVED, node_id_of, offline_directories
-from storage_engine.kafka.live.hold_state import KnownLog
-from storage_engine.kafka.live.needed_retention import LogAge, TopicAge, bearable_ms
 from storage_engine.kafka.live.observe import observe as observe_cluster
 from storage_engine.kafka.live.topic_configs import check_interval_ms, read_settings
-from storage_engine.kafka.live_facts import LivePartition
-from storage_engine.kafka.log_end import first_batch_ms, segment_facts
-from storage_engine.kafka.plan import SeenLog
+from storage_engine.kafka.metadata.topic_settings import read_topic_settings
 from storage_engine.kafka.rules import RetentionSettings
-from storage_engine.kafka.store import SeenNode
-from storage_engine.kafka.topic_settings import read_topic_settings
+from storage_engine.kafka.store.plan import SeenLog
+from storage_engine.kafka.store.store import SeenNode
 from storage_engine.model.diagnosis import reason_of
 from storage_engine.model.store import DiskUsage
 from storage_engine.wording import bytes_text, duration_text

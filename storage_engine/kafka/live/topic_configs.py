@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from storage_engine.exceptions import BrokerRefusedError
-from storage_engine.kafka.live.client import TIMEOUT_SECONDS, Cluster
-from storage_engine.kafka.live.hold_state import HELD_SETTINGS, TopicSetting
+from storage_engine.kafka.cluster.client import TIMEOUT_SECONDS, Cluster
+from storage_engine.kafka.hold.hold_state import HELD_SETTINGS, TopicSetting
 
 CHECK_INTERVAL = "log.retention.check.interval.ms"
 _DEFAULT_INTERVAL_MS = 300_000

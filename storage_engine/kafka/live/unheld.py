@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from storage_engine.kafka.hold.due_logs import due_logs
+from storage_engine.kafka.hold.hold_decisions import Look, unjudged
+from storage_engine.kafka.hold.hold_state import HoldState, load_state
+from storage_engine.kafka.hold.shared_holds import needed_by_others, states_of_others
 from storage_engine.kafka.live.due_hold import LOOKS, deleted_topics
-from storage_engine.kafka.live.due_logs import due_logs
-from storage_engine.kafka.live.hold_decisions import Look, unjudged
-from storage_engine.kafka.live.hold_state import HoldState, load_state
-from storage_engine.kafka.live.shared_holds import needed_by_others, states_of_others
 from storage_engine.kafka.live.topic_ages import found_logs
 from storage_engine.model.held_store import UnheldSegments
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from storage_engine.exceptions import QuarantineError
 from storage_engine.own_directory import DIRECTORY
-from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.quarantine.places import QUARANTINE, bases
 from storage_engine.retention.quarantine.tree import MANIFEST, Place, contents, opened
+from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.wording import bytes_text
 
 _LONGEST_MANIFEST_BYTES = 1 << 20

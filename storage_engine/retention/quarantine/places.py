@@ -10,9 +10,9 @@ from storage_engine import durable
 from storage_engine.brokers import find_broker, store_around
 from storage_engine.exceptions import BadInputError
 from storage_engine.own_directory import DIRECTORY
-from storage_engine.retention.managed_store import ManagedStore
 from storage_engine.retention.quarantine.tree import Place
-from storage_engine.retention.report_files import report_name, short_hash
+from storage_engine.retention.store.managed_store import ManagedStore
+from storage_engine.retention.store.report_files import report_name, short_hash
 
 QUARANTINE = "quarantine"
 """In our directory; in a store's root with one directory a run, elsewhere with one a store and run."""

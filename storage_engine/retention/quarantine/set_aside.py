@@ -12,14 +12,11 @@ from pathlib import Path
 from storage_engine import durable
 from storage_engine.exceptions import RunStateError
 from storage_engine.journal.journal import Run
-from storage_engine.journal.leases import Lease
+from storage_engine.journal.tables.leases import Lease
 from storage_engine.model.broker_store import Remove
 from storage_engine.model.store import FileFacts
-from storage_engine.retention.broker_answers import ask
-from storage_engine.retention.brokers import check_undo_settings
-from storage_engine.retention.deciding import Decided
-from storage_engine.retention.deletion_checks import check_inside
-from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.plan.deciding import Decided
+from storage_engine.retention.proof.deletion_checks import check_inside
 from storage_engine.retention.quarantine.places import choose_places
 from storage_engine.retention.quarantine.records import (
     Quarantine,
@@ -29,7 +26,10 @@ from storage_engine.retention.quarantine.records import (
 )
 from storage_engine.retention.quarantine.signs import signs_of
 from storage_engine.retention.quarantine.tree import make_place, move_in
-from storage_engine.retention.steps.context import Context
+from storage_engine.retention.store.broker_answers import ask
+from storage_engine.retention.store.brokers import check_undo_settings
+from storage_engine.retention.store.context import Context
+from storage_engine.retention.store.managed_store import ManagedStore
 
 _HOUR_MS = 3_600_000
 _TELL_SIGNS = "tell by which files it shows that its broker has run"

@@ -17,14 +17,13 @@ from pathlib import Path
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import BadInputError, QuarantineError, RunStateError
 from storage_engine.journal.journal import Phase, Run, Step
-from storage_engine.journal.leases import Lease
+from storage_engine.journal.tables.leases import Lease
 from storage_engine.long_work import told
 from storage_engine.model.jsonable import from_jsonable
 from storage_engine.model.plan import DependentFile
 from storage_engine.model.store import FileFacts, LogSnapshot
-from storage_engine.retention.broker_answers import ask
-from storage_engine.retention.history import SegmentRelease, releases
-from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.proof.history import SegmentRelease, releases
+from storage_engine.retention.proof.unseen_writes import Reading, digest
 from storage_engine.retention.quarantine.places import renames
 from storage_engine.retention.quarantine.records import (
     WHOLE,
@@ -36,8 +35,9 @@ from storage_engine.retention.quarantine.records import (
 )
 from storage_engine.retention.quarantine.signs import refuse_after_a_run
 from storage_engine.retention.quarantine.tree import Place, move_back, remove_empty_below, stat_in
-from storage_engine.retention.steps.context import AnyStore, Context, open_context
-from storage_engine.retention.unseen_writes import Reading, digest
+from storage_engine.retention.store.broker_answers import ask
+from storage_engine.retention.store.context import AnyStore, Context, open_context
+from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.wording import time_text
 
 _ELSEWHERE = "What is archived comes back into another directory by storage-engine restore."

@@ -18,18 +18,18 @@ from zoneinfo import ZoneInfo
 from storage_engine.clock import clock_ms
 from storage_engine.model.plan import PlanRequest, Reason, Trigger, Urgency
 from storage_engine.model.store import DiskUsage, StoreSnapshot
-from storage_engine.rocketmq.broker_config import BrokerConfig
-from storage_engine.rocketmq.disk import disk_usage
 from storage_engine.rocketmq.engine.message_store import MessageStore
-from storage_engine.rocketmq.live.cleanup_schedule import FIRST_PASS_MS, MANUAL_PASSES, interval_ms
-from storage_engine.rocketmq.rules import (
+from storage_engine.rocketmq.format.broker_config import BrokerConfig
+from storage_engine.rocketmq.rules.cleanup_schedule import FIRST_PASS_MS, MANUAL_PASSES, interval_ms
+from storage_engine.rocketmq.rules.disk import disk_usage
+from storage_engine.rocketmq.rules.rules import (
     accepts_writes_by,
     age_reason,
     delete_hours,
     full_log_disks,
     triggers,
 )
-from storage_engine.rocketmq.store import BROKER, dependents_bytes
+from storage_engine.rocketmq.store.store import BROKER, dependents_bytes
 
 _log = logging.getLogger(__name__)
 

@@ -9,17 +9,17 @@ from enum import StrEnum
 from pathlib import Path
 
 from storage_engine.exceptions import BrokerConfigError
-from storage_engine.rocketmq import batch_consume_queue, consume_queue, consume_queue_ext
-from storage_engine.rocketmq.broker_config import (
+from storage_engine.rocketmq.format import batch_consume_queue, consume_queue, consume_queue_ext
+from storage_engine.rocketmq.format.broker_config import (
     BATCH_CONSUME_QUEUE_ENTRY_BYTES,
     CONSUME_QUEUE_ENTRY_BYTES,
     DEFAULT_DELAY_LEVELS,
     BrokerConfig,
 )
-from storage_engine.rocketmq.index_file import read_index_files
-from storage_engine.rocketmq.layout import StoreLayout
-from storage_engine.rocketmq.mapped_files import list_raw_files
-from storage_engine.rocketmq.queue_files import iter_queues
+from storage_engine.rocketmq.format.index_file import read_index_files
+from storage_engine.rocketmq.format.layout import StoreLayout
+from storage_engine.rocketmq.format.mapped_files import list_raw_files
+from storage_engine.rocketmq.format.queue_files import iter_queues
 
 LIGHT_PREFIX = "%LMQ%"
 """Of queues that share the messages of others (MixAll#LMQ_PREFIX)."""

@@ -13,29 +13,29 @@ from pathlib import Path
 from storage_engine import durable
 from storage_engine.clock import clock_ms
 from storage_engine.model.recovered import unindexed_text
-from storage_engine.rocketmq import store_lock
-from storage_engine.rocketmq.broker_config import BrokerConfig
-from storage_engine.rocketmq.checkpoint import Checkpoint
-from storage_engine.rocketmq.config_files import batch_topics
-from storage_engine.rocketmq.engine import dispatch_kernels as kernels
-from storage_engine.rocketmq.engine.append import Appender
+from storage_engine.rocketmq.engine.append.append import Appender
+from storage_engine.rocketmq.engine.append.flush import LogFlusher, QueueFlusher, Service
+from storage_engine.rocketmq.engine.append.mapped_file import PinnedRange
+from storage_engine.rocketmq.engine.append.mapped_file_queue import FileQueue
+from storage_engine.rocketmq.engine.append.new_message import NewBatch, NewMessage, PutResult, PutStatus
+from storage_engine.rocketmq.engine.append.store_checkpoint import StoreCheckpoint
+from storage_engine.rocketmq.engine.append.transient_pool import TransientPool
+from storage_engine.rocketmq.engine.dispatch import dispatch_kernels as kernels
+from storage_engine.rocketmq.engine.dispatch.index_writer import IndexWriter
+from storage_engine.rocketmq.engine.dispatch.queue_table import QueueTable
+from storage_engine.rocketmq.engine.dispatch.reput import Dispatcher, FrameReader
 from storage_engine.rocketmq.engine.engine_settings import (
     EngineSettings,
     FlushMode,
     check_writable,
     settings_for,
 )
-from storage_engine.rocketmq.engine.flush import LogFlusher, QueueFlusher, Service
-from storage_engine.rocketmq.engine.index_writer import IndexWriter
-from storage_engine.rocketmq.engine.mapped_file import PinnedRange
-from storage_engine.rocketmq.engine.mapped_file_queue import FileQueue
-from storage_engine.rocketmq.engine.new_message import NewBatch, NewMessage, PutResult, PutStatus
-from storage_engine.rocketmq.engine.queue_table import QueueTable
 from storage_engine.rocketmq.engine.recovery import LogEnd, first_to_index, index_again, recover
-from storage_engine.rocketmq.engine.reput import Dispatcher, FrameReader
-from storage_engine.rocketmq.engine.store_checkpoint import StoreCheckpoint
-from storage_engine.rocketmq.engine.transient_pool import TransientPool
-from storage_engine.rocketmq.layout import StoreLayout, resolve_layout
+from storage_engine.rocketmq.format.broker_config import BrokerConfig
+from storage_engine.rocketmq.format.checkpoint import Checkpoint
+from storage_engine.rocketmq.format.config_files import batch_topics
+from storage_engine.rocketmq.format.layout import StoreLayout, resolve_layout
+from storage_engine.rocketmq.store import store_lock
 
 _log = logging.getLogger(__name__)
 

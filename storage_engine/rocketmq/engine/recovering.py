@@ -12,12 +12,14 @@ import numpy as np
 from storage_engine import durable
 from storage_engine.exceptions import CorruptFrameError, StoreBusyError, StoreLayoutError
 from storage_engine.model.recovered import StoreRecovery
-from storage_engine.rocketmq import batch_consume_queue, consume_queue, store_lock
-from storage_engine.rocketmq.broker_config import BrokerConfig
-from storage_engine.rocketmq.commitlog import iterate_frames
-from storage_engine.rocketmq.engine import dispatch_kernels as dispatch
+from storage_engine.rocketmq.codec.commitlog import iterate_frames
+from storage_engine.rocketmq.codec.frame import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NOT
+from storage_engine.rocketmq.codec.kernels import KIND_MESSAGE
+from storage_engine.rocketmq.engine.append.store_checkpoint import StoreCheckpoint
+from storage_engine.rocketmq.engine.dispatch import dispatch_kernels as dispatch
+from storage_engine.rocketmq.engine.dispatch.index_writer import IndexWriter, find_unsure
+from storage_engine.rocketmq.engine.dispatch.reput import Bytes, FrameReader, Rows
 from storage_engine.rocketmq.engine.engine_settings import EngineSettings, settings_for
-from storage_engine.rocketmq.engine.index_writer import IndexWriter, find_unsure
 from storage_engine.rocketmq.engine.message_store import MessageStore
 from storage_engine.rocketmq.engine.open_files import allow_open_files
 from storage_engine.rocketmq.engine.recovery import (
@@ -28,13 +30,12 @@ from storage_engine.rocketmq.engine.recovery import (
     first_part_after_stop,
     first_to_index,
 )
-from storage_engine.rocketmq.engine.reput import Bytes, FrameReader, Rows
-from storage_engine.rocketmq.engine.store_checkpoint import StoreCheckpoint
-from storage_engine.rocketmq.frame import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NOT
-from storage_engine.rocketmq.kernels import KIND_MESSAGE
-from storage_engine.rocketmq.layout import StoreLayout, resolve_layout
-from storage_engine.rocketmq.mapped_files import list_raw_files, readable_files
-from storage_engine.rocketmq.queue_files import iter_queues
+from storage_engine.rocketmq.format import batch_consume_queue, consume_queue
+from storage_engine.rocketmq.format.broker_config import BrokerConfig
+from storage_engine.rocketmq.format.layout import StoreLayout, resolve_layout
+from storage_engine.rocketmq.format.mapped_files import list_raw_files, readable_files
+from storage_engine.rocketmq.format.queue_files import iter_queues
+from storage_engine.rocketmq.store import store_lock
 
 _CHUNK_BYTES = 64 << 20
 

@@ -15,14 +15,14 @@ import numpy.typing as npt
 
 from storage_engine import durable
 from storage_engine.arrow_memory import address_of
-from storage_engine.rocketmq import frame
-from storage_engine.rocketmq.engine import dispatch_kernels as kernels
+from storage_engine.rocketmq.codec import frame
+from storage_engine.rocketmq.engine.append.mapped_file_queue import FileQueue
+from storage_engine.rocketmq.engine.append.store_checkpoint import StoreCheckpoint
+from storage_engine.rocketmq.engine.dispatch import dispatch_kernels as kernels
+from storage_engine.rocketmq.engine.dispatch.index_writer import IndexWriter
+from storage_engine.rocketmq.engine.dispatch.queue_table import QueueTable
+from storage_engine.rocketmq.engine.dispatch.reput import Bytes, Dispatcher, FrameReader, Rows
 from storage_engine.rocketmq.engine.engine_settings import EngineSettings
-from storage_engine.rocketmq.engine.index_writer import IndexWriter
-from storage_engine.rocketmq.engine.mapped_file_queue import FileQueue
-from storage_engine.rocketmq.engine.queue_table import QueueTable
-from storage_engine.rocketmq.engine.reput import Bytes, Dispatcher, FrameReader, Rows
-from storage_engine.rocketmq.engine.store_checkpoint import StoreCheckpoint
 
 INDEXED_FILES = 10
 """How many files of the log a start reads again at most, to make an index that a crash took."""

@@ -17,15 +17,15 @@ from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.plan import DependentFile
 from storage_engine.model.positions import FlushedStore, StorePositions
 from storage_engine.model.store import LogSnapshot, Segment, SegmentState, StoreSnapshot
-from storage_engine.rocketmq.broker import RocketMQBrokerStore, open_files
+from storage_engine.rocketmq.codec.store_times import newest_message_ms
 from storage_engine.rocketmq.engine.engine_session import EngineSession, ask_who_serves
 from storage_engine.rocketmq.engine.message_store import open_store
 from storage_engine.rocketmq.engine.recovering import check_nothing_cut
 from storage_engine.rocketmq.engine.serving import positions_of
+from storage_engine.rocketmq.format.rereading import ATTEMPTS, reread
 from storage_engine.rocketmq.live.status import checkpoint_behind_ms
-from storage_engine.rocketmq.rereading import ATTEMPTS, reread
-from storage_engine.rocketmq.store_lock import LockedStore, holder_text
-from storage_engine.rocketmq.store_times import newest_message_ms
+from storage_engine.rocketmq.store.broker import RocketMQBrokerStore, open_files
+from storage_engine.rocketmq.store.store_lock import LockedStore, holder_text
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,10 +26,10 @@ from storage_engine.model.plan import DependentFile
 from storage_engine.model.positions import StorePositions
 from storage_engine.model.store import FileFacts, Segment
 from storage_engine.own_directory import own_directory
-from storage_engine.rocketmq.engine.mapped_file import WritableFile
+from storage_engine.rocketmq.engine.append.mapped_file import WritableFile
 from storage_engine.rocketmq.engine.message_store import MessageStore
 from storage_engine.rocketmq.engine.socket_place import PEER, socket_path
-from storage_engine.rocketmq.store_lock import ENGINE_SOCKET
+from storage_engine.rocketmq.store.store_lock import ENGINE_SOCKET
 from storage_engine.same_bytes.removal import remove_unchanged
 
 _FORCED_AFTER_MS = 120_000

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Mapping
 
 from storage_engine.exceptions import BrokerError, ChangedUnderUsError, StorageEngineError, StoreBusyError
-from storage_engine.rocketmq.store_lock import ENGINE_SOCKET
+from storage_engine.rocketmq.store.store_lock import ENGINE_SOCKET
 
 ERRORS: Mapping[str, type[StorageEngineError]] = {
     error.__name__: error for error in (StoreBusyError, BrokerError, ChangedUnderUsError)

@@ -10,14 +10,14 @@ from contextlib import nullcontext
 from storage_engine.exceptions import StoreBusyError
 from storage_engine.model.broker_store import StoreSettings
 from storage_engine.model.plan import PlanRequest, Release
-from storage_engine.rocketmq.broker_config import load_broker_config
+from storage_engine.rocketmq.engine.append.new_message import NewMessage, PutStatus
 from storage_engine.rocketmq.engine.cleanup_loop import cleaning
 from storage_engine.rocketmq.engine.message_store import MessageStore, open_store
-from storage_engine.rocketmq.engine.new_message import NewMessage, PutStatus
 from storage_engine.rocketmq.engine.recovering import check_nothing_cut
 from storage_engine.rocketmq.engine.release_beside import releasing_beside
 from storage_engine.rocketmq.engine.serving import serving
-from storage_engine.rocketmq.window import time_zone
+from storage_engine.rocketmq.format.broker_config import load_broker_config
+from storage_engine.rocketmq.rules.window import time_zone
 
 _PAUSE_SECONDS = 1.0
 

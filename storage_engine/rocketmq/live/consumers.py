@@ -10,11 +10,11 @@ import pyarrow as pa
 from storage_engine.exceptions import BrokerError
 from storage_engine.model.lag import LagSource, PositionsFrom
 from storage_engine.name_columns import names_of, one_array
-from storage_engine.rocketmq.layout import StoreLayout
-from storage_engine.rocketmq.queue_files import iter_queues
+from storage_engine.rocketmq.format.layout import StoreLayout
+from storage_engine.rocketmq.format.queue_files import iter_queues
+from storage_engine.rocketmq.format.rereading import ATTEMPTS
+from storage_engine.rocketmq.lag.subscriptions import Consumers, consumers_in_files, read_filtered
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
-from storage_engine.rocketmq.rereading import ATTEMPTS
-from storage_engine.rocketmq.subscriptions import Consumers, consumers_in_files, read_filtered
 from storage_engine.wording import count_text, duration_text
 
 ASKED_FOR_SUBSCRIPTIONS = 2000

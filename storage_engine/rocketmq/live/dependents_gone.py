@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Final
 
 from storage_engine import durable
 from storage_engine.model.plan import DependentFile
-from storage_engine.rocketmq.live.cleanup_schedule import (
+from storage_engine.rocketmq.format.rereading import ATTEMPTS, reread
+from storage_engine.rocketmq.rules.cleanup_schedule import (
     Patience,
     dependents_patience_seconds,
     until_first_pass_seconds,
 )
-from storage_engine.rocketmq.rereading import ATTEMPTS, reread
 
 if TYPE_CHECKING:
     from storage_engine.rocketmq.live.live_store import LiveStore

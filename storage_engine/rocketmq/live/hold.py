@@ -19,8 +19,24 @@ from typing import TYPE_CHECKING, Final
 from storage_engine.exceptions import BadInputError, GateRefusedError
 from storage_engine.model.hold import HoldMemory, HoldStatus
 from storage_engine.model.store import Segment
-from storage_engine.rocketmq.live import fence, marker, mtimes
-from storage_engine.rocketmq.live.cleanup_schedule import FIRST_PASS_MS, MANUAL_PASSES, interval_ms
+from storage_engine.rocketmq.hold import fence, marker, mtimes
+from storage_engine.rocketmq.hold.fence import (
+    announce_rewrite,
+    deletes_by_force,
+    reserved_hours,
+    with_force_ended,
+)
+from storage_engine.rocketmq.hold.heartbeat import last_look
+from storage_engine.rocketmq.hold.local_hold import left_behind
+from storage_engine.rocketmq.hold.state import (
+    FORCIBLY,
+    HoldState,
+    Observed,
+    as_looked_at,
+    first_state,
+    load_state,
+    save_state,
+)
 from storage_engine.rocketmq.live.connect import refuse_slave
 from storage_engine.rocketmq.live.drift import (
     ENDS_TRUST,
@@ -30,26 +46,10 @@ from storage_engine.rocketmq.live.drift import (
     new_drift,
     with_topics,
 )
-from storage_engine.rocketmq.live.fence import (
-    announce_rewrite,
-    deletes_by_force,
-    reserved_hours,
-    with_force_ended,
-)
-from storage_engine.rocketmq.live.heartbeat import last_look
 from storage_engine.rocketmq.live.identity import ask_known_frame, know_newest_frame
-from storage_engine.rocketmq.live.local_hold import left_behind
 from storage_engine.rocketmq.live.observe import below_the_first_file, observe
-from storage_engine.rocketmq.live.state import (
-    FORCIBLY,
-    HoldState,
-    Observed,
-    as_looked_at,
-    first_state,
-    load_state,
-    save_state,
-)
 from storage_engine.rocketmq.live.status import drift_of, notices, root_of, weaknesses
+from storage_engine.rocketmq.rules.cleanup_schedule import FIRST_PASS_MS, MANUAL_PASSES, interval_ms
 from storage_engine.wording import paths_text
 
 if TYPE_CHECKING:

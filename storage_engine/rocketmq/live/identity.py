@@ -18,16 +18,16 @@ from typing import Final
 import psutil
 
 from storage_engine.exceptions import BadInputError, BrokerError, BrokerRefusedError
-from storage_engine.rocketmq.frame import MAGIC_V1, MAGIC_V2, MIN_MESSAGE_BYTES
-from storage_engine.rocketmq.layout import StoreLayout
+from storage_engine.rocketmq.codec.frame import MAGIC_V1, MAGIC_V2, MIN_MESSAGE_BYTES
+from storage_engine.rocketmq.codec.store_times import LogFile
+from storage_engine.rocketmq.format.layout import StoreLayout
+from storage_engine.rocketmq.format.stored_files import open_stored
+from storage_engine.rocketmq.hold.state import HoldState, Observed
 from storage_engine.rocketmq.live.connect import as_who_may_read
-from storage_engine.rocketmq.live.state import HoldState, Observed
 from storage_engine.rocketmq.remoting.access import split_address
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from storage_engine.rocketmq.remoting.answers import RuntimeInfo
-from storage_engine.rocketmq.store_lock import is_locked, lock_holder
-from storage_engine.rocketmq.store_times import LogFile
-from storage_engine.rocketmq.stored_files import open_stored
+from storage_engine.rocketmq.store.store_lock import is_locked, lock_holder
 
 _LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "127.0.0.1"}
 """Where to ask who listens everywhere."""

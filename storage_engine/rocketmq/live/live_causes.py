@@ -10,11 +10,11 @@ from storage_engine.model.broker_store import StoreSettings
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.store import DiskUsage
 from storage_engine.model.watch import Watch
-from storage_engine.rocketmq.broker_config import BrokerConfig, load_broker_config
-from storage_engine.rocketmq.causes import watch_levels
+from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.live.connect import local_settings, reach, refuse_slave
 from storage_engine.rocketmq.remoting.answers import RuntimeInfo
-from storage_engine.rocketmq.window import time_zone
+from storage_engine.rocketmq.rules.window import time_zone
+from storage_engine.rocketmq.store.causes import watch_levels
 
 
 def watch(info: RuntimeInfo, config: BrokerConfig, now_ms: int, zone: ZoneInfo) -> Watch:

@@ -20,8 +20,15 @@ from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Trigger
 from storage_engine.model.shield import ShieldNeed
 from storage_engine.model.store import LogSnapshot, Segment, SegmentId, SegmentState, StoreSnapshot
 from storage_engine.model.watch import Watch
-from storage_engine.rocketmq import store_lock
-from storage_engine.rocketmq.broker import RocketMQBrokerStore, open_files
+from storage_engine.rocketmq.codec.store_times import (
+    LogFile,
+    newest_message_ms,
+    oldest_message_ms,
+    sealed_at_ms,
+)
+from storage_engine.rocketmq.format.rereading import ATTEMPTS, reread
+from storage_engine.rocketmq.hold.fence import with_original_settings, with_original_times
+from storage_engine.rocketmq.hold.local_hold import HoldMemories
 from storage_engine.rocketmq.live import (
     dependents_gone,
     hold,
@@ -36,18 +43,16 @@ from storage_engine.rocketmq.live.connect import (
     refuse_other_broker,
     refuse_slave,
 )
-from storage_engine.rocketmq.live.fence import with_original_settings, with_original_times
 from storage_engine.rocketmq.live.hold import LockedLive
 from storage_engine.rocketmq.live.identity import check_same_store
-from storage_engine.rocketmq.live.local_hold import HoldMemories
 from storage_engine.rocketmq.live.session import Session
-from storage_engine.rocketmq.pending import pending
+from storage_engine.rocketmq.live.unheld import unheld_segments
+from storage_engine.rocketmq.pending.pending import pending
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from storage_engine.rocketmq.remoting.answers import RuntimeInfo
-from storage_engine.rocketmq.rereading import ATTEMPTS, reread
-from storage_engine.rocketmq.store import LOG
-from storage_engine.rocketmq.store_times import LogFile, newest_message_ms, oldest_message_ms, sealed_at_ms
-from storage_engine.rocketmq.unheld import unheld_segments
+from storage_engine.rocketmq.store import store_lock
+from storage_engine.rocketmq.store.broker import RocketMQBrokerStore, open_files
+from storage_engine.rocketmq.store.store import LOG
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +161,9 @@ class LiveStore(BrokerStore):
     def unread(
         self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False
     ) -> Unread:
+        from storage_engine.rocketmq.lag.subscriptions import group_positions
+        from storage_engine.rocketmq.lag.unread import unread_messages
         from storage_engine.rocketmq.live.consumers import consumers_written_down, live_consumers
-        from storage_engine.rocketmq.subscriptions import group_positions
-        from storage_engine.rocketmq.unread import unread_messages
 
         (log,) = snapshot.logs
         layout = self.files.files.layout

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 import javaproperties
 
 from storage_engine.exceptions import CorruptFileError
-from storage_engine.rocketmq.broker_config import MAX_CONF_BYTES
-from storage_engine.rocketmq.live.connect import as_who_may_read
-from storage_engine.rocketmq.live.drift import has_moved
-from storage_engine.rocketmq.live.identity import check_same_store, left_open, why_unproven
-from storage_engine.rocketmq.live.state import (
+from storage_engine.rocketmq.codec.store_times import LogFile
+from storage_engine.rocketmq.format.broker_config import MAX_CONF_BYTES
+from storage_engine.rocketmq.format.mapped_files import is_offset, list_raw_files
+from storage_engine.rocketmq.hold.state import (
     HELD_SETTINGS,
     ROLE,
     SLAVE,
@@ -22,8 +21,9 @@ from storage_engine.rocketmq.live.state import (
     SavedSettings,
     SeenFile,
 )
-from storage_engine.rocketmq.mapped_files import is_offset, list_raw_files
-from storage_engine.rocketmq.store_times import LogFile
+from storage_engine.rocketmq.live.connect import as_who_may_read
+from storage_engine.rocketmq.live.drift import has_moved
+from storage_engine.rocketmq.live.identity import check_same_store, left_open, why_unproven
 from storage_engine.same_bytes.mounts import mount_of
 from storage_engine.untrusted import read_file
 

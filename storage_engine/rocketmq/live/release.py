@@ -31,20 +31,21 @@ from storage_engine.exceptions import (
 from storage_engine.model.hold import HoldMemory
 from storage_engine.model.store import FileFacts, Segment
 from storage_engine.own_directory import WAIT_SECONDS
-from storage_engine.rocketmq.live import hold, marker
-from storage_engine.rocketmq.live.cleanup_schedule import (
+from storage_engine.rocketmq.format.mapped_files import NAME_DIGITS
+from storage_engine.rocketmq.hold import marker
+from storage_engine.rocketmq.hold.fence import is_due
+from storage_engine.rocketmq.hold.mtimes import same_ms
+from storage_engine.rocketmq.hold.state import HoldState, load_state, save_state
+from storage_engine.rocketmq.live import hold
+from storage_engine.rocketmq.live.status import root_of
+from storage_engine.rocketmq.remoting.answers import RuntimeInfo
+from storage_engine.rocketmq.rules.cleanup_schedule import (
     MANUAL_PASSES,
     Patience,
     interval_ms,
     segment_patience_seconds,
     until_first_pass_seconds,
 )
-from storage_engine.rocketmq.live.fence import is_due
-from storage_engine.rocketmq.live.mtimes import same_ms
-from storage_engine.rocketmq.live.state import HoldState, load_state, save_state
-from storage_engine.rocketmq.live.status import root_of
-from storage_engine.rocketmq.mapped_files import NAME_DIGITS
-from storage_engine.rocketmq.remoting.answers import RuntimeInfo
 from storage_engine.same_bytes.own_acts import read_own_acts
 
 if TYPE_CHECKING:

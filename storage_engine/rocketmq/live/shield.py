@@ -9,21 +9,21 @@ from storage_engine.clock import clock_ms
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.model.shield import ShieldNeed
-from storage_engine.rocketmq.disk import log_disks
-from storage_engine.rocketmq.live import marker
-from storage_engine.rocketmq.live.cleanup_schedule import interval_ms
-from storage_engine.rocketmq.live.drift import ENDS_TRUST, all_drift
-from storage_engine.rocketmq.live.fence import fence_count, with_force_ended
-from storage_engine.rocketmq.live.heartbeat import is_shield_tended
-from storage_engine.rocketmq.live.identity import ask_known_frame
-from storage_engine.rocketmq.live.observe import observe
-from storage_engine.rocketmq.live.state import (
+from storage_engine.rocketmq.hold import marker
+from storage_engine.rocketmq.hold.fence import fence_count, with_force_ended
+from storage_engine.rocketmq.hold.heartbeat import is_shield_tended
+from storage_engine.rocketmq.hold.state import (
     FORCIBLY,
     HoldState,
     Observed,
     load_state,
     save_state,
 )
+from storage_engine.rocketmq.live.drift import ENDS_TRUST, all_drift
+from storage_engine.rocketmq.live.identity import ask_known_frame
+from storage_engine.rocketmq.live.observe import observe
+from storage_engine.rocketmq.rules.cleanup_schedule import interval_ms
+from storage_engine.rocketmq.rules.disk import log_disks
 from storage_engine.wording import time_text
 
 if TYPE_CHECKING:

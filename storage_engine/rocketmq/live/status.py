@@ -12,23 +12,23 @@ from storage_engine.exceptions import GateRefusedError
 from storage_engine.model.hold import BrokerProgress, Drift, DriftKind, HoldStatus
 from storage_engine.model.store import DiskUsage
 from storage_engine.own_directory import DIRECTORY
-from storage_engine.rocketmq.disk import disk_usage
-from storage_engine.rocketmq.live import fence, marker
-from storage_engine.rocketmq.live.drift import ENDS_TRUST, all_drift, name_of, with_topics
-from storage_engine.rocketmq.live.fence import (
+from storage_engine.rocketmq.hold import fence, marker
+from storage_engine.rocketmq.hold.fence import (
     HOUR_MS,
     announce_rewrite,
     check_force_is_far,
     deletes_by_force,
     reserved_hours,
 )
-from storage_engine.rocketmq.live.heartbeat import last_look, no_watch
+from storage_engine.rocketmq.hold.heartbeat import last_look, no_watch
+from storage_engine.rocketmq.hold.local_hold import read_local
+from storage_engine.rocketmq.hold.mtimes import original_mtime_ns
+from storage_engine.rocketmq.hold.state import FORCIBLY, RESERVED, HoldState, Observed, load_state
+from storage_engine.rocketmq.live.drift import ENDS_TRUST, all_drift, name_of, with_topics
 from storage_engine.rocketmq.live.identity import ask_known_frame
-from storage_engine.rocketmq.live.local_hold import read_local
-from storage_engine.rocketmq.live.mtimes import original_mtime_ns
 from storage_engine.rocketmq.live.observe import below_the_first_file, observe
-from storage_engine.rocketmq.live.state import FORCIBLY, RESERVED, HoldState, Observed, load_state
 from storage_engine.rocketmq.remoting.answers import RuntimeInfo
+from storage_engine.rocketmq.rules.disk import disk_usage
 from storage_engine.wording import time_text
 
 if TYPE_CHECKING:

@@ -21,9 +21,9 @@ from storage_engine.exceptions import (
     BrokerRefusedError,
     NotOnBrokerError,
 )
-from storage_engine.rocketmq.config_files import TopicConfig
-from storage_engine.rocketmq.consumer_offsets import parse_offsets
-from storage_engine.rocketmq.positions import in_queue_order
+from storage_engine.rocketmq.format.config_files import TopicConfig
+from storage_engine.rocketmq.lag.consumer_offsets import parse_offsets
+from storage_engine.rocketmq.lag.positions import in_queue_order
 from storage_engine.rocketmq.remoting import bodies, codes
 from storage_engine.rocketmq.remoting.access import Access
 from storage_engine.rocketmq.remoting.answers import (

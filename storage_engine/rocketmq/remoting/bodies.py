@@ -11,9 +11,9 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
-from storage_engine.rocketmq import fastjson
-from storage_engine.rocketmq.config_files import TopicConfig
-from storage_engine.rocketmq.frame import MAGIC_V1, MAGIC_V2, MIN_MESSAGE_BYTES, PHYSICAL_OFFSET_AT
+from storage_engine.rocketmq.codec.frame import MAGIC_V1, MAGIC_V2, MIN_MESSAGE_BYTES, PHYSICAL_OFFSET_AT
+from storage_engine.rocketmq.format import fastjson
+from storage_engine.rocketmq.format.config_files import TopicConfig
 from storage_engine.rocketmq.remoting.answers import (
     BrokerMembers,
     ClusterInfo,

@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from storage_engine.rocketmq.frame import SCHEDULE_TOPIC
-from storage_engine.rocketmq.half_messages import HALF_TOPIC, OPERATION_TOPIC
-from storage_engine.rocketmq.restored_config import NO_QUEUES, config_files
+from storage_engine.rocketmq.codec.frame import SCHEDULE_TOPIC
+from storage_engine.rocketmq.pending.half_messages import HALF_TOPIC, OPERATION_TOPIC
+from storage_engine.rocketmq.store.restored_config import NO_QUEUES, config_files
 
 _GROUPS = (("billing", 0.0), ("search", 0.001), ("reports", 0.4))
 """Consumer groups of a topic, and which share of its messages each still has to read."""

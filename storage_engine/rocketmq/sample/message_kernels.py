@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from storage_engine.native import copy_bytes, int64, kernel, store_be_i16, store_be_i32
-from storage_engine.rocketmq.frame_kernels import Ints64
+from storage_engine.rocketmq.codec.frame_kernels import Ints64
 
 HEADER_BYTES = 20
 """Of a message: its size, magic, CRC, flag and the length of its body."""

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage_engine.arrow_memory import address_of
-from storage_engine.rocketmq.engine.new_message import host_bytes
+from storage_engine.rocketmq.engine.append.new_message import host_bytes
 from storage_engine.rocketmq.sample import message_kernels as kernels
 
 QUEUES_PER_TOPIC: Final = 8

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from storage_engine.rocketmq.engine.new_message import NewMessage, PutResult, properties_block
-from storage_engine.rocketmq.frame import SCHEDULE_TOPIC, TRANSACTION_COMMIT
-from storage_engine.rocketmq.half_messages import GROUP, HALF_TOPIC, OPERATION_TOPIC
+from storage_engine.rocketmq.codec.frame import SCHEDULE_TOPIC, TRANSACTION_COMMIT
+from storage_engine.rocketmq.engine.append.new_message import NewMessage, PutResult, properties_block
+from storage_engine.rocketmq.pending.half_messages import GROUP, HALF_TOPIC, OPERATION_TOPIC
 from storage_engine.rocketmq.sample.messages import QUEUES_PER_TOPIC, STORE_HOST, Producers
 
 DELAYED_SHARE: Final = 0.15

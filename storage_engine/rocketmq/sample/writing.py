@@ -17,17 +17,18 @@ from storage_engine import durable
 from storage_engine.exceptions import BadInputError
 from storage_engine.long_work import told
 from storage_engine.model.sample import SampleRequest, SampleStore
-from storage_engine.rocketmq import consume_queue, store_lock
-from storage_engine.rocketmq.broker_config import load_broker_config
+from storage_engine.rocketmq.engine.append.new_message import NewBatch, NewMessage, PutResult, PutStatus
 from storage_engine.rocketmq.engine.engine_settings import settings_for
 from storage_engine.rocketmq.engine.message_store import MessageStore
-from storage_engine.rocketmq.engine.new_message import NewBatch, NewMessage, PutResult, PutStatus
-from storage_engine.rocketmq.index_file import read_header
-from storage_engine.rocketmq.layout import StoreLayout, resolve_layout
-from storage_engine.rocketmq.queue_files import iter_queues
+from storage_engine.rocketmq.format import consume_queue
+from storage_engine.rocketmq.format.broker_config import load_broker_config
+from storage_engine.rocketmq.format.index_file import read_header
+from storage_engine.rocketmq.format.layout import StoreLayout, resolve_layout
+from storage_engine.rocketmq.format.queue_files import iter_queues
 from storage_engine.rocketmq.sample import configuration
 from storage_engine.rocketmq.sample.messages import SHARED_PROPERTIES, STORE_HOST, Producers, SentBatch
 from storage_engine.rocketmq.sample.special import DELAYED_SHARE, TRANSACTION_SHARE, SpecialMessages
+from storage_engine.rocketmq.store import store_lock
 from storage_engine.wording import time_text
 
 _UNFINISHED = ".unfinished"

@@ -19,7 +19,7 @@ from storage_engine.exceptions import (
     MissingExtraError,
 )
 from storage_engine.extras import KAFKA
-from storage_engine.kafka.live.client import Cluster, client_settings
+from storage_engine.kafka.cluster.client import Cluster, client_settings
 from storage_engine.model.live import LiveBroker
 from tests.extras import take_away
 
@@ -105,7 +105,7 @@ def test_a_refused_connection_is_one_error_that_says_why_at_once() -> None:
 
 
 def test_who_listens_and_is_slow_gets_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storage_engine.kafka.live.client.TIMEOUT_SECONDS", 2.5)
+    monkeypatch.setattr("storage_engine.kafka.cluster.client.TIMEOUT_SECONDS", 2.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         place = f"127.0.0.1:1,127.0.0.1:{silent.getsockname()[1]}"
         begun = time.monotonic()
@@ -213,7 +213,7 @@ def test_a_leader_that_refuses_a_kept_epoch_is_asked_by_a_new_client(
 def test_a_leader_that_goes_on_refusing_is_an_answer_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     clients = Electing(1_000)
     monkeypatch.setattr(Cluster, "_connected", lambda _, settings: clients.connected(settings))
-    monkeypatch.setattr("storage_engine.kafka.live.client._ELECTION_SECONDS", 0.3)
+    monkeypatch.setattr("storage_engine.kafka.cluster.client._ELECTION_SECONDS", 0.3)
     cluster = Cluster(LiveBroker("k:9"))
     found = dict(cluster.answers("offsets", ["a", "b"], lambda some: cluster.admin.ask(some)))
     assert found["a"] == "start of a"

@@ -11,8 +11,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from storage_engine.exceptions import BrokerUnavailableError
-from storage_engine.kafka.live.client import Cluster
-from storage_engine.kafka.live.consumers import group_positions, listed_groups
+from storage_engine.kafka.cluster.client import Cluster
+from storage_engine.kafka.cluster.consumers import group_positions, listed_groups
 from storage_engine.model.live import LiveBroker
 
 LOADING, MOVED, AWAY = (
@@ -77,13 +77,13 @@ def done(answer: object) -> Future[Any]:
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storage_engine.kafka.live.consumers._PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr("storage_engine.kafka.live.consumers.lacking_rights", lambda *_: ())
+    monkeypatch.setattr("storage_engine.kafka.cluster.consumers._PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("storage_engine.kafka.cluster.consumers.lacking_rights", lambda *_: ())
 
 
 @pytest.fixture
 def does_not_wait(waits: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storage_engine.kafka.live.consumers._TAKE_OVER_SECONDS", -1.0)
+    monkeypatch.setattr("storage_engine.kafka.cluster.consumers._TAKE_OVER_SECONDS", -1.0)
 
 
 def cluster_of(monkeypatch: pytest.MonkeyPatch, coordinators: Coordinators) -> Cluster:

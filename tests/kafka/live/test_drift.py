@@ -7,16 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from storage_engine.kafka.checkpoints import LeaderEpoch
-from storage_engine.kafka.live.drift import FoundLogs, all_drift, as_found, known_log
-from storage_engine.kafka.live.hold_state import (
+from storage_engine.kafka.format.checkpoints import LeaderEpoch
+from storage_engine.kafka.format.live_facts import LivePartition
+from storage_engine.kafka.hold.drift import FoundLogs, all_drift, as_found, known_log
+from storage_engine.kafka.hold.hold_state import (
     RETENTION_MS,
     HeldSetting,
     HoldState,
     KnownLog,
     TopicSetting,
 )
-from storage_engine.kafka.live_facts import LivePartition
 from storage_engine.model.hold import Drift, DriftKind
 
 TOPIC_ID = uuid.UUID(int=7)

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from storage_engine.kafka.live import listening
-from storage_engine.kafka.live.listening import nobody_listens
+from storage_engine.kafka.cluster import listening
+from storage_engine.kafka.cluster.listening import nobody_listens
 
 
 @pytest.fixture

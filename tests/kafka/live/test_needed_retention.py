@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_engine.kafka.live.hold_state import (
+from storage_engine.kafka.hold.hold_state import (
     HELD_SETTINGS,
     RETENTION_BYTES,
     RETENTION_MS,
@@ -17,7 +17,7 @@ from storage_engine.kafka.live.hold_state import (
     HoldState,
     TopicSetting,
 )
-from storage_engine.kafka.live.needed_retention import (
+from storage_engine.kafka.hold.needed_retention import (
     LogAge,
     TopicAge,
     bearable_ms,

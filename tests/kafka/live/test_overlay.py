@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from storage_engine.exceptions import BadInputError
-from storage_engine.kafka.layout import Node, read_node
+from storage_engine.kafka.format.layout import Node, read_node
+from storage_engine.kafka.format.live_facts import LiveFacts, LivePartition
+from storage_engine.kafka.format.partition_metadata import NAME as PARTITION_METADATA
+from storage_engine.kafka.format.partition_metadata import read_topic_id
+from storage_engine.kafka.hold.overlay import with_live
 from storage_engine.kafka.live.findings import live_findings
-from storage_engine.kafka.live.overlay import with_live
-from storage_engine.kafka.live_facts import LiveFacts, LivePartition
-from storage_engine.kafka.partition_metadata import NAME as PARTITION_METADATA
-from storage_engine.kafka.partition_metadata import read_topic_id
+from storage_engine.kafka.metadata.topic_settings import read_topic_settings
 from storage_engine.kafka.rules import RetentionSettings
-from storage_engine.kafka.topic_settings import read_topic_settings
 
 LOG = "retslow-0"
 SETTINGS = {"cleanup.policy": "delete", "retention.ms": "5", "retention.bytes": "-1"}

@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 
 from storage_engine.exceptions import BrokerUnavailableError, ChangedUnderUsError
-from storage_engine.kafka.layout import PartitionLog, read_node
+from storage_engine.kafka.format.layout import PartitionLog, read_node
+from storage_engine.kafka.format.live_facts import LiveFacts, LivePartition
+from storage_engine.kafka.format.partition_metadata import NAME as PARTITION_METADATA
+from storage_engine.kafka.format.partition_metadata import read_topic_id
+from storage_engine.kafka.hold.hold_state import HoldState, KnownLog
+from storage_engine.kafka.hold.overlay import from_their_starts, with_first_settings, with_live
 from storage_engine.kafka.live import release
-from storage_engine.kafka.live.hold_state import HoldState, KnownLog
-from storage_engine.kafka.live.overlay import from_their_starts, with_first_settings, with_live
 from storage_engine.kafka.live.release import Prefix, why_not
 from storage_engine.kafka.live.same_log import find_witness
-from storage_engine.kafka.live_facts import LiveFacts, LivePartition
-from storage_engine.kafka.partition_metadata import NAME as PARTITION_METADATA
-from storage_engine.kafka.partition_metadata import read_topic_id
-from storage_engine.kafka.plan import cut_to_archivable
-from storage_engine.kafka.store import KafkaStore
+from storage_engine.kafka.store.plan import cut_to_archivable
+from storage_engine.kafka.store.store import KafkaStore
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import Decision, LogPlan, Reason
 from storage_engine.model.store import Archivable
@@ -169,7 +169,7 @@ def test_segments_below_their_leaders_start_are_not_there(node: Path, found: Any
 
 
 def test_what_is_held_is_decided_on_by_the_settings_before(node: Path, found: Any) -> None:
-    from storage_engine.kafka.live.hold_state import HeldSetting, TopicSetting
+    from storage_engine.kafka.hold.hold_state import HeldSetting, TopicSetting
 
     prefix, live, _, cluster_id = found
     held = HeldSetting(

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from storage_engine.exceptions import BrokerRefusedError, ChangedUnderUsError, ReleasedTooMuchError
+from storage_engine.kafka.cluster.client import Cluster
+from storage_engine.kafka.hold.hold_state import HoldState, load_state
 from storage_engine.kafka.live import remembered_cut
-from storage_engine.kafka.live.client import Cluster
-from storage_engine.kafka.live.hold_state import HoldState, load_state
 from storage_engine.kafka.live.log_cut import Led
 from storage_engine.kafka.live.remembered_cut import Cut, cut_remembered
 from storage_engine.kafka.live.same_log import Witness

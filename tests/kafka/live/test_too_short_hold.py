@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from storage_engine.kafka.hold.hold_state import HELD_SETTINGS, HoldState, TopicSetting
+from storage_engine.kafka.hold.needed_retention import LogAge, TopicAge
 from storage_engine.kafka.live.held_settings import raise_settings
-from storage_engine.kafka.live.hold_state import HELD_SETTINGS, HoldState, TopicSetting
-from storage_engine.kafka.live.needed_retention import LogAge, TopicAge
 from storage_engine.kafka.live.topic_ages import Bearable, DiskLimit, Observed, shortest
 from tests.kafka.hold_memory import Memory
 

@@ -13,7 +13,7 @@ from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import ArchiveMode, Policy
 from storage_engine.own_directory import DIRECTORY
 from storage_engine.retention import steps
-from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.store.managed_store import ManagedStore
 from tests.fixture_stores import file_sha256
 
 WITH_UNDO = Policy(ArchiveMode.OFF, undo_window_hours=24)

@@ -12,10 +12,10 @@ import pytest
 from storage_engine.exceptions import BadInputError, QuarantineError, StoreIdentityError
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.preview import preview
+from storage_engine.retention.plan.preview import preview
 from storage_engine.retention.quarantine.look import look_at_quarantines
 from storage_engine.retention.quarantine.undo import undo
+from storage_engine.retention.store.managed_store import ManagedStore
 from tests.retention.quarantine.conftest import clean, files_of, quarantine_of_root
 
 pytestmark = pytest.mark.slow

@@ -27,12 +27,12 @@ from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import ArchiveMode, Policy
 from storage_engine.pages.report import render_page
 from storage_engine.retention import steps
-from storage_engine.retention.finishing import finish, report_json
-from storage_engine.retention.history import released_spans
-from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.proof.history import released_spans
 from storage_engine.retention.quarantine.undo import undo
-from storage_engine.retention.report import Outcome, build_report
-from storage_engine.retention.report_text import report_text
+from storage_engine.retention.report.finishing import finish, report_json
+from storage_engine.retention.report.report import Outcome, build_report
+from storage_engine.retention.report.report_text import report_text
+from storage_engine.retention.store.managed_store import ManagedStore
 from tests.retention.quarantine.conftest import WITH_UNDO, clean, files_of, quarantine_of_root
 from tests.rounds import later
 

@@ -12,11 +12,11 @@ from storage_engine.clock import clock_ms
 from storage_engine.journal.journal import Journal
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
-from storage_engine.retention.diagnosis.left_behind import look_at_remains, quarantine_findings
-from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.doctor.left_behind import look_at_remains, quarantine_findings
 from storage_engine.retention.quarantine.look import look_at_quarantines, unknown_notices
 from storage_engine.retention.quarantine.records import known_directories
-from storage_engine.retention.steps.context import opened
+from storage_engine.retention.store.context import opened
+from storage_engine.retention.store.managed_store import ManagedStore
 from tests.retention.quarantine.conftest import clean, quarantine_of_root
 from tests.services.command_line import run_command
 

@@ -25,11 +25,11 @@ from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import ArchiveMode, Policy
 from storage_engine.own_directory import DIRECTORY
 from storage_engine.retention import steps
-from storage_engine.retention.brokers import open_store
-from storage_engine.retention.maintaining import maintain_store
-from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.housekeeping.maintaining import maintain_store
 from storage_engine.retention.quarantine.records import quarantines
 from storage_engine.retention.quarantine.undo import undo
+from storage_engine.retention.store.brokers import open_store
+from storage_engine.retention.store.managed_store import ManagedStore
 from tests.retention import kill_runner
 from tests.retention.kill_runner import (
     Moment,

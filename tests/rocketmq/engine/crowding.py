@@ -21,15 +21,15 @@ from zoneinfo import ZoneInfo
 
 from storage_engine.clock import clock_ms
 from storage_engine.model.store import DiskUsage
-from storage_engine.rocketmq import consume_queue
-from storage_engine.rocketmq.broker_config import BrokerConfig
-from storage_engine.rocketmq.codec import CODEC
+from storage_engine.rocketmq.codec.codec import CODEC
+from storage_engine.rocketmq.engine.append.new_message import NewMessage, PutStatus
 from storage_engine.rocketmq.engine.cleanup_loop import CleanupLoop
+from storage_engine.rocketmq.engine.dispatch.queue_writer import QueueWriter
 from storage_engine.rocketmq.engine.message_store import MessageStore, open_store
-from storage_engine.rocketmq.engine.new_message import NewMessage, PutStatus
-from storage_engine.rocketmq.engine.queue_writer import QueueWriter
-from storage_engine.rocketmq.index_file import open_index
-from storage_engine.rocketmq.layout import resolve_layout
+from storage_engine.rocketmq.format import consume_queue
+from storage_engine.rocketmq.format.broker_config import BrokerConfig
+from storage_engine.rocketmq.format.index_file import open_index
+from storage_engine.rocketmq.format.layout import resolve_layout
 from tests.rocketmq.engine.scenarios import write_conf
 
 PRODUCERS, READERS = 3, 3

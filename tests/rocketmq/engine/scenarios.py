@@ -8,9 +8,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from storage_engine.rocketmq.broker_config import BrokerConfig, load_broker_config
-from storage_engine.rocketmq.engine.message_store import MessageStore
-from storage_engine.rocketmq.engine.new_message import (
+from storage_engine.rocketmq.engine.append.new_message import (
     NewBatch,
     NewMessage,
     PutResult,
@@ -18,6 +16,8 @@ from storage_engine.rocketmq.engine.new_message import (
     host_bytes,
     properties_block,
 )
+from storage_engine.rocketmq.engine.message_store import MessageStore
+from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
 
 Sent = NewMessage | NewBatch
 

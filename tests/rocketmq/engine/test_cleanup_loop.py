@@ -14,11 +14,11 @@ import pytest
 
 from storage_engine.model.plan import Cause, PlanRequest
 from storage_engine.model.store import DiskUsage
-from storage_engine.rocketmq.broker_config import BrokerConfig
+from storage_engine.rocketmq.engine.append.new_message import NewMessage, PutStatus
 from storage_engine.rocketmq.engine.cleanup_loop import CleanupLoop, cleaning
 from storage_engine.rocketmq.engine.message_store import MessageStore, open_store
-from storage_engine.rocketmq.engine.new_message import NewMessage, PutStatus
-from storage_engine.rocketmq.mapped_files import file_name
+from storage_engine.rocketmq.format.broker_config import BrokerConfig
+from storage_engine.rocketmq.format.mapped_files import file_name
 from tests.rocketmq.engine.scenarios import SIZES, messages, put_all, write_conf
 
 NOON_MS = 1_790_000_000_000 // 86_400_000 * 86_400_000 + 12 * 3_600_000

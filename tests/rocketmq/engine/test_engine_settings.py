@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from storage_engine.exceptions import BrokerConfigError
-from storage_engine.rocketmq.broker_config import load_broker_config
+from storage_engine.rocketmq.engine.append.new_message import NewMessage, PutStatus
 from storage_engine.rocketmq.engine.message_store import open_store
-from storage_engine.rocketmq.engine.new_message import NewMessage, PutStatus
 from storage_engine.rocketmq.engine.recovering import recover_store
+from storage_engine.rocketmq.format.broker_config import load_broker_config
 from tests.rocketmq.engine.scenarios import contents
 
 SIZES = {"mappedFileSizeCommitLog": "65536", "maxHashSlotNum": "50", "maxIndexNum": "200"}

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from storage_engine.exceptions import StoreBusyError
-from storage_engine.rocketmq import consume_queue
-from storage_engine.rocketmq.codec import CODEC
+from storage_engine.rocketmq.codec.codec import CODEC
+from storage_engine.rocketmq.engine.append.new_message import NewBatch, NewMessage, PutStatus, encode_batch
 from storage_engine.rocketmq.engine.message_store import MessageStore, open_store
-from storage_engine.rocketmq.engine.new_message import NewBatch, NewMessage, PutStatus, encode_batch
-from storage_engine.rocketmq.index_file import java_hash, open_index, read_header
+from storage_engine.rocketmq.format import consume_queue
+from storage_engine.rocketmq.format.index_file import java_hash, open_index, read_header
+from storage_engine.rocketmq.format.layout import resolve_layout
+from storage_engine.rocketmq.format.mapped_files import file_name
+from storage_engine.rocketmq.format.queue_files import iter_queues
 from storage_engine.rocketmq.key_lookup import look_up
-from storage_engine.rocketmq.layout import resolve_layout
-from storage_engine.rocketmq.mapped_files import file_name
-from storage_engine.rocketmq.queue_files import iter_queues
 from tests.rocketmq.engine.scenarios import BATCH_TOPIC, messages, put_all, write_conf
 
 
@@ -298,7 +298,7 @@ def test_the_index_is_whole_after_crashes_though_local_time_goes_back(
     for life in range(4):
         # An hour less each time, as where summer time ends.
         name = f"202611200{9 - life}0000000"
-        writer = "storage_engine.rocketmq.engine.index_writer"
+        writer = "storage_engine.rocketmq.engine.dispatch.index_writer"
         monkeypatch.setattr(f"{writer}._time_name", lambda _, name=name: name)
         with open_store(config, clock=lambda life=life: start_ms + life * 600_000) as store:
             for _ in range(250):

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from storage_engine.exceptions import BadInputError
-from storage_engine.rocketmq.broker_config import BrokerConfig
+from storage_engine.rocketmq.engine.append.new_message import NewMessage, PutStatus
 from storage_engine.rocketmq.engine.message_store import open_store
-from storage_engine.rocketmq.engine.new_message import NewMessage, PutStatus
 from storage_engine.rocketmq.engine.recovering import recover_store
+from storage_engine.rocketmq.format.broker_config import BrokerConfig
 from tests.rocketmq.engine.scenarios import write_conf
 
 FILES = 30

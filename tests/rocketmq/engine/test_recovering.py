@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from storage_engine.exceptions import CorruptFrameError
-from storage_engine.rocketmq import batch_consume_queue, consume_queue, consume_queue_ext
-from storage_engine.rocketmq.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.engine.recovering import rebuild_queues, recover_store
-from storage_engine.rocketmq.index_file import open_index
-from storage_engine.rocketmq.layout import StoreLayout, resolve_layout
-from storage_engine.rocketmq.queue_files import iter_queues
+from storage_engine.rocketmq.format import batch_consume_queue, consume_queue, consume_queue_ext
+from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
+from storage_engine.rocketmq.format.index_file import open_index
+from storage_engine.rocketmq.format.layout import StoreLayout, resolve_layout
+from storage_engine.rocketmq.format.queue_files import iter_queues
 from tests.rocketmq.engine.scenarios import contents
 
 SHAPE = {"maxHashSlotNum": "100", "maxIndexNum": "400"}

@@ -22,11 +22,11 @@ from storage_engine.exceptions import (
 from storage_engine.hooks.connection import Defaults, managed_store
 from storage_engine.model.broker_store import StoreSettings
 from storage_engine.model.plan import PlanRequest
-from storage_engine.retention.brokers import open_store as open_managed
-from storage_engine.retention.managed_store import ManagedStore
+from storage_engine.retention.store.brokers import open_store as open_managed
+from storage_engine.retention.store.managed_store import ManagedStore
+from storage_engine.rocketmq.engine.append.new_message import NewMessage, PutStatus
 from storage_engine.rocketmq.engine.engine_session import ask_who_serves
 from storage_engine.rocketmq.engine.message_store import MessageStore, open_store
-from storage_engine.rocketmq.engine.new_message import NewMessage, PutStatus
 from storage_engine.rocketmq.engine.recovering import rebuild_queues
 from storage_engine.rocketmq.engine.served_store import ServedStore, open_served
 from storage_engine.rocketmq.engine.serving import serving

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from storage_engine.model.hold import Drift, DriftKind
-from storage_engine.rocketmq.live.drift import ENDS_TRUST, name_of, new_drift
-from storage_engine.rocketmq.live.state import (
+from storage_engine.rocketmq.hold.state import (
     ChangedSetting,
     HoldState,
     Observed,
@@ -16,6 +15,7 @@ from storage_engine.rocketmq.live.state import (
     SeenFile,
     Touched,
 )
+from storage_engine.rocketmq.live.drift import ENDS_TRUST, name_of, new_drift
 
 SIZE = 1000
 NOW_MS = 1_800_000_000_000

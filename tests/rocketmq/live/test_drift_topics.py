@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from storage_engine.model.hold import Drift, DriftKind
-from storage_engine.rocketmq.broker_config import load_broker_config
-from storage_engine.rocketmq.layout import StoreLayout, list_segments, resolve_layout
+from storage_engine.rocketmq.codec.store_times import newest_message_ms
+from storage_engine.rocketmq.format.broker_config import load_broker_config
+from storage_engine.rocketmq.format.layout import StoreLayout, list_segments, resolve_layout
 from storage_engine.rocketmq.live.drift import topics_in, with_topics
-from storage_engine.rocketmq.store import find_active
-from storage_engine.rocketmq.store_times import newest_message_ms
+from storage_engine.rocketmq.store.store import find_active
 
 GONE = DriftKind.SEGMENT_GONE
 

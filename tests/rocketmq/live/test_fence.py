@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_engine.rocketmq.live.fence import (
+from storage_engine.rocketmq.hold.fence import (
     HOUR_MS,
     expires_at_ms,
     fence,
@@ -15,7 +15,7 @@ from storage_engine.rocketmq.live.fence import (
     lease_mtime_ns,
     stands_until_ms,
 )
-from storage_engine.rocketmq.live.state import HoldState, Observed, SeenFile, Touched
+from storage_engine.rocketmq.hold.state import HoldState, Observed, SeenFile, Touched
 
 SIZE = 1000
 START_MS = 1_790_000_000_123

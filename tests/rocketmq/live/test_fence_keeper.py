@@ -15,10 +15,11 @@ import pytest
 from storage_engine.exceptions import StoreNotFoundError
 from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.own_directory import DIRECTORY
-from storage_engine.rocketmq.live import fence_keeper, marker
+from storage_engine.rocketmq.hold import marker
+from storage_engine.rocketmq.hold.heartbeat import last_look, watching
+from storage_engine.rocketmq.hold.local_hold import read_local, settled, write_local
+from storage_engine.rocketmq.live import fence_keeper
 from storage_engine.rocketmq.live.fence_keeper import LAST_FILES, FenceKeeper
-from storage_engine.rocketmq.live.heartbeat import last_look, watching
-from storage_engine.rocketmq.live.local_hold import read_local, settled, write_local
 from storage_engine.same_bytes.own_acts import read_own_acts
 from tests.rocketmq.live.held_files import (
     FIRST_NS,

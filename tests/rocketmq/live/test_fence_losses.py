@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from storage_engine.exceptions import GateRefusedError, StoreNotFoundError
 from storage_engine.model.hold import DriftKind
 from storage_engine.own_directory import DIRECTORY
-from storage_engine.rocketmq.live import local_hold
+from storage_engine.rocketmq.hold import local_hold
+from storage_engine.rocketmq.hold.local_hold import read_local, write_local
+from storage_engine.rocketmq.hold.marker import write_marker
+from storage_engine.rocketmq.hold.state import HoldState, Touched
 from storage_engine.rocketmq.live.fence_keeper import LAST_FILES, FenceKeeper, LogDirectory, is_mounted
-from storage_engine.rocketmq.live.local_hold import read_local, write_local
-from storage_engine.rocketmq.live.marker import write_marker
 from storage_engine.rocketmq.live.observe import mount_point
-from storage_engine.rocketmq.live.state import HoldState, Touched
 from tests.full_disks import small_disk
 from tests.rocketmq.live.held_files import FIRST_NS, LEASE_NS, SIZE, held_store, mtimes_ns, path_of
 from tests.rounds import rounds

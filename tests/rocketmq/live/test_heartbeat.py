@@ -11,8 +11,8 @@ import pytest
 
 from storage_engine.model.hold import WatchLook
 from storage_engine.own_directory import DIRECTORY
-from storage_engine.rocketmq.live import heartbeat
-from storage_engine.rocketmq.live.heartbeat import (
+from storage_engine.rocketmq.hold import heartbeat
+from storage_engine.rocketmq.hold.heartbeat import (
     NAME,
     is_shield_tended,
     last_look,

@@ -17,10 +17,12 @@ from storage_engine.exceptions import StoreBusyError
 from storage_engine.model.hold import DriftKind
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.store import FileFacts, Segment, SegmentState
-from storage_engine.rocketmq.broker_config import load_broker_config
-from storage_engine.rocketmq.live import cleanup_schedule, marker, release, shield
-from storage_engine.rocketmq.live.cleanup_schedule import Patience
-from storage_engine.rocketmq.live.state import FORCIBLY, ChangedSetting, HoldState, Observed
+from storage_engine.rocketmq.format.broker_config import load_broker_config
+from storage_engine.rocketmq.hold import marker
+from storage_engine.rocketmq.hold.state import FORCIBLY, ChangedSetting, HoldState, Observed
+from storage_engine.rocketmq.live import release, shield
+from storage_engine.rocketmq.rules import cleanup_schedule
+from storage_engine.rocketmq.rules.cleanup_schedule import Patience
 from tests.rocketmq.live.held_files import SIZE, held_store, path_of
 
 ADDRESS = "10.0.0.1:10911"

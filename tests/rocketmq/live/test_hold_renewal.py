@@ -16,11 +16,11 @@ import pytest
 from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.model.jsonable import from_jsonable
 from storage_engine.model.store import DiskUsage
-from storage_engine.rocketmq.broker_config import load_broker_config
+from storage_engine.rocketmq.format.broker_config import load_broker_config
+from storage_engine.rocketmq.hold.local_hold import HoldMemories
+from storage_engine.rocketmq.hold.state import FORCIBLY, RESERVED, HoldState, Observed
 from storage_engine.rocketmq.live import hold, status
-from storage_engine.rocketmq.live.local_hold import HoldMemories
 from storage_engine.rocketmq.live.observe import list_files
-from storage_engine.rocketmq.live.state import FORCIBLY, RESERVED, HoldState, Observed
 from tests.rocketmq.live.held_files import FIRST_NS, LEASE_NS, SIZE, mtimes_ns, path_of
 
 FILES = 20

@@ -13,15 +13,15 @@ from storage_engine import durable
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.own_directory import DIRECTORY
-from storage_engine.rocketmq.live.fence_keeper import FenceKeeper
-from storage_engine.rocketmq.live.local_hold import (
+from storage_engine.rocketmq.hold.local_hold import (
     NAME,
     HoldMemories,
     left_behind,
     read_local,
     write_local,
 )
-from storage_engine.rocketmq.live.state import HoldState, Touched, load_state, save_state
+from storage_engine.rocketmq.hold.state import HoldState, Touched, load_state, save_state
+from storage_engine.rocketmq.live.fence_keeper import FenceKeeper
 from tests.rocketmq.live.held_files import SIZE, held_store, path_of
 
 STATE = HoldState("me", 1, ends_at_ms=5, touched=(Touched(0, "/x", 7, 1, 2),), fence=(0,))

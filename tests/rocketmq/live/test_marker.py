@@ -14,8 +14,8 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from storage_engine.exceptions import GateRefusedError, StoreBusyError
-from storage_engine.rocketmq.live import marker
-from storage_engine.rocketmq.live.marker import (
+from storage_engine.rocketmq.hold import marker
+from storage_engine.rocketmq.hold.marker import (
     NAME,
     alone,
     read_marker,

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from storage_engine.rocketmq.hold.state import HoldState, Observed, SeenFile
 from storage_engine.rocketmq.live.observe import below_the_first_file, saved_settings
-from storage_engine.rocketmq.live.state import HoldState, Observed, SeenFile
 
 
 def test_broker_conf_tells_what_a_restart_brings_back(tmp_path: Path) -> None:

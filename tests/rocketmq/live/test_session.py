@@ -17,10 +17,10 @@ from storage_engine.model.broker import Broker
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import ArchiveMode, Policy
-from storage_engine.retention.brokers import open_store, open_to_look, settings_of
-from storage_engine.retention.managed_store import ManagedStore
-from storage_engine.retention.preview import preview
-from storage_engine.retention.steps.context import open_context, opened
+from storage_engine.retention.plan.preview import preview
+from storage_engine.retention.store.brokers import open_store, open_to_look, settings_of
+from storage_engine.retention.store.context import open_context, opened
+from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.rocketmq import BROKER
 from storage_engine.rocketmq.live import live_store, session
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from storage_engine.model.store import DiskUsage
-from storage_engine.rocketmq.live.fence import HOUR_MS
-from storage_engine.rocketmq.live.state import HoldState, Observed, SeenFile, Touched
+from storage_engine.rocketmq.hold.fence import HOUR_MS
+from storage_engine.rocketmq.hold.state import HoldState, Observed, SeenFile, Touched
 from storage_engine.rocketmq.live.status import fills_before
 
 NOW_MS = 1_790_000_000_000

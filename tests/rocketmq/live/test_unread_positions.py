@@ -10,9 +10,9 @@ from storage_engine.exceptions import BrokerUnavailableError
 from storage_engine.model.broker_store import StoreSettings
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.policy import LagPolicy
-from storage_engine.retention.unread import find_unread
-from storage_engine.rocketmq.broker import open_files
+from storage_engine.retention.lag.unread import find_unread
 from storage_engine.rocketmq.live.live_store import LiveStore
+from storage_engine.rocketmq.store.broker import open_files
 
 NOW_MS = 1_900_000_000_000
 MIB = 1 << 20

@@ -16,7 +16,7 @@ from storage_engine.exceptions import (
     BrokerUnavailableError,
     NotOnBrokerError,
 )
-from storage_engine.rocketmq.frame import MAGIC_AT, MAGIC_V1, MIN_MESSAGE_BYTES, PHYSICAL_OFFSET_AT
+from storage_engine.rocketmq.codec.frame import MAGIC_AT, MAGIC_V1, MIN_MESSAGE_BYTES, PHYSICAL_OFFSET_AT
 from storage_engine.rocketmq.remoting import codes
 from storage_engine.rocketmq.remoting.access import Access
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin

@@ -13,20 +13,20 @@ import pytest
 
 from storage_engine.exceptions import BadInputError, StoreBusyError
 from storage_engine.model.sample import SampleRequest, SampleStore
-from storage_engine.rocketmq import consume_queue
-from storage_engine.rocketmq.broker_config import BrokerConfig, load_broker_config
-from storage_engine.rocketmq.codec import CODEC
-from storage_engine.rocketmq.consumer_offsets import consumer_offsets
-from storage_engine.rocketmq.delay_levels import waiting_in_levels
+from storage_engine.rocketmq.codec.codec import CODEC
+from storage_engine.rocketmq.codec.store_times import LogFile
 from storage_engine.rocketmq.engine.engine_settings import settings_for
 from storage_engine.rocketmq.engine.recovering import preview_recovery
-from storage_engine.rocketmq.half_messages import undecided
+from storage_engine.rocketmq.format import consume_queue
+from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
+from storage_engine.rocketmq.format.layout import StoreLayout, resolve_layout
 from storage_engine.rocketmq.key_lookup import look_up
-from storage_engine.rocketmq.layout import StoreLayout, resolve_layout
+from storage_engine.rocketmq.lag.consumer_offsets import consumer_offsets
+from storage_engine.rocketmq.pending.delay_levels import waiting_in_levels
+from storage_engine.rocketmq.pending.half_messages import undecided
 from storage_engine.rocketmq.sample import writing
 from storage_engine.rocketmq.sample.writing import write_sample
-from storage_engine.rocketmq.store_lock import lock
-from storage_engine.rocketmq.store_times import LogFile
+from storage_engine.rocketmq.store.store_lock import lock
 
 END_MS = 1_795_000_000_000
 DAY_MS = 86_400_000

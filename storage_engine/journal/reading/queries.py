@@ -1,0 +1,349 @@
+"""What the journal says, for who only looks: stores, runs, reports, levels over time, incidents, findings.
+
+Nothing here makes or changes anything, and a journal of another version is not brought up to date. It needs
+SQLAlchemy and the standard library, so that a web server may import it.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Collection
+from typing import Any, TypeVar
+
+from sqlalchemy import (
+    Connection,
+    bindparam,
+    func,
+    inspect,
+    select,
+)
+from sqlalchemy.exc import SQLAlchemyError
+
+from storage_engine.credentials import without_secrets
+from storage_engine.exceptions import BadInputError, JournalUnavailableError
+from storage_engine.journal.reading import event_queries
+from storage_engine.journal.reading.answers import (
+    Drift,
+    Findings,
+    GroupRow,
+    Incident,
+    LevelBucket,
+    LogBucket,
+    RunRow,
+    SegmentRow,
+    Standing,
+    StoredReport,
+    StoreRow,
+)
+from storage_engine.journal.reading.run_rows import RUN_COLUMNS, Cleanup, read_cleanups, run_row
+from storage_engine.journal.reading.standing import read_standing
+from storage_engine.journal.reading.store_summaries import StoreSummary, read_summaries
+from storage_engine.journal.reading.verdicts import Verdict, read_verdicts
+from storage_engine.journal.tables import topic_days
+from storage_engine.journal.tables.place import place_of
+from storage_engine.journal.tables.read_only import read_only_engine
+from storage_engine.journal.tables.rules import RulesRow, read_rules
+from storage_engine.journal.tables.schema import (
+    SCHEMA_VERSION,
+    disks,
+    findings,
+    groups,
+    levels,
+    reports,
+    runs,
+    samples,
+    schema_version,
+    stores,
+)
+from storage_engine.model.topic_days import TopicDay
+from storage_engine.untrusted import MALFORMED
+
+T = TypeVar("T")
+
+
+class JournalReader:
+    """:param url: SQLAlchemy URL of a journal.
+
+    :param answer_seconds: how long a server may take to take a connection, and for each question; None: as
+        long as its driver waits.
+    :raises BadInputError: not a URL.
+    """
+
+    def __init__(self, url: str, answer_seconds: int | None = None) -> None:
+        place = place_of(url)
+        self.name, self._secrets, self._file = place.name, place.secrets, place.file
+        with place.driver_errors():
+            self._engine = read_only_engine(url, self._file, answer_seconds)
+
+    def stores(self) -> tuple[StoreRow, ...]:
+        """Return every store, by name and path."""
+        last = (
+            select(samples.c.store_id, func.max(samples.c.at_ms).label("at_ms"))
+            .group_by(samples.c.store_id)
+            .subquery()
+        )
+        fullest = (
+            select(disks.c.store_id, func.max(levels.c.used_percent).label("used_percent"))
+            .join(levels, levels.c.disk_id == disks.c.id)
+            .join(last, (disks.c.store_id == last.c.store_id) & (levels.c.at_ms == last.c.at_ms))
+            .group_by(disks.c.store_id)
+            .subquery()
+        )
+        oldest = (
+            select(samples.c.store_id, func.max(samples.c.oldest_message_ms).label("oldest_message_ms"))
+            .join(last, (samples.c.store_id == last.c.store_id) & (samples.c.at_ms == last.c.at_ms))
+            .group_by(samples.c.store_id)
+            .subquery()
+        )
+        query = (
+            select(stores, last.c.at_ms, fullest.c.used_percent, oldest.c.oldest_message_ms)
+            .outerjoin(last, stores.c.store_id == last.c.store_id)
+            .outerjoin(fullest, stores.c.store_id == fullest.c.store_id)
+            .outerjoin(oldest, stores.c.store_id == oldest.c.store_id)
+            .order_by(stores.c.name, stores.c.real_path)
+        )
+        return tuple(
+            StoreRow(
+                row.store_id,
+                row.name,
+                row.real_path,
+                row.host,
+                row.broker,
+                row.lineage,
+                row.at_ms,
+                row.used_percent,
+                row.oldest_message_ms,
+            )
+            for row in self.read(lambda connection: connection.execute(query).all())
+        )
+
+    def summaries(self, names: Collection[str] | None, now_ms: int) -> tuple[StoreSummary, ...]:
+        """Return stores in short, by name and path.
+
+        :param names: those with these names; None: all.
+        """
+        return self.read(lambda connection: read_summaries(connection, names, now_ms))
+
+    def store_id(self, name: str) -> str | None:
+        """Return the id of the store with this name; None: the journal knows none."""
+        query = select(stores.c.store_id).where(stores.c.name == name)
+        return self.read(lambda connection: connection.execute(query).scalar())
+
+    def runs(self, store_id: str, *, before_id: int | None = None, limit: int = 50) -> tuple[RunRow, ...]:
+        """Return a store's runs, the newest first.
+
+        :param before_id: only those begun before this run.
+        """
+        query = (
+            select(*RUN_COLUMNS)
+            .outerjoin(reports, reports.c.run_id == runs.c.id)
+            .where(runs.c.store_id == store_id)
+            .order_by(runs.c.id.desc())
+            .limit(limit)
+        )
+        if before_id is not None:
+            query = query.where(runs.c.id < before_id)
+        rows = self.read(lambda connection: connection.execute(query).all())
+        return tuple(run_row(row) for row in rows)
+
+    def cleanups(self, store_id: str, start_ms: int, end_ms: int, *, most: int = 500) -> tuple[Cleanup, ...]:
+        """Return the runs that deleted something, or were to and didn't, by time.
+
+        :param start_ms: from this moment on, up to ``end_ms``, which is not included.
+        :param most: more are told together.
+        """
+        return self.read(lambda c: read_cleanups(c, store_id, start_ms, end_ms, most))
+
+    def drifts(self, store_id: str, start_ms: int, end_ms: int, *, most: int = 200) -> tuple[Drift, ...]:
+        """Return what others did to a store between two moments, by time.
+
+        :param most: more are told together.
+        """
+        return self.read(lambda c: event_queries.drifts(c, store_id, start_ms, end_ms, most))
+
+    def verdicts(
+        self, store_id: str, start_ms: int, end_ms: int, *, limit: int = 20_000
+    ) -> tuple[Verdict, ...]:
+        """Return what the validations of runs came to that began between two moments, by time."""
+        return self.read(lambda c: read_verdicts(c, store_id, start_ms, end_ms, limit))
+
+    def report(self, store_id: str, run_key: str) -> StoredReport | None:
+        """Return a run's report, or the one that answers for it; None: there is none, or it has expired."""
+        query = (
+            select(reports)
+            .join(runs, reports.c.run_id == runs.c.id)
+            .where(runs.c.store_id == store_id, runs.c.run_key == run_key)
+        )
+
+        def read(connection: Connection) -> StoredReport | str | None:
+            row = connection.execute(query).first()
+            if row is None or row.report is None:
+                return None if row is None else row.unchanged_since
+            return StoredReport(row.version, row.at_ms, json.loads(zlib.decompress(row.report)))
+
+        found = self.read(read)
+        return self.report(store_id, found) if isinstance(found, str) else found
+
+    def water_levels(
+        self, store_id: str, start_ms: int, end_ms: int, bucket_ms: int
+    ) -> tuple[LevelBucket, ...]:
+        """Return the highest level of each disk in each bucket that has a sample, by path and time.
+
+        :param start_ms: from this moment on, up to ``end_ms``, which is not included.
+        """
+        start = _bucket(levels.c.at_ms, bucket_ms)
+        # One disk at a time: grouped by path as well, it would take twice as long.
+        of_disk = (
+            select(start, func.max(levels.c.used_percent).label("used_percent"))
+            .where(levels.c.disk_id == bindparam("disk_id"))
+            .where(levels.c.at_ms >= start_ms, levels.c.at_ms < end_ms)
+            .group_by(start)
+            .order_by(start)
+        )
+        named = select(disks.c.path, disks.c.id).where(disks.c.store_id == store_id).order_by(disks.c.path)
+
+        def read(connection: Connection) -> tuple[LevelBucket, ...]:
+            return tuple(
+                LevelBucket(disk.path, row.start_ms, row.used_percent)
+                for disk in connection.execute(named).all()
+                for row in connection.execute(of_disk, {"disk_id": disk.id})
+            )
+
+        return self.read(read)
+
+    def log_extents(self, store_id: str, start_ms: int, end_ms: int, bucket_ms: int) -> tuple[LogBucket, ...]:
+        """Return what the logs held in each bucket that has a sample, by time.
+
+        :param start_ms: from this moment on, up to ``end_ms``, which is not included.
+        :param bucket_ms: length of a bucket; each begins at a multiple of it.
+        :raises BadInputError: a bucket is shorter than a millisecond.
+        """
+        start = _bucket(samples.c.at_ms, bucket_ms)
+        query = (
+            select(
+                start,
+                func.min(samples.c.oldest_message_ms).label("oldest_message_ms"),
+                func.max(samples.c.min_offset).label("min_offset"),
+                func.max(samples.c.max_offset).label("max_offset"),
+                func.max(samples.c.archive_lag_bytes).label("archive_lag_bytes"),
+            )
+            .where(samples.c.store_id == store_id, samples.c.at_ms >= start_ms, samples.c.at_ms < end_ms)
+            .group_by(start)
+            .order_by(start)
+        )
+        found = []
+        last_min = last_max = None
+        for row in self.read(lambda connection: connection.execute(query).all()):
+            into, out = _grown(last_max, row.max_offset), _grown(last_min, row.min_offset)
+            found.append(LogBucket(**row._mapping, bytes_in=into, bytes_out=out))
+            if row.max_offset is not None:
+                last_min, last_max = row.min_offset, row.max_offset
+        return tuple(found)
+
+    def incidents(
+        self, store_id: str, *, since_ms: int = 0, until_ms: int | None = None, limit: int = 200
+    ) -> tuple[Incident, ...]:
+        """Return what others did, losses that were accepted, and steps that failed, the newest first.
+
+        :param until_ms: only what was before; None: all.
+        """
+        return self.read(lambda c: event_queries.incidents(c, store_id, since_ms, until_ms, limit))
+
+    def segments(self, store_id: str, *, limit: int = 1_000) -> tuple[SegmentRow, ...]:
+        """Return the segments that runs archived or deleted last, the newest first; each once.
+
+        What an undone run deleted is back: it is as it was before.
+        """
+        return self.read(lambda connection: event_queries.segments(connection, store_id, limit))
+
+    def topic_days(
+        self, store_id: str, start_day: int, end_day: int, *, limit: int = 1_000
+    ) -> tuple[TopicDay, ...]:
+        """Return what archived segments hold of each topic and UTC day, the largest first.
+
+        :param start_day: from this day on, counted from 1970-01-01, up to ``end_day``, which is not included.
+        """
+        return self.read(lambda c: topic_days.read_topic_days(c, store_id, start_day, end_day, limit))
+
+    def rules(self, store_id: str, start_ms: int, end_ms: int) -> tuple[RulesRow, ...]:
+        """Return the rules that held between two moments, by time; the first may be older than that."""
+        return self.read(lambda connection: read_rules(connection, store_id, start_ms, end_ms))
+
+    def findings(self, store_id: str) -> Findings | None:
+        """Return what the last look found; None: nobody has looked yet."""
+        query = select(findings).where(findings.c.store_id == store_id)
+        row = self.read(lambda connection: connection.execute(query).first())
+        return None if row is None else Findings(row.at_ms, row.findings)
+
+    def standing(self, store_id: str, now_ms: int) -> Standing:
+        """Return the store's hold, who works on it, waivers, accepted losses and what was verified."""
+        return self.read(lambda connection: read_standing(connection, store_id, now_ms))
+
+    def groups(self, store_id: str, *, limit: int = 200) -> tuple[GroupRow, ...]:
+        """Return the consumer groups by the last look, those that lose messages first at the head."""
+        query = (
+            select(*(column for column in groups.columns if column is not groups.c.store_id))
+            .where(groups.c.store_id == store_id)
+            .order_by(groups.c.time_to_loss_ms.is_(None), groups.c.time_to_loss_ms, groups.c.consumer_group)
+            .limit(limit)
+        )
+        rows = self.read(lambda connection: connection.execute(query).all())
+        return tuple(GroupRow(**row._mapping) for row in rows)
+
+    def read(self, work: Callable[[Connection], T]) -> T:
+        """Run ``work``, which only asks.
+
+        :raises JournalUnavailableError: there is no journal, or it can't be read.
+        :raises BadInputError: it is of another version.
+        """
+        if self._file is not None and not self._file.is_file():
+            raise JournalUnavailableError(
+                f"{self.name}: expected a journal, found none. Nothing was made. A first run makes it."
+            )
+        try:
+            with self._engine.connect() as connection:
+                self._check_version(connection)
+                return work(connection)
+        except (SQLAlchemyError, zlib.error, *MALFORMED) as error:
+            if self._file is not None and _left_by_a_killed_writer(error):
+                raise JournalUnavailableError(
+                    f"{self.name}: expected a journal in which no transaction is half done, found "
+                    f"{self._file}-journal, which a writer left that was killed. Nothing was changed. "
+                    "Keep that file: the next run on a store, or storage-engine maintain, takes by it back "
+                    "what was half done. Then ask again."
+                ) from error
+            cause = without_secrets(str(getattr(error, "orig", None) or error), self._secrets)
+            raise JournalUnavailableError(f"{self.name}: the journal can't be read ({cause}).") from error
+
+    def _check_version(self, connection: Connection) -> None:
+        there = inspect(connection).has_table(schema_version.name)
+        version = connection.execute(select(schema_version.c.version)).scalar() if there else None
+        if version != SCHEMA_VERSION:
+            is_newer = version is not None and version > SCHEMA_VERSION
+            raise BadInputError(
+                f"{self.name}: expected journal schema version {SCHEMA_VERSION}, found {version}. Nothing "
+                + (
+                    "was changed. A newer release wrote it: install that release here, too."
+                    if is_newer
+                    else "was changed. The next run of this release brings an older one up to date."
+                )
+            )
+
+
+def _left_by_a_killed_writer(error: Exception) -> bool:
+    """Return whether SQLite has to take a transaction back first, which who only reads can't."""
+    name = getattr(getattr(error, "orig", None), "sqlite_errorname", "")
+    return str(name) == "SQLITE_READONLY_ROLLBACK"
+
+
+def _grown(before: int | None, now: int | None) -> int | None:
+    """Return by how much an offset grew; None: that isn't known, or it fell, as that of another log does."""
+    return None if before is None or now is None or now < before else now - before
+
+
+def _bucket(at_ms: Any, bucket_ms: int) -> Any:
+    """Return the beginning of the bucket that a moment lies in."""
+    if bucket_ms < 1:
+        raise BadInputError(f"bucket_ms: expected at least 1 ms, found {bucket_ms}. Choose a longer one.")
+    return (at_ms - at_ms % bucket_ms).label("start_ms")

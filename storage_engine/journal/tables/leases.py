@@ -1,0 +1,195 @@
+"""Who holds a store by the journal's word.
+
+A lease is taken before the broker's own lock, and given up after it: who waits for it learns which run has
+it, on whatever host or in whatever container that is. It runs out by itself, so that a machine that vanished
+doesn't block its store; of a process that was killed it is taken over at once, where that can be seen.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+import uuid
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import psutil
+from sqlalchemy import Column, Connection, Table, insert, or_, select, update
+
+from storage_engine.clock import read_clock
+from storage_engine.exceptions import StoreBusyError, TurnTakenError
+from storage_engine.journal.tables.schema import cluster_leases, leases
+from storage_engine.turns import command_text
+from storage_engine.wording import time_text
+
+LEASE_MS = 10 * 60 * 1000
+"""How long a lease outlives its last renewal."""
+
+START_TOLERANCE_S = 5.0
+"""A process's start is computed from the boot time, which moves a little when the clock is corrected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """:param of: what it is a lease of, for a message.
+    :param token: proves that a renewal comes from who took the lease.
+    """
+
+    of: str
+    owner: str
+    token: str
+
+
+def take(connection: Connection, store_id: str) -> Lease:
+    """Take the lease of a store.
+
+    :raises TurnTakenError: another has it, and is not known to be dead.
+    """
+    return _take(connection, leases.c.store_id, store_id, f"store {store_id}")
+
+
+def take_cluster(connection: Connection, cluster: str) -> Lease:
+    """Take the lease of what all stores of a cluster share.
+
+    :raises TurnTakenError: another has it, and is not known to be dead.
+    """
+    known = select(cluster_leases.c.cluster).where(cluster_leases.c.cluster == cluster)
+    if connection.execute(known).first() is None:
+        connection.execute(insert(cluster_leases).values(cluster=cluster, owner="", expires_at_ms=0))
+    return _take(connection, cluster_leases.c.cluster, cluster, f"cluster {cluster}")
+
+
+def _take(connection: Connection, key: Column[str], value: str, of: str) -> Lease:
+    now_ms, table = _clock_ms(), key.table
+    row = connection.execute(select(table).where(key == value)).one()
+    free = [table.c.token.is_(None), table.c.expires_at_ms < now_ms]
+    if row.token is not None and is_dead(Owner.parse(row.owner)):
+        free.append(table.c.token == row.token)
+    lease = Lease(of, str(replace(this_process(), since_ms=now_ms, command=_command())), str(uuid.uuid4()))
+    taken = connection.execute(
+        update(table)
+        .where(key == value, or_(*free))
+        .values(owner=lease.owner, token=lease.token, expires_at_ms=now_ms + LEASE_MS)
+    )
+    if not taken.rowcount:
+        raise TurnTakenError(
+            f"{of}: expected its lease to be free, found it with {Owner.parse(row.owner).described()}, for "
+            f"another {max(0, row.expires_at_ms - now_ms) // 1000} s at least. Nothing was changed. Wait for "
+            "that run to end."
+        )
+    return lease
+
+
+def is_taken(connection: Connection, store_id: str) -> bool:
+    """Return whether the lease of a store is with a run that is not known to be dead."""
+    row = connection.execute(select(leases).where(leases.c.store_id == store_id)).first()
+    if row is None or row.token is None or row.expires_at_ms < _clock_ms():
+        return False
+    return not is_dead(Owner.parse(row.owner))
+
+
+def renew(connection: Connection, lease: Lease, table: Table = leases) -> None:
+    """Prolong a lease.
+
+    :param table: that it is in.
+    :raises StoreBusyError: it ran out or was taken over.
+    """
+    now_ms = _clock_ms()
+    renewed = connection.execute(
+        update(table)
+        .where(table.c.token == lease.token, table.c.expires_at_ms >= now_ms)
+        .values(expires_at_ms=now_ms + LEASE_MS)
+    )
+    if not renewed.rowcount:
+        raise StoreBusyError(
+            f"{lease.of}: the lease of {lease.owner} ran out before it was renewed, so another "
+            "may have it by now. Nothing more was changed; run the same again."
+        )
+
+
+def give_up(connection: Connection, lease: Lease, table: Table = leases) -> None:
+    """Free the lease, if it is still ours."""
+    connection.execute(update(table).where(table.c.token == lease.token).values(token=None, expires_at_ms=0))
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A process, so that it is known again by whoever sees the same processes.
+
+    :param boot_id: of this start of the machine; "": not known, as in what older releases recorded.
+    :param pid_namespace: where the number counts; "" likewise.
+    :param since_ms: when it took what it owns; None: not known, as in what older releases recorded.
+    :param command: what it is; "" likewise.
+    """
+
+    host: str
+    pid: int
+    started_at_s: float
+    boot_id: str = ""
+    pid_namespace: str = ""
+    since_ms: int | None = None
+    command: str = ""
+
+    def __str__(self) -> str:
+        process = f"{self.host}:{self.pid}:{self.started_at_s:.1f}:{self.boot_id}:{self.pid_namespace}"
+        return process if self.since_ms is None else f"{process}:{self.since_ms}:{self.command}"
+
+    def described(self) -> str:
+        """Return how it is told of: its command, where it runs, and since when."""
+        since_ms = int(self.started_at_s * 1000) if self.since_ms is None else self.since_ms
+        return (
+            f"{self.command or 'a run'} (process {self.pid} on host {self.host}, since {time_text(since_ms)})"
+        )
+
+    @classmethod
+    def parse(cls, text: str) -> Owner:
+        """Read what :meth:`__str__` made, or ``host:pid:start`` of older releases."""
+        host, pid, started, *rest = text.split(":", 6)
+        boot_id, pid_namespace, since_ms, command = (*rest, *("",) * (4 - len(rest)))
+        at_ms = int(since_ms) if since_ms else None
+        return cls(host, int(pid), float(started), boot_id, pid_namespace, at_ms, command)
+
+
+def this_process() -> Owner:
+    """Return what tells this process from every other one, and from a later one with the same number."""
+    reading = read_clock()
+    try:
+        namespace = str(Path("/proc/self/ns/pid").readlink()).strip("pid:[]")
+    except OSError:
+        namespace = ""
+    started_at_s = psutil.Process().create_time()
+    boot_id = reading.boot_id if reading else ""
+    return Owner(socket.gethostname(), os.getpid(), started_at_s, boot_id, namespace)
+
+
+def is_dead(owner: Owner) -> bool:
+    """Tell whether ``owner`` is known to have ended.
+
+    Only processes of this start of this machine and of this PID namespace can be seen. Of all others nothing
+    is known: a container's process has another number here, or none, and several machines may bear one name.
+    """
+    mine = this_process()
+    seen = (mine.boot_id, mine.pid_namespace)
+    if not all(seen) or (owner.boot_id, owner.pid_namespace) != seen:
+        return False
+    if not psutil.pid_exists(owner.pid):
+        return True
+    try:
+        process = psutil.Process(owner.pid)
+        reused = abs(process.create_time() - owner.started_at_s) > START_TOLERANCE_S
+        return reused or bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        # It is there, but /proc doesn't show the processes of other users.
+        return False
+
+
+def _command() -> str:
+    try:
+        return command_text(psutil.Process().cmdline())
+    except psutil.Error:
+        return ""
+
+
+def _clock_ms() -> int:
+    return time.time_ns() // 1_000_000

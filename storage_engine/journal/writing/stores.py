@@ -1,0 +1,262 @@
+"""The stores that a journal knows: which each is, where it lies, what it is called, its lineage."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, delete, insert, select, true, update
+
+from storage_engine.clock import clock_ms
+from storage_engine.exceptions import JournalConflictError, RunStateError, StoreIdentityError
+from storage_engine.host import ANY_HOST, is_this_host, this_host
+from storage_engine.journal.records import Phase, Run, Step, StoreRecord
+from storage_engine.journal.tables.database import JournalDatabase
+from storage_engine.journal.tables.place_errors import moved as moved_here
+from storage_engine.journal.tables.place_errors import name_taken
+from storage_engine.journal.tables.rows import insert_events
+from storage_engine.journal.tables.rules import put_rules
+from storage_engine.journal.tables.schema import leases, lineages, log_lineages, stores
+from storage_engine.model.lineages import Lineages
+
+
+class JournalStores:
+    """The part of a journal that is about stores; each method is one transaction."""
+
+    def __init__(self, database: JournalDatabase) -> None:
+        self._database = database
+
+    def find_store(self, real_path: str, host: str | None = ANY_HOST) -> StoreRecord | None:
+        """Return the store at a path of this machine.
+
+        :param host: where the store lies, by its settings; None: they don't say.
+        :raises StoreIdentityError: several machines have a store at this path, and nothing says which it is.
+        """
+        return self._database.read(lambda connection: _store_at(connection, real_path, host))
+
+    def store_with_id(self, store_id: str) -> StoreRecord | None:
+        """Return the store with this id, wherever it lay last."""
+        return self._database.read(lambda connection: _find(connection, stores.c.store_id == store_id))
+
+    def store_named(self, name: str) -> StoreRecord | None:
+        """Return the store that has this name by somebody's statement."""
+        return self._database.read(lambda connection: _find(connection, stores.c.name == name))
+
+    def all_stores(self) -> tuple[StoreRecord, ...]:
+        """Return every store that has an identity, the oldest first."""
+        return self._database.read(lambda connection: _select(connection, true()))
+
+    def add_store(
+        self,
+        real_path: str,
+        broker: str,
+        *,
+        store_id: str | None = None,
+        lineage: int = 1,
+        host: str | None = ANY_HOST,
+        name: str | None = None,
+        log_lineages: Mapping[str, int] | None = None,
+    ) -> StoreRecord:
+        """Give the store at ``real_path`` an identity; the one it has already, if it has one.
+
+        :param store_id: its UUID where the lake knows it already; None: a new one.
+        :param host: as of :meth:`find_store`.
+        :param name: as somebody stated it; None: nobody did.
+        :param log_lineages: of logs that have one of their own.
+        :raises StoreIdentityError: the store with this id is at another place, or another one has the name.
+        """
+        new_id = store_id or str(uuid.uuid4())
+
+        def add(connection: Connection) -> StoreRecord:
+            found = _store_at(connection, real_path, host)
+            if found is not None:
+                return found
+            made = StoreRecord(
+                new_id, real_path, broker, lineage, clock_ms(), this_host(), name, log_lineages or {}
+            )
+            return _insert(connection, made)
+
+        return self._twice(add)
+
+    def name_store(self, store_id: str, name: str) -> StoreRecord:
+        """Record what a store is called.
+
+        :raises StoreIdentityError: another store has the name.
+        """
+
+        def give(connection: Connection) -> StoreRecord:
+            _check_name(connection, name, _known(connection, store_id))
+            return _update(connection, store_id, name=name)
+
+        return self._twice(give)
+
+    def move_store(self, store_id: str, real_path: str) -> StoreRecord:
+        """Record that a store lies at another place, on this machine.
+
+        :raises RunStateError: there is no such store.
+        :raises StoreIdentityError: there is another store at this place.
+        """
+        return self._twice(lambda connection: _move(connection, store_id, real_path))
+
+    def end_move(self, run: Run, real_path: str, name: str | None, said: Mapping[str, Any]) -> StoreRecord:
+        """Record that a store lies at a place of this machine and is called so, with the event that says it.
+
+        :param name: None: as before.
+        :raises StoreIdentityError: another store lies there, or has the name.
+        """
+
+        def end(connection: Connection) -> StoreRecord:
+            moved = _move(connection, run.store_id, real_path)
+            insert_events(connection, run.run_id, Step.MOVE, Phase.RESULT, [("", said)])
+            if name is None:
+                return moved
+            _check_name(connection, name, moved)
+            return _update(connection, run.store_id, name=name)
+
+        return self._twice(end)
+
+    def open_lineage(self, store_id: str, person: str, reason: str, log: str | None = None) -> StoreRecord:
+        """Let offsets carry other bytes, under a number that no lineage of the store has had.
+
+        :param log: of this log alone; None: of the whole store, all its logs.
+        """
+
+        def adopt(connection: Connection) -> StoreRecord:
+            known = _known(connection, store_id).lineages
+            opened = known.newest + 1
+            row = {"store_id": store_id, "lineage": opened, "log": log, "opened_at_ms": clock_ms()}
+            connection.execute(insert(lineages).values(**row, person=person, reason=reason))
+            if log is None:
+                return _put_lineages(connection, store_id, Lineages(opened))
+            one = Lineages(known.whole, {log: opened})
+            return _put_lineages(connection, store_id, known.merged(one))
+
+        return self._database.write(adopt)
+
+    def follow_lineages(self, store_id: str, newer: Lineages) -> StoreRecord:
+        """Record the lineages that a store is known to be at by now; who opened them isn't known any more."""
+
+        def follow(connection: Connection) -> StoreRecord:
+            known = _known(connection, store_id).lineages
+            return _put_lineages(connection, store_id, known.merged(newer))
+
+        return self._database.write(follow)
+
+    def save_rules(self, store_id: str, found: Mapping[str, Any]) -> None:
+        """Record by which rules a store's broker deletes, where they are others than those recorded last."""
+        self._database.write(lambda connection: put_rules(connection, store_id, found, clock_ms()))
+
+    def _twice(self, work: Callable[[Connection], StoreRecord]) -> StoreRecord:
+        """Run work once more where somebody else recorded the same at the same time: it is seen then."""
+        try:
+            return self._database.write(work)
+        except JournalConflictError:
+            return self._database.write(work)
+
+
+def _select(connection: Connection, where: Any) -> tuple[StoreRecord, ...]:
+    """Return stores, the oldest first."""
+    rows = connection.execute(select(stores).where(where).order_by(stores.c.created_at_ms)).all()
+    mine = select(log_lineages).where(log_lineages.c.store_id.in_([row.store_id for row in rows]))
+    of_logs: dict[str, dict[str, int]] = {}
+    for one in connection.execute(mine.order_by(log_lineages.c.log)):
+        of_logs.setdefault(one.store_id, {})[one.log] = one.lineage
+    return tuple(StoreRecord(**row._mapping, log_lineages=of_logs.get(row.store_id, {})) for row in rows)
+
+
+def _find(connection: Connection, where: Any) -> StoreRecord | None:
+    return next(iter(_select(connection, where)), None)
+
+
+def _known(connection: Connection, store_id: str) -> StoreRecord:
+    """
+    :raises RunStateError: there is no such store.
+    """
+    record = _find(connection, stores.c.store_id == store_id)
+    if record is None:
+        raise RunStateError(f"store {store_id}: expected in the journal, not found")
+    return record
+
+
+def _update(connection: Connection, store_id: str, **values: Any) -> StoreRecord:
+    connection.execute(update(stores).where(stores.c.store_id == store_id).values(**values))
+    return _known(connection, store_id)
+
+
+def _insert(connection: Connection, made: StoreRecord) -> StoreRecord:
+    """
+    :raises StoreIdentityError: the store with this id is at another place, or another one has its name.
+    """
+    other = _find(connection, stores.c.store_id == made.store_id)
+    if other is not None and other.real_path == made.real_path:
+        # Its stamp says who it is: another machine has its disk by now.
+        return _move(connection, made.store_id, made.real_path)
+    if other is not None:
+        known_at = f"the journal knows it, at {other.real_path}"
+        name = made.name or other.name or Path(made.real_path).name
+        raise moved_here(made.real_path, made.store_id, known_at, name)
+    if made.name is not None:
+        _check_name(connection, made.name, made)
+    row = {column.name: getattr(made, column.name) for column in stores.columns}
+    connection.execute(insert(stores).values(**row))
+    connection.execute(insert(leases).values(store_id=made.store_id, owner="", expires_at_ms=0))
+    return _put_lineages(connection, made.store_id, made.lineages) if made.log_lineages else made
+
+
+def _put_lineages(connection: Connection, store_id: str, found: Lineages) -> StoreRecord:
+    connection.execute(delete(log_lineages).where(log_lineages.c.store_id == store_id))
+    rows = [{"store_id": store_id, "log": log, "lineage": lineage} for log, lineage in found.of_logs.items()]
+    if rows:
+        connection.execute(insert(log_lineages), rows)
+    return _update(connection, store_id, lineage=found.whole)
+
+
+def _move(connection: Connection, store_id: str, real_path: str) -> StoreRecord:
+    """
+    :raises StoreIdentityError: there is another store at this place.
+    """
+    there = _store_at(connection, real_path, this_host())
+    if there is not None and there.store_id != store_id:
+        raise StoreIdentityError(
+            f"{real_path}: expected a place without a store in the journal, found store {there.store_id}. "
+            f"Store {store_id} stays where it was recorded. Manage it with a lake and journal of its own."
+        )
+    _known(connection, store_id)
+    return _update(connection, store_id, real_path=real_path, host=this_host())
+
+
+def _check_name(connection: Connection, name: str, record: StoreRecord) -> None:
+    """
+    :raises StoreIdentityError: another store has the name.
+    """
+    other = _find(connection, stores.c.name == name)
+    if other is not None and other.store_id != record.store_id:
+        raise name_taken(record.real_path, name, other)
+
+
+def _store_at(connection: Connection, real_path: str, host: str | None) -> StoreRecord | None:
+    """Return the store at a path of this machine.
+
+    A store that was recorded elsewhere is this one only where nothing says that this machine has its own.
+
+    :param host: where the store lies, by its settings: this machine, all (``ANY_HOST``), or nobody says.
+    :raises StoreIdentityError: several machines have a store at this path, this one has none yet, and
+        nothing says which it is.
+    """
+    found = _select(connection, stores.c.real_path == real_path)
+    # Its id tells a machine better than its name, which another may have had.
+    own = sorted((row for row in found if is_this_host(row.host)), key=lambda row: row.host != this_host())
+    if own:
+        return own[0]
+    if host not in (None, ANY_HOST):
+        found = tuple(row for row in found if row.host is None)
+    if len(found) > 1:
+        hosts = ", ".join(sorted(row.host or "unknown" for row in found))
+        raise StoreIdentityError(
+            f"{real_path}: expected the journal to have one store at this path, found those of machines "
+            f"{hosts}. Nothing was changed. Say in the store's connection on which machine it lies "
+            "(store_host)."
+        )
+    return found[0] if found else None

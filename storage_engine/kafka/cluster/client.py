@@ -1,0 +1,293 @@
+"""A cluster as confluent-kafka's AdminClient asks it: settings of the client, and answers or one error each.
+
+Nothing here decides anything. No message shows a setting's value that may be a secret.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from storage_engine.credentials import property_secrets, without_secrets
+from storage_engine.exceptions import (
+    BadInputError,
+    BrokerRefusedError,
+    BrokerUnavailableError,
+    CorruptFileError,
+)
+from storage_engine.extras import KAFKA
+from storage_engine.kafka.cluster.client_options import check_options
+from storage_engine.kafka.cluster.listening import nobody_listens
+from storage_engine.kafka.format.meta_properties import parse_properties
+from storage_engine.kafka.format.stored_files import read_stored
+from storage_engine.model.live import LiveBroker
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError
+    from confluent_kafka.admin import AdminClient, DescribeClusterResult
+
+Answer = TypeVar("Answer")
+Key = TypeVar("Key")
+
+TIMEOUT_SECONDS = 15.0
+"""How long a request may take; a cluster that elects a leader takes a few."""
+_POLL_SECONDS = 0.2
+_SHUT_OUT_SECONDS = 2.0
+"""How long another broker may still let us in."""
+_REFUSED_SECONDS = 1.0
+"""How long somebody may still begin to listen."""
+_ELECTION_SECONDS = 5.0
+"""How long brokers may name a leader's epoch of before its election."""
+_MOST_AT_ONCE = 500
+_BOOTSTRAP = "bootstrap.servers"
+_OURS = {"client.id": "storage-engine", "log_level": "0", "socket.timeout.ms": "10000"}
+"""Settings of every client; who names one of them wins."""
+_MAX_CONFIG_BYTES = 1 << 20
+_PYTHON_ONLY = frozenset({"error_cb", "stats_cb", "throttle_cb", "on_commit", "logger"})
+"""Of a connection's extra: names of Python functions, which its own provider calls and nobody here."""
+_MECHANISM = "SCRAM-SHA-512"
+"""Of an access key, where nobody says which."""
+_HIDDEN = (
+    "ssl.key.pem",
+    "ssl.certificate.pem",
+    "sasl.oauthbearer.config",
+    "sasl.oauthbearer.assertion.private.key.pem",
+)
+
+
+def client_settings(live: LiveBroker) -> dict[str, str]:
+    """Return librdkafka's settings by all that is said of a cluster.
+
+    What is typed wins over a connection, and a connection over a file.
+
+    :raises BadInputError: one is missing, isn't allowed, or means nothing to this client; no value is shown.
+    """
+    if live.name_servers or live.broker_name or live.tls_server_name:
+        said = live.name_servers or live.broker_name or live.tls_server_name
+        raise BadInputError(
+            f"{said}: expected a cluster of Kafka by the address of one of its brokers alone, found a name "
+            "server, a broker's name or a name for TLS. Nothing was changed. Leave it out."
+        )
+    settings = {} if not live.client_config else _config_file(Path(live.client_config))
+    settings |= {name: value for name, value in live.client.items() if name not in _PYTHON_ONLY}
+    check_options(settings)
+    if live.address:
+        settings[_BOOTSTRAP] = live.address
+    if live.access_key:
+        settings |= {"sasl.username": live.access_key, "sasl.password": live.secret_key}
+        settings.setdefault("sasl.mechanism", settings.pop("sasl.mechanisms", _MECHANISM))
+    if live.tls or live.access_key:
+        name = ("SASL_" if live.access_key else "") + ("SSL" if live.tls else "PLAINTEXT")
+        settings["security.protocol"] = name
+    if live.tls_ca_file:
+        settings["ssl.ca.location"] = live.tls_ca_file
+    if live.tls_certificate_file:
+        settings |= dict.fromkeys(("ssl.certificate.location", "ssl.key.location"), live.tls_certificate_file)
+    if live.tls and not live.tls_verify:
+        settings["enable.ssl.certificate.verification"] = "false"
+    if not settings.get(_BOOTSTRAP):
+        raise BadInputError(
+            f"A cluster of Kafka: expected {_BOOTSTRAP} among the settings of its client, found none. "
+            "Nothing was changed. Name a broker, or a connection or file that does."
+        )
+    return settings
+
+
+def _config_file(path: Path) -> dict[str, str]:
+    try:
+        return dict(parse_properties(read_stored(path, _MAX_CONFIG_BYTES), str(path)))
+    except (OSError, CorruptFileError) as error:
+        said = error.strerror if isinstance(error, OSError) else "something else"
+        raise BadInputError(
+            f"{path}: expected settings of librdkafka, one name=value a line, found {said}. Nothing was "
+            "changed."
+        ) from error
+
+
+class Cluster:
+    """A running cluster. Each question is one error where it isn't answered.
+
+    Its ``admin`` makes requests whose answers are futures: see :meth:`answer`. It ends its connections when
+    nobody has it any more.
+
+    :param live: how it is reached.
+    :raises MissingExtraError: confluent-kafka isn't installed.
+    :raises BadInputError: a setting of the client that it doesn't work with.
+    """
+
+    def __init__(self, live: LiveBroker) -> None:
+        KAFKA.require("a running cluster of Kafka")
+        settings = client_settings(live)
+        self.address = settings[_BOOTSTRAP]
+        self._secrets = property_secrets(settings) | {settings[name] for name in _HIDDEN if name in settings}
+        self._trouble = ""
+        self._is_shut_out = False
+        self._has_answered = False
+        self._settings = settings
+        self.admin = self._connected(settings)
+
+    def answer(self, what: str, future: Future[Answer]) -> Answer:
+        """Return what a request is answered with.
+
+        :param what: was asked for, for a message.
+        :raises BrokerUnavailableError: nobody answers.
+        :raises BrokerRefusedError: the cluster says no; its code says why.
+        """
+        begun = time.monotonic()
+        with self._errors(what):
+            while True:
+                try:
+                    found = future.result(_POLL_SECONDS)
+                    self._has_answered = True
+                    return found
+                except TimeoutError:
+                    self.admin.poll(0)
+                    waited = time.monotonic() - begun
+                    if waited > _REFUSED_SECONDS and self._is_refused:
+                        raise TimeoutError("nobody listens there") from None
+                    # Who isn't let in once isn't let in later: the client would go on trying.
+                    if waited > TIMEOUT_SECONDS + 5 or (self._is_shut_out and waited > _SHUT_OUT_SECONDS):
+                        raise
+
+    @property
+    def _is_refused(self) -> bool:
+        """Return whether nobody has answered yet, nor listens where the cluster should be.
+
+        A cluster that has answered may be without a broker for a moment.
+        """
+        return bool(self._trouble) and not self._has_answered and nobody_listens(self.address)
+
+    def answers(
+        self,
+        what: str,
+        keys: Sequence[Key],
+        ask: Callable[[Sequence[Key]], Mapping[Any, Future[Answer]]],
+    ) -> Iterator[tuple[Any, Answer | BrokerRefusedError]]:
+        """Ask for many things, some at a time, and yield each answer; of what is refused the error.
+
+        A client goes on asking with a leader's epoch that it has kept, also once the leader refuses it. So a
+        new client asks then, for a few seconds.
+
+        :param ask: makes the request of some keys, by the client of now.
+        :raises BrokerUnavailableError: nobody answers.
+        """
+        from confluent_kafka import KafkaError
+
+        outdated_codes = (KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH)
+        deadline = time.monotonic() + _ELECTION_SECONDS
+        left = keys
+        while left:
+            outdated: list[Key] = []
+            for key, answer in self._each(what, left, ask):
+                code = answer.code if isinstance(answer, BrokerRefusedError) else None
+                if code in outdated_codes and time.monotonic() <= deadline:
+                    outdated.append(key)
+                else:
+                    yield key, answer
+            if left := outdated:
+                time.sleep(_POLL_SECONDS)
+                self.admin = self._connected(self._settings)
+
+    def _each(
+        self,
+        what: str,
+        keys: Sequence[Key],
+        ask: Callable[[Sequence[Key]], Mapping[Any, Future[Answer]]],
+    ) -> Iterator[tuple[Any, Answer | BrokerRefusedError]]:
+        for first in range(0, len(keys), _MOST_AT_ONCE):
+            with self._errors(what):
+                futures = ask(keys[first : first + _MOST_AT_ONCE])
+            for key, future in futures.items():
+                try:
+                    yield key, self.answer(what, future)
+                except BrokerRefusedError as error:
+                    yield key, error
+
+    def consumer_settings(self) -> dict[str, Any]:
+        """Return settings of a consumer that reads single records, commits nothing and joins no group."""
+        return {
+            **_OURS,
+            **self._settings,
+            "group.id": "storage-engine",
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "error",
+            "isolation.level": "read_uncommitted",
+            "queued.min.messages": 1,
+            "max.partition.fetch.bytes": 1 << 16,
+            "error_cb": self._note,
+        }
+
+    def described(self) -> DescribeClusterResult:
+        """Return what the cluster says of itself.
+
+        Brokers name any one of them as the controller, which answers this. One that hangs is no longer named
+        once the others have noticed it; a client that has the name asks on.
+
+        :raises BrokerUnavailableError: no broker answers, or none takes our credentials.
+        """
+        try:
+            return self._described()
+        except BrokerUnavailableError:
+            # Who can't be reached, or doesn't let us in, is no broker that hangs.
+            if self._trouble or self._is_shut_out:
+                raise
+        self.admin = self._connected(self._settings)
+        return self._described()
+
+    def _described(self) -> DescribeClusterResult:
+        return self.answer(
+            "its brokers and its controller", self.admin.describe_cluster(request_timeout=TIMEOUT_SECONDS)
+        )
+
+    def _connected(self, settings: Mapping[str, str]) -> AdminClient:
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AdminClient
+
+        try:
+            return AdminClient({**_OURS, **settings, "error_cb": self._note})
+        except KafkaException as error:
+            said = self.shown(error.args[0].str())
+            raise BadInputError(
+                f"{self.address}: expected settings that librdkafka takes, found: {said}. Nothing was "
+                "changed."
+            ) from None
+
+    def _note(self, error: KafkaError) -> None:
+        """Keep why no connection is made: a request only says that it waited in vain."""
+        from confluent_kafka import KafkaError as Codes
+
+        self._is_shut_out = self._is_shut_out or error.code() in (Codes._AUTHENTICATION, Codes._SSL)
+        if error.code() != Codes._ALL_BROKERS_DOWN:
+            self._trouble = self.shown(error.str())
+
+    def shown(self, text: str) -> str:
+        """Return what may be shown of a text: no secret of our settings."""
+        return without_secrets(text, self._secrets)
+
+    @contextmanager
+    def _errors(self, what: str) -> Iterator[None]:
+        from confluent_kafka import KafkaException
+
+        try:
+            yield
+        except (KafkaException, TimeoutError) as error:
+            found = error.args[0] if isinstance(error, KafkaException) else None
+            # Local errors are below 0: nobody has answered.
+            if found is not None and found.code() > 0:
+                raise BrokerRefusedError(
+                    f"{self.address}: asked for {what}, the cluster refuses: {found.name()}: "
+                    f"{self.shown(found.str())}",
+                    code=found.code(),
+                    remark=self.shown(found.str()),
+                ) from error
+            said = (str(error) or "no answer in time") if found is None else self.shown(found.str())
+            self.admin.poll(0)
+            more = f" ({self._trouble})" if self._trouble else ""
+            raise BrokerUnavailableError(
+                f"{self.address}: asked for {what}, expected an answer of the cluster, found: {said}{more}"
+            ) from error

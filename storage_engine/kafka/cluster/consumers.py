@@ -1,0 +1,198 @@
+"""Who consumes from a running cluster, and how far, by the word of the groups' coordinators."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from storage_engine.exceptions import BrokerRefusedError, BrokerUnavailableError
+from storage_engine.kafka.cluster.client import TIMEOUT_SECONDS, Cluster
+from storage_engine.kafka.cluster.rights import lacking_rights
+from storage_engine.kafka.live.observe import NO_LEADER
+from storage_engine.kafka.metadata.consumer_offsets import TOPIC as OFFSETS_TOPIC
+from storage_engine.model.diagnosis import named_in_short
+from storage_engine.wording import count_text
+
+_TOPICS, _GROUPS = ("topic", "Describe"), ("cluster", "Describe")
+"""Rights without which positions, or groups, are left out of answers without a word."""
+_TAKE_OVER_SECONDS = 30.0
+"""How long a coordinator may take to read the groups that it takes over, as after each start of a broker."""
+_PAUSE_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPositions:
+    """How far groups have read.
+
+    :param committed: by group, topic and partition; None: the group reads there and never committed.
+    :param notices: what isn't known, for a person.
+    :param all_groups: the account sees every group, and all that it reads.
+    :param unseen_topics: of which the account sees no position.
+    """
+
+    committed: Mapping[tuple[str, str, int], int | None]
+    notices: tuple[str, ...] = ()
+    all_groups: bool = True
+    unseen_topics: frozenset[str] = frozenset()
+
+
+def listed_groups(cluster: Cluster) -> tuple[str, ...]:
+    """Return the consumer groups that the account may see, classic ones and those of KIP-848, by name.
+
+    A coordinator that takes over groups is asked again for a while.
+
+    :raises BrokerError: not every broker answers, so that groups may be missing.
+    """
+    deadline = time.monotonic() + _TAKE_OVER_SECONDS
+    while True:
+        asked = cluster.admin.list_consumer_groups(request_timeout=TIMEOUT_SECONDS)
+        listed = cluster.answer("consumer groups", asked)
+        if not listed.errors:
+            return tuple(sorted(one.group_id for one in listed.valid))
+        passing = _passing_codes()
+        lasting = [error for error in listed.errors if error.args[0].code() not in passing]
+        if lasting or time.monotonic() > deadline:
+            raise BrokerUnavailableError(
+                f"{cluster.address}: asked for consumer groups, expected an answer of each broker, found: "
+                f"{cluster.shown(str((lasting or listed.errors)[0]))}"
+            )
+        time.sleep(_PAUSE_SECONDS)
+
+
+def _missing_groups(cluster: Cluster) -> str:
+    """Return why groups may be missing from each broker's answer; "": none is.
+
+    Groups of a partition without a leader have no coordinator, and no broker names them.
+    """
+    from confluent_kafka import KafkaError, TopicCollection
+
+    def ask(names: Sequence[str]) -> Any:
+        return cluster.admin.describe_topics(TopicCollection(list(names)), request_timeout=TIMEOUT_SECONDS)
+
+    ((_, answer),) = cluster.answers("where groups are kept", [OFFSETS_TOPIC], ask)
+    if isinstance(answer, BrokerRefusedError):
+        # No group has committed yet.
+        if answer.code == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            return ""
+        return f"whether groups are missing isn't known: {OFFSETS_TOPIC}: {answer.remark.removesuffix('.')}"
+    unled = [one.id for one in answer.partitions if one.leader is None or one.leader.id == NO_LEADER]
+    if not unled:
+        return ""
+    return f"groups are missing: {count_text(len(unled), 'partition')} of {OFFSETS_TOPIC} without a leader"
+
+
+def _of_groups(
+    cluster: Cluster, what: str, groups: Sequence[str], ask: Callable[[Sequence[str]], Any]
+) -> Iterator[tuple[str, Any]]:
+    """Yield what each group's coordinator answers, or the error; who takes groups over is asked again."""
+    deadline = time.monotonic() + _TAKE_OVER_SECONDS
+    passing, left = _passing_codes(), groups
+    while left:
+        again = []
+        for group, answer in cluster.answers(what, left, ask):
+            is_passing = isinstance(answer, BrokerRefusedError) and answer.code in passing
+            if is_passing and time.monotonic() <= deadline:
+                again.append(group)
+            else:
+                yield group, answer
+        if left := again:
+            time.sleep(_PAUSE_SECONDS)
+
+
+def _passing_codes() -> frozenset[int]:
+    """Return how a broker says that groups have no coordinator for a moment."""
+    from confluent_kafka import KafkaError
+
+    return frozenset(
+        (
+            KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+            KafkaError.COORDINATOR_NOT_AVAILABLE,
+            KafkaError.NOT_COORDINATOR,
+        )
+    )
+
+
+def group_positions(cluster: Cluster, topics: Collection[str]) -> GroupPositions:
+    """Ask how far each group has read in some topics.
+
+    A group reads the topics that it has committed in, or that its members are assigned now.
+
+    :raises BrokerError: the cluster can't be asked.
+    """
+    from confluent_kafka import ConsumerGroupTopicPartitions
+
+    missing = _missing_groups(cluster)
+    groups = listed_groups(cluster)
+    # Who has lost a leader in between leaves groups out, too.
+    missing = missing or _missing_groups(cluster)
+    admin, limit = cluster.admin, TIMEOUT_SECONDS
+    committed: dict[tuple[str, str, int], int | None] = {}
+    unknown: dict[str, str] = {}
+    positions: dict[str, set[str]] = {group: set() for group in groups}
+
+    def members(some: Sequence[str]) -> Any:
+        return admin.describe_consumer_groups(list(some), request_timeout=limit)
+
+    for group, answer in _of_groups(cluster, "consumer groups", groups, members):
+        if isinstance(answer, BrokerRefusedError):
+            unknown[group] = answer.remark
+            continue
+        for member in answer.members:
+            for one in member.assignment.topic_partitions if member.assignment else ():
+                positions[group].add(one.topic)
+                if one.topic in topics:
+                    committed[group, one.topic, one.partition] = None
+
+    def offsets(some: Sequence[str]) -> Any:
+        # The client takes one group a request; requests of several are under way at once.
+        return {
+            group: future
+            for one in some
+            for group, future in admin.list_consumer_group_offsets(
+                [ConsumerGroupTopicPartitions(one)], request_timeout=limit
+            ).items()
+        }
+
+    for group, answer in _of_groups(cluster, "positions of consumer groups", groups, offsets):
+        if isinstance(answer, BrokerRefusedError):
+            unknown[group] = answer.remark
+            continue
+        for one in answer.topic_partitions:
+            positions[group].add(one.topic)
+            if one.topic in topics:
+                is_known = one.error is None and one.offset >= 0
+                committed[group, one.topic, one.partition] = one.offset if is_known else None
+    lacks = lacking_rights(cluster, sorted(topics), ())
+    unseen = frozenset(
+        name for one in lacks if (one.right.resource, one.right.operation) == _TOPICS for name in one.names
+    )
+    hidden = any((one.right.resource, one.right.operation) == _GROUPS for one in lacks)
+    reading = {group for group, _, _ in committed}
+    silent = sorted(set(groups) - reading - unknown.keys() - _elsewhere(positions, topics))
+    return GroupPositions(
+        committed,
+        (*((missing,) if missing else ()), *_notices(unknown, unseen, silent, hidden=hidden)),
+        all_groups=not (missing or unknown or silent or hidden),
+        unseen_topics=unseen,
+    )
+
+
+def _notices(
+    unknown: Mapping[str, str], unseen: Collection[str], silent: Sequence[str], *, hidden: bool
+) -> Iterator[str]:
+    for why in dict.fromkeys(unknown.values()):
+        groups = named_in_short([group for group in unknown if unknown[group] == why])
+        yield f"positions of {groups} aren't known: {why.removesuffix('.')}"
+    if hidden:
+        yield "groups that the account may not see are left out: it lacks Describe on the cluster"
+    if unseen:
+        yield f"positions in {named_in_short(sorted(unseen))} aren't known: the account lacks Describe there"
+    if silent:
+        yield f"what groups without any offset read isn't known: {named_in_short(silent)}"
+
+
+def _elsewhere(positions: Mapping[str, Collection[str]], topics: Collection[str]) -> set[str]:
+    """Return the groups that are known to read other topics alone."""
+    return {group for group, read in positions.items() if read and not set(read) & set(topics)}

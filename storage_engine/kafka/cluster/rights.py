@@ -1,0 +1,136 @@
+"""What an account lacks to see a node's partitions, or to hold and delete, by the cluster's own word."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from storage_engine.exceptions import BrokerRefusedError
+from storage_engine.kafka.cluster.client import TIMEOUT_SECONDS, Cluster
+from storage_engine.kafka.metadata.consumer_offsets import TOPIC as OFFSETS_TOPIC
+from storage_engine.model.diagnosis import Finding, Severity, named_in_short
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """A right that looking takes, or deleting.
+
+    :param resource: cluster, topic or group.
+    :param operation: as Kafka's tools call it.
+    :param without: what follows where it is missing, as a clause.
+    """
+
+    resource: str
+    operation: str
+    without: str
+
+
+RIGHTS = (
+    Right("cluster", "Describe", "it isn't known which consumer groups there are"),
+    Right("cluster", "DescribeConfigs", "the settings of this node aren't known"),
+    Right("topic", "Describe", "leader, replicas and offsets of their partitions aren't known"),
+    Right("topic", "DescribeConfigs", "it isn't known how long their records stay"),
+    Right("group", "Describe", "it isn't known how far they have read"),
+)
+"""All of them change nothing."""
+_OFFSETS_RIGHT = Right("topic", "Describe", "it isn't known whether consumer groups are missing")
+"""On the topic that groups commit to, of which nothing else is asked."""
+DELETING_RIGHTS = (
+    Right("topic", "AlterConfigs", "they can't be held, and nothing of them is deleted"),
+    Right("topic", "Delete", "nothing of them is deleted"),
+    Right("topic", "Read", "it can't be shown that their leaders have what is archived: nothing is deleted"),
+)
+"""Those that holding and deleting take beside these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """A right that an account doesn't have.
+
+    :param names: of the topics or groups; none of the cluster.
+    """
+
+    right: Right
+    names: tuple[str, ...] = ()
+
+    @property
+    def finding(self) -> Finding:
+        """Return it as what a person should know."""
+        resource, operation = self.right.resource, self.right.operation
+        on = {
+            "cluster": "the cluster",
+            "topic": f"topics: {named_in_short(self.names)}",
+            "group": f"consumer groups: {named_in_short(self.names)}",
+        }[resource]
+        target = "--cluster" if resource == "cluster" else f"--{resource} NAME"
+        return Finding(
+            Severity.WARNING,
+            "rights",
+            f"the account lacks {operation} on {on}; so {self.right.without}",
+            f"grant it: kafka-acls --add --allow-principal User:NAME --operation {operation} {target}",
+        )
+
+
+def lacking_rights(
+    cluster: Cluster, topics: Sequence[str], groups: Sequence[str], *, deleting: bool = False
+) -> tuple[Lack, ...]:
+    """Ask which rights the account lacks; a topic or group that the cluster doesn't know asks for none.
+
+    :param topics: may have the one that groups commit to.
+    :param deleting: also those that holding and deleting take.
+    :raises BrokerUnavailableError: nobody answers.
+    """
+    rights = (*RIGHTS, *DELETING_RIGHTS) if deleting else RIGHTS
+    found: dict[Right, list[str]] = {}
+    for resource, name, operations in _granted(cluster, topics, groups):
+        for right in (_OFFSETS_RIGHT,) if (resource, name) == ("topic", OFFSETS_TOPIC) else rights:
+            if right.resource == resource and _key(right.operation) not in operations:
+                found.setdefault(right, []).append(name)
+    return tuple(
+        Lack(right, () if right.resource == "cluster" else tuple(sorted(found[right])))
+        for right in (*rights, _OFFSETS_RIGHT)
+        if right in found
+    )
+
+
+def _granted(
+    cluster: Cluster, topics: Sequence[str], groups: Sequence[str]
+) -> Iterator[tuple[str, str, frozenset[str]]]:
+    """Yield resource, name, and what the account may do there."""
+    from confluent_kafka import KafkaError, TopicCollection
+
+    denied = (
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    )
+    admin, limit = cluster.admin, TIMEOUT_SECONDS
+    what = "what the account may do"
+    described = admin.describe_cluster(include_authorized_operations=True, request_timeout=limit)
+    yield "cluster", "", _operations(cluster.answer(what, described))
+
+    def of_topics(some: Sequence[str]) -> Any:
+        collection = TopicCollection(list(some))
+        return admin.describe_topics(collection, include_authorized_operations=True, request_timeout=limit)
+
+    def of_groups(some: Sequence[str]) -> Any:
+        return admin.describe_consumer_groups(
+            list(some), include_authorized_operations=True, request_timeout=limit
+        )
+
+    for resource, names, ask in (("topic", topics, of_topics), ("group", groups, of_groups)):
+        for name, answer in cluster.answers(what, names, ask):
+            if not isinstance(answer, BrokerRefusedError):
+                yield resource, name, _operations(answer)
+            elif answer.code in denied:
+                yield resource, name, frozenset()
+
+
+def _operations(answer: Any) -> frozenset[str]:
+    return frozenset(_key(one.name) for one in answer.authorized_operations or ())
+
+
+def _key(operation: str) -> str:
+    """Return an operation's name as one spelling: tools say DescribeConfigs, the client DESCRIBE_CONFIGS."""
+    return operation.replace("_", "").lower()

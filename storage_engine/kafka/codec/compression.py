@@ -1,0 +1,269 @@
+"""Decompression of a batch's records into memory that bounds what they may expand to."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.util
+import struct
+import weakref
+from collections.abc import Callable
+from typing import Any, Final
+
+import cramjam
+import numpy as np
+import numpy.typing as npt
+import zstandard
+from isal import isal_zlib
+
+from storage_engine.arrow_memory import address_of
+from storage_engine.kafka.codec.expand_kernels import expand_frames
+from storage_engine.kafka.codec.expansion import ExpansionError
+from storage_engine.kafka.codec.gzip_members import expand_members
+from storage_engine.kafka.codec.lz4_frame import expand_frame
+
+MAX_EXPANDED_BYTES: Final = 128 << 20
+"""What a batch may expand to. Kafka's own clients end a batch long before, at ``batch.size``."""
+
+CODEC_NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+"""By the number in a batch's attributes."""
+_ZSTD = 4
+_ZSTD_IN_BYTES: Final = (128 << 10) + 3
+"""What Java reads at a time (ZSTD_DStreamInSize)."""
+_ZSTD_OUT_BYTES: Final = 16 << 10
+"""What Kafka expands at a time (ZstdCompression#decompressionOutputSize)."""
+_ZSTD_PART_BYTES: Final = 4 << 10
+"""What is expanded at a time: so little that it can't fill the memory."""
+
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER_BYTES = 16
+_XERIAL_START = struct.Struct(">8s8xI")
+"""A frame's header with the length of its first block, which mostly is the only one."""
+_snappy_size = cramjam.snappy.decompress_raw_len
+_expand_snappy = cramjam.snappy.decompress_raw_into
+_ISAL_ERROR: Any = isal_zlib.error
+_FAILURES: Any = (cramjam.DecompressionError, zstandard.ZstdError)
+_UINT32 = struct.Struct(">I")
+_CONCATENATED: Final = int.from_bytes(_XERIAL_MAGIC[:4], "big")
+
+
+_ZSTD_FUNCTIONS: Final = (
+    ("ZSTD_createDCtx", ctypes.c_void_p, ()),
+    ("ZSTD_freeDCtx", ctypes.c_size_t, (ctypes.c_void_p,)),
+    (
+        "ZSTD_decompressDCtx",
+        ctypes.c_size_t,
+        (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_size_t),
+    ),
+)
+
+
+class Payloads:
+    """Compressed records, and the memory for what they expand to."""
+
+    def __init__(
+        self,
+        data: npt.NDArray[np.uint8],
+        begins: npt.NDArray[np.int64],
+        ends: npt.NDArray[np.int64],
+        room: npt.NDArray[np.uint8],
+        most_bytes: int,
+    ) -> None:
+        """:param begins: positions in ``data``, of all; ``ends`` likewise.
+        :param most_bytes: what one may expand to; there is room for it behind what others take.
+        """
+        self.begin_array, self.end_array, self.most_bytes = begins, ends, most_bytes
+        self.begins: list[int] = begins.tolist()
+        self.ends: list[int] = ends.tolist()
+        self.content, self.room = data.data, room.data
+        self.address, self.room_address = address_of(data), address_of(room)
+
+
+class Decompressor:
+    """Decompresses records. Not for several threads at a time: it keeps what is dear to make."""
+
+    def __init__(self) -> None:
+        self._zstd = zstandard.ZstdDecompressor()
+        self._by_codec: dict[int, Callable[[memoryview, memoryview], int]] = {
+            1: _gzip,
+            2: _snappy,
+            3: expand_frame,
+            _ZSTD: self._zstd_frames,
+        }
+
+    def expand(
+        self, codec: int, payloads: Payloads, first: int, last: int, used: int, stop: int
+    ) -> tuple[list[int], ExpansionError | None]:
+        """Decompress payloads [first, last) one behind the other, until more than ``stop`` is used.
+
+        :param codec: its number in the batches' attributes.
+        :param used: where in the memory the first one goes.
+        :return: how long each one is; and what is wrong with the next one.
+        """
+        method = self._by_codec.get(codec)
+        if method is None:
+            return [], ExpansionError("a compression type from 0 to 4", str(codec))
+        sizes: list[int] = []
+        if codec == _ZSTD and (at_once := self._zstd_at_once) is not None:
+            sizes = at_once.expand(payloads, first, last, used, stop)
+            used += sum(sizes)
+        content, out, begins, ends = payloads.content, payloads.room, payloads.begins, payloads.ends
+        most = payloads.most_bytes
+        try:
+            for i in range(first + len(sizes), last):
+                if used > stop:
+                    break
+                size = method(content[begins[i] : ends[i]], out[used : used + most])
+                if size > most:
+                    raise ExpansionError(f"records that expand to at most {most} bytes", "more")
+                sizes.append(size)
+                used += size
+        except ExpansionError as error:
+            return sizes, error
+        except _FAILURES as error:
+            return sizes, ExpansionError(f"records compressed by {CODEC_NAMES[codec]}", _in_short(error))
+        return sizes, None
+
+    @functools.cached_property
+    def _zstd_at_once(self) -> _ZstdContext | None:
+        # Its kernel takes longer to load than a small log to be read.
+        return _ZstdContext.new()
+
+    def _zstd_frames(self, data: memoryview, out: memoryview) -> int:
+        """Read frames as a stream, as Java does, where they can't be read at once."""
+        written = begin = 0
+        while begin < len(data) or not begin:
+            frame, at = self._zstd.decompressobj(write_size=_ZSTD_OUT_BYTES), begin
+            while not frame.eof:
+                if at >= len(data):
+                    # Java takes the first bytes of a frame for the end, unless it has to read on for them.
+                    if begin and -(-begin // _ZSTD_IN_BYTES) == -(-len(data) // _ZSTD_IN_BYTES):
+                        return written
+                    raise ExpansionError("a whole zstd frame", "its first part")
+                content = frame.decompress(data[at : at + _ZSTD_PART_BYTES])
+                at = min(at + _ZSTD_PART_BYTES, len(data))
+                if written + len(content) > len(out):
+                    return written + len(content)
+                out[written : written + len(content)] = content
+                written += len(content)
+            begin = at - len(frame.unused_data)
+        return written
+
+
+class _ZstdContext:
+    """zstd's own function for frames whose size isn't known, which needs neither a window nor a copy."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._function = ctypes.cast(library.ZSTD_decompressDCtx, ctypes.c_void_p).value or 0
+        self._context = library.ZSTD_createDCtx()
+        if not self._context:
+            raise MemoryError("zstd can't make a context")
+        self._frees = weakref.finalize(self, library.ZSTD_freeDCtx, self._context)
+
+    @classmethod
+    def new(cls) -> _ZstdContext | None:
+        """Return a context; None where zstandard's wheel doesn't show the function."""
+        library = _zstd_library()
+        return None if library is None else cls(library)
+
+    def expand(self, payloads: Payloads, first: int, last: int, used: int, stop: int) -> list[int]:
+        """Return how long payloads are, up to the first that isn't whole, has damage, or is too long."""
+        sizes = np.empty(last - first, np.int64)
+        count = expand_frames(
+            self._function,
+            self._context,
+            payloads.address,
+            payloads.begin_array[first:last],
+            payloads.end_array[first:last],
+            payloads.room_address,
+            used,
+            payloads.most_bytes,
+            stop,
+            sizes,
+        )
+        found: list[int] = sizes[:count].tolist()
+        return found
+
+
+@functools.cache
+def _zstd_library() -> ctypes.CDLL | None:
+    """Return the module of zstandard's wheel that has zstd's functions, once one of them was tried."""
+    try:
+        found = importlib.util.find_spec("zstandard._cffi")
+        if found is None or found.origin is None:
+            return None
+        library = ctypes.CDLL(found.origin)
+        for name, result, arguments in _ZSTD_FUNCTIONS:
+            function = getattr(library, name)
+            function.restype, function.argtypes = result, arguments
+    except (ImportError, OSError, AttributeError):
+        return None
+    sample = bytes(range(256)) * 9
+    packed = zstandard.compress(sample)
+    out = np.zeros(2 * len(sample), np.uint8)
+    places = np.array([0, len(packed)]), np.array([len(packed), len(packed) + len(sample)])
+    payloads = Payloads(np.frombuffer(packed + sample, np.uint8), *places, out, len(sample))
+    tried = _ZstdContext(library).expand(payloads, 0, 2, 0, len(sample))
+    return library if tried == [len(sample)] and out[: len(sample)].tobytes() == sample else None
+
+
+def _gzip(data: memoryview, out: memoryview) -> int:
+    """Read the one member without extra fields that clients write; all else as Java does."""
+    if len(data) < 4 or data[3]:
+        return expand_members(data, out)
+    stream = isal_zlib.decompressobj(wbits=31)
+    try:
+        content = stream.decompress(data, max_length=len(out) + 1)
+    except _ISAL_ERROR:
+        return expand_members(data, out)
+    if len(content) > len(out):
+        return len(content)
+    if not stream.eof or stream.unused_data:
+        return expand_members(data, out)
+    out[: len(content)] = content
+    return len(content)
+
+
+def _snappy(data: memoryview, out: memoryview) -> int:
+    """Read the frames that Java writes, or the one block that librdkafka does.
+
+    :return: how long all is, or more than there is room for.
+    """
+    end = len(data)
+    magic, size = _XERIAL_START.unpack_from(data) if end >= _XERIAL_START.size else (b"", 0)
+    if magic != _XERIAL_MAGIC:
+        return _snappy_block(data, out)
+    if size == end - _XERIAL_START.size:
+        return _snappy_block(data[_XERIAL_START.size :], out)
+    at, written, room = _XERIAL_HEADER_BYTES, 0, len(out)
+    # Fewer bytes than a length has are no block.
+    while at + 4 <= end and written <= room:
+        (size,) = _UINT32.unpack_from(data, at)
+        if size == _CONCATENATED:
+            head = bytes(data[at : at + _XERIAL_HEADER_BYTES])
+            version = int.from_bytes(head[8:12], "big", signed=True)
+            if len(head) < _XERIAL_HEADER_BYTES or (head[:8] == _XERIAL_MAGIC and version < 1):
+                raise ExpansionError("a snappy header of version 1 or more", head.hex())
+            at += _XERIAL_HEADER_BYTES
+            continue
+        at += 4
+        if size > end - at:
+            raise ExpansionError(f"a snappy block of {size} bytes", f"{end - at}")
+        written += _snappy_block(data[at : at + size], out[written:])
+        at += size
+    return written
+
+
+def _snappy_block(block: memoryview, out: memoryview) -> int:
+    """Return how long a block is, also where there is no room for it."""
+    try:
+        return _expand_snappy(block, out)
+    except cramjam.DecompressionError:
+        size = _snappy_size(block)
+        if size <= len(out):
+            raise
+        return int(size)
+
+
+def _in_short(error: Exception) -> str:
+    return str(error).splitlines()[0][:200] if str(error) else type(error).__name__

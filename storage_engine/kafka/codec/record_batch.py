@@ -1,0 +1,268 @@
+"""A segment's bytes as batches: where they lie, what their headers say, and what is damaged.
+
+Works on bytes that somebody else has read, which must not change meanwhile.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_engine.arrow_memory import address_of
+from storage_engine.crc import crc32c_engine, crc32c_of, crc_engine
+from storage_engine.kafka.codec import batch_kernels as kernels
+from storage_engine.kafka.format import batch_header as header
+from storage_engine.model.codec import Damage
+
+SegmentBytes = memoryview | bytes | bytearray | npt.NDArray[np.uint8]
+Longs = npt.NDArray[np.int64]
+
+MAX_DAMAGES = 1000
+_MAX_CHUNK_BATCHES = 1 << 18
+_MAX_SEGMENT_BYTES = (1 << 31) - 1
+
+
+class BatchKind(IntEnum):
+    """What a range of a segment is; the values are those of the kernels."""
+
+    BATCH = kernels.BATCH
+    LEGACY = kernels.LEGACY
+    UNDECODABLE = kernels.UNDECODABLE
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BatchChunk:
+    """Consecutive ranges of a segment, which cover it without gap.
+
+    :param positions: of their first bytes in the segment.
+    :param kinds: a BatchKind each.
+    :param faults: of the kernels' faults, where a run of undecodable bytes begins.
+    :param counts: how many records a batch says that it has; of all others 0.
+    :param codecs: by which a batch's records are compressed; 0: they aren't.
+    """
+
+    positions: Longs
+    sizes: npt.NDArray[np.int32]
+    kinds: npt.NDArray[np.uint8]
+    faults: npt.NDArray[np.uint8]
+    counts: npt.NDArray[np.int32]
+    codecs: npt.NDArray[np.uint8]
+
+    def chosen(self, which: slice | npt.NDArray[Any]) -> BatchChunk:
+        """Return some of the ranges; where that leaves gaps, what is made of it has them too."""
+        return BatchChunk(
+            self.positions[which],
+            self.sizes[which],
+            self.kinds[which],
+            self.faults[which],
+            self.counts[which],
+            self.codecs[which],
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batches:
+    """Batches of format 2 as they lie, one array element each; and all that is no batch.
+
+    :param last_offsets: the offset of a batch's last record, also where the cleaner has removed that one.
+    :param legacy: messages of formats 0 and 1.
+    """
+
+    positions: Longs
+    sizes: Longs
+    base_offsets: Longs
+    last_offsets: Longs
+    leader_epochs: Longs
+    attributes: Longs
+    base_timestamps: Longs
+    max_timestamps: Longs
+    producer_ids: Longs
+    producer_epochs: Longs
+    base_sequences: Longs
+    record_counts: Longs
+    legacy: int
+    damages: tuple[Damage, ...]
+
+    @property
+    def gaps_are_losses(self) -> bool:
+        """Return whether offsets that no batch has are missing: not where the cleaner has been, which leaves
+        gaps, or where some bytes are no batches of format 2.
+        """
+        was_cleaned = (self.record_counts <= self.last_offsets - self.base_offsets).any()
+        return not (was_cleaned or self.legacy or self.damages)
+
+
+def as_array(data: SegmentBytes) -> npt.NDArray[np.uint8]:
+    """Return the bytes as an array, without a copy.
+
+    :raises ValueError: they aren't contiguous single bytes, or more than a segment can have.
+    """
+    array = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
+    if array.dtype != np.uint8 or array.ndim != 1 or not array.flags.c_contiguous:
+        raise ValueError("segment bytes must be one contiguous run of uint8")
+    if len(array) > _MAX_SEGMENT_BYTES:
+        raise ValueError(f"expected a segment of at most {_MAX_SEGMENT_BYTES} bytes, found {len(array)}")
+    return array
+
+
+class CrcCheck(IntEnum):
+    """Of which batches the walk checks the CRC; the values are those of the kernels."""
+
+    NONE = kernels.CHECK_NONE
+    ALL = kernels.CHECK_ALL
+    COMPRESSED = kernels.CHECK_COMPRESSED
+
+
+def iterate_batches(
+    data: SegmentBytes, chunk_bytes: int, check: CrcCheck = CrcCheck.ALL
+) -> Iterator[BatchChunk]:
+    """Walk over a segment in chunks of about ``chunk_bytes``; a longer batch is a chunk of its own."""
+    array = as_array(data)
+    capacity = min(_MAX_CHUNK_BATCHES, min(chunk_bytes, len(array)) // header.MIN_LEGACY_BYTES + 1)
+    engine, legacy = crc32c_engine(), crc_engine()
+    state = np.zeros(kernels.STATE_SIZE, np.int64)
+    # Room for what can be, of which little is needed: made once, and what was found is copied.
+    positions = np.empty(capacity, np.int64)
+    sizes = np.empty(capacity, np.int32)
+    kinds = np.empty(capacity, np.uint8)
+    faults = np.empty(capacity, np.uint8)
+    counts = np.empty(capacity, np.int32)
+    codecs = np.empty(capacity, np.uint8)
+    while state[kernels.POSITION] < len(array):
+        kernels.scan(
+            address_of(array),
+            len(array),
+            max(1, chunk_bytes),
+            engine.function,
+            engine.table,
+            legacy.function,
+            legacy.table,
+            int(check),
+            state,
+            positions,
+            sizes,
+            kinds,
+            faults,
+            counts,
+            codecs,
+        )
+        rows = int(state[kernels.ROWS])
+        yield BatchChunk(
+            positions[:rows].copy(),
+            sizes[:rows].copy(),
+            kinds[:rows].copy(),
+            faults[:rows].copy(),
+            counts[:rows].copy(),
+            codecs[:rows].copy(),
+        )
+
+
+def read_batches(data: SegmentBytes, *, check_crc: bool = True) -> Batches:
+    """Read the headers of a whole segment.
+
+    :param check_crc: False for who only counts, and trusts the bytes.
+    """
+    array = as_array(data)
+    check = CrcCheck.ALL if check_crc else CrcCheck.NONE
+    chunks = list(iterate_batches(array, max(1, len(array)), check))
+    damages = merged(damage for chunk in chunks for damage in scan_damages(array, 0, chunk))
+    found = [chunk.positions[chunk.kinds == BatchKind.BATCH] for chunk in chunks]
+    positions = np.concatenate(found) if found else np.empty(0, np.int64)
+    base_offsets = field(array, positions, header.BASE_OFFSET_AT, 8)
+    return Batches(
+        positions=positions,
+        sizes=field(array, positions, header.LENGTH_AT, 4) + header.LENGTH_OVERHEAD,
+        base_offsets=base_offsets,
+        last_offsets=base_offsets + field(array, positions, header.LAST_OFFSET_DELTA_AT, 4),
+        leader_epochs=field(array, positions, header.LEADER_EPOCH_AT, 4),
+        attributes=field(array, positions, header.ATTRIBUTES_AT, 2),
+        base_timestamps=field(array, positions, header.BASE_TIMESTAMP_AT, 8),
+        max_timestamps=field(array, positions, header.MAX_TIMESTAMP_AT, 8),
+        producer_ids=field(array, positions, header.PRODUCER_ID_AT, 8),
+        producer_epochs=field(array, positions, header.PRODUCER_EPOCH_AT, 2),
+        base_sequences=field(array, positions, header.BASE_SEQUENCE_AT, 4),
+        record_counts=field(array, positions, header.RECORD_COUNT_AT, 4),
+        legacy=sum(int(np.count_nonzero(chunk.kinds == BatchKind.LEGACY)) for chunk in chunks),
+        damages=damages,
+    )
+
+
+def field(data: npt.NDArray[np.uint8], positions: Longs, at: int, width: int) -> Longs:
+    """Return a field of the batches at these positions.
+
+    :param at: where it lies in a batch.
+    :param width: of the field: 2, 4 or 8 bytes.
+    """
+    values = np.empty(len(positions), np.int64)
+    kernels.read_words(address_of(data), positions, at, width, values)
+    return values
+
+
+def scan_damages(data: npt.NDArray[np.uint8], origin: int, chunk: BatchChunk) -> Iterator[Damage]:
+    """Yield what the walk found to be no batch, one for each range.
+
+    :param origin: position of the segment's first byte.
+    """
+    for i in np.flatnonzero(chunk.kinds == BatchKind.UNDECODABLE).tolist():
+        at, size = int(chunk.positions[i]), int(chunk.sizes[i])
+        yield Damage(origin + at, size, *explained(data, at, int(chunk.faults[i])))
+
+
+def merged(damages: Iterator[Damage]) -> tuple[Damage, ...]:
+    """Join ranges without a fault of their own to the one before; of very many the first ones count."""
+    found: list[Damage] = []
+    for damage in damages:
+        last = found[-1] if found else None
+        adjacent = last is not None and last.offset + last.size_bytes == damage.offset
+        # What nobody has to accept never stands in the way of what somebody has to.
+        counts = len(found) < MAX_DAMAGES or (found[-1].as_written and not damage.as_written)
+        if last is not None and adjacent and (not damage.expected or not counts):
+            found[-1] = replace(last, size_bytes=last.size_bytes + damage.size_bytes)
+        elif counts:
+            # A run that began in an earlier part of the segment has no fault of its own here.
+            words = (damage.expected or "a batch", damage.found or "more of the bytes before it")
+            found.append(replace(damage, expected=words[0], found=words[1]))
+    return tuple(found)
+
+
+def explained(data: npt.NDArray[np.uint8], at: int, fault: int) -> tuple[str, str]:
+    """Return what a batch at this position should have, and what is there; "" and "" within a run."""
+    left = len(data) - at
+    if fault == kernels.FAULT_NONE:
+        return "", ""
+    if fault == kernels.FAULT_TORN and left <= header.MAGIC_AT:
+        return f"a batch, of at least {header.HEADER_BYTES} bytes", f"{left} bytes up to the end of the file"
+    size = _signed(data, at + header.LENGTH_AT, 4) + header.LENGTH_OVERHEAD
+    magic = _signed(data, at + header.MAGIC_AT, 1)
+    if fault == kernels.FAULT_TORN:
+        return f"a batch of {size} bytes", f"{left} bytes up to the end of the file"
+    if fault == kernels.FAULT_SIZE:
+        least = header.HEADER_BYTES if magic == header.MAGIC else header.MIN_LEGACY_BYTES
+        return f"a batch of at least {least} bytes", f"a length field that says {size}"
+    if fault == kernels.FAULT_MAGIC:
+        return f"magic 0, 1 or {header.MAGIC}", f"magic {magic}"
+    if fault == kernels.FAULT_CRC:
+        if magic == header.MAGIC:
+            crc_at, kind = header.CRC_AT, "CRC-32C"
+            found = crc32c_of(data[at + header.ATTRIBUTES_AT : at + size].tobytes())
+        else:
+            crc_at, kind = header.LEGACY_CRC_AT, "CRC-32"
+            found = zlib.crc32(data[at + crc_at + 4 : at + size].tobytes())
+        expected = data[at + crc_at : at + crc_at + 4].tobytes().hex()
+        return f"{kind} {expected} of the bytes behind it", f"{found:08x}"
+    count = _signed(data, at + header.RECORD_COUNT_AT, 4)
+    if fault == kernels.FAULT_COUNT:
+        return f"records that fit into {size} bytes", f"a count of {count}"
+    if fault == kernels.FAULT_MORE:
+        return f"{count} records that fill the batch", "bytes behind the last one"
+    return f"{count} whole records", "one that isn't"
+
+
+def _signed(data: npt.NDArray[np.uint8], at: int, width: int) -> int:
+    return int.from_bytes(data[at : at + width].tobytes(), "big", signed=True)

@@ -1,0 +1,395 @@
+"""Compiled record batches → columns of records. Reads only batches that ``batch_kernels.scan`` found whole.
+
+Must never read outside a batch, whatever its records say. Writes a row once, where Arrow will read it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from storage_engine.crc import crc32c
+from storage_engine.kafka.codec.batch_kernels import (
+    BATCH,
+    FAULT_CRC,
+    FAULT_MORE,
+    FAULT_NONE,
+    FAULT_RECORD,
+    UNDECODABLE,
+    Bytes,
+    Ints32,
+    Ints64,
+)
+from storage_engine.kafka.codec.row_columns import (
+    BATCH_SIZE,
+    CONTROL_TYPE,
+    HAS_DELTA,
+    HAS_KEY,
+    HAS_RAW,
+    HAS_TIMESTAMP,
+    HAS_VALUE,
+    HEADER_PLACE,
+    HEADER_START,
+    KEY,
+    KIND_END,
+    KIND_TEXT,
+    OFFSET,
+    PHYSICAL_OFFSET,
+    RAW,
+    RECORD_ATTRIBUTES,
+    SIZE,
+    TIMESTAMP,
+    TIMESTAMP_DELTA,
+    VALUE,
+    VIEW_BYTES,
+)
+from storage_engine.kafka.codec.row_kernels import (
+    CONTROL_WORD,
+    MESSAGE_WORD,
+    clear_bit,
+    fill_32,
+    fill_64,
+    read_varint,
+    set_bit,
+    take_back,
+    write_own_row,
+    write_shared,
+    write_view,
+)
+from storage_engine.kafka.format.batch_header import (
+    ATTRIBUTES_AT,
+    BASE_OFFSET_AT,
+    BASE_TIMESTAMP_AT,
+    CONTROL,
+    CRC_AT,
+    LOG_APPEND_TIME,
+    MAX_TIMESTAMP_AT,
+    NO_TIMESTAMP,
+)
+from storage_engine.native import (
+    copy_bytes,
+    int64,
+    kernel,
+    load_be_i16,
+    load_be_i64,
+    load_be_u32,
+    load_i8,
+    load_i32,
+    load_i64,
+    load_u8,
+    store_i32,
+    store_i64,
+    store_u8,
+    word,
+)
+
+# What has been written so far, between calls: places in the state array.
+ROWS: Final = 0
+HEADERS: Final = 1
+NAME_BYTES: Final = 2
+HEADER_VALUE_BYTES: Final = 3
+OTHERS: Final = 4
+"""Rows that are no batch and no record of one."""
+DELTAS: Final = 5
+RAWS: Final = 6
+MARKERS: Final = 7
+STATE_SIZE: Final = 8
+
+MIN_TIMESTAMP_MS: Final = -62_135_596_800_000
+MAX_TIMESTAMP_MS: Final = 253_402_300_799_999
+"""Years 1 to 9999, what every reader of the lake can represent."""
+
+CONTROL_KEY_BYTES: Final = 4
+"""Of a marker: version and type, 16 bits each."""
+
+
+@kernel
+def decode_batches(
+    segment: int,
+    segment_end: int,
+    begin: int,
+    base_position: int,
+    expanded: int,
+    expanded_end: int,
+    crc_function: int,
+    crc_table: int,
+    first: int,
+    last: int,
+    positions: Ints64,
+    sizes: Ints32,
+    kinds: Bytes,
+    faults: Bytes,
+    counts: Ints32,
+    payloads: Ints64,
+    payload_sizes: Ints64,
+    columns: int,
+    state: Ints64,
+) -> None:
+    """Write a row for each of the batches [first, last), and one for each of its records.
+
+    A batch that is damaged becomes one undecodable row; its kind and its fault are written. The CRC of a
+    batch that isn't compressed is checked here, so that its bytes are fetched once.
+
+    :param segment: address of the segment.
+    :param begin: position in the segment where the views' first buffer begins.
+    :param base_position: of the segment's first byte.
+    :param expanded: address of the views' second buffer, which has decompressed records.
+    :param payloads: where a batch's records begin in that buffer; -1: they lie in the segment.
+    :param columns: address of the table of the columns' addresses. Bitmaps begin with all bits set, those of
+        raw bytes, deltas, batches and transactions with none; there is room for a row a batch and a record.
+    :param state: what has been written so far.
+    """
+    row_positions = word(columns, PHYSICAL_OFFSET)
+    row_sizes = word(columns, SIZE)
+    kind_end = word(columns, KIND_END)
+    kind_text = word(columns, KIND_TEXT)
+    offsets = word(columns, OFFSET)
+    timestamps = word(columns, TIMESTAMP)
+    record_attributes = word(columns, RECORD_ATTRIBUTES)
+    keys = word(columns, KEY)
+    values = word(columns, VALUE)
+    header_starts = word(columns, HEADER_START)
+    row = state[ROWS]
+    headers = state[HEADERS]
+    name_bytes = state[NAME_BYTES]
+    header_value_bytes = state[HEADER_VALUE_BYTES]
+    for b in range(first, last):
+        at = segment + positions[b]
+        size = int64(sizes[b])
+        kind = int64(kinds[b])
+        compressed = payloads[b] >= 0
+        first_row = row
+        first_header = headers
+        first_name_byte = name_bytes
+        first_header_value_byte = header_value_bytes
+        fault = FAULT_NONE
+        if kind == BATCH and not compressed:
+            found = crc32c(crc_function, crc_table, at + ATTRIBUTES_AT, size - ATTRIBUTES_AT)
+            if found != load_be_u32(at + CRC_AT):
+                fault = FAULT_CRC
+        if kind == BATCH and fault == FAULT_NONE:
+            attributes = load_be_i16(at + ATTRIBUTES_AT)
+            base_offset = load_be_i64(at + BASE_OFFSET_AT)
+            base_timestamp = load_be_i64(at + BASE_TIMESTAMP_AT)
+            append_timestamp = load_be_i64(at + MAX_TIMESTAMP_AT)
+            by_append = attributes & LOG_APPEND_TIME != 0
+            control = attributes & CONTROL != 0
+            word_of_kind = CONTROL_WORD if control else MESSAGE_WORD
+            if counts[b] == 0 and payload_sizes[b] > 0:
+                # Kafka doesn't look at what is there, compressed or not.
+                write_own_row(columns, row, kind, at, size, segment_end, positions[b] - begin, headers)
+                state[RAWS] += 1
+                place = at + size - payload_sizes[b]
+            elif compressed:
+                place = expanded + payloads[b]
+                shift = expanded
+                limit = expanded_end
+                write_own_row(columns, row, kind, at, size, segment_end, positions[b] - begin, headers)
+                state[RAWS] += 1
+            else:
+                place = at + size - payload_sizes[b]
+                shift = segment + begin
+                limit = segment_end
+                write_own_row(columns, row, kind, at, size - payload_sizes[b], segment_end, -1, headers)
+            store_i32(word(columns, BATCH_SIZE) + 4 * row, size)
+            store_i64(row_positions + 8 * row, base_position + positions[b])
+            text_at = load_i32(kind_end + 4 * row + 4)
+            row += 1
+            end = place + payload_sizes[b]
+            # What most records have in common is written several rows at a time.
+            fill_32(record_attributes, row, row + counts[b], 0)
+            fill_32(header_starts + 4, row, row + counts[b], headers)
+            if compressed:
+                fill_64(row_positions, row, row + counts[b], base_position + positions[b])
+                fill_32(row_sizes, row, row + counts[b], 0)
+            for _ in range(counts[b]):
+                start = place
+                length, place, exact = read_varint(place, end, 5)
+                record_end = place + length
+                if place == 0 or length < 6 or record_end > end:
+                    fault = FAULT_RECORD
+                    break
+                own_attributes = load_i8(place)
+                if own_attributes != 0:
+                    store_i32(record_attributes + 4 * row, own_attributes)
+                timestamp_delta, place, ok = read_varint(place + 1, record_end, 10)
+                exact &= ok
+                if place == 0:
+                    fault = FAULT_RECORD
+                    break
+                offset_delta, place, ok = read_varint(place, record_end, 5)
+                exact &= ok
+                if place == 0:
+                    fault = FAULT_RECORD
+                    break
+                key_size, place, ok = read_varint(place, record_end, 5)
+                exact &= ok
+                if place == 0 or key_size > record_end - place:
+                    fault = FAULT_RECORD
+                    break
+                key = place
+                if key_size < 0:
+                    exact &= key_size == -1
+                    clear_bit(word(columns, HAS_KEY), row)
+                write_view(keys, row, place, limit, max(key_size, 0), int64(compressed), place - shift)
+                place += max(key_size, 0)
+                value_size, place, ok = read_varint(place, record_end, 5)
+                exact &= ok
+                if place == 0 or value_size > record_end - place:
+                    fault = FAULT_RECORD
+                    break
+                if value_size < 0:
+                    exact &= value_size == -1
+                    clear_bit(word(columns, HAS_VALUE), row)
+                write_view(values, row, place, limit, max(value_size, 0), int64(compressed), place - shift)
+                place += max(value_size, 0)
+                header_count, place, ok = read_varint(place, record_end, 5)
+                exact &= ok
+                if place == 0 or header_count < 0 or 2 * header_count > record_end - place:
+                    fault = FAULT_RECORD
+                    break
+                if header_count > 0:
+                    store_i64(word(columns, HEADER_PLACE) + 8 * row, place)
+                for _ in range(header_count):
+                    part, place, ok = read_varint(place, record_end, 5)
+                    exact &= ok
+                    if place == 0 or part < 0 or part > record_end - place:
+                        fault = FAULT_RECORD
+                        break
+                    name_bytes += part
+                    part, place, ok = read_varint(place + part, record_end, 5)
+                    exact &= ok
+                    if place == 0 or part > record_end - place:
+                        fault = FAULT_RECORD
+                        break
+                    exact &= part >= -1
+                    part = max(part, 0)
+                    header_value_bytes += part
+                    place += part
+                    headers += 1
+                if fault != FAULT_NONE or place != record_end:
+                    fault = FAULT_RECORD
+                    break
+                if headers != first_header:
+                    store_i32(header_starts + 4 * row + 4, headers)
+                if not compressed:
+                    store_i64(row_positions + 8 * row, base_position + (start - segment))
+                    store_i32(row_sizes + 4 * row, record_end - start)
+                store_i64(kind_text + text_at, word_of_kind)
+                text_at += 7
+                store_i32(kind_end + 4 * row + 4, text_at)
+                store_i64(offsets + 8 * row, base_offset + offset_delta)
+                timestamp = append_timestamp if by_append else base_timestamp + timestamp_delta
+                known = timestamp != NO_TIMESTAMP and MIN_TIMESTAMP_MS <= timestamp <= MAX_TIMESTAMP_MS
+                store_i64(timestamps + 8 * row, timestamp * 1000)
+                if by_append or not known:
+                    if not known:
+                        clear_bit(word(columns, HAS_TIMESTAMP), row)
+                    set_bit(word(columns, HAS_DELTA), row)
+                    store_i64(word(columns, TIMESTAMP_DELTA) + 8 * row, timestamp_delta)
+                    state[DELTAS] += 1
+                if control:
+                    if key_size >= CONTROL_KEY_BYTES:
+                        type_of = load_be_i16(key + 2)
+                        store_u8(word(columns, CONTROL_TYPE) + row, min(max(type_of, -1), 0x7F))
+                    state[MARKERS] += 1
+                if exact == 0 and not compressed:
+                    set_bit(word(columns, HAS_RAW), row)
+                    raw_place = start - segment - begin
+                    write_view(word(columns, RAW), row, start, limit, record_end - start, 0, raw_place)
+                    state[RAWS] += 1
+                row += 1
+            if fault == FAULT_NONE and place != end and counts[b] > 0:
+                fault = FAULT_MORE
+            if fault == FAULT_NONE:
+                write_shared(columns, first_row, row, at, attributes)
+                continue
+            take_back(columns, first_row, row + 1)
+            row = first_row
+            headers = first_header
+            name_bytes = first_name_byte
+            header_value_bytes = first_header_value_byte
+        if fault != FAULT_NONE:
+            faults[b] = fault
+            kinds[b] = UNDECODABLE
+            kind = int64(kinds[b])
+        write_own_row(columns, row, kind, at, size, segment_end, positions[b] - begin, headers)
+        store_i64(row_positions + 8 * row, base_position + positions[b])
+        state[OTHERS] += 1
+        state[RAWS] += 1
+        row += 1
+    state[ROWS] = row
+    state[HEADERS] = headers
+    state[NAME_BYTES] = name_bytes
+    state[HEADER_VALUE_BYTES] = header_value_bytes
+
+
+@kernel
+def copy_headers(
+    rows: int,
+    columns: int,
+    name_offsets: Ints32,
+    names: int,
+    name_bytes: int,
+    value_offsets: Ints32,
+    values: int,
+    value_bytes: int,
+    has_value: Bytes,
+) -> bool:
+    """Copy names and values of all headers, which ``decode_batches`` has checked and counted.
+
+    :return: False where they don't take the room that they had: their bytes were changed meanwhile.
+    """
+    starts = word(columns, HEADER_START)
+    places = word(columns, HEADER_PLACE)
+    name_offsets[0] = 0
+    value_offsets[0] = 0
+    name_at = 0
+    value_at = 0
+    for row in range(rows):
+        header = load_i32(starts + 4 * row)
+        end = load_i32(starts + 4 * row + 4)
+        if header == end:
+            continue
+        place = load_i64(places + 8 * row)
+        while header < end:
+            size, place, _ = read_varint(place, place + 5, 5)
+            if place == 0 or size < 0 or size > name_bytes - name_at:
+                return False
+            copy_bytes(names + name_at, place, size)
+            name_at += size
+            name_offsets[header + 1] = name_at
+            size, place, _ = read_varint(place + size, place + size + 5, 5)
+            if place == 0 or size > value_bytes - value_at:
+                return False
+            has_value[header] = size >= 0
+            size = max(size, 0)
+            copy_bytes(values + value_at, place, size)
+            value_at += size
+            value_offsets[header + 1] = value_at
+            place += size
+            header += 1
+    return name_at == name_bytes and value_at == value_bytes
+
+
+@kernel
+def view_whole(
+    segment: int, segment_end: int, begin: int, base_position: int, rows: Ints64, columns: int
+) -> None:
+    """Keep the exact bytes of these rows too, where they own any."""
+    for row in rows:
+        size = load_i32(word(columns, SIZE) + 4 * row)
+        if size > 0:
+            position = load_i64(word(columns, PHYSICAL_OFFSET) + 8 * row) - base_position
+            raw = word(columns, RAW)
+            write_view(raw, row, segment + position, segment_end, size, 0, position - begin)
+            set_bit(word(columns, HAS_RAW), row)
+
+
+@kernel
+def clear_views(rows: int, columns: int) -> None:
+    """Write an empty view where a row has no raw bytes, as unwritten memory looks like anything."""
+    bits, views = word(columns, HAS_RAW), word(columns, RAW)
+    for row in range(rows):
+        if load_u8(bits + (row >> 3)) & (1 << (row & 7)) == 0:
+            store_i64(views + VIEW_BYTES * row, 0)
+            store_i64(views + VIEW_BYTES * row + 8, 0)

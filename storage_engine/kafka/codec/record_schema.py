@@ -1,0 +1,164 @@
+"""Arrow schema of the rows that a segment of a log becomes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from storage_engine.kafka.format.partition_metadata import topic_of
+from storage_engine.model.codec import Columns
+
+HEADER = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())])
+
+_FIELDS: list[pa.Field[Any]] = [
+    pa.field("physical_offset", pa.int64(), nullable=False),
+    pa.field("size", pa.int32(), nullable=False),
+    pa.field("kind", pa.string(), nullable=False),
+    pa.field("offset", pa.int64()),
+    pa.field("timestamp", pa.timestamp("us", tz="UTC")),
+    pa.field("key", pa.binary_view()),
+    pa.field("value", pa.binary_view()),
+    pa.field("headers", pa.list_(HEADER)),
+    pa.field("producer_id", pa.int64()),
+    pa.field("producer_epoch", pa.int32()),
+    pa.field("transactional", pa.bool_()),
+    pa.field("control", pa.string()),
+    pa.field("leader_epoch", pa.int32()),
+    pa.field("base_offset", pa.int64()),
+    pa.field("base_timestamp", pa.int64()),
+    pa.field("timestamp_delta", pa.int64()),
+    pa.field("attributes", pa.int32()),
+    pa.field("record_attributes", pa.int32()),
+    pa.field("last_offset_delta", pa.int32()),
+    pa.field("max_timestamp", pa.int64()),
+    pa.field("base_sequence", pa.int32()),
+    pa.field("record_count", pa.int32()),
+    pa.field("batch_size", pa.int32()),
+    pa.field("crc", pa.int32()),
+    pa.field("raw", pa.binary_view()),
+]
+
+_CONTEXT_FIELDS: list[pa.Field[Any]] = [
+    pa.field("topic", pa.string()),
+    pa.field("partition", pa.int32()),
+    pa.field("state", pa.string()),
+]
+
+FILE_SCHEMA = pa.schema(_FIELDS)
+"""The columns that a segment's bytes alone give."""
+
+SCHEMA = pa.schema([*_FIELDS[:3], *_CONTEXT_FIELDS, *_FIELDS[3:]])
+"""Columns of a row.
+
+``kind``: ``batch`` (a batch's header, which comes before its records), ``message``, ``control`` (a marker),
+``legacy`` (a message of format 0 or 1, with all in it) or ``undecodable``. Rows of size > 0 cover the
+segment. A record of a compressed batch owns no byte: its size is 0, its ``physical_offset`` the batch's.
+
+``topic``, ``partition`` and ``state`` come from the segment's context, and have no value without one.
+``state`` says of a message what became of its transaction by the time it was archived: ``committed``, also of
+one outside of any, ``aborted`` or ``open``. The ``committed`` ones are what ``read_committed`` gives.
+
+``timestamp``: when the producer sent the record, or with LogAppendTime when the broker took it; null where it
+has none, or none in the years 1 to 9999. ``timestamp_delta`` is there where ``timestamp`` isn't
+``base_timestamp`` and the record's own delta. ``headers``: in order, names may come again. Of a record,
+producer, epoch, attributes and base are its batch's. ``last_offset_delta`` to ``crc`` are those of a batch
+alone. ``raw``: the exact bytes, where the typed columns would not re-encode to them: compressed batches first
+of all. ``key``, ``value`` and ``raw`` are no copies: what is decoded holds on to the segment.
+"""
+
+_COMMENTS = {
+    "physical_offset": "position in the segment of the row's first byte, or of its compressed batch",
+    "size": "length in bytes of what the row covers there; 0: a record inside a compressed batch",
+    "kind": "message, control (a marker), batch (a batch's header), legacy or undecodable",
+    "topic": "topic of the log",
+    "partition": "partition of the topic",
+    "state": "what became of its transaction by the time it was archived: committed, aborted or open",
+    "offset": "offset of the record in its partition",
+    "timestamp": "when it was sent, or with LogAppendTime stored; null: it has none",
+    "key": "key of the record as stored",
+    "value": "value of the record as stored; null: a tombstone",
+    "headers": "headers of the record in their order",
+    "producer_id": "id of the producer; -1: it has none",
+    "producer_epoch": "epoch of the producer",
+    "transactional": "whether the record belongs to a transaction",
+    "control": "kind of the marker, such as commit",
+    "leader_epoch": "epoch of the leader that appended the batch",
+    "base_offset": "first offset of its batch",
+    "base_timestamp": "first timestamp of its batch, in milliseconds since the epoch",
+    "timestamp_delta": "the record's own delta, where timestamp isn't base_timestamp and that delta",
+    "attributes": "attributes of its batch: compression, kind of timestamp, transaction, control",
+    "record_attributes": "attributes of the record, which no release of Kafka uses",
+    "last_offset_delta": "of a batch: its last offset, less its first",
+    "max_timestamp": "of a batch: its largest timestamp, in milliseconds since the epoch",
+    "base_sequence": "of a batch: sequence number of its first record",
+    "record_count": "of a batch: number of its records",
+    "batch_size": "of a batch: its length field",
+    "crc": "of a batch: its CRC-32C",
+    "raw": "the exact bytes, where the other columns would not give them back",
+}
+
+
+def text_array(*texts: str) -> pa.Array[Any]:
+    """Return a column of texts, by its buffers: ``pa.array`` imports pandas, where there is one.
+
+    That takes longer than a plan of a small node.
+    """
+    data = [text.encode() for text in texts]
+    ends = np.cumsum([0, *map(len, data)], dtype=np.int32)
+    return pa.Array.from_buffers(
+        pa.string(), len(data), [None, pa.py_buffer(ends.data), pa.py_buffer(b"".join(data))]
+    )
+
+
+CONTROL_TYPES = text_array(
+    "abort",
+    "commit",
+    "leader-change",
+    "snapshot-header",
+    "snapshot-footer",
+    "kraft-version",
+    "kraft-voters",
+    "unknown",
+)
+"""Kinds of markers by their number (ControlRecordType); the last is for all others."""
+
+COLUMNS = Columns(
+    stored_at="timestamp",
+    streams=("topic", "partition"),
+    bounds=("topic", "partition", "offset", "timestamp", "producer_id"),
+    file_bounds=("base_offset",),
+    dictionary=(
+        "topic",
+        "partition",
+        "state",
+        "key",
+        "value",
+        "producer_id",
+        "producer_epoch",
+        "control",
+        "leader_epoch",
+        "attributes",
+        "record_attributes",
+        "headers.list.element.key",
+    ),
+    delta=("physical_offset", "size", "offset", "timestamp", "base_offset", "base_timestamp"),
+    export=(
+        "topic",
+        "partition",
+        "offset",
+        "timestamp",
+        "state",
+        "producer_id",
+        "transactional",
+        "headers",
+        "key",
+        "value",
+    ),
+    keys=("key",),
+    topic_id_of=topic_of,
+    comments=_COMMENTS,
+)
+"""What they are for. Keys and values have no bounds: they would be copies. Both often come again in many
+records; where they don't, the writer gives their dictionary up once it has a MiB."""

@@ -1,0 +1,116 @@
+"""What a segment's rows need beside its bytes: topic, partition, and what became of its transactions.
+
+Written where the store is, read where its segments are decoded, as text of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from storage_engine.kafka.format import batch_header as header
+from storage_engine.kafka.format.transaction_index import AbortedTransaction
+from storage_engine.model.codec import Damage
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from storage_engine.kafka.codec.record_batch import Batches, SegmentBytes
+
+_COLUMNS = ("topic", "partition", "state")
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentTransactions:
+    """What is to be known of a segment beside its bytes.
+
+    :param end: offset behind its last; below it every transaction has ended by now.
+    :param open_before: transactions that were open where it begins, by producer and first offset.
+    :param aborted_later: those that were open where it ends and were aborted behind it, by producer, first
+        and last offset. Other ones that were open there were committed.
+    """
+
+    topic: str
+    partition: int
+    end: int
+    open_before: tuple[tuple[int, int], ...]
+    aborted_later: tuple[tuple[int, int, int], ...]
+
+    def as_text(self) -> str:
+        """Return it as a context; :class:`SegmentColumns` reads it."""
+        return json.dumps(asdict(self))
+
+
+class SegmentColumns:
+    """Adds to a segment's rows what its context says, and finds batches that aren't where they should be.
+
+    What ended inside the segment is told by its own markers, as a transaction index may lack, or be damaged.
+
+    :param context: of :class:`SegmentTransactions`; "": the columns have no value, and no offset is checked.
+    :param data: of the whole segment.
+    :param base_offset: of the segment.
+    """
+
+    def __init__(self, context: str, data: SegmentBytes, base_offset: int) -> None:
+        from storage_engine.kafka.codec.record_batch import read_batches
+        from storage_engine.kafka.codec.transaction_states import UncommittedTransactions
+
+        self._said: dict[str, Any] | None = json.loads(context) if context else None
+        self._end = self._said["end"] if self._said else 0
+        self._transactions = UncommittedTransactions.none(self._end)
+        self.misplaced: tuple[Damage, ...] = ()
+        if self._said is not None:
+            batches = read_batches(data, check_crc=False)
+            own: tuple[tuple[int, int, int], ...] = ()
+            # Most segments have no transaction: nothing has to be followed there.
+            if (batches.attributes & header.TRANSACTIONAL != 0).any():
+                there = UncommittedTransactions.of_open(map(tuple, self._said["open_before"]), base_offset)
+                own = there.continued(data, self._end).aborted
+            later = map(tuple, self._said["aborted_later"])
+            entries = [
+                AbortedTransaction(producer, first, last, 0) for producer, first, last in (*own, *later)
+            ]
+            self._transactions = UncommittedTransactions.of_files(entries, (), self._end)
+            self.misplaced = tuple(_misplaced(batches, base_offset, self._end))
+
+    def added_to(self, rows: pa.Table) -> pa.Table:
+        """Return rows with topic, partition and state."""
+        import pyarrow as pa
+
+        from storage_engine.kafka.codec.record_schema import SCHEMA
+        from storage_engine.kafka.codec.row_table import without_values
+
+        types = {name: SCHEMA.field(name).type for name in _COLUMNS}
+        columns: dict[str, Any] = {}
+        if self._said is None:
+            columns = {name: without_values(kind, rows.num_rows) for name, kind in types.items()}
+        else:
+            for name in ("topic", "partition"):
+                columns[name] = pa.repeat(pa.scalar(self._said[name], types[name]), rows.num_rows)
+            columns["state"] = self._transactions.state_column(rows)
+        found = [columns[name] if name in columns else rows[name] for name in SCHEMA.names]
+        return pa.Table.from_arrays(found, schema=SCHEMA)
+
+
+def _misplaced(batches: Batches, base_offset: int, end: int) -> Iterator[Damage]:
+    """Yield the first batch that isn't where the one before it ends.
+
+    A batch's CRC doesn't cover its base offset (DefaultRecordBatch#computeChecksum), so it may be wrong; or a
+    batch is missing.
+    """
+    import numpy as np
+
+    firsts, behind = batches.base_offsets, batches.last_offsets + 1
+    lowest = np.concatenate(([base_offset], behind[:-1]))[: len(firsts)]
+    wrong = (firsts < lowest) | (behind > end)
+    if batches.gaps_are_losses:
+        wrong |= firsts > lowest
+    for place in np.flatnonzero(wrong)[:1].tolist():
+        yield Damage(
+            int(batches.positions[place]),
+            int(batches.sizes[place]),
+            f"a batch from offset {lowest[place]} on, below {end}",
+            f"one of [{firsts[place]}, {behind[place]})",
+        )

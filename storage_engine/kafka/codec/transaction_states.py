@@ -1,0 +1,325 @@
+"""Which records of a log a reader of committed records is given: by the transactions that did not commit.
+
+A record belongs to the transaction of its producer that is open at its offset. The next marker of the same
+producer ends it. So the aborted and the open transactions are all that has to be known. Two sources have
+them:
+
+- small files: the transaction indexes of all segments, and the producer snapshot at the offset where they end
+  (:meth:`UncommittedTransactions.of_files`);
+- the log itself, from there on or from its start (:meth:`UncommittedTransactions.continued`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute
+
+from storage_engine.arrow_memory import Arena
+from storage_engine.crc import crc32c_of
+from storage_engine.kafka.codec.batch_kernels import FAULT_COUNT
+from storage_engine.kafka.codec.compression import Decompressor
+from storage_engine.kafka.codec.decode import decode_chunk
+from storage_engine.kafka.codec.record_batch import (
+    BatchChunk,
+    BatchKind,
+    CrcCheck,
+    Longs,
+    SegmentBytes,
+    as_array,
+    field,
+    iterate_batches,
+    merged,
+    scan_damages,
+)
+from storage_engine.kafka.codec.record_schema import text_array
+from storage_engine.kafka.format import batch_header as header
+from storage_engine.kafka.format.producer_snapshot import Producer
+from storage_engine.kafka.format.stored_files import corrupt
+from storage_engine.kafka.format.transaction_index import ENTRY_BYTES, AbortedTransaction
+from storage_engine.model.codec import Damage
+
+# Its stubs know no text beside a column.
+pc: Any = pyarrow.compute
+
+_OPEN_END: Final = (1 << 63) - 1
+_NO_TIME: Final = -1
+_INDEX_REMEDY = (
+    "Compare the segment and its index with a replica. The log's markers decide, as in the broker."
+)
+_DATA, _COMMIT, _ABORT = 0, 1, 2
+
+
+class TransactionState(IntEnum):
+    """How a record's transaction ended. A record outside of any transaction is committed."""
+
+    COMMITTED = 0
+    ABORTED = 1
+    OPEN = 2
+
+
+STATE_WORDS = text_array(*(state.name.lower() for state in TransactionState))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UncommittedTransactions:
+    """The transactions of a log that did not commit, by producer and first offset. Picklable.
+
+    :param last_offsets: of their ABORT markers; of an open one the largest number.
+    :param written_ms: time of an open one's newest records, as far as it is known; else -1.
+    :param end_offset: the state of every record below it is known.
+    """
+
+    producer_ids: Longs
+    first_offsets: Longs
+    last_offsets: Longs
+    written_ms: Longs
+    end_offset: int
+
+    @classmethod
+    def none(cls, end_offset: int) -> UncommittedTransactions:
+        """Return what is known of a log without transactions below ``end_offset``."""
+        return cls._of([], end_offset)
+
+    @classmethod
+    def of_files(
+        cls, aborted: Iterable[AbortedTransaction], producers: Iterable[Producer], end_offset: int
+    ) -> UncommittedTransactions:
+        """Return what a log's small files say.
+
+        :param aborted: entries of the transaction indexes of *all* segments from the first record of
+            interest up to ``end_offset``. A segment without the file has none.
+        :param producers: of the snapshot whose name is ``end_offset``.
+        """
+        ranges = [(one.producer_id, one.first_offset, one.last_offset, _NO_TIME) for one in aborted]
+        ranges += [
+            (one.producer_id, one.transaction_first_offset, _OPEN_END, one.timestamp_ms)
+            for one in producers
+            if one.transaction_first_offset is not None
+        ]
+        return cls._of(ranges, end_offset)
+
+    @classmethod
+    def of_open(cls, transactions: Iterable[tuple[int, int]], end_offset: int) -> UncommittedTransactions:
+        """Return what is known where these are open, by producer and first offset, and none was aborted."""
+        ranges = [(producer, first, _OPEN_END, _NO_TIME) for producer, first in transactions]
+        return cls._of(ranges, end_offset)
+
+    @classmethod
+    def _of(cls, ranges: list[tuple[int, int, int, int]], end_offset: int) -> UncommittedTransactions:
+        table = np.array(ranges, np.int64).reshape(-1, 4)
+        table = table[np.lexsort((table[:, 1], table[:, 0]))]
+        producers, firsts, lasts, times = (column.copy() for column in table.T)
+        return cls(producers, firsts, lasts, times, end_offset)
+
+    @property
+    def first_open_offset(self) -> int | None:
+        """Return where the oldest open transaction begins, which bounds the last stable offset."""
+        firsts = self.first_offsets[self.last_offsets == _OPEN_END]
+        return int(firsts.min()) if len(firsts) else None
+
+    @property
+    def open(self) -> tuple[tuple[int, int, int], ...]:
+        """Return producer, first offset and time of the newest records of what is open, oldest first."""
+        found = np.flatnonzero(self.last_offsets == _OPEN_END)
+        found = found[np.argsort(self.first_offsets[found], kind="stable")]
+        columns = (self.producer_ids, self.first_offsets, self.written_ms)
+        return tuple(zip(*(column[found].tolist() for column in columns), strict=True))
+
+    @property
+    def aborted(self) -> tuple[tuple[int, int, int], ...]:
+        """Return producer, first and last offset of what was aborted, in the order of the markers."""
+        ended = np.flatnonzero(self.last_offsets != _OPEN_END)
+        ended = ended[np.argsort(self.last_offsets[ended])]
+        columns = (self.producer_ids, self.first_offsets, self.last_offsets)
+        return tuple(zip(*(column[ended].tolist() for column in columns), strict=True))
+
+    def continued(
+        self, data: SegmentBytes, end_offset: int, damages: list[Damage] | None = None
+    ) -> UncommittedTransactions:
+        """Return what is known once the batches of [self.end_offset, end_offset) have been read, too.
+
+        :param data: a segment, or several one after another, that have those batches; others are ignored.
+            Headers and markers alone are read, and no CRC is checked: that is the decoder's.
+        :param damages: receives what is no batch, which may hide a marker.
+        """
+        events = _events(as_array(data), self.end_offset, end_offset, [] if damages is None else damages)
+        is_open = self.last_offsets == _OPEN_END
+        carried = (
+            self.producer_ids[is_open],
+            self.first_offsets[is_open],
+            np.full(np.count_nonzero(is_open), _DATA, np.int64),
+            self.written_ms[is_open],
+        )
+        together = [np.concatenate(pair) for pair in zip(carried, events, strict=True)]
+        order = np.lexsort((together[1], together[0]))
+        producers, firsts, kinds, times = (column[order] for column in together)
+        # A transaction is a run of events of one producer up to a marker.
+        ends = np.append((kinds[:-1] != _DATA) | (producers[1:] != producers[:-1]), True)[: len(kinds)]
+        last = np.flatnonzero(ends)
+        first = np.append(0, last + 1)[: len(last)]
+        uncommitted = (kinds[first] == _DATA) & (kinds[last] != _COMMIT)
+        first, last = first[uncommitted], last[uncommitted]
+        last_offsets = np.where(kinds[last] == _ABORT, firsts[last], _OPEN_END)
+        known = (self.producer_ids, self.first_offsets, self.last_offsets, self.written_ms)
+        ended = [column[~is_open] for column in known]
+        found = (producers[first], firsts[first], last_offsets, times[last])
+        table = np.column_stack([np.concatenate(pair) for pair in zip(ended, found, strict=True)])
+        return self._of(table.tolist(), max(end_offset, self.end_offset))
+
+    def states(self, producer_ids: Longs, offsets: Longs) -> npt.NDArray[np.uint8]:
+        """Return a TransactionState for each record or batch of a transaction.
+
+        :param offsets: in any order; of a batch any of its records'.
+        :raises ValueError: an offset isn't below ``end_offset``.
+        """
+        if len(offsets) and offsets.max() >= self.end_offset:
+            raise ValueError(f"expected offsets below {self.end_offset}, found {offsets.max()}")
+        found = np.full(len(offsets), TransactionState.COMMITTED, np.uint8)
+        known = len(self.producer_ids)
+        if not known or not len(offsets):
+            return found
+        # In the common order each offset comes behind the transactions that begin at or before it.
+        behind = np.concatenate((np.zeros(known, np.int8), np.ones(len(offsets), np.int8)))
+        order = np.lexsort(
+            (
+                behind,
+                np.concatenate((self.first_offsets, offsets)),
+                np.concatenate((self.producer_ids, producer_ids)),
+            )
+        )
+        is_query = order >= known
+        queries = order[is_query] - known
+        before = (np.cumsum(~is_query) - 1)[is_query]
+        queries, before = queries[before >= 0], before[before >= 0]
+        inside = (self.producer_ids[before] == producer_ids[queries]) & (
+            offsets[queries] <= self.last_offsets[before]
+        )
+        queries, before = queries[inside], before[inside]
+        is_open = self.last_offsets[before] == _OPEN_END
+        found[queries] = np.where(is_open, TransactionState.OPEN, TransactionState.ABORTED)
+        return found
+
+    def state_column(self, rows: pa.Table) -> pa.Array[Any]:
+        """Return the states of decoded rows as words, ``committed``, ``aborted`` or ``open``.
+
+        The rows that are ``committed`` are those that a reader with ``isolation.level=read_committed`` gets.
+        Only messages have a state; markers, headers of batches and what isn't of format 2 have null.
+
+        :param rows: as the codec decodes them, batches whole.
+        :raises ValueError: an offset isn't below ``end_offset``, or the rows begin inside a batch.
+        """
+        # Of messages and markers alone; the words of their kinds would take longer to compare.
+        is_record = np.asarray(rows.column("record_attributes").is_valid())
+        if len(is_record) and is_record[0]:
+            raise ValueError("expected rows that begin with a batch, found a record")
+        attributes = np.asarray(pc.fill_null(rows.column("attributes"), 0))
+        is_message = is_record & (attributes & header.CONTROL == 0)
+        transactional = attributes & header.TRANSACTIONAL != 0
+        if not transactional.any():
+            return _committed(is_message)
+        heads = np.flatnonzero(~is_record)
+        transactional = transactional[heads]
+        batches: Any = pa.array(heads[transactional])
+        states = np.full(len(heads), TransactionState.COMMITTED, np.uint8)
+        states[transactional] = self.states(
+            np.asarray(rows.column("producer_id").take(batches)),
+            np.asarray(rows.column("offset").take(batches)),
+        )
+        if not states.any():
+            return _committed(is_message)
+        spread = states[np.cumsum(~is_record) - 1]
+        codes = pa.array(spread.view(np.int8), pa.int8(), mask=~is_message)
+        return pa.DictionaryArray.from_arrays(codes, STATE_WORDS).cast(pa.string())
+
+
+def _committed(is_message: npt.NDArray[np.bool_]) -> pa.Array[Any]:
+    """Return the states of rows whose messages are all committed."""
+    word = TransactionState.COMMITTED.name.lower().encode()
+    ends = np.zeros(len(is_message) + 1, np.int32)
+    np.cumsum(is_message, out=ends[1:])
+    texts = pa.py_buffer(word * int(ends[-1]))
+    ends *= len(word)
+    valid = pa.py_buffer(np.packbits(is_message, bitorder="little").data)
+    return pa.Array.from_buffers(pa.string(), len(is_message), [valid, pa.py_buffer(ends.data), texts])
+
+
+def check_transaction_index(
+    index: tuple[AbortedTransaction, ...], replayed: UncommittedTransactions, begin_offset: int, path: str
+) -> None:
+    """Hold a segment's transaction index against the segment's own markers.
+
+    :param replayed: what is known at the segment's end by its batches.
+    :param begin_offset: of the segment.
+    :param path: of the index, for messages.
+    :raises CorruptFileError: they disagree.
+    """
+    expected = [one for one in replayed.aborted if one[2] >= begin_offset]
+    found = [(one.producer_id, one.first_offset, one.last_offset) for one in index]
+    for place in range(max(len(expected), len(found))):
+        ours, theirs = expected[place : place + 1], found[place : place + 1]
+        if ours != theirs:
+            raise corrupt(path, place * ENTRY_BYTES, _in_words(ours), _in_words(theirs), _INDEX_REMEDY)
+
+
+def _in_words(entries: Sequence[tuple[int, int, int]]) -> str:
+    return " and ".join(f"producer {one[0]}, offsets {one[1]} to {one[2]}" for one in entries) or "no entry"
+
+
+def _events(
+    data: npt.NDArray[np.uint8], begin_offset: int, end_offset: int, damages: list[Damage]
+) -> tuple[Longs, Longs, Longs, Longs]:
+    """Return producers, offsets, kinds (data, commit, abort) and times of a log's transactional batches.
+
+    :param damages: receives what is no batch.
+    """
+    empty = np.empty(0, np.int64)
+    found = [(empty, empty, empty, empty)]
+    for chunk in iterate_batches(data, max(1, len(data)), CrcCheck.NONE):
+        is_batch = (chunk.kinds == BatchKind.BATCH) | _has_whole_header(data, chunk)
+        damages += merged(scan_damages(data, 0, chunk.chosen(~is_batch)))
+        batches = chunk.chosen(is_batch)
+        bases = field(data, batches.positions, header.BASE_OFFSET_AT, 8)
+        attributes = field(data, batches.positions, header.ATTRIBUTES_AT, 2)
+        wanted = (bases >= begin_offset) & (bases < end_offset) & (attributes & header.TRANSACTIONAL != 0)
+        batches, bases = batches.chosen(wanted), bases[wanted]
+        is_control = attributes[wanted] & header.CONTROL != 0
+        kinds = np.full(len(bases), _DATA, np.int64)
+        kinds[is_control] = _marker_kinds(data, batches.chosen(is_control))
+        known = kinds >= 0
+        producers = field(data, batches.positions, header.PRODUCER_ID_AT, 8)
+        times = field(data, batches.positions, header.MAX_TIMESTAMP_AT, 8)
+        found.append((producers[known], bases[known], kinds[known], times[known]))
+    producers, bases, kinds, times = (np.concatenate(values) for values in zip(*found, strict=True))
+    return producers, bases, kinds, times
+
+
+def _has_whole_header(data: npt.NDArray[np.uint8], chunk: BatchChunk) -> npt.NDArray[np.bool_]:
+    """Return which batches have a count of records that can't be, and the right CRC: of those that are no
+    marker a broker reads the header alone (ProducerAppendInfo#append).
+    """
+    is_whole: npt.NDArray[np.bool_] = chunk.faults == FAULT_COUNT
+    for i in np.flatnonzero(is_whole).tolist():
+        whole = data[int(chunk.positions[i]) :][: int(chunk.sizes[i])].tobytes()
+        is_control = int.from_bytes(whole[header.ATTRIBUTES_AT :][:2], "big") & header.CONTROL
+        crc = int.from_bytes(whole[header.CRC_AT :][:4], "big")
+        is_whole[i] = not is_control and crc == crc32c_of(whole[header.ATTRIBUTES_AT :])
+    return is_whole
+
+
+def _marker_kinds(data: npt.NDArray[np.uint8], markers: BatchChunk) -> Longs:
+    """Return the kinds of control batches; -1: it ends no transaction."""
+    found = np.full(len(markers.positions), -1, np.int64)
+    for rows, _ in decode_chunk(data, 0, markers, Decompressor(), Arena()):
+        words = rows.column("control")
+        positions = rows.column("physical_offset").to_numpy()
+        places = np.searchsorted(markers.positions, positions, side="right") - 1
+        for word, kind in (("commit", _COMMIT), ("abort", _ABORT)):
+            found[places[np.asarray(pc.fill_null(pc.equal(words, word), False))]] = kind
+    return found

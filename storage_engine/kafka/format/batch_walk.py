@@ -1,0 +1,135 @@
+"""A segment's batches by their headers alone, without NumPy: for who looks at the last few of each log."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+
+from storage_engine.kafka.format import batch_header as header
+
+_HEADER = struct.Struct(">qiibIhiqqqh")
+_LEGACY = struct.Struct(">qiIbbq")
+_INDEX_ENTRY = struct.Struct(">ii")
+BLOCK_BYTES: Final = 4096
+"""Read at a time: of a small file all, so that nothing else has to be asked of it."""
+_OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+
+
+class BatchHead(NamedTuple):
+    """What the header of a batch, or of a message of an older format, says.
+
+    :param end_position: behind its last byte.
+    :param newest_ms: its largest timestamp; -1: it has none.
+    :param producer_id: -1: its producer gave none, or it is of an older format.
+    """
+
+    end_position: int
+    base_offset: int
+    last_offset: int
+    attributes: int
+    newest_ms: int
+    producer_id: int
+    producer_epoch: int
+
+
+def open_file(path: str) -> int:
+    """Open a file for reading, which must be no symbolic link. Who opens many closes them himself.
+
+    :raises OSError: it can't be opened.
+    """
+    return os.open(path, _OPEN)
+
+
+@contextmanager
+def opened(path: str) -> Iterator[int]:
+    """Open a file for reading, which must be no symbolic link.
+
+    :raises OSError: it can't be opened.
+    """
+    descriptor = open_file(path)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def batch_heads(descriptor: int, position: int) -> Iterator[BatchHead]:
+    """Yield the whole batches of a segment, from one that begins at a position on.
+
+    Ends where the rest is no whole batch, as where the broker is just writing one.
+
+    :raises OSError: it can't be read.
+    """
+    block, begin, size_bytes = b"", position, None
+    while size_bytes is None or position < size_bytes:
+        if position + _HEADER.size > begin + len(block):
+            block, begin = os.pread(descriptor, BLOCK_BYTES, position), position
+            if len(block) < BLOCK_BYTES and size_bytes is None:
+                size_bytes = begin + len(block)
+        data = block[position - begin : position - begin + _HEADER.size]
+        if len(data) < header.MIN_LEGACY_BYTES:
+            return
+        made = _legacy if data[header.MAGIC_AT] < header.MAGIC else _batch
+        head = made(data, position)
+        if head is None:
+            return
+        position = head.end_position
+        if size_bytes is None and position > begin + len(block):
+            size_bytes = os.fstat(descriptor).st_size
+        if size_bytes is not None and position > size_bytes:
+            return
+        yield head
+
+
+def _batch(data: bytes, position: int) -> BatchHead | None:
+    if len(data) < _HEADER.size:
+        return None
+    base, length, _, magic, _, attributes, delta, _, newest_ms, producer_id, epoch = _HEADER.unpack(data)
+    size = length + header.LENGTH_OVERHEAD
+    if magic != header.MAGIC or size < header.HEADER_BYTES or delta < 0:
+        return None
+    return BatchHead(position + size, base, base + delta, attributes, newest_ms, producer_id, epoch)
+
+
+def _legacy(data: bytes, position: int) -> BatchHead | None:
+    """Take a message of format 0 or 1; of one that wraps others its offset is that of the last."""
+    offset, length, _, magic, _, timestamp_ms = _LEGACY.unpack_from(data)
+    size = length + header.LENGTH_OVERHEAD
+    if size < header.MIN_LEGACY_BYTES:
+        return None
+    newest_ms = timestamp_ms if magic else header.NO_TIMESTAMP
+    return BatchHead(position + size, offset, offset, 0, newest_ms, -1, -1)
+
+
+def position_before(index: str | None, base_offset: int, offset: int) -> int:
+    """Return where a batch begins that lies before an offset, by a segment's index; 0: by no entry of it.
+
+    :param index: its path; None: there is none.
+    :param base_offset: of the segment.
+    :raises OSError: it can't be read.
+    """
+    if index is None:
+        return 0
+    try:
+        with opened(index) as descriptor:
+            return _bisect(descriptor, offset - base_offset)
+    except FileNotFoundError:
+        return 0
+
+
+def _bisect(descriptor: int, relative: int) -> int:
+    """Return the position of the last entry at or below a relative offset; unused entries are zero."""
+    low, high, found = 0, os.fstat(descriptor).st_size // _INDEX_ENTRY.size, 0
+    while low < high:
+        middle = (low + high) // 2
+        offset, position = _INDEX_ENTRY.unpack(
+            os.pread(descriptor, _INDEX_ENTRY.size, middle * _INDEX_ENTRY.size)
+        )
+        if (middle and not position) or offset > relative:
+            high = middle
+        else:
+            low, found = middle + 1, position
+    return found

@@ -1,0 +1,185 @@
+"""Where a log ends, and how new its records are, by as few bytes as that takes."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from storage_engine.kafka.format.batch_walk import BLOCK_BYTES, BatchHead, batch_heads, open_file, opened
+from storage_engine.kafka.format.layout import LogDirectory, PartitionLog, SegmentFiles
+from storage_engine.kafka.rules import SegmentFacts
+
+_INDEX_ENTRY = struct.Struct(">ii")
+_TIME_ENTRY = struct.Struct(">qi")
+_MILLION = 1_000_000
+
+
+class LogEnd(NamedTuple):
+    """The end of a log.
+
+    :param offset: behind the last whole batch; 0 of a log without segments.
+    :param first_ms: largest timestamp of the active segment's first batch; -1: it has none.
+    :param unread: why the active segment can't be read, as a clause: the log ends at ``offset`` or behind.
+    """
+
+    offset: int
+    first_ms: int
+    unread: str = ""
+
+
+def log_end(log: PartitionLog) -> LogEnd:
+    """Find the end of a log.
+
+    Headers alone are looked at, from the last entry of the active segment's index on.
+
+    :raises OSError: a file can't be read.
+    """
+    if not log.segments:
+        return LogEnd(0, -1)
+    active = log.segments[-1]
+    end, first_ms = active.base_offset, -1
+    descriptor = open_file(active.log.path)
+    try:
+        first = next(batch_heads(descriptor, 0), None)
+        if first is not None:
+            end, first_ms = first.last_offset + 1, first.newest_ms
+            # Of a log that is hardly written to, nothing is behind the first, and no index has to be opened.
+            if first.end_position < active.log.size_bytes:
+                behind = _last_position(active) or first.end_position
+                for head in _heads(descriptor, active, behind):
+                    end = head.last_offset + 1
+    finally:
+        os.close(descriptor)
+    return LogEnd(max(end, active.base_offset), first_ms)
+
+
+def known_end(directory: LogDirectory, log: PartitionLog) -> LogEnd:
+    """Find the end of a log, or how far it reaches at least where its active segment can't be read.
+
+    :raises FileNotFoundError: a file of it went away.
+    """
+    try:
+        return log_end(log)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        least = max(log.segments[-1].base_offset, directory.high_watermarks.get(log.name.log, 0))
+        return LogEnd(least, -1, f"its active segment can't be read: {error}")
+
+
+def end_offset(log: PartitionLog) -> int:
+    """Return the offset behind a log's last whole batch; 0 of a log without segments.
+
+    :raises OSError: a file can't be read.
+    """
+    return log_end(log).offset
+
+
+def segment_end(segment: SegmentFiles) -> int:
+    """Return the offset behind a segment's last whole batch; its base offset where there is none.
+
+    :raises OSError: a file can't be read.
+    """
+    end = segment.base_offset
+    # A small file is read at once, and what its index has is no shorter way.
+    small = segment.log.size_bytes < BLOCK_BYTES
+    with opened(segment.log.path) as descriptor:
+        for head in _heads(descriptor, segment, 0 if small else _last_position(segment)):
+            end = head.last_offset + 1
+    return max(end, segment.base_offset)
+
+
+def segment_facts(segment: SegmentFiles, *, active: bool) -> SegmentFacts:
+    """Return what the rules ask of a segment (LogSegment#largestTimestamp).
+
+    The time index has the largest timestamp of a closed segment. Where there is none, as the broker makes it
+    again when it starts, and of an active segment, the headers tell.
+
+    :raises OSError: a file can't be read.
+    """
+    largest_ms = _last_time(segment)
+    if active or largest_ms is None:
+        begin = 0 if largest_ms is None else _last_position(segment)
+        largest_ms = -1 if largest_ms is None else largest_ms
+        with opened(segment.log.path) as descriptor:
+            heads = _heads(descriptor, segment, begin)
+            largest_ms = max(largest_ms, max((head.newest_ms for head in heads), default=-1))
+    if largest_ms < 0:
+        largest_ms = segment.log.mtime_ns // _MILLION
+    return SegmentFacts(segment.base_offset, segment.log.size_bytes, largest_ms)
+
+
+def first_batch_ms(segment: SegmentFiles) -> int | None:
+    """Return the largest timestamp of a segment's first batch; None: it has none.
+
+    :raises OSError: the file can't be read.
+    """
+    with opened(segment.log.path) as descriptor:
+        first = next(batch_heads(descriptor, 0), None)
+    return first.newest_ms if first is not None and first.newest_ms >= 0 else None
+
+
+def _heads(descriptor: int, segment: SegmentFiles, position: int) -> Iterator[BatchHead]:
+    """Yield the batches from a position on that an index has named, or all where no batch is there."""
+    heads = batch_heads(descriptor, position)
+    first = next(heads, None)
+    if position and (first is None or first.base_offset < segment.base_offset):
+        yield from batch_heads(descriptor, 0)
+    elif first is not None:
+        yield first
+        yield from heads
+
+
+def _last_position(segment: SegmentFiles) -> int:
+    """Return the position of the last entry in a segment's index; 0 where there is none."""
+    found = _last_entry(segment.offset_index, _INDEX_ENTRY)
+    return 0 if found is None or not 0 <= found[1] < segment.log.size_bytes else found[1]
+
+
+def _last_time(segment: SegmentFiles) -> int | None:
+    """Return the timestamp of the last entry in a segment's time index; None where there is none."""
+    found = _last_entry(segment.time_index, _TIME_ENTRY)
+    return None if found is None else found[0]
+
+
+def _last_entry(path: str | None, entry: struct.Struct) -> tuple[int, int] | None:
+    """Return the last entry that a broker has written to an index; behind it a preallocated file is zero."""
+    if path is None:
+        return None
+    try:
+        descriptor = open_file(path)
+    except FileNotFoundError:
+        return None
+    try:
+        return _last_used(descriptor, entry)
+    finally:
+        os.close(descriptor)
+
+
+def _last_used(descriptor: int, entry: struct.Struct) -> tuple[int, int] | None:
+    """Return the last entry that isn't zero; used ones come first, and only the very first may be zero."""
+
+    def read(place: int) -> tuple[int, int]:
+        # A file that is cut meanwhile has no entry there any more.
+        data = os.pread(descriptor, entry.size, place * entry.size).ljust(entry.size, b"\0")
+        first, second = entry.unpack(data)
+        return int(first), int(second)
+
+    block = os.pread(descriptor, BLOCK_BYTES, 0)
+    low = len(block) // entry.size - 1
+    if len(block) < BLOCK_BYTES or not any(entry.unpack_from(block, low * entry.size)):
+        for place in range(low, -1, -1):
+            first, second = entry.unpack_from(block, place * entry.size)
+            if first or second:
+                return first, second
+        return None
+    high = os.fstat(descriptor).st_size // entry.size - 1
+    if any(found := read(high)):
+        return found
+    # Of an active segment 10 MiB are preallocated, and mostly zero.
+    while low + 1 < high:
+        middle = (low + high) // 2
+        low, high = (middle, high) if any(read(middle)) else (low, middle)
+    return read(low)

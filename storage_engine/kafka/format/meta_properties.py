@@ -1,0 +1,115 @@
+"""What a log directory says of itself: ``meta.properties``, and the marker of a clean stop."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import javaproperties
+
+from storage_engine.kafka.format.stored_files import corrupt, read_stored
+from storage_engine.untrusted import MALFORMED
+
+NAME = "meta.properties"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+ZOOKEEPER_VERSION = 0
+KRAFT_VERSION = 1
+_REMEDY = "Bring it back from a backup: a broker doesn't start without it."
+
+
+@dataclass(frozen=True, slots=True)
+class MetaProperties:
+    """Which node of which cluster a log directory belongs to (MetaProperties).
+
+    :param version: 0 in a cluster with ZooKeeper, 1 in one with controllers of its own.
+    :param directory_id: of the directory within its node; None: it was formatted before Kafka 3.7.
+    """
+
+    version: int
+    cluster_id: str | None
+    node_id: int | None
+    directory_id: str | None
+
+    @property
+    def zookeeper(self) -> bool:
+        """Return whether topics and their settings are in ZooKeeper, and not on this disk."""
+        return self.version == ZOOKEEPER_VERSION
+
+
+def read_meta_properties(path: Path) -> MetaProperties:
+    """Read a log directory's identity.
+
+    :raises CorruptFileError: it isn't one.
+    :raises OSError: it can't be read.
+    """
+    return parse_meta_properties(read_stored(path), str(path))
+
+
+def parse_meta_properties(data: bytes, path: str) -> MetaProperties:
+    """Return a log directory's identity.
+
+    :param path: for messages.
+    :raises CorruptFileError: it isn't one.
+    """
+    values = parse_properties(data, path)
+    version = _whole(values, "version", path)
+    if version not in (ZOOKEEPER_VERSION, KRAFT_VERSION):
+        raise corrupt(path, 0, "version 0 or 1", str(values.get("version", "nothing")), _REMEDY)
+    node = "broker.id" if version == ZOOKEEPER_VERSION else "node.id"
+    found = MetaProperties(
+        version, values.get("cluster.id"), _whole(values, node, path), values.get("directory.id")
+    )
+    if version == KRAFT_VERSION and (found.cluster_id is None or found.node_id is None):
+        raise corrupt(path, 0, "cluster.id and node.id", ", ".join(values) or "nothing", _REMEDY)
+    return found
+
+
+def parse_properties(data: bytes, path: str) -> Mapping[str, str]:
+    """Return the entries of a Java properties file.
+
+    :param path: for messages.
+    :raises CorruptFileError: it isn't one.
+    """
+    try:
+        return dict(javaproperties.loads(data.decode("latin-1")))
+    except MALFORMED as error:
+        raise corrupt(path, 0, "a Java properties file", str(error), "Compare it with a backup.") from error
+
+
+def _whole(values: Mapping[str, str], name: str, path: str) -> int | None:
+    if name not in values:
+        return None
+    try:
+        return int(values[name])
+    except ValueError as error:
+        raise corrupt(path, 0, f"{name} as a whole number", repr(values[name][:60]), _REMEDY) from error
+
+
+def read_clean_shutdown(path: Path) -> int | None:
+    """Return the broker's epoch when it stopped; None: before Kafka 3.7 the marker says nothing.
+
+    :raises CorruptFileError: it is neither empty nor what a broker writes.
+    :raises OSError: it can't be read; where there is none, the broker runs or did not stop cleanly.
+    """
+    return parse_clean_shutdown(read_stored(path), str(path))
+
+
+def parse_clean_shutdown(data: bytes, path: str) -> int | None:
+    """Return the broker's epoch when it stopped; None: the marker says nothing.
+
+    :param path: for messages.
+    :raises CorruptFileError: it is neither empty nor what a broker writes.
+    """
+    if not data.strip():
+        return None
+    remedy = "Leave it: a broker takes the stop for an unclean one, and reads its logs again."
+    try:
+        found = json.loads(data)
+        version, epoch = found["version"], found["brokerEpoch"]
+    except MALFORMED as error:
+        raise corrupt(path, 0, "version and brokerEpoch as JSON", repr(data[:60]), remedy) from error
+    if version != 0 or not isinstance(epoch, int):
+        raise corrupt(path, 0, "version 0 and a broker's epoch", repr(data[:60]), remedy)
+    return epoch

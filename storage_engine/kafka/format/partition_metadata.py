@@ -1,0 +1,104 @@
+"""``partition.metadata``: which topic a log belongs to (PartitionMetadataFile).
+
+A broker that finds another id than its cluster has moves the log aside, and serves the partition empty.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import uuid
+from functools import lru_cache
+from pathlib import Path
+
+from storage_engine.kafka.format.batch_walk import open_file
+from storage_engine.kafka.format.stored_files import corrupt, read_stored
+
+NAME = "partition.metadata"
+_ID = re.compile(r"[A-Za-z0-9_-]{22}\Z", re.ASCII)
+_REMEDY = (
+    "Don't start a broker on it: it would set the log aside. Bring the file back from a backup, or write it "
+    "with the id that kafka-topics.sh --describe shows."
+)
+
+
+def read_topic_id(path: str | Path) -> uuid.UUID:
+    """Read the id of a log's topic.
+
+    :raises CorruptFileError: it is no such file.
+    :raises OSError: it can't be read, as where there is none: logs of before Kafka 2.8 lack it.
+    """
+    return parse_topic_id(read_stored(path), str(path))
+
+
+def has_topic_id(path: str, topic_id: uuid.UUID) -> bool:
+    """Return whether a file is, byte for byte, the one that a broker writes for a topic.
+
+    Asked of tens of thousands of logs; of one that isn't, :func:`read_topic_id` says why.
+
+    :raises OSError: it can't be read.
+    """
+    expected = partition_metadata_text(topic_id)
+    descriptor = open_file(path)
+    try:
+        return os.read(descriptor, len(expected) + 1) == expected
+    finally:
+        os.close(descriptor)
+
+
+def parse_topic_id(data: bytes, path: str) -> uuid.UUID:
+    """Return the id of a log's topic.
+
+    :param path: for messages.
+    :raises CorruptFileError: it is no such file.
+    """
+    lines = data.split(b"\n")
+    if lines[0].strip() != b"version: 0":
+        raise corrupt(path, 0, "'version: 0'", repr(lines[0][:60]), _REMEDY)
+    name, _, text = (lines[1] if len(lines) > 1 else b"").partition(b":")
+    at = len(lines[0]) + 1
+    if name != b"topic_id" or any(line.strip() for line in lines[2:]):
+        raise corrupt(
+            path, min(at, len(data)), "one line with the topic_id", repr(data[at : at + 60]), _REMEDY
+        )
+    return uuid_of(text.strip().decode("ascii", "replace"), path, at)
+
+
+@lru_cache(maxsize=256)
+def partition_metadata_text(topic_id: uuid.UUID) -> bytes:
+    """Return the file of a topic's logs."""
+    return f"version: 0\ntopic_id: {text_of(topic_id)}".encode()
+
+
+def uuid_of(text: str, path: str, at: int) -> uuid.UUID:
+    """Return an id as Kafka writes it: 22 characters of base64.
+
+    :raises CorruptFileError: it is none, or the one that stands for none.
+    """
+    if not _ID.match(text):
+        raise corrupt(path, at, "an id of 22 characters of base64", repr(text[:60]), _REMEDY)
+    found = uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
+    if not found.int:
+        raise corrupt(path, at, "an id", "the one that stands for none", _REMEDY)
+    return found
+
+
+def text_of(topic_id: uuid.UUID) -> str:
+    """Return an id as Kafka writes it."""
+    return base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
+
+
+def log_id_text(cluster_id: str | None, topic_id: uuid.UUID, partition: int) -> str:
+    """Return what a log is to its cluster, as receipts have it (``Receipt.log_id``)."""
+    return f"{cluster_id}/{text_of(topic_id)}/{partition}"
+
+
+def cluster_of(log_id: str) -> str:
+    """Return the cluster that a log's identity names."""
+    return log_id.split("/")[0]
+
+
+def topic_of(log_id: str) -> str:
+    """Return the topic's id that a log's identity names, as Kafka writes it."""
+    return log_id.split("/")[1]

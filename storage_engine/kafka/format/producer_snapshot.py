@@ -1,0 +1,107 @@
+"""``<offset>.snapshot``: what is known of a log's producers below an offset (ProducerStateManager).
+
+It is all that says which transactions are open once the segments that they began in are gone.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from storage_engine.crc import crc32c_of
+from storage_engine.exceptions import CorruptFileError
+from storage_engine.kafka.format.stored_files import corrupt
+
+VERSION = 1
+_HEADER = struct.Struct(">hIi")
+_CRC_END = 6
+"""The CRC covers what lies behind it."""
+_ENTRY = struct.Struct(">qhiqiqiq")
+_NONE = -1
+_REMEDY = "Leave it where it is: the broker ignores it and reads the log. Compare the log with a replica."
+
+
+@dataclass(frozen=True, slots=True)
+class Producer:
+    """What a producer last wrote.
+
+    :param last_sequence: of its last record; -1: only markers are left of it.
+    :param offset_delta: of the last record in the last batch to the first one.
+    :param transaction_first_offset: where its open transaction begins; None: it has none.
+    """
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp_ms: int
+    coordinator_epoch: int
+    transaction_first_offset: int | None
+
+
+def parse_producer_snapshot(data: bytes, path: str) -> tuple[Producer, ...]:
+    """Read a snapshot.
+
+    :param path: for messages.
+    :raises CorruptFileError: the version, CRC or size is wrong.
+    """
+    if len(data) < _HEADER.size:
+        raise corrupt(path, 0, f"a header of {_HEADER.size} bytes", f"{len(data)} bytes", _REMEDY)
+    version, crc, count = _HEADER.unpack_from(data)
+    if version != VERSION:
+        raise corrupt(path, 0, f"version {VERSION}", str(version), _REMEDY)
+    computed = crc32c_of(data[_CRC_END:])
+    if crc != computed:
+        raise corrupt(path, 2, f"CRC-32C {computed:08x}", f"{crc:08x}", _REMEDY)
+    if count < 0 or len(data) != _HEADER.size + count * _ENTRY.size:
+        size = len(data) - _HEADER.size
+        raise corrupt(path, _CRC_END, f"{count} entries of {_ENTRY.size} bytes", f"{size} bytes", _REMEDY)
+    return tuple(_producer(*words) for words in _ENTRY.iter_unpack(memoryview(data)[_HEADER.size :]))
+
+
+def same_producers(left: bytes, right: bytes, path: str) -> bool:
+    """Return whether two snapshots at one offset of one log say the same of its producers.
+
+    A broker that recovers makes snapshots again from the log (UnifiedLog#rebuildProducerState): in another
+    order, and without producers that have expired since (ProducerStateManager#isProducerExpired). One that
+    only one of them has makes no difference, unless its transaction is open there.
+
+    :param path: for messages.
+    :return: False too where one of them can't be read.
+    """
+    try:
+        producers = [
+            {one.producer_id: one for one in parse_producer_snapshot(d, path)} for d in (left, right)
+        ]
+    except CorruptFileError:
+        return False
+    first, second = producers
+    return all(
+        first[one] == second[one]
+        if one in first and one in second
+        else (first.get(one) or second[one]).transaction_first_offset is None
+        for one in first.keys() | second.keys()
+    )
+
+
+def _producer(
+    producer_id: int,
+    epoch: int,
+    last_sequence: int,
+    last_offset: int,
+    offset_delta: int,
+    timestamp_ms: int,
+    coordinator_epoch: int,
+    first_offset: int,
+) -> Producer:
+    return Producer(
+        producer_id,
+        epoch,
+        last_sequence,
+        last_offset,
+        offset_delta,
+        timestamp_ms,
+        coordinator_epoch,
+        None if first_offset == _NONE else first_offset,
+    )

@@ -1,0 +1,293 @@
+"""What somebody else, or time, did to held topics: what is remembered against what is found. Pure."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from storage_engine.kafka.format.checkpoints import LeaderEpoch
+from storage_engine.kafka.format.live_facts import LivePartition
+from storage_engine.kafka.format.partition_metadata import log_id_text, text_of
+from storage_engine.kafka.hold.hold_state import HoldState, KnownLog, TopicSetting
+from storage_engine.kafka.hold.shared_holds import let_go_by_others, set_by_another
+from storage_engine.model.hold import Drift, DriftKind
+from storage_engine.wording import time_text
+
+FoundSettings = Mapping[str, Mapping[str, TopicSetting]]
+"""By topic and key, as the cluster says them; a topic that is missing wasn't answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundLogs:
+    """What was found of held logs.
+
+    :param told: what the cluster tells of them; one that is missing wasn't answered.
+    :param here: names of the logs that this node has a directory of.
+    :param elsewhere: what the cluster tells of remembered logs that aren't here.
+    :param epochs: of logs whose leader has changed, its epochs by this node's file; text: why they aren't
+        known.
+    :param failed: what is wrong with log directories of the node that have failed, as clauses, by path.
+    :param node_id: None: it isn't known.
+    :param cluster_id: "": it isn't known.
+    """
+
+    told: Mapping[str, LivePartition]
+    here: Collection[str]
+    elsewhere: Mapping[str, LivePartition] = field(default_factory=dict)
+    epochs: Mapping[str, tuple[LeaderEpoch, ...] | str] = field(default_factory=dict)
+    failed: Mapping[str, str] = field(default_factory=dict)
+    node_id: int | None = None
+    cluster_id: str = ""
+
+    @property
+    def topic_ids(self) -> Mapping[str, str]:
+        """Return topics' ids by their names, as far as the cluster tells them."""
+        logs = {**self.elsewhere, **self.told}.items()
+        return {name.rpartition("-")[0]: str(one.topic_id) for name, one in logs if one.topic_id is not None}
+
+    def may_be_in_failed(self, name: str, known: KnownLog) -> bool:
+        """Return whether a log that isn't here may lie in a directory that can't be read."""
+        live = self.elsewhere.get(name)
+        if not self.failed:
+            return False
+        if live is None or live.topic_id is None:
+            return True
+        return str(live.topic_id) == known.topic_id and self.node_id in (None, *live.replicas)
+
+
+def all_drift(
+    state: HoldState,
+    logs: FoundLogs,
+    settings: FoundSettings,
+    now_ms: int,
+    others: Sequence[HoldState] = (),
+) -> Iterator[Drift]:
+    """Yield what isn't as it is remembered. What wasn't answered isn't known, and tells nothing.
+
+    :param others: what other stores of the journal remember: what they did is no drift.
+    """
+    for held in state.settings:
+        found = settings.get(held.topic, {}).get(held.key)
+        if found is None or held.is_ours(found) or set_by_another(others, held, found):
+            continue
+        # The settings of a topic that was made again are its maker's: nobody changed what is held.
+        if logs.topic_ids.get(held.topic, held.topic_id) != held.topic_id:
+            continue
+        if held.is_left and found == held.original:
+            continue
+        whose = "the topic's own" if found.is_own else "the brokers', as the topic has none of its own"
+        yield Drift(
+            DriftKind.SETTING_CHANGED,
+            f"topic {held.topic}: {held.key}: expected {held.ours[-1]}, which the hold has set, found "
+            f"{found.value}, {whose}: somebody set it between {time_text(state.looked_at_ms)} and "
+            f"{time_text(now_ms)}. Find out who does: an operator that applies what is declared sets it "
+            "again each time. Declare the value that the hold sets, or leave the key out there.",
+            log=held.topic,
+        )
+    when = f"between {time_text(state.looked_at_ms)} and {time_text(now_ms)}"
+    for path, why in logs.failed.items():
+        yield Drift(
+            DriftKind.DIRECTORY_FAILED,
+            f"log directory {path}: expected that its broker serves the logs in it, found that {why}. Mend "
+            "its disk and start the broker again, or take the directory out of log.dirs.",
+        )
+    for name, known in state.logs.items():
+        live = logs.told.get(name)
+        if name in logs.here:
+            if live is not None:
+                let_go = max(known.let_go, let_go_by_others(others, name, known.topic_id))
+                yield from _of_log(name, replace(known, let_go=let_go), live, logs.cluster_id, when)
+                yield from _by_epochs(name, known, live, logs.epochs.get(name, ()), when)
+        elif not known.is_away and not logs.may_be_in_failed(name, known):
+            yield _not_here(name, known, logs.elsewhere.get(name), logs, when)
+
+
+def _not_here(name: str, known: KnownLog, live: LivePartition | None, logs: FoundLogs, when: str) -> Drift:
+    node_id = logs.node_id
+    same = live is not None and live.topic_id is not None and str(live.topic_id) == known.topic_id
+    if same and live is not None and node_id in live.replicas:
+        return Drift(
+            DriftKind.DIRECTORY_FAILED,
+            f"log {name}: expected its directory on this node, {node_id}, which has a replica of it by the "
+            f"cluster's word, found none: it went {when}. What it has is unknown. Find out if its disk is "
+            "mounted and sound.",
+            log=name,
+        )
+    if same and live is not None:
+        return Drift(
+            DriftKind.REASSIGNED,
+            f"log {name}: expected its directory on this node, found none: its replicas are on nodes "
+            f"{_nodes(live.replicas)}, and were on {_nodes(known.replicas)}. It moved {when}. What the lake "
+            "has of it stays there. Archive it from a node that has it.",
+            log=name,
+        )
+    if live is not None and live.topic_id is not None:
+        return _made_again(name, known, live, logs.cluster_id, when)
+    said = f", and the cluster says: {live.refused[0]}" if live is not None and live.refused else ""
+    return _no_more(
+        name,
+        known,
+        logs.cluster_id,
+        f"log {name}: expected its directory on this node, found none{said}: its topic was deleted, or its "
+        f"replica moved to another node, {when}. What the lake has of it stays there. Find out who did it.",
+    )
+
+
+def _made_again(name: str, known: KnownLog, live: LivePartition, cluster_id: str, when: str) -> Drift:
+    assert live.topic_id is not None
+    return _no_more(
+        name,
+        known,
+        cluster_id,
+        f"log {name}: expected the topic with id {text_of(uuid.UUID(known.topic_id))}, found "
+        f"{text_of(live.topic_id)}: it was deleted and made again {when}. What the lake has of it stays "
+        "there, and nothing is deleted by it. Find out who did it.",
+    )
+
+
+def _no_more(name: str, known: KnownLog, cluster_id: str, said: str) -> Drift:
+    """Return drift of a log of a topic that is gone, with the records that it had when it was looked at."""
+    first, end = max(known.log_start, known.let_go), known.high_watermark
+    had = f"had records of offsets [{first}, {end})" if first < end else "had no records"
+    return Drift(
+        DriftKind.TOPIC_REPLACED,
+        f"{said} At the look before, it {had}; what came after that is unknown.",
+        log=name,
+        start_offset=first if first < end else -1,
+        end_offset=end if first < end else -1,
+        log_id=_log_id(name, known, cluster_id) if first < end else "",
+    )
+
+
+def _log_id(name: str, known: KnownLog, cluster_id: str) -> str:
+    """Return which log it was, as receipts have it; "" where the cluster isn't known."""
+    partition = int(name.rpartition("-")[2])
+    return log_id_text(cluster_id, uuid.UUID(known.topic_id), partition) if cluster_id else ""
+
+
+def _of_log(name: str, known: KnownLog, live: LivePartition, cluster_id: str, when: str) -> Iterator[Drift]:
+    if live.topic_id is not None and str(live.topic_id) != known.topic_id:
+        yield _made_again(name, known, live, cluster_id, when)
+        return
+    if live.replicas and set(live.replicas) != set(known.replicas):
+        yield Drift(
+            DriftKind.REASSIGNED,
+            f"log {name}: expected replicas on nodes {_nodes(known.replicas)}, found "
+            f"{_nodes(live.replicas)}: it was reassigned, or is being, {when}",
+            log=name,
+        )
+    if live.leader is not None and live.leader != known.leader:
+        yield Drift(
+            DriftKind.LEADER_MOVED,
+            f"log {name}: expected leader {known.leader}, found {live.leader} of replicas "
+            f"{_nodes(live.replicas)}: it moved {when}",
+            log=name,
+        )
+    begins = max(known.log_start, known.let_go)
+    if live.log_start is not None and live.log_start > begins:
+        yield Drift(
+            DriftKind.SEGMENT_GONE,
+            f"log {name}: expected it to begin at offset {begins}, found that its leader begins at "
+            f"{live.log_start}: records of offsets [{begins}, {live.log_start}) went {when}, not by us. Run "
+            "verify, which tells what of them is in the lake.",
+            log=name,
+            start_offset=begins,
+            end_offset=live.log_start,
+            log_id=_log_id(name, known, cluster_id),
+        )
+    if live.high_watermark is not None and live.high_watermark < known.high_watermark:
+        yield _cut(
+            name,
+            (live.high_watermark, known.high_watermark),
+            f"found up to {live.high_watermark} by leader {live.leader}: records were lost {when}, as by an "
+            "unclean election",
+        )
+
+
+def _by_epochs(
+    name: str, known: KnownLog, live: LivePartition, epochs: tuple[LeaderEpoch, ...] | str, when: str
+) -> Iterator[Drift]:
+    """Yield where a later leader took records below the end that all replicas had before it led."""
+    if live.topic_id is None or str(live.topic_id) != known.topic_id:
+        return
+    if isinstance(epochs, str):
+        yield Drift(
+            DriftKind.RECORDS_CUT,
+            f"log {name}: expected its leaders' epochs, found that they can't be read: {epochs}. Whether it "
+            f"lost records as its leader changed {when} is unknown, and nothing of it is deleted unless its "
+            "leader still has what is archived.",
+            log=name,
+        )
+        return
+    if known.leader_epoch < 0 or (live.high_watermark or 0) < known.high_watermark:
+        return
+    later = [one for one in epochs if one.epoch > known.leader_epoch]
+    if later and later[0].start_offset < known.high_watermark:
+        yield _cut(
+            name,
+            (later[0].start_offset, known.high_watermark),
+            f"found that the leader of epoch {later[0].epoch} took others from offset "
+            f"{later[0].start_offset} on: records were lost {when}, by an unclean election",
+        )
+
+
+def _cut(name: str, lost: tuple[int, int], found: str) -> Drift:
+    return Drift(
+        DriftKind.RECORDS_CUT,
+        f"log {name}: expected its replicas to have their records up to offset {lost[1]}, {found}. Nothing "
+        "of the log is deleted unless its leader still has what is archived.",
+        log=name,
+        start_offset=lost[0],
+        end_offset=lost[1],
+    )
+
+
+def _nodes(replicas: tuple[int, ...]) -> str:
+    return ", ".join(map(str, replicas)) or "none"
+
+
+def as_found(
+    state: HoldState, logs: FoundLogs, settings: FoundSettings, others: Sequence[HoldState] = ()
+) -> HoldState:
+    """Return the state that goes on from what is found, once its drift is recorded.
+
+    A setting that somebody else set is theirs: restored is what they set. Of a topic that was made again
+    nothing is ours. A log that isn't here any more stays known while its topic is held.
+    """
+    ids, kept = logs.topic_ids, []
+    for held in state.settings:
+        found = settings.get(held.topic, {}).get(held.key)
+        if ids.get(held.topic, held.topic_id) != held.topic_id:
+            continue
+        if found is not None and not (held.is_ours(found) or set_by_another(others, held, found)):
+            continue
+        if found is not None and not held.is_set and found.value == held.ours[-1] and found.is_own:
+            held = replace(held, ours=held.ours[-1:], is_set=True)
+        kept.append(held)
+    held_topics = {held.topic for held in kept}
+    remembered = {}
+    for name, known in state.logs.items():
+        topic = name.rpartition("-")[0]
+        if ids.get(topic, known.topic_id) != known.topic_id:
+            continue
+        if name in logs.here or logs.may_be_in_failed(name, known):
+            remembered[name] = known
+        elif topic in held_topics:
+            remembered[name] = replace(known, is_away=True)
+    return replace(state, settings=tuple(kept), logs=remembered)
+
+
+def known_log(live: LivePartition, before: KnownLog | None) -> KnownLog | None:
+    """Return what is remembered of a log from here on; None: too little of it is known."""
+    if live.topic_id is None or live.leader is None or live.log_start is None or live.high_watermark is None:
+        return before
+    return KnownLog(
+        str(live.topic_id),
+        live.leader,
+        -1 if live.leader_epoch is None else live.leader_epoch,
+        live.replicas,
+        live.log_start,
+        live.high_watermark,
+        -1 if before is None else before.let_go,
+    )

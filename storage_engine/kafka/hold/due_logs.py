@@ -1,0 +1,213 @@
+"""What of a node's logs no lake proves, when its broker's rules take it, and what went without a proof."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from storage_engine.kafka.hold.expiry import expiry, growth, kept_span_ms, least_growth, written
+from storage_engine.kafka.hold.hold_state import HoldState, KnownLog, Written
+from storage_engine.kafka.hold.overlay import with_first_settings
+from storage_engine.kafka.metadata.topic_settings import read_topic_settings
+from storage_engine.kafka.rules import RetentionSettings
+from storage_engine.kafka.store.plan import SeenLog, log_facts
+from storage_engine.kafka.store.store import SeenNode
+from storage_engine.model.hold import Drift, DriftKind
+from storage_engine.model.store import FileFacts, Segment, SegmentId, SegmentState
+from storage_engine.wording import bytes_text
+
+Ranges = tuple[tuple[int, int], ...]
+"""Of offsets, each [first, end)."""
+
+
+@dataclass(frozen=True, slots=True)
+class DueLog:
+    """What of a log no lake proves.
+
+    :param unproven: its segments that hold records and that no lake proves, the active one too.
+    :param at_ms: when the rules take each, by its base offset; None: never, or not known.
+    :param span_ms: for how long the rules keep a record; None: for ever, or it isn't known.
+    :param unknown_size: retention.bytes takes some of them, and nobody knows when.
+    :param written: how far it is written, for how fast it grows at the next look.
+    :param unknown: why its settings or ages aren't known, so that all of it counts as going now; "": they
+        are.
+    """
+
+    topic: str
+    unproven: tuple[Segment, ...]
+    at_ms: Mapping[int, int | None]
+    span_ms: float | None
+    unknown_size: bool
+    written: Written | None
+    unknown: str = ""
+
+    def going(self, now_ms: int, margin_ms: float, times: float = 1) -> tuple[Segment, ...]:
+        """Return what of it goes within a margin, of which half of what it is kept for is enough.
+
+        :param times: so many margins.
+        """
+        until_ms = now_ms + times * (margin_ms if self.span_ms is None else min(margin_ms, self.span_ms / 2))
+        return self._gone_by(until_ms)
+
+    def _gone_by(self, until_ms: float) -> tuple[Segment, ...]:
+        moments = [(one, self.at_ms.get(one.base_offset)) for one in self.unproven]
+        return tuple(one for one, at_ms in moments if at_ms is not None and at_ms <= until_ms)
+
+    def taken(self, until_ms: int) -> tuple[Segment, ...]:
+        """Return what of it goes by a moment; all of it where its size counts and nobody knows when."""
+        return self.unproven if self.unknown_size else self._gone_by(until_ms)
+
+    @property
+    def ranges(self) -> Ranges:
+        """Return the offsets of what is unproven."""
+        return joined((one.base_offset, one.end_offset) for one in self.unproven)
+
+
+@dataclass(frozen=True, slots=True)
+class DueLogs:
+    """What one look finds of a node's logs.
+
+    :param of: what of each isn't proven, by its name; none of logs that stay out of the lake for good.
+    :param gone: logs that lost a file while they were looked at: nothing of them is known.
+    """
+
+    of: Mapping[str, DueLog]
+    gone: frozenset[str]
+
+
+def due_logs(
+    seen: SeenNode,
+    state: HoldState,
+    others: Sequence[HoldState],
+    proven: Mapping[SegmentId, FileFacts],
+    now_ms: int,
+) -> DueLogs:
+    """Return what of each log isn't proven, and when it goes by the settings of before topics were held.
+
+    :param others: what other stores of the journal remember.
+    :param proven: with the files that are proven: another topic of a name has other ones.
+    """
+    settings = read_topic_settings(with_first_settings(seen.node, (state, *others)))
+    changed = {held.topic for one in (state, *others) for held in one.settings}
+    found: dict[str, DueLog] = {}
+    gone: set[str] = set()
+    for name, one in seen.known.items():
+        topic = one.log.name.topic
+        kept = settings.of(topic)
+        if topic in changed and topic not in settings.live:
+            # The node's own metadata have what a hold has set.
+            kept = "the cluster doesn't tell them, and a hold has changed them"
+        if not isinstance(kept, str) and (kept.compact or kept.is_copied):
+            continue
+        known = state.logs.get(name)
+        try:
+            found[name] = _due_log(one, kept, proven, known, now_ms)
+        except FileNotFoundError:
+            gone.add(name)
+        except OSError as error:
+            found[name] = _due_log(one, f"a file of it can't be read: {error}", proven, known, now_ms)
+    return DueLogs(found, frozenset(gone))
+
+
+def _is_proven(segment: Segment, proven: Mapping[SegmentId, FileFacts]) -> bool:
+    """Return whether a lake has a segment, by the very file that is here."""
+    found, here = proven.get(segment.id), segment.facts
+    return found is not None and (found.device, found.inode, found.size_bytes) == (
+        here.device,
+        here.inode,
+        here.size_bytes,
+    )
+
+
+def _due_log(
+    one: SeenLog,
+    settings: RetentionSettings | str,
+    proven: Mapping[SegmentId, FileFacts],
+    known: KnownLog | None,
+    now_ms: int,
+) -> DueLog:
+    # Above the high watermark, too, as that rises.
+    whole = replace(one, directory=replace(one.directory, high_watermarks={one.seen.name: one.end.offset}))
+    unproven = tuple(
+        segment
+        for segment in one.seen.segments
+        if segment.facts.size_bytes
+        and segment.end_offset > one.start_offset
+        and not _is_proven(segment, proven)
+    )
+    topic = one.log.name.topic
+    if isinstance(settings, str):
+        segments = log_facts(whole, RetentionSettings(retention_ms=-1), now_ms).segments
+        at_once = {segment.base_offset: now_ms for segment in unproven}
+        return DueLog(topic, unproven, at_once, None, False, written(segments, known, now_ms), settings)
+    facts = log_facts(whole, settings, now_ms, until_kept=False)
+    measured = growth(facts.segments, known, now_ms)
+    bytes_per_ms = least_growth(facts.segments, known, now_ms) if measured is None else measured
+    at_ms = expiry(facts, settings, now_ms, bytes_per_ms)
+    unknown = settings.delete and settings.kept_bytes >= 0 and measured is None
+    return DueLog(
+        topic,
+        unproven,
+        at_ms,
+        kept_span_ms(settings, bytes_per_ms),
+        unknown and any(at_ms.get(segment.base_offset) != now_ms for segment in unproven),
+        written(facts.segments, known, now_ms),
+    )
+
+
+def active_and_expired(
+    seen: SeenNode, state: HoldState, others: Sequence[HoldState], kept: Collection[str], now_ms: int
+) -> Iterator[str]:
+    """Say which active segments a broker closes and deletes at once when nothing is held any more.
+
+    No lake can have them before.
+
+    :param others: what other stores of the journal remember.
+    :param kept: topics that stay held all the same.
+    """
+    for name, log in due_logs(seen, state, others, {}, now_ms).of.items():
+        last = () if log.unknown or log.topic in kept else log.unproven[-1:]
+        if last and last[0].state is SegmentState.ACTIVE and log.at_ms.get(last[0].base_offset) == now_ms:
+            yield (
+                f"log {name}: records of offsets [{last[0].base_offset}, {last[0].end_offset}), "
+                f"{bytes_text(last[0].facts.size_bytes)}, have expired and lie in the active segment, which "
+                "no lake can have before it is closed: its broker closes and deletes it now"
+            )
+
+
+def joined(ranges: Iterator[tuple[int, int]]) -> Ranges:
+    """Return ranges in order, those that touch as one."""
+    found: list[tuple[int, int]] = []
+    for first, end in sorted(ranges):
+        if found and first <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        else:
+            found.append((first, end))
+    return tuple(found)
+
+
+def gone_unproven(drift: Sequence[Drift], state: HoldState) -> Iterator[Drift]:
+    """Yield drift of a node that is left to its broker: of what is gone only what no lake proved.
+
+    :param state: as it was before the look that found the drift.
+    """
+    for one in drift:
+        if one.kind is DriftKind.LEADER_MOVED:
+            continue
+        if one.kind is not DriftKind.SEGMENT_GONE:
+            yield one
+            continue
+        known = state.logs[one.log]
+        # What was written since the last look and went before this one, nobody has seen.
+        unseen = (known.high_watermark, max(one.end_offset, known.high_watermark))
+        for first, end in joined(iter((*known.unproven, unseen))):
+            lost = max(first, one.start_offset), min(end, one.end_offset)
+            if lost[0] < lost[1]:
+                yield replace(
+                    one,
+                    detail=f"log {one.log}: records of offsets [{lost[0]}, {lost[1]}) went by the broker's "
+                    "own rules, or by somebody's word, and no lake proved them when they were last looked "
+                    "at.",
+                    start_offset=lost[0],
+                    end_offset=lost[1],
+                )

@@ -1,0 +1,165 @@
+"""How long a topic has to keep its records so that its brokers delete none before a moment. Pure.
+
+A setting is only ever raised, and only where it wouldn't keep what is there for half of the time that is
+wanted: a topic whose records are young is left alone, and none is raised again at each look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from storage_engine.kafka.hold.hold_state import (
+    HELD_SETTINGS,
+    RETENTION_MS,
+    UNLIMITED,
+    HeldSetting,
+    HoldState,
+    TopicSetting,
+)
+
+TopicSettings = Mapping[str, TopicSetting]
+"""By key, of :data:`~storage_engine.kafka.hold.hold_state.HELD_SETTINGS`."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogAge:
+    """What a log's expiry depends on.
+
+    :param oldest_ms: the smallest of its segments' largest timestamps; None: it has none, or no age counts.
+    :param grown_bytes: what was written to it within ``span_ms``.
+    :param latest_bytes: what was written to it at most within the time that a change takes to count.
+    :param segment_bytes: size at which its segments are closed.
+    :param log: its name.
+    """
+
+    oldest_ms: int | None
+    size_bytes: int
+    grown_bytes: int
+    segment_bytes: int
+    span_ms: int
+    latest_bytes: int
+    log: str
+
+    def growth_bytes(self, for_ms: int) -> int:
+        """Return by how much it may grow within some time: twice as fast as it did, as nobody knows.
+
+        By no more than it did in all of ``span_ms``; and by no less than within the last moments, as what has
+        begun to grow fast may go on.
+        """
+        average = min(2 * self.grown_bytes * for_ms // self.span_ms, self.grown_bytes)
+        return max(average + self.segment_bytes, self.latest_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicAge:
+    """A topic's logs on this node, with its settings as the cluster says them."""
+
+    topic: str
+    topic_id: str
+    settings: TopicSettings
+    logs: tuple[LogAge, ...]
+
+
+def needed(key: str, logs: Collection[LogAge], now_ms: int, kept_ms: int) -> int:
+    """Return the smallest value that keeps all that is there for ``kept_ms``, as fast as the logs grow.
+
+    Of the size twice the growth is counted, and two segments, as nobody knows what comes.
+    """
+    if key == RETENTION_MS:
+        oldest = [log.oldest_ms for log in logs if log.oldest_ms is not None]
+        return max(0, now_ms - min(oldest)) + kept_ms if oldest else 0
+    return max(
+        (log.size_bytes + max(2 * log.grown_bytes, log.latest_bytes) + 2 * log.segment_bytes for log in logs),
+        default=0,
+    )
+
+
+def protects(key: str, value: int, logs: Collection[LogAge], now_ms: int, for_ms: int) -> bool:
+    """Return whether a value keeps all that is there for some time, of size as fast as the logs grow."""
+    if value == UNLIMITED or not logs:
+        return True
+    if key == RETENTION_MS:
+        return value >= needed(key, logs, now_ms, for_ms)
+    return all(value >= log.size_bytes + log.growth_bytes(for_ms) for log in logs)
+
+
+def raised(
+    topic: TopicAge,
+    state: HoldState,
+    now_ms: int,
+    kept_ms: int,
+    *,
+    strict: bool,
+    interval_ms: int,
+    first_margin_ms: int | None = None,
+) -> Iterator[HeldSetting]:
+    """Yield the settings of a topic that have to be raised, with what they become.
+
+    :param kept_ms: for how long nothing may expire.
+    :param interval_ms: after which brokers work by a change.
+    :param first_margin_ms: one that isn't ours yet is raised where it keeps records for less; None: for less
+        than half of ``kept_ms``, as ours are.
+    """
+    for key in HELD_SETTINGS:
+        found, known = topic.settings[key], state.setting(topic.topic, key)
+        if found.value == UNLIMITED:
+            continue
+        margin_ms = kept_ms // 2 if known is not None or first_margin_ms is None else first_margin_ms
+        if not strict and protects(key, found.value, topic.logs, now_ms, margin_ms):
+            continue
+        to = UNLIMITED if strict else max(needed(key, topic.logs, now_ms, kept_ms), found.value + 1)
+        safe = protects(key, found.value, topic.logs, now_ms, 2 * interval_ms)
+        counts_from_ms = now_ms if safe else now_ms + interval_ms
+        until_then = found.value
+        if known is not None:
+            # Of what isn't applied yet the cluster shows the new value all the same.
+            counts_from_ms = max(counts_from_ms, known.counts_from_ms)
+            until_then = known.least_value(found.value, now_ms)
+        if known is None:
+            yield HeldSetting(
+                topic.topic,
+                topic.topic_id,
+                key,
+                found,
+                (to,),
+                is_set=False,
+                counts_from_ms=counts_from_ms,
+                since_ms=now_ms,
+                until_then=until_then,
+            )
+        else:
+            # Until the cluster says that it took the new one, it may have the one before.
+            before = (found.value,) if found.is_own and known.is_ours(found) and found.value != to else ()
+            before = () if found == known.original else before
+            yield replace(
+                known,
+                ours=(*before, to),
+                is_set=False,
+                counts_from_ms=counts_from_ms,
+                until_then=until_then,
+            )
+
+
+def ends_at_ms(topics: Collection[TopicAge]) -> int | None:
+    """Return when the brokers' own rules begin to delete by age, as settings are; None: never, or unknown."""
+    found = [
+        log.oldest_ms + topic.settings[RETENTION_MS].value + 1
+        for topic in topics
+        if topic.settings[RETENTION_MS].value != UNLIMITED
+        for log in topic.logs
+        if log.oldest_ms is not None
+    ]
+    return min(found, default=None)
+
+
+def bearable_ms(kept_ms: int, rooms: Collection[tuple[int, int]]) -> int:
+    """Return for how long disks can bear that nothing is deleted, and no longer than wanted.
+
+    :param rooms: of each disk, the bytes that may be filled and those written within ``kept_ms``. They count
+        twice, as nobody knows what comes.
+    """
+    shares = [
+        kept_ms * max(room_bytes, 0) // (2 * grown_bytes) for room_bytes, grown_bytes in rooms if grown_bytes
+    ]
+    return min(kept_ms, *shares) if shares else kept_ms

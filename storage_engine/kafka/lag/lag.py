@@ -1,0 +1,279 @@
+"""How far consumer groups are behind in a node's logs, in offsets, bytes and time.
+
+A group's next offset is looked up in its log: by the offset index and the headers behind it, and in the one
+batch that holds it. Offsets are counted as Kafka's own tools do, markers and what a cleaner took included.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+
+from storage_engine.kafka.format.batch_walk import BatchHead, batch_heads, opened, position_before
+from storage_engine.lag_columns import LAG_SCHEMA
+
+# Its stubs know no text beside a column.
+pc: Any = pyarrow.compute
+
+_MAX_DECODED_BYTES = 64 << 20
+"""Of a longer batch its newest timestamp stands for all of its records."""
+_BYTES_PER_DECODE = 8 << 20
+"""So many bytes of batches of any logs are decoded by one call: one costs as much as hundreds of batches."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentOfLag:
+    """A segment that groups read.
+
+    :param index_path: of its offset index; None: there is none.
+    :param going: it is in the plan that was asked about.
+    :param time_to_loss_ms: until age alone may take it; None: never, or not known.
+    """
+
+    base_offset: int
+    path: str
+    index_path: str | None
+    size_bytes: int
+    going: bool
+    time_to_loss_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class LogOfLag:
+    """A log that groups read.
+
+    :param begin: first offset that can be read.
+    :param end: offset behind the last that can be.
+    :param newest_ms: timestamp of its newest record; None: it has none.
+    :param is_end_known: its last segment can be read; otherwise it ends at ``end`` or behind.
+    """
+
+    name: str
+    begin: int
+    end: int
+    newest_ms: int | None
+    segments: tuple[SegmentOfLag, ...]
+    is_end_known: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class LagContext:
+    """What lag is measured against; picklable.
+
+    :param logs: by name.
+    """
+
+    logs: Mapping[str, LogOfLag] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetPlace:
+    """Where an offset lies in its log.
+
+    :param segment: that holds it, or the first one behind it where a cleaner took it.
+    :param bytes_from_there: of the log from its batch on.
+    :param timestamp_ms: of the record; None: it has none.
+    """
+
+    segment: SegmentOfLag
+    bytes_from_there: int
+    timestamp_ms: int | None
+
+
+def partition_lags(context: LagContext, positions: pa.Table | pa.RecordBatch) -> pa.Table:
+    """Work out the lag of each row.
+
+    A group whose next records are gone goes on at the log's start. A group without a committed offset is
+    unknown, and at risk with the log's oldest record, since it may need it.
+
+    :param positions: of :data:`~storage_engine.lag_columns.POSITIONS_SCHEMA`.
+    :return: of :data:`~storage_engine.lag_columns.LAG_SCHEMA`, in the order of ``positions``.
+    """
+    rows = [
+        (log, row, _next_offset(log, row["committed_offset"]))
+        for row in positions.to_pylist()
+        if (log := context.logs.get(f"{row['topic']}-{row['queue_id']}")) is not None
+    ]
+    places = find_all(context, ((log.name, offset) for log, _, offset in rows if offset < log.end))
+    return pa.Table.from_pylist(
+        [_row(log, row, offset, places.get((log.name, offset))) for log, row, offset in rows],
+        schema=LAG_SCHEMA,
+    )
+
+
+def _next_offset(log: LogOfLag, committed: int | None) -> int:
+    return log.begin if committed is None else max(committed, log.begin)
+
+
+def _row(
+    log: LogOfLag, position: Mapping[str, Any], following: int, found: OffsetPlace | None
+) -> dict[str, Any]:
+    committed = position["committed_offset"]
+    is_known = committed is not None
+    behind = following < log.end or not log.is_end_known
+    lag_ms = 0 if is_known and not behind else None
+    if is_known and found is not None and found.timestamp_ms is not None and log.newest_ms is not None:
+        lag_ms = max(log.newest_ms - found.timestamp_ms, 0)
+    located = found if is_known else None
+    # Where its next record lies isn't known: it may be in any segment.
+    nowhere = is_known and behind and found is None and any(one.going for one in log.segments)
+    return {
+        "group": position["group"],
+        "topic": position["topic"],
+        "queue_id": position["queue_id"],
+        "committed_offset": committed,
+        "min_offset": log.begin,
+        "max_offset": log.end,
+        "lag_messages": max(log.end - committed, 0) if is_known and log.is_end_known else None,
+        "lag_ms": lag_ms,
+        "next_physical_offset": following if located else None,
+        "next_segment_base_offset": located.segment.base_offset if located else None,
+        "at_risk": nowhere or bool(found and found.segment.going),
+        "lost_messages": max(log.begin - committed, 0) if is_known else 0,
+        "time_to_loss_ms": located.segment.time_to_loss_ms if located else None,
+        "log": log.name,
+        "lag_bytes": (located.bytes_from_there if located else 0 if is_known and not behind else None),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """The batch that holds an offset, or the first one behind it.
+
+    :param newest_ms: its largest timestamp; None: it has none.
+    """
+
+    path: str
+    position: int
+    end_position: int
+    is_decoded: bool
+
+
+def find_all(context: LagContext, offsets: Iterable[tuple[str, int]]) -> dict[tuple[str, int], OffsetPlace]:
+    """Look offsets up, each distinct one once, however many groups are there.
+
+    :param offsets: each with the name of its log.
+    :return: without an offset that no segment has or anything behind it, or whose segment went away meanwhile
+        or can't be read.
+    """
+    places: dict[tuple[str, int], OffsetPlace] = {}
+    wanted: dict[_Batch, list[tuple[str, int]]] = {}
+    for key in dict.fromkeys(offsets):
+        name, offset = key
+        located = _locate(context.logs[name], offset)
+        if located is not None:
+            places[key], batch = located
+            if batch.is_decoded:
+                wanted.setdefault(batch, []).append(key)
+    for load in _loads(sorted(wanted, key=lambda batch: (batch.path, batch.position))):
+        for key, timestamp_ms in _record_times(load, wanted).items():
+            places[key] = replace(places[key], timestamp_ms=timestamp_ms)
+    return places
+
+
+def _locate(log: LogOfLag, offset: int) -> tuple[OffsetPlace, _Batch] | None:
+    """Return where an offset lies, with the newest timestamp of its batch, and that batch."""
+    bases = [segment.base_offset for segment in log.segments]
+    first = max(bisect_right(bases, offset) - 1, 0)
+    for number in range(first, len(log.segments)):
+        segment = log.segments[number]
+        try:
+            batch = _locate_in(segment, offset)
+        except OSError:
+            return None
+        if batch is not None:
+            position, head = batch
+            rest = sum(later.size_bytes for later in log.segments[number + 1 :])
+            is_decoded = (
+                head.base_offset < head.last_offset and head.end_position - position <= _MAX_DECODED_BYTES
+            )
+            return (
+                OffsetPlace(
+                    segment,
+                    max(segment.size_bytes - position, 0) + rest,
+                    head.newest_ms if head.newest_ms >= 0 else None,
+                ),
+                _Batch(segment.path, position, head.end_position, is_decoded),
+            )
+    return None
+
+
+def _locate_in(segment: SegmentOfLag, offset: int) -> tuple[int, BatchHead] | None:
+    """Return the position and head of the batch that holds an offset or comes behind it."""
+    with opened(segment.path) as descriptor:
+        position = position_before(segment.index_path, segment.base_offset, offset)
+        for head in batch_heads(descriptor, position):
+            if head.last_offset >= offset:
+                return position, head
+            position = head.end_position
+    return None
+
+
+def _loads(batches: Sequence[_Batch]) -> Iterator[list[tuple[_Batch, bytes]]]:
+    """Yield batches with their bytes, as many as one call decodes."""
+    load: list[tuple[_Batch, bytes]] = []
+    size = 0
+    for batch in batches:
+        try:
+            with opened(batch.path) as descriptor:
+                data = os.pread(descriptor, batch.end_position - batch.position, batch.position)
+        except OSError:
+            continue
+        if load and size + len(data) > _BYTES_PER_DECODE:
+            yield load
+            load, size = [], 0
+        load.append((batch, data))
+        size += len(data)
+    if load:
+        yield load
+
+
+def _record_times(
+    load: Sequence[tuple[_Batch, bytes]], wanted: Mapping[_Batch, Sequence[tuple[str, int]]]
+) -> dict[tuple[str, int], int]:
+    """Decode batches of any logs together.
+
+    :param wanted: the offsets that each batch holds, or is the first one behind.
+    :return: in ms the timestamp of the first record at or behind each offset, where it has one.
+    """
+    # The kernels take longer to load than many a store takes to be looked at.
+    from storage_engine.kafka.codec.codec import CODEC
+
+    starts = np.cumsum([0, *(len(data) for _, data in load)])
+    times: dict[tuple[str, int], int] = {}
+    for rows, damages in CODEC.decode(memoryview(b"".join(data for _, data in load)), 0):
+        if damages and len(load) > 1:
+            # A damaged batch may hide the one behind it: each is read alone.
+            return {key: time for one in load for key, time in _record_times([one], wanted).items()}
+        is_record = pc.is_in(rows["kind"], value_set=pa.array(["message", "control"]))
+        records = rows.select(["physical_offset", "offset", "timestamp"]).filter(is_record)
+        offsets, timestamps = np.asarray(records["offset"]), records["timestamp"].cast(pa.int64())
+        bounds = np.searchsorted(np.asarray(records["physical_offset"]), starts).tolist()
+        for (batch, _), (begin, end) in zip(load, pairwise(bounds), strict=True):
+            for key in wanted[batch] if begin < end else ():
+                at = begin + int(np.argmax(offsets[begin:end] >= key[1]))
+                timestamp_us = timestamps[at].as_py()
+                if offsets[at] >= key[1] and timestamp_us is not None:
+                    times[key] = timestamp_us // 1000
+    return times
+
+
+def partition_shares(positions: pa.Table, most_rows: int) -> Sequence[tuple[int, int]]:
+    """Cut positions, which are in the order of their partitions, into shares of whole partitions.
+
+    :param most_rows: a share has no more than these, and the rest of its last partition.
+    """
+    keys = list(zip(positions["topic"].to_pylist(), positions["queue_id"].to_pylist(), strict=True))
+    starts = [0, *(place for place, (one, other) in enumerate(pairwise(keys), 1) if one != other)]
+    cuts = [0]
+    while cuts[-1] < len(keys):
+        cuts.append(next((start for start in starts if start >= cuts[-1] + most_rows), len(keys)))
+    return list(pairwise(cuts))

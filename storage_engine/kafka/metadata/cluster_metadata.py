@@ -1,0 +1,249 @@
+"""What a node's copy of the cluster's metadata says of topics: ids, settings of their own, and replicas.
+
+Of its records only those of topics, settings and, for who asks, partitions are read; of which version of
+Kafka they are matters for no other.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+
+from storage_engine.exceptions import UnsupportedLayoutError
+from storage_engine.kafka.format.file_names import METADATA_TOPIC
+from storage_engine.kafka.format.stored_files import corrupt
+from storage_engine.kafka.metadata.metadata_log import REMEDY, metadata_values
+
+LOG = f"{METADATA_TOPIC}-0"
+_TOPIC, _PARTITION, _CONFIG, _REMOVE_TOPIC, _FEATURE_LEVEL = 2, 3, 4, 9, 12
+_PARTITION_CHANGE = 5
+_NEWEST_PARTITION = 2
+_LEADER_TAG, _REPLICAS_TAG, _REMOVING_TAG, _ADDING_TAG, _SAME_LEADER = 1, 2, 3, 4, -2
+_VERSION_FEATURE, _NEWEST_VERSION = "metadata.version", 33
+"""The newest that Kafka 4.4 knows (MetadataVersion): a later one may keep settings elsewhere."""
+_ALWAYS = frozenset({_TOPIC, _CONFIG, _REMOVE_TOPIC, _FEATURE_LEVEL})
+_OF_PARTITIONS = frozenset({_PARTITION, _PARTITION_CHANGE})
+_OF_BROKER, _OF_TOPIC = 4, 2
+_BEGIN = struct.Struct(">BBBi16s")
+"""Of a PartitionRecord: frame version, kind and version of one byte each, number, topic's id."""
+_SEVERAL_BYTES = 0x80
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """Which nodes have a partition, and how often it has changed its leader.
+
+    :param removing: replicas that a reassignment takes away.
+    :param adding: replicas that it adds.
+    """
+
+    replicas: tuple[int, ...]
+    leader_epoch: int
+    removing: tuple[int, ...] = ()
+    adding: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class ClusterMetadata:
+    """Topics and settings, as of the end of this node's copy.
+
+    :param partition_states: by the topic's id and the partition's number; for who asks.
+    :param topic_settings: by topic.
+    :param node_settings: set while the cluster ran, by node; "" has those of all.
+    :param partitions: numbers of a topic's partitions, on whatever nodes they are, by its id.
+    """
+
+    topic_ids: dict[str, uuid.UUID] = field(default_factory=dict)
+    topic_settings: dict[str, dict[str, str]] = field(default_factory=dict)
+    node_settings: dict[str, dict[str, str]] = field(default_factory=dict)
+    partitions: dict[uuid.UUID, set[int]] = field(default_factory=dict)
+    partition_states: dict[tuple[uuid.UUID, int], PartitionState] = field(default_factory=dict)
+
+    def partitions_of(self, topic: str) -> frozenset[int]:
+        """Return the numbers of a topic's partitions in the whole cluster; none of one that isn't known."""
+        topic_id = self.topic_ids.get(topic)
+        return frozenset() if topic_id is None else frozenset(self.partitions.get(topic_id, ()))
+
+    def settings_of_node(self, node_id: str) -> Mapping[str, str]:
+        """Return what was set for a node while the cluster ran; its own settings win over those of all."""
+        return {**self.node_settings.get("", {}), **self.node_settings.get(node_id, {})}
+
+
+def read_cluster_metadata(directory: Path, *, partition_states: bool = False) -> ClusterMetadata:
+    """Read a node's copy.
+
+    :param directory: of the log.
+    :param partition_states: read them, too: there are many, and few ask.
+    :raises CorruptFileError: bytes that are no record of it, or records are missing (:mod:`.metadata_log`).
+    :raises UnsupportedLayoutError: records of a version that isn't known.
+    :raises OSError: it can't be read.
+    """
+    found = ClusterMetadata()
+    kinds = _ALWAYS | _OF_PARTITIONS if partition_states else _ALWAYS
+    for path, value in metadata_values(directory):
+        if len(value) < _BEGIN.size or value[1] != _PARTITION or max(value[:3]) >= _SEVERAL_BYTES:
+            _apply(found, kinds, value, path)
+            continue
+        # Nearly all are of a partition, and begin alike.
+        _, _, version, number, topic_id = _BEGIN.unpack_from(value)
+        _put(found, kinds, version, number, _uuid_of(topic_id), value[_BEGIN.size :], path)
+    return found
+
+
+@lru_cache(maxsize=256)
+def _uuid_of(data: bytes) -> uuid.UUID:
+    """Return a topic's id, which comes again with each of its partitions."""
+    return uuid.UUID(bytes=data)
+
+
+class _Reader:
+    """Reads fields of one record, in their order."""
+
+    def __init__(self, data: bytes, path: Path) -> None:
+        self._data = data
+        self._path = path
+        self._at = 0
+
+    def take(self, size: int) -> bytes:
+        part = self._data[self._at : self._at + size]
+        if size < 0 or len(part) < size:
+            raise corrupt(self._path, self._at, f"{size} more bytes of a record", f"{len(part)}", REMEDY)
+        self._at += size
+        return part
+
+    def varint(self) -> int:
+        # Of a node's 100,000 partitions nearly all numbers have one byte.
+        if self._at < len(self._data) and self._data[self._at] < 0x80:
+            self._at += 1
+            return self._data[self._at - 1]
+        value = shift = 0
+        while shift < 35:
+            byte = self.take(1)[0]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+        raise corrupt(self._path, self._at, "a number of at most 5 bytes", "a longer one", REMEDY)
+
+    def number(self) -> int:
+        return int.from_bytes(self.take(4), "big", signed=True)
+
+    def numbers(self) -> tuple[int, ...]:
+        count = self.varint() - 1
+        return () if count <= 0 else struct.unpack(f">{count}i", self.take(4 * count))
+
+    def rest(self) -> tuple[bytes, Path]:
+        """Return the bytes that aren't read yet, and of which file they are."""
+        return self._data[self._at :], self._path
+
+    def id(self) -> uuid.UUID:
+        return _uuid_of(self.take(16))
+
+    def tagged(self) -> Iterator[tuple[int, _Reader]]:
+        """Yield the fields that a record need not have, by their tags."""
+        for _ in range(self.varint()):
+            tag = self.varint()
+            yield tag, _Reader(self.take(self.varint()), self._path)
+
+    def text(self) -> str | None:
+        size = self.varint()
+        return None if size == 0 else self.take(size - 1).decode("utf-8", "replace")
+
+
+def _apply(found: ClusterMetadata, kinds: Set[int], value: bytes, path: Path) -> None:
+    reader = _Reader(value, path)
+    reader.varint()
+    kind, version = reader.varint(), reader.varint()
+    if kind in _OF_PARTITIONS:
+        # Whatever their version, they begin with these.
+        number, topic_id = reader.number(), reader.id()
+    if kind == _PARTITION:
+        _put(found, kinds, version, number, topic_id, *reader.rest())
+    if kind == _PARTITION or kind not in kinds:
+        return
+    _check_version(kind, version, path)
+    if kind == _PARTITION_CHANGE:
+        before = found.partition_states.get((topic_id, number), PartitionState((), 0))
+        found.partition_states[topic_id, number] = _changed(reader, before)
+    elif kind == _FEATURE_LEVEL:
+        feature, level = reader.text(), int.from_bytes(reader.take(2), "big", signed=True)
+        if feature == _VERSION_FEATURE and level > _NEWEST_VERSION:
+            raise UnsupportedLayoutError(
+                f"{path}: expected {_VERSION_FEATURE} up to {_NEWEST_VERSION}, found {level}. Nothing was "
+                "changed. Use a newer storage-engine."
+            )
+    elif kind == _TOPIC:
+        name = reader.text() or ""
+        found.topic_ids[name] = reader.id()
+    elif kind == _REMOVE_TOPIC:
+        gone = reader.id()
+        found.partitions.pop(gone, None)
+        for name in [name for name, topic_id in found.topic_ids.items() if topic_id == gone]:
+            del found.topic_ids[name]
+            found.topic_settings.pop(name, None)
+    else:
+        resource = int.from_bytes(reader.take(1), "big", signed=True)
+        name, setting, text = reader.text() or "", reader.text() or "", reader.text()
+        if resource in (_OF_TOPIC, _OF_BROKER):
+            settings = found.topic_settings if resource == _OF_TOPIC else found.node_settings
+            own = settings.setdefault(name, {})
+            if text is None:
+                own.pop(setting, None)
+            else:
+                own[setting] = text
+
+
+def _put(
+    found: ClusterMetadata,
+    kinds: Set[int],
+    version: int,
+    number: int,
+    topic_id: uuid.UUID,
+    rest: bytes,
+    path: Path,
+) -> None:
+    """Take what a PartitionRecord says.
+
+    :param rest: what is behind the topic's id.
+    """
+    found.partitions.setdefault(topic_id, set()).add(number)
+    if _PARTITION in kinds:
+        _check_version(_PARTITION, version, path)
+        found.partition_states[topic_id, number] = _made(rest, path)
+
+
+def _check_version(kind: int, version: int, path: Path) -> None:
+    newest = _NEWEST_PARTITION if kind in _OF_PARTITIONS else 0
+    if version > newest:
+        raise UnsupportedLayoutError(
+            f"{path}: expected metadata records of version {newest}, found kind {kind} of version {version}. "
+            "Nothing was changed. Use a newer storage-engine."
+        )
+
+
+@lru_cache(maxsize=4096)
+def _made(data: bytes, path: Path) -> PartitionState:
+    """Read what is behind the partition's id in a PartitionRecord: the same for many partitions."""
+    reader = _Reader(data, path)
+    replicas, _, removing, adding = (reader.numbers() for _ in ("replicas", "isr", "removing", "adding"))
+    reader.number()
+    return PartitionState(replicas, reader.number(), removing, adding)
+
+
+def _changed(reader: _Reader, before: PartitionState) -> PartitionState:
+    """Read what is behind the partition's id in a PartitionChangeRecord (PartitionRegistration#merge)."""
+    state = before
+    for tag, value in reader.tagged():
+        if tag == _REPLICAS_TAG:
+            state = replace(state, replicas=value.numbers())
+        elif tag == _REMOVING_TAG:
+            state = replace(state, removing=value.numbers())
+        elif tag == _ADDING_TAG:
+            state = replace(state, adding=value.numbers())
+        elif tag == _LEADER_TAG and value.number() != _SAME_LEADER:
+            state = replace(state, leader_epoch=state.leader_epoch + 1)
+    return state

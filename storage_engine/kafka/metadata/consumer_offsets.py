@@ -1,0 +1,173 @@
+"""How far consumer groups have read, by the records of ``__consumer_offsets`` on a node's disk.
+
+A group's records lie in one partition of that topic. So a node knows the groups of the partitions that it
+has, and no others.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+
+from storage_engine.exceptions import CorruptFileError
+from storage_engine.kafka.codec.codec import CODEC
+from storage_engine.kafka.codec.transaction_states import UncommittedTransactions
+from storage_engine.kafka.format.layout import LogDirectory, PartitionLog
+from storage_engine.kafka.format.stored_files import corrupt, read_stored
+from storage_engine.kafka.metadata.log_faults import holes
+from storage_engine.model.diagnosis import named_in_short, reason_of
+
+# Its stubs know no text beside a column.
+pc: Any = pyarrow.compute
+
+TOPIC = "__consumer_offsets"
+_MAX_SEGMENT_BYTES = 1 << 31
+_END: Final = 1 << 62
+_OFFSET_KEYS = (0, 1)
+_GROUP_KEYS = (2, 3)
+"""OffsetCommitKey; GroupMetadataKey of a classic group, ConsumerGroupMetadataKey of one of KIP-848."""
+_VALUE = struct.Struct(">hq")
+"""Of every version of OffsetCommitValue: its number and the offset come first."""
+_MAX_VALUE_VERSION = 4
+_REMEDY = "Start the broker, which reads the topic by itself, and ask it: --broker HOST:PORT."
+
+
+@dataclass(slots=True)
+class CommittedOffsets:
+    """What the records say, the newest of each key.
+
+    :param offsets: by group, topic and partition; None: the group's partition can't be read to its end, so
+        that a newer one may be there.
+    :param groups: that there are, also those that have committed nothing.
+    :param unknown: partitions of the topic that can't be read to their end, and why.
+    """
+
+    offsets: dict[tuple[str, str, int], int | None] = field(default_factory=dict)
+    groups: set[str] = field(default_factory=set)
+    unknown: list[str] = field(default_factory=list)
+
+
+def read_consumer_offsets(
+    logs: Iterable[tuple[LogDirectory, PartitionLog]], *, may_be_torn: bool = False
+) -> CommittedOffsets:
+    """Read partitions of the topic.
+
+    Bytes that are no record of it, or of a version that isn't known, may have been a newer position of any
+    group of their partition; so may what is missing before its last segment, unless the cleaner has taken it.
+
+    :param logs: partitions, each with the log directory that it lies in.
+    :param may_be_torn: a broker may just write the logs' ends, or didn't stop cleanly: what is no whole
+        batch there was never acknowledged.
+    """
+    found = CommittedOffsets()
+    for directory, log in logs:
+        faults = [directory.fault] if directory.fault else []
+        try:
+            faults += holes(directory, log, log.segments)
+            newest = _newest(log, faults, may_be_torn=may_be_torn)
+        except (CorruptFileError, OSError) as error:
+            newest = {}
+            faults.append(reason_of(error))
+        of_log = CommittedOffsets()
+        for key, value in newest.items():
+            try:
+                _take(of_log, key, value, log.path)
+            except CorruptFileError as error:
+                faults.append(reason_of(error))
+        if faults:
+            of_log.offsets = dict.fromkeys(of_log.offsets)
+            groups = named_in_short(sorted(of_log.groups)) if of_log.groups else "its groups"
+            found.unknown.append(f"positions of {groups} in {log.name.log} aren't known: {faults[0]}")
+        found.offsets |= of_log.offsets
+        found.groups |= of_log.groups
+    return found
+
+
+def _newest(log: PartitionLog, faults: list[str], *, may_be_torn: bool) -> Mapping[bytes, bytes | None]:
+    """Return the newest value of each key of a log, oldest first, but what transactions did not commit.
+
+    :param faults: gets what is no whole batch.
+    """
+    keys, values = _records(log, faults, may_be_torn=may_be_torn)
+    if not keys:
+        return {}
+    key, value = pa.concat_arrays(keys), pa.concat_arrays(values)
+    coded = key.dictionary_encode()
+    last = np.empty(len(coded.dictionary), np.int64)
+    # Records are in their log's order, so that each key keeps the place of its last one.
+    last[np.asarray(coded.indices)] = np.arange(len(coded))
+    order = np.argsort(last)
+    by_age: Any = pa.array(order)
+    names: Any = coded.dictionary.take(by_age)
+    places: Any = pa.array(last[order])
+    return dict(zip(names.to_pylist(), value.take(places).to_pylist(), strict=True))
+
+
+def _records(
+    log: PartitionLog, faults: list[str], *, may_be_torn: bool
+) -> tuple[list[pa.Array[Any]], list[pa.Array[Any]]]:
+    segments = [read_stored(Path(one.log.path), _MAX_SEGMENT_BYTES) for one in log.segments]
+    transactions = UncommittedTransactions.none(0)
+    for data, (_, end) in zip(segments, log.with_ends(_END), strict=True):
+        transactions = transactions.continued(data, end)
+    keys: list[pa.Array[Any]] = []
+    values: list[pa.Array[Any]] = []
+    for number, (files, data) in enumerate(zip(log.segments, segments, strict=True), 1):
+        for rows, damages in CODEC.decode(memoryview(data), 0):
+            for damage in damages:
+                is_end = number == len(segments) and damage.offset + damage.size_bytes == len(data)
+                if not (is_end and may_be_torn):
+                    faults.append(
+                        f"{files.log.path}: at byte {damage.offset} expected {damage.expected}, found "
+                        f"{damage.found}"
+                    )
+            kept = pc.and_(pc.equal(transactions.state_column(rows), "committed"), pc.is_valid(rows["key"]))
+            mask = pa.array(np.asarray(pc.fill_null(kept, False)))
+            keys.append(_bytes(rows["key"]).filter(mask))
+            values.append(_bytes(rows["value"]).filter(mask))
+    return keys, values
+
+
+def _bytes(column: pa.ChunkedArray[Any]) -> pa.Array[Any]:
+    # A column of views can't be filtered.
+    whole = column.cast(pa.binary()).combine_chunks()
+    return whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole
+
+
+def _take(found: CommittedOffsets, key: bytes, value: bytes | None, path: Path) -> None:
+    reader = _key_parts(key, path)
+    version = next(reader)
+    if version not in (*_OFFSET_KEYS, *_GROUP_KEYS) or value is None:
+        return
+    group = str(next(reader))
+    found.groups.add(group)
+    if version in _GROUP_KEYS:
+        return
+    topic, partition = str(next(reader)), int(next(reader))
+    if len(value) < _VALUE.size or not 0 <= int.from_bytes(value[:2], "big") <= _MAX_VALUE_VERSION:
+        expected = f"a committed offset of a version up to {_MAX_VALUE_VERSION}"
+        raise corrupt(path, 0, expected, f"{len(value)} bytes that begin with {value[:2].hex()}", _REMEDY)
+    found.offsets[group, topic, partition] = _VALUE.unpack_from(value)[1]
+
+
+def _key_parts(key: bytes, path: Path) -> Iterator[int | str]:
+    """Yield the version, the group, and of an offset's key its topic and partition."""
+    at = 2
+    try:
+        yield int.from_bytes(key[:2], "big")
+        for _ in range(2):
+            size = struct.unpack_from(">h", key, at)[0]
+            if size < 0 or at + 2 + size > len(key):
+                raise struct.error
+            yield key[at + 2 : at + 2 + size].decode("utf-8", "replace")
+            at += 2 + size
+        yield int(struct.unpack_from(">i", key, at)[0])
+    except struct.error:
+        raise corrupt(path, at, "the key of an offset or a group", f"{len(key)} bytes", _REMEDY) from None

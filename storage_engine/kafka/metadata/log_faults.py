@@ -1,0 +1,138 @@
+"""What is wrong with a log's files, so that nothing may be decided by them. Reads only."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Sequence
+from itertools import pairwise
+
+from storage_engine.exceptions import CorruptFileError
+from storage_engine.kafka.format.batch_header import LEADER_EPOCH_AT, MAGIC, MAGIC_AT
+from storage_engine.kafka.format.batch_walk import opened
+from storage_engine.kafka.format.checkpoints import LEADER_EPOCHS, read_leader_epochs
+from storage_engine.kafka.format.layout import LogDirectory, PartitionLog, SegmentFiles
+from storage_engine.kafka.format.log_end import segment_end
+from storage_engine.kafka.format.partition_metadata import NAME, has_topic_id, read_topic_id, text_of
+from storage_engine.kafka.metadata.topic_settings import TopicSettings
+from storage_engine.model.diagnosis import reason_of
+
+
+def topic_fault(log: PartitionLog, topics: TopicSettings) -> str:
+    """Return why a log isn't of the topic that has its name now; "" where it is, or nothing tells."""
+    known = topics.metadata.topic_ids.get(log.name.topic)
+    if known is None:
+        return ""
+    path = f"{log.directory}/{NAME}"
+    try:
+        if has_topic_id(path, known):
+            return ""
+        found = read_topic_id(path)
+    except FileNotFoundError:
+        return f"{path}: expected the topic's id, found no file; a broker would set the log aside"
+    except CorruptFileError as error:
+        return reason_of(error)
+    except OSError as error:
+        return f"{path}: expected the topic's id, found {error.strerror}"
+    if found == known:
+        return ""
+    return f"{path} has topic id {text_of(found)}, and the cluster's metadata have {text_of(known)}"
+
+
+def start_fault(directory: LogDirectory, log: PartitionLog, end: int) -> str:
+    """Return what is wrong with a log's start in the checkpoint; "" where nothing is."""
+    start = directory.log_starts.get(log.name.log)
+    if start is None or start <= end:
+        return ""
+    return (
+        f"{log.path}: its start {start} in the checkpoint lies above its end {end}; a broker would delete "
+        "all of its segments"
+    )
+
+
+def epochs_fault(directory: LogDirectory, log: PartitionLog, end: int) -> str:
+    """Return what is wrong with what says which leaders a log's records are of; "" where nothing is.
+
+    A broker makes an epoch before its first record. So the newest one may begin at the log's end, and of a
+    stopped broker not above it (LogLoader#load cuts those off).
+
+    :raises OSError: a file can't be read.
+    """
+    path = f"{log.directory}/{LEADER_EPOCHS}"
+    try:
+        epochs = read_leader_epochs(path)
+    except FileNotFoundError:
+        return f"{path}: expected the epochs of its leaders, found no file" if _names_leader(log) else ""
+    except CorruptFileError as error:
+        return reason_of(error)
+    if not epochs:
+        return (
+            f"{path}: expected the epochs of its leaders, found an empty file" if _names_leader(log) else ""
+        )
+    if directory.stopped_cleanly and (above := epochs[-1].start_offset) > end:
+        return (
+            f"{path}: expected epochs that begin up to the log's end {end}, found one that begins at {above}"
+        )
+    return ""
+
+
+def _names_leader(log: PartitionLog) -> bool:
+    """Return whether a log's first batch says of which leader it is; older formats don't."""
+    if not log.segments:
+        return False
+    with opened(log.segments[0].log.path) as descriptor:
+        head = os.pread(descriptor, MAGIC_AT + 1, 0)
+    if len(head) <= MAGIC_AT or head[MAGIC_AT] != MAGIC:
+        return False
+    return int.from_bytes(head[LEADER_EPOCH_AT : LEADER_EPOCH_AT + 4], "big", signed=True) >= 0
+
+
+def emptied(directory: LogDirectory, log: PartitionLog) -> Iterator[str]:
+    """Yield closed segments without a byte whose records no cleaner has taken."""
+    cleaned_to = directory.cleaned_offset(log.name.log)
+    for segment, following in pairwise(log.segments):
+        if not segment.log.size_bytes and following.base_offset > cleaned_to:
+            yield (
+                f"{segment.log.path}: expected the records of offsets [{segment.base_offset}, "
+                f"{following.base_offset}), found an empty file"
+            )
+
+
+def own_ends(directory: LogDirectory, log: PartitionLog, bases: Collection[int]) -> dict[int, int]:
+    """Return where segments end behind which something is missing before the next one, by base offset.
+
+    :param bases: of the segments to look at.
+    :raises OSError: a segment can't be read.
+    """
+    found = {}
+    for segment, following in pairwise(log.segments):
+        if segment.base_offset in bases:
+            end = segment_end(segment)
+            if end < following.base_offset and not _is_whole(directory, log, end, following):
+                found[segment.base_offset] = end
+    return found
+
+
+def _is_whole(directory: LogDirectory, log: PartitionLog, end: int, following: SegmentFiles) -> bool:
+    """Return whether nothing is missing, or there twice, between a segment's end and the next one."""
+    cleaned_to = directory.cleaned_offset(log.name.log)
+    return end == following.base_offset or end < following.base_offset <= cleaned_to
+
+
+def holes(directory: LogDirectory, log: PartitionLog, segments: Sequence[SegmentFiles]) -> Iterator[str]:
+    """Yield where a segment doesn't end at the beginning of the next one.
+
+    The cleaner leaves such gaps in what it has cleaned: there they are nothing to tell.
+
+    :param segments: of the log, oldest first and none left out.
+    :raises OSError: a segment can't be read.
+    """
+    for segment, following in pairwise(segments):
+        end = segment_end(segment)
+        if _is_whole(directory, log, end, following):
+            continue
+        what = "is missing" if end < following.base_offset else "is there twice"
+        first, last = sorted((end, following.base_offset))
+        yield (
+            f"{segment.log.path} ends at offset {end}, and the next segment begins at "
+            f"{following.base_offset}: [{first}, {last}) {what}"
+        )

@@ -1,0 +1,135 @@
+"""How long each topic's segments stay, by all that a node's disk says; or why that isn't known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from storage_engine.exceptions import BrokerConfigError, StorageEngineError
+from storage_engine.kafka.format.layout import Node
+from storage_engine.kafka.format.server_properties import retention_settings
+from storage_engine.kafka.metadata.cluster_metadata import LOG, ClusterMetadata, read_cluster_metadata
+from storage_engine.kafka.rules import RetentionSettings
+from storage_engine.model.diagnosis import reason_of
+
+_UNREAD = "the cluster's metadata weren't read for them"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """Settings of topics.
+
+    :param node: what counts where a topic has none of its own.
+    :param unknown: why topics' own settings aren't known; "" where they are.
+    :param live: all settings of topics as their running cluster says them, by topic; they win.
+    :param replicas_unknown: why the metadata don't say which nodes have a partition; "" where they do.
+    :param only_replicas: logs of the node that are known to have no replica on another one.
+    """
+
+    node: Mapping[str, str]
+    metadata: ClusterMetadata
+    unknown: str
+    live: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    replicas_unknown: str = _UNREAD
+    only_replicas: frozenset[str] = frozenset()
+    _known: dict[str, RetentionSettings | str] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
+
+    def of(self, topic: str) -> RetentionSettings | str:
+        """Return how long a topic's segments stay; text: why that isn't known."""
+        # Asked of each log, and a topic may have thousands.
+        if (known := self._known.get(topic)) is None:
+            known = self._known[topic] = self._of(topic)
+        return known
+
+    def _of(self, topic: str) -> RetentionSettings | str:
+        if topic in self.live:
+            return _read({}, self.live[topic])
+        if self.unknown:
+            return self.unknown
+        if topic not in self.metadata.topic_ids:
+            return "the cluster's metadata on this node have no such topic"
+        return _read(self.node, self.metadata.topic_settings.get(topic, {}))
+
+    def has_remote(self, log: str) -> bool:
+        """Return whether a log's topic is known to have remote storage, whether or not it is copied there."""
+        topic = self.of(log.rpartition("-")[0])
+        return not isinstance(topic, str) and topic.remote
+
+    def values(self, topic: str) -> Mapping[str, str]:
+        """Return a topic's settings by Kafka's names: its own, or all where its running cluster says them."""
+        return self.live.get(topic) or self.metadata.topic_settings.get(topic, {})
+
+
+def _read(node: Mapping[str, str], topic: Mapping[str, str]) -> RetentionSettings | str:
+    try:
+        return retention_settings(node, topic)
+    except BrokerConfigError as error:
+        return str(error).partition(" Nothing was changed.")[0]
+
+
+def read_topic_settings(node: Node) -> TopicSettings:
+    """Read what a node's disk says of its topics' settings. What can't be read is unknown, not an error."""
+    properties, metadata, unknown = node.properties, ClusterMetadata(), ""
+    replicas_unknown = _UNREAD
+    if properties is None:
+        unknown = "a log directory alone doesn't say: name the node's server.properties"
+    elif node.zookeeper:
+        unknown = "the cluster keeps them in ZooKeeper"
+    else:
+        directory = properties.metadata_dir / LOG
+        if node.live is None:
+            metadata, replicas_unknown = read_replicas(directory)
+        if replicas_unknown:
+            try:
+                metadata = read_cluster_metadata(directory)
+            except (StorageEngineError, OSError) as error:
+                unknown = f"the cluster's metadata can't be read: {error}"
+    own = {} if properties is None else properties.values
+    while_running = metadata.settings_of_node(properties.node_id) if properties is not None else {}
+    live = _live(node)
+    if node.live is not None:
+        topics = {log.name.log: log.name.topic for _, log in node.logs}
+        known = node.live.partitions.items()
+        metadata.topic_ids |= {topics[log]: one.topic_id for log, one in known if one.topic_id is not None}
+    if live and all(log.name.topic in live or log.name.is_internal for _, log in node.logs):
+        unknown = ""
+    only = frozenset(_only_replicas(node, metadata))
+    return TopicSettings({**own, **while_running}, metadata, unknown, live, replicas_unknown, only)
+
+
+def _only_replicas(node: Node, metadata: ClusterMetadata) -> Iterator[str]:
+    """Yield the logs of a node that no other node has, as its running cluster or its own metadata say."""
+    live = {} if node.live is None else node.live.partitions
+    for _, log in node.logs:
+        topic_id = metadata.topic_ids.get(log.name.topic)
+        state = live.get(log.name.log) or (
+            None if topic_id is None else metadata.partition_states.get((topic_id, log.name.partition))
+        )
+        if state is not None and len(state.replicas) == 1:
+            yield log.name.log
+
+
+def read_replicas(directory: Path) -> tuple[ClusterMetadata, str]:
+    """Read a node's copy of the cluster's metadata with the replicas of each partition.
+
+    :param directory: of the log.
+    :return: what it says, and why it can't be read; "" where it can.
+    """
+    try:
+        return read_cluster_metadata(directory, partition_states=True), ""
+    except (StorageEngineError, OSError) as error:
+        return ClusterMetadata(), f"the cluster's metadata can't be read: {reason_of(error)}"
+
+
+def _live(node: Node) -> dict[str, Mapping[str, str]]:
+    """Return what a running cluster says of topics' settings."""
+    if node.live is None:
+        return {}
+    return {
+        log.name.topic: known.topic_settings
+        for _, log in node.logs
+        if (known := node.live.partitions.get(log.name.log)) and known.topic_settings is not None
+    }

@@ -1,0 +1,204 @@
+"""What of a stopped node may go to make room in it, and why the rest stays.
+
+By the rules of retention, or because a person asks for it; then only what is certain, may be archived, has a
+way by its cluster's word, and is needed for the space that is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from storage_engine.exceptions import StorageEngineError
+from storage_engine.kafka.format import checkpoints
+from storage_engine.kafka.format.layout import LogDirectory, Node, PartitionLog
+from storage_engine.kafka.live.cut_faults import (
+    Prefix,
+    above_limit,
+    beginning_fault,
+    files_fault,
+    limit_of,
+    log_fault,
+)
+from storage_engine.kafka.metadata.topic_settings import TopicSettings
+from storage_engine.kafka.reclaim.leaders_word import LeadersWord
+from storage_engine.kafka.reclaim.wanted_space import is_bounded, only_needed, shortage_of
+from storage_engine.kafka.reclaim.ways import Fault, OwnLog, Way, way_of
+from storage_engine.kafka.stopped.stopped_plan import StoppedNode, kept, topic_or_fault
+from storage_engine.kafka.store.plan import cut_to_archivable
+from storage_engine.model.diagnosis import reason_of
+from storage_engine.model.plan import Decision, LogPlan, PlanRequest, Reason
+from storage_engine.model.store import Archivable, DiskUsage, SegmentId
+
+_ONLY_AGE = frozenset(
+    {
+        Reason.NOT_EXPIRED,
+        Reason.SIZE_NOT_REACHED,
+        Reason.UNLIMITED,
+        Reason.FUTURE_TIMESTAMP,
+        Reason.BEHIND_KEPT,
+    }
+)
+"""Why segments stay that a person may have deleted sooner."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What decides beside the rules of retention.
+
+    :param stopped: the node by its own files, or what keeps all of its logs.
+    :param word: of its cluster; None: none is asked.
+    """
+
+    node: Node
+    stopped: StoppedNode | Fault
+    word: LeadersWord | None
+    archivable: Archivable
+    request: PlanRequest
+    topics: TopicSettings
+
+
+def room_plans(plans: Sequence[LogPlan], by: Asked) -> tuple[LogPlan, ...]:
+    """Return what goes of each log to make room.
+
+    :param plans: by the rules of retention.
+    :raises OSError: a file can't be read.
+    """
+    logs = {log.name.log: (directory, log) for directory, log in by.node.logs}
+    certain = cache(_recovery_points)
+    found, deleted = [], set[SegmentId]()
+    may = {segment.id for segment in by.archivable.segments}
+    for plan in plans:
+        directory, log = logs[plan.log]
+        if by.request.forced:
+            plan = _forced(plan, by.request.reason)
+        if by.node.left_uncleanly and not directory.fault:
+            plan = _certain(plan, certain(directory.path).get(plan.log, 0))
+        plan = cut_to_archivable(plan, by.archivable, may, has_remote=by.topics.has_remote(plan.log))
+        if plan.to_delete:
+            way = way_of_log(log, by.stopped, by.word, by.request.replicas_stopped)
+            if not isinstance(way, Way):
+                plan = kept(plan, way)
+            else:
+                plan = _by_way(plan, way, directory, log, by.word)
+                deleted |= {one.id for one in plan.to_delete if one.end_offset <= way.led_from}
+        found.append(plan)
+    if not is_bounded(by.request):
+        return tuple(found)
+    disks = (DiskUsage.of(directory.path) for directory in by.node.directories)
+    shortages = {disk.device: shortage_of(disk, by.request) for disk in disks if disk.device is not None}
+    return only_needed(found, shortages, deleted)
+
+
+def way_of_log(
+    log: PartitionLog, stopped: StoppedNode | Fault, word: LeadersWord | None, replicas_stopped: str
+) -> Way | Fault:
+    """Return on what ground a log may lose its first segments, or why there is none. Reads small files."""
+    if not isinstance(stopped, StoppedNode):
+        return stopped
+    topic_id = topic_or_fault(log, stopped)
+    if isinstance(topic_id, tuple):
+        return topic_id
+    try:
+        path = log.path / checkpoints.LEADER_EPOCHS
+        epochs = checkpoints.read_leader_epochs(path) if path.exists() else ()
+    except (StorageEngineError, OSError) as error:
+        return Reason.UNKNOWN, f"the epochs of its leaders aren't known: {reason_of(error)}"
+    newest = max((one.epoch for one in epochs), default=-1)
+    own = OwnLog(log.name.log, topic_id, log.name.partition, stopped.node_id, newest)
+    return way_of(own, stopped.metadata, word, replicas_stopped)
+
+
+def _recovery_points(directory: Path) -> Mapping[str, int]:
+    path = directory / checkpoints.RECOVERY_POINT
+    return checkpoints.read_offsets(path) if path.exists() else {}
+
+
+def _cut_from(plan: LogPlan, fault_of: Callable[[Decision], Fault | None]) -> LogPlan:
+    """Return a log's plan in which nothing goes from the first segment on that something speaks against."""
+
+    def decided() -> Iterator[Decision]:
+        stops = False
+        for one in plan.decisions:
+            if not one.deletes:
+                yield one
+            elif stops:
+                yield Decision(one.segment, Reason.BEHIND_KEPT, "an older segment of its log stays")
+            elif (fault := fault_of(one)) is not None:
+                stops = True
+                yield Decision(one.segment, *fault)
+            else:
+                yield one
+
+    return LogPlan(plan.log, tuple(decided()))
+
+
+def _forced(plan: LogPlan, reason: str) -> LogPlan:
+    """Delete what only its age or size keeps, as a person asks."""
+
+    def decided() -> Iterator[Decision]:
+        stops = False
+        for one in plan.decisions:
+            stops = stops or not (one.deletes or one.reason in _ONLY_AGE)
+            if stops or one.deletes:
+                yield one
+            else:
+                yield Decision(one.segment, Reason.FORCED, f"a person asks for room: {reason}")
+
+    return LogPlan(plan.log, tuple(decided()))
+
+
+def _certain(plan: LogPlan, recovery_point: int) -> LogPlan:
+    """Keep what a broker that did not stop cleanly checks again, and may cut (LogLoader#recoverLog)."""
+    why = (
+        f"its broker did not stop cleanly, and flushed this log up to offset {recovery_point}: what lies "
+        "above is certain once it has started"
+    )
+    return _cut_from(
+        plan, lambda one: (Reason.STORE_CRASHED, why) if one.segment.end_offset > recovery_point else None
+    )
+
+
+def _by_way(
+    plan: LogPlan, way: Way, directory: LogDirectory, log: PartitionLog, word: LeadersWord | None
+) -> LogPlan:
+    """Keep what a leader on another node has, and can't be told to delete."""
+    live = None if word is None else word.of(plan.log)
+    if way.leader is None or live is None or word is None:
+        ground = f"; {way.said}" if way.said else ""
+        return _told(plan, lambda _: ground)
+    prefix = Prefix(log.name, directory, log, plan.to_delete)
+    fault = (
+        log_fault(prefix, live, word.facts.cluster_id) or beginning_fault(prefix, live) or files_fault(prefix)
+    )
+
+    def fault_of(one: Decision) -> Fault | None:
+        end = one.segment.end_offset
+        if end <= way.led_from:
+            return None
+        if fault:
+            reason, why = Reason.REPLICAS_ELSEWHERE, fault
+        elif end > limit_of(live):
+            reason, why = Reason.NOT_REPLICATED, above_limit(end, live)
+        else:
+            return None
+        return reason, f"{way.said}, and can't be told to begin behind it: {why} (otherwise: {one.detail})"
+
+    def said(one: Decision) -> str:
+        if one.segment.end_offset <= way.led_from:
+            return f"; {way.said}, so it is deleted for the cluster"
+        return f"; {way.said}, and is told to begin behind it first"
+
+    return _told(_cut_from(plan, fault_of), said)
+
+
+def _told(plan: LogPlan, said: Callable[[Decision], str]) -> LogPlan:
+    """Add to why each segment goes on what ground it may."""
+    return LogPlan(
+        plan.log,
+        tuple(
+            replace(one, detail=f"{one.detail}{said(one)}") if one.deletes else one for one in plan.decisions
+        ),
+    )

@@ -1,0 +1,194 @@
+"""Whether the broker's cleaner works, by what files say: a dead one is silent but for a line in a log.
+
+It writes a checkpoint after each log that it has cleaned. So where logs have been due for long, and the
+checkpoint is older than that, no cleaner is at work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from storage_engine.exceptions import BrokerConfigError
+from storage_engine.kafka.format import checkpoints
+from storage_engine.kafka.format.file_names import FileState
+from storage_engine.kafka.format.layout import LogDirectory, Node, PartitionLog
+from storage_engine.kafka.format.log_end import first_batch_ms
+from storage_engine.kafka.metadata.topic_settings import TopicSettings
+from storage_engine.model.diagnosis import Finding, Severity, named_in_short
+from storage_engine.wording import bytes_text, count_text, time_text
+
+_PATIENCE_MS = 3_600_000
+"""Cleaning a large log takes minutes; the cleaner looks for work every 15 seconds."""
+_SKIPPED_MS = 24 * 3_600_000
+_MILLION = 1_000_000
+_FOREVER = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class CleanerSettings:
+    """When a compacted log is due (LogCleanerManager#grabFilthiestCompactedLog).
+
+    :param dirty_ratio: share of what isn't cleaned yet, from which on it is due.
+    :param lag_ms: younger records aren't cleaned.
+    :param max_lag_ms: from this age on a record makes its log due.
+    """
+
+    dirty_ratio: float = 0.5
+    lag_ms: int = 0
+    max_lag_ms: int = _FOREVER
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A compacted log that the cleaner should clean.
+
+    :param dirty_bytes: closed since it was last cleaned.
+    :param since_ms: when it became due.
+    """
+
+    log: str
+    dirty_bytes: int
+    size_bytes: int
+    since_ms: int
+
+
+def cleaner_settings(node: Mapping[str, str], topic: Mapping[str, str]) -> CleanerSettings:
+    """Read when a topic's logs are due.
+
+    :param topic: its own settings, which win.
+    :raises BrokerConfigError: a value that the broker would not work with.
+    """
+
+    def value(own: str, of_node: str, default: str) -> str:
+        return topic.get(own, node.get(of_node, default))
+
+    try:
+        return CleanerSettings(
+            float(value("min.cleanable.dirty.ratio", "log.cleaner.min.cleanable.ratio", "0.5")),
+            int(value("min.compaction.lag.ms", "log.cleaner.min.compaction.lag.ms", "0")),
+            int(value("max.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms", str(_FOREVER))),
+        )
+    except ValueError as error:
+        raise BrokerConfigError(
+            f"settings of the cleaner: expected numbers, found {error}. Nothing was changed. Put them right."
+        ) from error
+
+
+def due(log: PartitionLog, cleaned_to: int, settings: CleanerSettings, first_open: int | None) -> Due | None:
+    """Return since when a compacted log should have been cleaned; None: it isn't due.
+
+    :param cleaned_to: up to which offset it is clean.
+    :param first_open: of the oldest open transaction, which the cleaner doesn't pass; None: there is none.
+    :raises OSError: a segment can't be read.
+    """
+    closed = log.segments[:-1]
+    clean_bytes = sum(one.log.size_bytes for one in closed if one.base_offset < cleaned_to)
+    dirty_bytes, since_ms = 0, None
+    for segment, following in zip(log.segments, log.segments[1:], strict=False):
+        if segment.base_offset < cleaned_to:
+            continue
+        if first_open is not None and following.base_offset > first_open:
+            break
+        dirty_bytes += segment.log.size_bytes
+        closed_ms = segment.log.mtime_ns // _MILLION + settings.lag_ms
+        total_bytes = clean_bytes + dirty_bytes
+        if since_ms is None and total_bytes and dirty_bytes > settings.dirty_ratio * total_bytes:
+            since_ms = closed_ms
+        if since_ms is None and settings.max_lag_ms != _FOREVER:
+            oldest_ms = first_batch_ms(segment)
+            if oldest_ms is not None:
+                since_ms = max(closed_ms, oldest_ms + settings.max_lag_ms)
+    if since_ms is None:
+        return None
+    return Due(log.name.log, dirty_bytes, log.size_bytes, since_ms)
+
+
+def cleaner_findings(
+    node: Node, topics: TopicSettings, first_open: Mapping[str, int], at_ms: int
+) -> Iterator[Finding]:
+    """Yield what says that the cleaner is dead, off, or passes over a log.
+
+    :param first_open: where the oldest open transaction of a log begins, by log.
+    :param at_ms: now; of a stopped node when it last did something.
+    """
+    for directory in node.directories:
+        logs = [log for log in directory.logs if log.segments and _is_compacted(log, topics)]
+        if not logs:
+            continue
+        if topics.node.get("log.cleaner.enable", "true").lower() == "false":
+            yield Finding(
+                Severity.WARNING,
+                "cleaner-off",
+                f"{directory.path}: log.cleaner.enable is false, and {count_text(len(logs), 'log')} of "
+                "compacted topics grow without bound",
+                "set it to true: internal topics need it, too",
+            )
+            continue
+        yield from _of_directory(directory, logs, topics, first_open, at_ms)
+
+
+def _of_directory(
+    directory: LogDirectory,
+    logs: list[PartitionLog],
+    topics: TopicSettings,
+    first_open: Mapping[str, int],
+    at_ms: int,
+) -> Iterator[Finding]:
+    if directory.fault:
+        return
+    found: list[Due] = []
+    for log in logs:
+        cleaned_to = directory.cleaned_to.get(log.name.log, log.segments[0].base_offset)
+        try:
+            settings = cleaner_settings(topics.node, topics.values(log.name.topic))
+            one = due(log, cleaned_to, settings, first_open.get(log.name.log))
+        except (BrokerConfigError, FileNotFoundError):
+            # The broker takes its own, or is just deleting: nothing is due for certain.
+            continue
+        if one is not None and at_ms - one.since_ms > _PATIENCE_MS:
+            found.append(one)
+    if not found or _is_at_work(logs, at_ms):
+        return
+    checkpoint = directory.path / checkpoints.CLEANER
+    wrote_ms = checkpoint.stat().st_mtime_ns // _MILLION if checkpoint.exists() else None
+    dead = [one for one in found if wrote_ms is None or wrote_ms < one.since_ms]
+    if dead:
+        worst = [_text(one) for one in sorted(dead, key=lambda one: -one.dirty_bytes)]
+        since = time_text(min(one.since_ms for one in dead))
+        when = "never" if wrote_ms is None else f"last at {time_text(wrote_ms)}"
+        yield Finding(
+            Severity.WARNING,
+            "cleaner-dead",
+            f"{directory.path}: the cleaner finished a log {when}, and "
+            f"{count_text(len(dead), 'log')} should have been cleaned since {since}: {named_in_short(worst)}",
+            "look for the error of kafka-log-cleaner-thread in the broker's log-cleaner.log; after a restart "
+            "it cleans again, until it meets the same",
+        )
+    skipped = [one for one in found if one not in dead and at_ms - one.since_ms > _SKIPPED_MS]
+    for one in sorted(skipped, key=lambda one: -one.dirty_bytes)[:3]:
+        yield Finding(
+            Severity.WARNING,
+            "cleaner-skips",
+            f"log {_text(one)} should have been cleaned since {time_text(one.since_ms)}, and the cleaner "
+            "works on others: an error in this one makes it pass over it",
+            "look for uncleanable partitions in the broker's log-cleaner.log",
+        )
+
+
+def _text(one: Due) -> str:
+    return f"{one.log} ({bytes_text(one.dirty_bytes)} of {bytes_text(one.size_bytes)} not cleaned)"
+
+
+def _is_compacted(log: PartitionLog, topics: TopicSettings) -> bool:
+    settings = topics.of(log.name.topic)
+    return not isinstance(settings, str) and settings.compact
+
+
+def _is_at_work(logs: list[PartitionLog], at_ms: int) -> bool:
+    """Return whether the cleaner has written a part of a log lately."""
+    return any(
+        state is FileState.CLEANED and at_ms - facts.mtime_ns // _MILLION < _PATIENCE_MS
+        for log in logs
+        for state, facts in log.left_over
+    )

@@ -1,0 +1,217 @@
+"""Keeping brokers away from a stopped node's log directories, by the locks that a broker takes itself.
+
+A broker that starts takes a POSIX lock on the whole of ``.lock`` in each of its directories (FileLock). When
+it stops it gives the lock up, and only then removes the file. So a lock may be of a file that has no name any
+more, which keeps nobody out: the name is looked at after locking, and again before each deletion.
+
+Ours is a lock of the open file description, which conflicts with a broker's. Closing another descriptor of
+the file doesn't end it. The file stays when the block ends. A broker that has opened it and not locked it yet
+would otherwise run on a file without a name, and nobody could see that it runs.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage_engine import durable
+from storage_engine.exceptions import (
+    ChangedUnderUsError,
+    StoreBusyError,
+    StoreNotFoundError,
+    TurnTakenError,
+)
+from storage_engine.file_users import file_users, process_text
+from storage_engine.kafka.format import meta_properties
+from storage_engine.kafka.stopped.lock_holder import LOCK, held_here, is_locked_by_us, whole_file
+from storage_engine.turns import take_turn
+
+_BROKER_CLASSES = ("kafka.Kafka", "kafka.docker.KafkaDockerWrapper")
+_LOOKS = 5
+_PAUSE_SECONDS = 0.05
+"""A broker that stops removes the file a moment after it gave up its lock."""
+_guard = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class LockedDirectories:
+    """Log directories that are ours until the block ends.
+
+    :param files: for each lock file, which is open, its descriptor.
+    :param notices: what could not be checked.
+    """
+
+    files: tuple[tuple[Path, int], ...]
+    notices: tuple[str, ...]
+
+    def check(self) -> None:
+        """Make sure that brokers are still kept away.
+
+        :raises ChangedUnderUsError: a lock file is gone or another one by now; names it.
+        """
+        for path, descriptor in self.files:
+            if not _has_name(path, descriptor):
+                raise ChangedUnderUsError(
+                    f"{path}: expected the lock that this process took, found that somebody removed the "
+                    "file, so that a broker may start. Nothing more was deleted or brought back, other "
+                    "segments may be. Find out who removes lock files, and run again while the broker is "
+                    "stopped.",
+                    path=str(path),
+                )
+
+
+@contextmanager
+def lock(directories: Sequence[Path]) -> Iterator[LockedDirectories]:
+    """Keep every broker and every other run away from log directories until the block ends.
+
+    Another of our runs is waited for.
+
+    :raises StoreNotFoundError: a directory is missing; none is made.
+    :raises StoreBusyError: a broker runs, somebody has files of a directory open, or a lock file can't be
+        opened.
+    """
+    with ExitStack() as locks:
+        files = tuple((path / LOCK, locks.enter_context(_locked(path))) for path in directories)
+        notices = _check_nobody_else(directories)
+        yield LockedDirectories(files, notices)
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[int]:
+    real = os.path.realpath(directory)
+    with _guard:
+        if real in held_here:
+            raise StoreBusyError(f"{directory}: this process holds it already; wait until it is done.")
+        held_here.add(real)
+    try:
+        descriptor = take_turn(lambda: _take(directory))
+        try:
+            yield descriptor
+        finally:
+            # A fork of this process has the same open file: closing it here alone would not end the lock.
+            whole_file(descriptor, fcntl.F_OFD_SETLK, fcntl.F_UNLCK)
+            os.close(descriptor)
+    finally:
+        with _guard:
+            held_here.discard(real)
+
+
+def _take(directory: Path) -> int:
+    path = directory / LOCK
+    for _ in range(_LOOKS):
+        descriptor = _open(directory)
+        try:
+            whole_file(descriptor, fcntl.F_OFD_SETLK, fcntl.F_WRLCK)
+            if _has_name(path, descriptor):
+                return descriptor
+        except OSError as error:
+            kind, pid = whole_file(descriptor, fcntl.F_GETLK, fcntl.F_WRLCK)
+            os.close(descriptor)
+            if error.errno not in (errno.EACCES, errno.EAGAIN):
+                raise StoreBusyError(
+                    f"{path}: expected a file that can be locked, found {error.strerror}. Nothing was "
+                    "changed. Run on the host that has the disk."
+                ) from error
+            if path.exists() and is_locked_by_us(directory):
+                raise TurnTakenError(
+                    f"{path}: expected it to be unlocked, found it locked by another run of storage-engine. "
+                    "Nothing was changed. Wait until it is done."
+                ) from error
+            who = process_text(None if kind == fcntl.F_UNLCK else pid)
+            raise StoreBusyError(
+                f"{path}: expected it to be unlocked, found it locked by {who}: a broker runs on this "
+                "directory, or another run works on it. Nothing was changed. Stop it or wait for it."
+            ) from error
+        os.close(descriptor)
+        time.sleep(_PAUSE_SECONDS)
+    raise StoreBusyError(
+        f"{path}: expected it to stay while it is locked, found it removed each of {_LOOKS} times. Nothing "
+        "was changed. Wait until the broker has stopped."
+    )
+
+
+def _open(directory: Path) -> int:
+    """Open a lock file; one that is made belongs to whom the directory's own files belong to."""
+    path = directory / LOCK
+    if not directory.is_dir():
+        raise StoreNotFoundError(
+            f"{directory}: expected a log directory, found none. Nothing was changed. "
+            "Mount it, or correct log.dirs."
+        )
+    is_new = not os.path.lexists(path)
+    try:
+        descriptor = durable.open_lock(path, ours=False)
+    except OSError as error:
+        raise StoreBusyError(
+            f"{path}: expected a file that can be opened for locking, found {error.strerror}. Nothing was "
+            f"changed. {_remedy(error)}"
+        ) from error
+    if is_new:
+        _settle(descriptor, directory)
+    return descriptor
+
+
+def _remedy(error: OSError) -> str:
+    """Return what to do about a lock file that can't be opened."""
+    if error.errno == errno.EROFS:
+        return (
+            "Its disk is mounted read-only, as after an error of the disk: look into the kernel's log, check "
+            "the file system, and mount it for writing (mount -o remount,rw). Then run this again."
+        )
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return "Run this as the broker's user or as root, on the broker's host; or give the file back to it."
+    if error.errno == errno.ELOOP:
+        return "It is a symbolic link: remove it while the broker is stopped, which makes its own."
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "No room is left for a new file: free some in the directory. Then run this again."
+    return "Look at what has that name: remove it while the broker is stopped, which makes its own."
+
+
+def _settle(descriptor: int, directory: Path) -> None:
+    """Let the broker open a lock file that root makes: it has to when it starts."""
+    try:
+        own = (directory / meta_properties.NAME).stat()
+    except FileNotFoundError:
+        return
+    if os.geteuid() == 0:
+        os.fchown(descriptor, own.st_uid, own.st_gid)
+
+
+def _has_name(path: Path, descriptor: int) -> bool:
+    here = os.fstat(descriptor)
+    try:
+        there = path.lstat()
+    except FileNotFoundError:
+        return False
+    return (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
+
+
+def _check_nobody_else(directories: Sequence[Path]) -> tuple[str, ...]:
+    """Look at every process that may be looked into: a broker runs on without its lock file, if that goes."""
+    unknown = []
+    for process in file_users(directories, [path / LOCK for path in directories]):
+        if process.path is not None:
+            raise StoreBusyError(
+                f"{directories[0]}: expected no other process to use the node's files, but {process} open or "
+                "mapped. Nothing was changed. Stop it or wait for it."
+            )
+        if any(part in _BROKER_CLASSES for part in process.command):
+            raise StoreBusyError(
+                f"{directories[0]}: process {process.pid} ({process.name}) is a broker of another user, so "
+                "it can't be seen whether it has this node's files. Nothing was changed. Run as that user or "
+                "as root."
+            )
+        unknown.append(f"{process.pid} ({process.name})")
+    if not unknown:
+        return ()
+    return (
+        "other users' processes could not be checked for open files of the node (its locks are ours, none "
+        f"is a broker): {', '.join(unknown[:5])}" + (", …" if len(unknown) > 5 else ""),
+    )

@@ -1,0 +1,340 @@
+"""Which segments of a node may be archived, and what is known of them beside their files.
+
+Nothing above the high watermark or the last stable offset is archived, so that all in the lake is replicated
+and each of its transactions has ended. What isn't known keeps a log out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from storage_engine.exceptions import StorageEngineError, StoreLayoutError
+from storage_engine.kafka.codec.segment_context import SegmentTransactions
+from storage_engine.kafka.format.checkpoints import (
+    HIGH_WATERMARK,
+    LEADER_EPOCHS,
+    LeaderEpoch,
+    read_leader_epochs,
+)
+from storage_engine.kafka.format.layout import LogDirectory, Node, PartitionLog, read_node
+from storage_engine.kafka.format.partition_metadata import NAME as PARTITION_METADATA
+from storage_engine.kafka.format.partition_metadata import log_id_text, read_topic_id
+from storage_engine.kafka.format.stored_files import read_stored
+from storage_engine.kafka.format.transaction_index import parse_transaction_index
+from storage_engine.kafka.metadata.log_faults import emptied, epochs_fault, holes, start_fault, topic_fault
+from storage_engine.kafka.metadata.topic_settings import TopicSettings
+from storage_engine.kafka.restore.restored_log import START_EVIDENCE
+from storage_engine.kafka.stopped.lock_holder import lock_holder
+from storage_engine.kafka.transactions.open_transactions import (
+    OpenTransaction,
+    forgotten_below,
+    mapped,
+    open_transactions,
+)
+from storage_engine.model.diagnosis import reason_of
+from storage_engine.model.receipt import Receipt
+from storage_engine.model.store import WENT, Archivable, LogSnapshot, Segment, SegmentContext, SegmentId
+
+_LAST_OFFSET = (1 << 63) - 1
+_INDEX_SUFFIX = ".txnindex"
+
+
+def archivable_segments(
+    seen: LogSnapshot, directory: LogDirectory, log: PartitionLog, settings: TopicSettings
+) -> tuple[tuple[Segment, ...], str]:
+    """Return the segments of a log that may be archived by now, and why other sealed ones may not.
+
+    :return: "" where all may.
+    :raises StoreLayoutError: something is wrong with the log, or not known of it: somebody has to mend it.
+    """
+    if not seen.sealed:
+        return (), ""
+    if reason := _kept_out(log, settings):
+        return (), reason
+    if seen.unread:
+        raise StoreLayoutError(f"log {seen.name}: expected to know where it ends, found that {seen.unread}")
+    if fault := _fault(directory, log, settings, seen.max_offset):
+        raise StoreLayoutError(fault)
+    sealed = tuple(segment for segment in seen.sealed if segment.facts.size_bytes)
+    if not sealed:
+        return (), ""
+    watermark = directory.high_watermarks.get(seen.name)
+    if watermark is None:
+        raise StoreLayoutError(
+            f"{directory.path / HIGH_WATERMARK}: log {seen.name}: expected its high watermark, found none"
+        )
+    below = tuple(segment for segment in sealed if segment.end_offset <= watermark)
+    if not below:
+        return (), f"it reaches above the high watermark {watermark}, until all replicas in sync have it"
+    try:
+        found = _oldest_open(log, below[-1].end_offset, seen.max_offset)
+    except (StorageEngineError, OSError) as error:
+        raise StoreLayoutError(
+            f"log {seen.name}: expected to know its open transactions, found none told: {reason_of(error)}"
+        ) from error
+    first_open = None if found is None else found.first_offset
+    if (stable_offset := directory.stable_offsets.get(seen.name)) is not None:
+        first_open = stable_offset if first_open is None else min(first_open, stable_offset)
+    stable = tuple(segment for segment in below if first_open is None or segment.end_offset <= first_open)
+    if len(stable) < len(below):
+        by = f" of producer {found.producer_id}" if found and found.first_offset == first_open else ""
+        return stable, f"a transaction{by} is open from offset {first_open} on, until it ends"
+    if len(below) < len(sealed):
+        return (
+            stable,
+            f"the rest reaches above the high watermark {watermark}, until all replicas in sync have it",
+        )
+    return stable, ""
+
+
+def archivable_of_logs(
+    seen: Iterable[LogSnapshot],
+    logs: Mapping[str, tuple[LogDirectory, PartitionLog]],
+    settings: TopicSettings,
+) -> Archivable:
+    """Return which segments of some logs may be archived by now; a log with a fault keeps no other out.
+
+    :param logs: by name, of these and maybe others.
+    """
+    segments: list[Segment] = []
+    kept_out: dict[str, str] = {}
+    refused: dict[str, str] = {}
+    for one in seen:
+        try:
+            found, reason = archivable_segments(one, *logs[one.name], settings)
+        except (StoreLayoutError, FileNotFoundError) as error:
+            # What is wrong with a log that its broker deletes from just now may be wrong for that alone.
+            if logs[one.name][1].has_lost_files():
+                kept_out[one.name] = WENT
+            else:
+                refused[one.name] = str(error)
+            continue
+        segments += found
+        if reason:
+            kept_out[one.name] = reason
+    return Archivable(tuple(segments), kept_out, refused)
+
+
+def _kept_out(log: PartitionLog, settings: TopicSettings) -> str:
+    """Return why nothing of a log is archived as long as its settings are these; "": it may be."""
+    topic = settings.of(log.name.topic)
+    if isinstance(topic, str):
+        return ""
+    if topic.compact:
+        return "cleanup.policy has compact, and the cleaner writes its segments again: as long as it has"
+    return "its segments are copied to remote storage: as long as they are" if topic.is_copied else ""
+
+
+def _fault(directory: LogDirectory, log: PartitionLog, settings: TopicSettings, end: int) -> str:
+    """Return what is wrong with a log, or isn't known of it, so that nothing is archived; "": nothing is."""
+    if directory.fault:
+        return f"log {log.name.log}: {directory.fault}"
+    topic = settings.of(log.name.topic)
+    if isinstance(topic, str):
+        return f"log {log.name.log}: expected its cleanup.policy, found that it isn't known: {topic}"
+    if directory.meta is None or not directory.meta.cluster_id:
+        return f"log {log.name.log}: expected {directory.path} to name its cluster, found nothing that does"
+    try:
+        # Where nothing tells which topic it is of, no receipt could.
+        return (
+            topic_fault(log, settings)
+            or _unnamed(log)
+            or start_fault(directory, log, end)
+            or next(emptied(directory, log), "")
+            or epochs_fault(directory, log, end)
+        )
+    except OSError as error:
+        return f"log {log.name.log}: expected its small files, found one that can't be read: {error}"
+
+
+def _unnamed(log: PartitionLog) -> str:
+    path = f"{log.directory}/{PARTITION_METADATA}"
+    return "" if os.path.exists(path) else f"{path}: expected the topic's id, found no file"  # noqa: PTH110  takes a third
+
+
+def _oldest_open(log: PartitionLog, end: int, log_end: int) -> OpenTransaction | None:
+    """Return the oldest transaction that is open now and has records below an offset; None: there is none.
+
+    Mostly the snapshot at that offset says that none was open there, and nothing else is read.
+    """
+    there = any(one.path.endswith(f"/{end:020d}.snapshot") for one in log.snapshots)
+    if there and not open_transactions(log, end):
+        return None
+    return next((one for one in open_transactions(log, log_end) if one.first_offset < end), None)
+
+
+def contexts_of(
+    directory: LogDirectory, log: PartitionLog, segments: Sequence[Segment]
+) -> Iterator[tuple[SegmentId, SegmentContext]]:
+    """Yield what is known of archivable segments of a log beside their files.
+
+    :param segments: of this log, oldest first.
+    :raises StoreLayoutError: a segment is missing between them, before the first or behind the last.
+    :raises CorruptFileError: a producers' snapshot or the log's epochs can't be what their names say, or a
+        transaction index disagrees with the segment.
+    :raises OSError: a file can't be read.
+    """
+    log_id = log_id_of(directory, log)
+    by_offset = {files.base_offset: place for place, files in enumerate(log.segments)}
+    # With what was archived before them, so that nothing is missing in between either.
+    before, behind = by_offset[segments[0].base_offset] - 1, by_offset[segments[-1].base_offset] + 2
+    if hole := next(holes(directory, log, log.segments[max(0, before) : behind]), ""):
+        raise StoreLayoutError(
+            f"log {log.name.log}: expected segments back to back, found that {hole}. Nothing of it was "
+            "archived. Bring the segment back, or let its broker copy the log from a replica."
+        )
+    epochs, log_start = _epochs(log), directory.log_starts.get(log.name.log, 0)
+    for segment in segments:
+        first, end = segment.base_offset, segment.end_offset
+        open_before = tuple((one.producer_id, one.first_offset) for one in open_transactions(log, first))
+        _check_transaction_index(segment, open_before, forgotten_below(log, first))
+        yield (
+            segment.id,
+            SegmentContext(
+                log_id,
+                _evidence(epochs_in(epochs, first, end), first, end, log_start),
+                SegmentTransactions(
+                    log.name.topic,
+                    log.name.partition,
+                    end,
+                    open_before,
+                    tuple(_aborted_later(log, end)),
+                ).as_text(),
+            ),
+        )
+
+
+def _check_transaction_index(
+    segment: Segment, open_before: Sequence[tuple[int, int]], forgotten: int
+) -> None:
+    """Hold a segment's transaction index, which is archived with it, against the segment's markers.
+
+    A broker takes it as it is, and makes it again only after an unclean stop; a damaged one gives readers
+    aborted records. One that is missing or empty says nothing: the markers alone tell then.
+
+    :param open_before: transactions that were open where the segment begins.
+    :param forgotten: of a transaction that began below this offset the index alone tells where.
+    :raises CorruptFileError: they disagree.
+    """
+    indexes = (one for one in segment.companions if one.path.endswith(_INDEX_SUFFIX) and one.size_bytes)
+    if (index := next(indexes, None)) is None:
+        return
+    from storage_engine.kafka.codec.transaction_states import UncommittedTransactions, check_transaction_index
+
+    found = parse_transaction_index(read_stored(Path(index.path)), index.path)
+    began_below = [(one.producer_id, one.first_offset) for one in found if one.first_offset < forgotten]
+    known = UncommittedTransactions.of_open([*open_before, *began_below], segment.base_offset)
+    with mapped(segment.facts.path) as data:
+        known = known.continued(data, segment.end_offset)
+    check_transaction_index(found, known, segment.base_offset, index.path)
+
+
+def _evidence(epochs: Sequence[LeaderEpoch], first: int, end: int, log_start: int) -> dict[str, Any]:
+    """Return what a segment's receipt says beside its bytes; the log's start where it lies inside."""
+    found: dict[str, Any] = {"leader_epochs": [[one.epoch, one.start_offset] for one in epochs]}
+    return {**found, START_EVIDENCE: log_start} if first < log_start < end else found
+
+
+def log_id_of(directory: LogDirectory, log: PartitionLog) -> str:
+    """Return what a log is to its cluster: cluster id, topic id and partition.
+
+    :raises CorruptFileError: the file with the topic's id can't be what its name says.
+    :raises OSError: it can't be read.
+    """
+    cluster_id = directory.meta.cluster_id if directory.meta is not None else ""
+    return log_id_text(cluster_id, read_topic_id(log.path / PARTITION_METADATA), log.name.partition)
+
+
+def _epochs(log: PartitionLog) -> tuple[LeaderEpoch, ...]:
+    path = log.path / LEADER_EPOCHS
+    return read_leader_epochs(path) if path.exists() else ()
+
+
+def epochs_in(epochs: Sequence[LeaderEpoch], first: int, end: int) -> tuple[LeaderEpoch, ...]:
+    """Return the epochs of the offsets [first, end): that in force at the first, and those behind it."""
+    before = [one for one in epochs if one.start_offset <= first]
+    return (*before[-1:], *(one for one in epochs if first < one.start_offset < end))
+
+
+def contradiction_of(log: PartitionLog, log_id: str, log_end: int, receipts: Sequence[Receipt]) -> str:
+    """Return what shows that a log isn't the one that receipts are of; "": nothing does.
+
+    It may be of another topic of that name; it may have lost records that were archived, as by an unclean
+    election; or other leaders may have taken the records at the same offsets.
+
+    :param log_end: offset behind its last record.
+    :raises CorruptFileError: its epochs can't be read.
+    """
+    for receipt in receipts:
+        if receipt.log_id not in (None, log_id):
+            return f"it is log {log_id} (cluster, topic id, partition), and archived is {receipt.log_id}"
+    last = max(receipts, key=lambda one: one.end, default=None)
+    if last is not None and last.end > log_end:
+        return f"it ends at {log_end}, and archived are offsets up to {last.end}"
+    epochs = _epochs(log)
+    for receipt in receipts:
+        known = [LeaderEpoch(*words) for words in receipt.known.get("leader_epochs", ())]
+        # What lies below the log's first epoch was deleted, and is told by nobody.
+        first = max(receipt.base_offset, epochs[0].start_offset if epochs else receipt.end)
+        if first < receipt.end and _steps(known, first, receipt.end) != _steps(epochs, first, receipt.end):
+            return (
+                f"its leaders' epochs of offsets [{first}, {receipt.end}) are "
+                f"{_epochs_text(epochs, first, receipt.end)}, and archived are "
+                f"{_epochs_text(known, first, receipt.end)}"
+            )
+    return ""
+
+
+def _steps(epochs: Sequence[LeaderEpoch], first: int, end: int) -> list[tuple[int, int]]:
+    """Return epochs with the offset from which on each was in force in [first, end)."""
+    return [(one.epoch, max(one.start_offset, first)) for one in epochs_in(epochs, first, end)]
+
+
+def _epochs_text(epochs: Sequence[LeaderEpoch], first: int, end: int) -> str:
+    steps = _steps(epochs, first, end)
+    return ", ".join(f"{epoch} from {start} on" for epoch, start in steps) or "unknown"
+
+
+def _aborted_later(log: PartitionLog, end: int) -> Iterator[tuple[int, int, int]]:
+    """Yield the transactions that were open at an offset and were aborted behind it: producer, first and last
+    offset.
+
+    Mostly none was open, as the snapshot at that offset says, and nothing is read.
+    """
+    if not (open_there := open_transactions(log, end)):
+        return
+    # NumPy and the kernels, which a log without transactions needs for nothing here.
+    from storage_engine.kafka.codec.transaction_states import UncommittedTransactions
+
+    found = UncommittedTransactions.of_open(((it.producer_id, it.first_offset) for it in open_there), end)
+    for files, behind in log.with_ends(_LAST_OFFSET):
+        if files.base_offset < end or not files.log.size_bytes:
+            continue
+        with mapped(files.log.path) as data:
+            found = found.continued(data, behind)
+        first_open = found.first_open_offset
+        if first_open is None or first_open >= end:
+            break
+    yield from (one for one in found.aborted if one[1] < end)
+
+
+def archivable_of_node(node: Node, topics: TopicSettings, seen: Iterable[LogSnapshot]) -> Archivable:
+    """Tell of logs of a node which of their segments may be archived by now, and why others may not."""
+    logs = {log.name.log: (directory, log) for directory, log in _as_its_broker_knows(node)}
+    return archivable_of_logs(seen, logs, topics)
+
+
+def _as_its_broker_knows(node: Node) -> Iterator[tuple[LogDirectory, PartitionLog]]:
+    """Yield logs with their directories: a stopped broker's own checkpoint bounds what is replicated.
+
+    What its cluster took since may differ from the end of this copy, as its next start cuts that off.
+    """
+    own: dict[Path, LogDirectory] = {}
+    if node.live is not None:
+        stopped = [one.path for one in node.directories if lock_holder(one.path) is None]
+        own = {one.path: one for one in read_node(node.root).directories if one.path in stopped}
+    for directory, log in node.logs:
+        yield own.get(directory.path, directory), log

@@ -1,0 +1,217 @@
+"""Consumer lag of a node, ready to be computed in shares; see ``storage_engine.model.lag_job``."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from types import MappingProxyType
+
+import pyarrow as pa
+
+from storage_engine.exceptions import BadInputError
+from storage_engine.kafka.format.layout import Node
+from storage_engine.kafka.format.log_end import segment_facts
+from storage_engine.kafka.lag.lag import (
+    LagContext,
+    LogOfLag,
+    SegmentOfLag,
+    partition_lags,
+    partition_shares,
+)
+from storage_engine.kafka.lag.positions import Consumers, consumers_of
+from storage_engine.kafka.metadata.topic_settings import read_topic_settings
+from storage_engine.kafka.rules import RetentionSettings
+from storage_engine.kafka.store.next_deletions import deletes_at_ms
+from storage_engine.kafka.store.plan import SeenLog, log_facts
+from storage_engine.kafka.store.store import KafkaStore, SeenNode, logs_of, open_store
+from storage_engine.lag_columns import LAG_SCHEMA
+from storage_engine.model.lag import LagSource, Unread
+from storage_engine.model.lag_job import LagRequest, Measure
+from storage_engine.model.store import FileFacts, Segment, SegmentId, StoreSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaLagJob:
+    """What is measured against, and the groups' positions, partition by partition."""
+
+    context: LagContext
+    consumers: Consumers
+    snapshot: StoreSnapshot
+    newest: FileFacts | None
+
+    @property
+    def source(self) -> LagSource:
+        return self.consumers.source
+
+    @property
+    def logs(self) -> tuple[str, ...] | None:
+        return self.consumers.logs
+
+    @property
+    def positions(self) -> pa.Table:
+        return self.consumers.table
+
+    @property
+    def schema(self) -> pa.Schema:
+        return LAG_SCHEMA
+
+    @property
+    def measure(self) -> Measure:
+        return partial(partition_lags, self.context)
+
+    def shares(self, rows: int) -> Sequence[tuple[int, int]]:
+        return partition_shares(self.positions, rows)
+
+    def unread(self, run: Sequence[Segment]) -> Unread:
+        return Unread(error="a node of Kafka has no shield")
+
+
+def lag_job(request: LagRequest) -> KafkaLagJob:
+    """Take the groups' positions, and look at what they are measured against.
+
+    Positions are taken before the logs are looked at: what comes in meanwhile makes lag larger, not smaller.
+
+    :raises BadInputError: a store or settings that can't be read, a plan for another store.
+    :raises BrokerError: a running cluster can't be asked.
+    """
+    store = _opened(request)
+    try:
+        consumers = consumers_of(store.read_node(request.now_ms), store.asked)
+        snapshot = store.snapshot(request.now_ms)
+    finally:
+        store.close()
+    assert store.seen is not None
+    _check_plan(snapshot, request.plan_segments)
+    read = {f"{topic}-{number}" for _, topic, number in consumers.committed}
+    going = frozenset(request.plan_segments)
+    context = lag_context(store.seen, snapshot, read, going, request.now_ms)
+    return KafkaLagJob(context, consumers, snapshot, _newest(store.seen.node))
+
+
+def _opened(request: LagRequest) -> KafkaStore:
+    settings = request.settings
+    if settings.live is None:
+        return open_store(settings)
+    from storage_engine.kafka.live.live_store import open_live
+
+    return open_live(settings, settings.live)
+
+
+def _check_plan(snapshot: StoreSnapshot, plan_segments: Collection[SegmentId]) -> None:
+    """
+    :raises BadInputError: a segment isn't in the node, and didn't go meanwhile from the beginning of its log.
+    """
+    there = {segment.id for log in snapshot.logs for segment in log.segments}
+    begins = {log.name: log.min_offset for log in snapshot.logs}
+    went = {one for one in plan_segments if one.base_offset < begins.get(one.log, 0)}
+    if unknown := set(plan_segments) - went - there:
+        name, base_offset = min(unknown)
+        raise BadInputError(
+            f"{snapshot.root}: no segment of log {name} begins at {base_offset}: expected the segments of a "
+            "plan for this store as it is now. Make a new plan."
+        )
+
+
+def _newest(node: Node) -> FileFacts | None:
+    """Return a file that whoever measures has to see: the last written of all logs."""
+    files = (segment.log for _, log in node.logs for segment in log.segments)
+    return max(files, key=lambda facts: facts.mtime_ns, default=None)
+
+
+def lag_context(
+    seen: SeenNode,
+    snapshot: StoreSnapshot,
+    read: Collection[str],
+    going: frozenset[SegmentId],
+    now_ms: int,
+) -> LagContext:
+    """Put together what lag is measured against.
+
+    :param read: names of the logs that somebody reads.
+    :param going: the segments in a plan.
+    :raises FileNotFoundError: a file went away.
+    """
+    found: dict[str, LogOfLag] = {}
+    for one, settings in logs_of(seen, snapshot, read_topic_settings(seen.node)):
+        if one.seen.name in read and one.log.segments:
+            found[one.seen.name] = _log(one, seen.node, going, *_times(one, settings, now_ms))
+    return LagContext(found)
+
+
+def reading_context(seen: SeenNode, snapshot: StoreSnapshot, read: Collection[str]) -> LagContext:
+    """Put together what offsets are looked up in, where nobody asks how long records stay."""
+    known = {
+        one.name: replace(seen.known[one.name], seen=one) for one in snapshot.logs if one.name in seen.known
+    }
+    return LagContext(
+        {name: _log(one, seen.node) for name, one in known.items() if name in read and one.log.segments}
+    )
+
+
+def _times(
+    one: SeenLog, settings: RetentionSettings | str, now_ms: int
+) -> tuple[Mapping[int, int | None], int | None]:
+    """Return in how many ms age may take each segment, and the timestamp of the newest record."""
+    newest_ms = None
+    try:
+        newest_ms = _newest_ms(one)
+        return {} if isinstance(settings, str) else _losses(one, settings, now_ms), newest_ms
+    except FileNotFoundError:
+        raise
+    except OSError:
+        # Of what can't be read nothing is known, and the lag of other logs is measured all the same.
+        return {}, newest_ms
+
+
+def _newest_ms(one: SeenLog) -> int | None:
+    """Return the timestamp of a log's newest record; None: it has none."""
+    segments = one.log.segments
+    for files in reversed(segments):
+        if files.log.size_bytes:
+            return segment_facts(files, active=files is segments[-1]).largest_timestamp_ms
+    return None
+
+
+def _log(
+    one: SeenLog,
+    node: Node,
+    going: frozenset[SegmentId] = frozenset(),
+    losses: Mapping[int, int | None] = MappingProxyType({}),
+    newest_ms: int | None = None,
+) -> LogOfLag:
+    name = one.seen.name
+    known = None if node.live is None else node.live.partitions.get(name)
+    is_told = known is not None and known.high_watermark is not None
+    end = known.high_watermark if known is not None and known.high_watermark is not None else one.end.offset
+    return LogOfLag(
+        name,
+        one.start_offset,
+        end,
+        newest_ms,
+        tuple(
+            SegmentOfLag(
+                files.base_offset,
+                files.log.path,
+                files.offset_index,
+                files.log.size_bytes,
+                (is_going := SegmentId(name, files.base_offset) in going),
+                0 if is_going else losses.get(files.base_offset),
+            )
+            for files in one.log.segments
+        ),
+        is_end_known=is_told or not one.end.unread,
+    )
+
+
+def _losses(one: SeenLog, settings: RetentionSettings, now_ms: int) -> Mapping[int, int | None]:
+    """Return in how many ms age may take each segment; the active one is closed for it, when all expired."""
+    facts = log_facts(one, settings, now_ms, until_kept=False)
+    moments = dict(deletes_at_ms(facts, settings, now_ms))
+    by_age = settings.delete and not settings.compact and settings.kept_ms >= 0
+    if by_age and len(moments) == len(facts.segments) - 1:
+        active = facts.segments[-1]
+        before = [at_ms for at_ms in moments.values() if at_ms is not None]
+        expires_ms = active.largest_timestamp_ms + settings.kept_ms + 1
+        moments[active.base_offset] = max([now_ms, *before, expires_ms])
+    return {offset: None if at_ms is None else at_ms - now_ms for offset, at_ms in moments.items()}

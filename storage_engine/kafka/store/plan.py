@@ -1,0 +1,303 @@
+"""Why each segment of a log is deleted by its broker, or isn't yet. Pure but for what indexes say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass, replace
+
+from storage_engine.exceptions import BrokerConfigError, CorruptFileError
+from storage_engine.kafka.format.layout import LogDirectory, Node, PartitionLog, SegmentFiles
+from storage_engine.kafka.format.log_end import LogEnd, segment_facts
+from storage_engine.kafka.metadata.log_faults import epochs_fault, holes, start_fault, topic_fault
+from storage_engine.kafka.metadata.topic_settings import TopicSettings
+from storage_engine.kafka.rules import (
+    LogFacts,
+    RetentionPass,
+    RetentionSettings,
+    SegmentFacts,
+    delete_old_segments,
+    retention_pass,
+)
+from storage_engine.kafka.stopped.cleaner import cleaner_settings, due
+from storage_engine.kafka.store.missing_logs import ADVICE, missing_logs, missing_text
+from storage_engine.kafka.store.plan_wording import DELETED_BY, active_text, kept_because, remote_text
+from storage_engine.kafka.transactions.hanging_transactions import oldest_open
+from storage_engine.model.diagnosis import named_in_short, reason_of
+from storage_engine.model.plan import Decision, LogPlan, PlanRequest, Reason
+from storage_engine.model.plan_limits import limited
+from storage_engine.model.store import (
+    Archivable,
+    LogSnapshot,
+    Segment,
+    SegmentId,
+    SegmentState,
+    StoreSnapshot,
+)
+from storage_engine.wording import bytes_text, time_text
+
+_ACTIVE = "the broker writes to it"
+
+
+@dataclass(frozen=True, slots=True)
+class SeenLog:
+    """A log with all that its plan is made of."""
+
+    seen: LogSnapshot
+    directory: LogDirectory
+    log: PartitionLog
+    end: LogEnd
+
+    @property
+    def high_watermark(self) -> int | None:
+        """Return below which offset all replicas that count have the records; None: it isn't known."""
+        found = self.directory.high_watermarks.get(self.seen.name)
+        return None if found is None else min(found, self.end.offset)
+
+    @property
+    def start_offset(self) -> int:
+        """Return below which offset records count as deleted."""
+        first = self.seen.min_offset
+        return max(self.directory.log_starts.get(self.seen.name, first), first)
+
+
+def plan_log(one: SeenLog, topics: TopicSettings, settings: RetentionSettings | str, now_ms: int) -> LogPlan:
+    """Decide on a log's segments as its broker would in a pass at this moment.
+
+    :param settings: of its topic; text: why they aren't known.
+    :raises OSError: a file can't be read.
+    """
+    if one.end.unread:
+        return undecided(one.seen, Reason.UNKNOWN, one.end.unread)
+    if one.directory.fault:
+        return undecided(one.seen, Reason.REFUSED, one.directory.fault)
+    if fault := topic_fault(one.log, topics) or start_fault(one.directory, one.log, one.end.offset):
+        return undecided(one.seen, Reason.REFUSED, fault)
+    if isinstance(settings, str):
+        why = f"how long the topic's segments stay isn't known: {settings}"
+        return undecided(one.seen, Reason.UNKNOWN, why)
+    active = f"{_ACTIVE}; {active_text(one.end, one.log, settings, now_ms)}"
+    if settings.compact:
+        return undecided(one.seen, Reason.COMPACTED, _compacted(one, settings, topics, now_ms), active)
+    if not one.log.segments:
+        return LogPlan(one.seen.name, ())
+    if settings.local_without_delete:
+        settings = replace(settings, delete=True)
+    facts = log_facts(one, settings, now_ms)
+    found = retention_pass(facts, settings, now_ms)
+    going = len([each for each in found.deletions if each.base_offset != facts.segments[-1].base_offset])
+    # Only of a log that loses something: a node may have thousands.
+    if going and (
+        fault := next(holes(one.directory, one.log, one.log.segments[: going + 1]), "")
+        or epochs_fault(one.directory, one.log, one.end.offset)
+    ):
+        return undecided(one.seen, Reason.REFUSED, fault, active)
+    remote = f"{remote_text(settings)}{_open(one, 'it is copied')[1]}" if settings.is_copied else ""
+    only = one.seen.name in topics.only_replicas
+    return LogPlan(one.seen.name, tuple(_decided(one.seen, facts, settings, found, active, remote, only)))
+
+
+def log_facts(one: SeenLog, settings: RetentionSettings, now_ms: int, *, until_kept: bool = True) -> LogFacts:
+    """Return what the rules ask of a log.
+
+    A timestamp costs the reading of an index. None is read of what goes whatever its age.
+
+    :param until_kept: nor behind the first segment that its age keeps, where a walk ends.
+    :raises OSError: an index can't be read.
+    """
+    segments = one.log.segments
+    start, watermark = one.start_offset, one.high_watermark
+    unread = [SegmentFacts(files.base_offset, files.log.size_bytes, now_ms) for files in segments]
+    whole = LogFacts(tuple(unread), start, watermark, one.end.offset)
+    if not segments or not settings.delete or settings.kept_ms < 0 or watermark is None:
+        return whole
+    going = 0
+    if settings.kept_bytes >= 0 or start > segments[0].base_offset:
+        ageless = replace(settings, retention_ms=-1, local_retention_ms=-1)
+        going = len(delete_old_segments(whole, ageless, now_ms).deletions)
+    kept_since_ms = now_ms - settings.kept_ms if until_kept else None
+    for place, facts in enumerate(_timed(segments[going:], segments[-1], kept_since_ms), going):
+        unread[place] = facts
+    return LogFacts(tuple(unread), start, watermark, one.end.offset)
+
+
+def _timed(
+    segments: Sequence[SegmentFiles], active: SegmentFiles, kept_since_ms: int | None
+) -> Iterator[SegmentFacts]:
+    """Yield segments with the time of their newest record, the last one that of the first kept; None: all."""
+    for files in segments:
+        facts = segment_facts(files, active=files is active)
+        yield facts
+        if kept_since_ms is not None and facts.largest_timestamp_ms >= kept_since_ms:
+            return
+
+
+def _compacted(one: SeenLog, settings: RetentionSettings, topics: TopicSettings, now_ms: int) -> str:
+    also = ", and deletes what has expired" if settings.delete else ""
+    cleaned_to = one.directory.cleaned_to.get(one.seen.name)
+    said = (
+        "it never has, by its checkpoint"
+        if cleaned_to is None
+        else f"it has cleaned the log up to offset {cleaned_to}"
+    )
+    first_open, open_text = _open(one, "it cleans")
+    return (
+        f"cleanup.policy has compact: only the broker's cleaner takes records away{also}; {said}"
+        f"{open_text}{_due_text(one, topics, first_open, now_ms)}"
+    )
+
+
+def _open(one: SeenLog, what: str) -> tuple[int | None, str]:
+    """Return up to which open transaction something goes, and what to say of it; "" where none is known."""
+    try:
+        found = oldest_open(one.log, one.end.offset)
+    except CorruptFileError as error:
+        return None, f"; its open transactions aren't known: {reason_of(error)}"
+    if found is None:
+        return None, ""
+    return found.first_offset, (
+        f"; {what} up to offset {found.first_offset} alone, where the transaction of producer "
+        f"{found.producer_id} is open, last written at {time_text(found.written_ms)}"
+    )
+
+
+def _due_text(one: SeenLog, topics: TopicSettings, first_open: int | None, now_ms: int) -> str:
+    """Say since when the cleaner should have cleaned a log; "" where it needn't have."""
+    cleaned_to = one.directory.cleaned_to.get(one.seen.name, one.seen.min_offset)
+    try:
+        settings = cleaner_settings(topics.node, topics.values(one.log.name.topic))
+        found = due(one.log, cleaned_to, settings, first_open)
+    except BrokerConfigError as error:
+        return f"; {reason_of(error)}"
+    if found is None or found.since_ms > now_ms:
+        return ""
+    return f"; {bytes_text(found.dirty_bytes)} are due since {time_text(found.since_ms)}"
+
+
+def undecided(seen: LogSnapshot, reason: Reason, detail: str, active: str = _ACTIVE) -> LogPlan:
+    """Return a plan that keeps all of a log for one reason."""
+    return LogPlan(
+        seen.name,
+        tuple(
+            Decision(segment, Reason.ACTIVE, active)
+            if segment.state is SegmentState.ACTIVE
+            else Decision(segment, reason, detail)
+            for segment in seen.segments
+        ),
+    )
+
+
+def _decided(
+    seen: LogSnapshot,
+    facts: LogFacts,
+    settings: RetentionSettings,
+    found: RetentionPass,
+    active: str,
+    remote: str,
+    is_only_replica: bool,
+) -> Iterator[Decision]:
+    rules = {one.base_offset: one.rule for one in found.deletions} if found.deletions else {}
+    known = {one.base_offset: one for one in facts.segments}
+    stopped = False
+    for segment in seen.segments:
+        rule, fact = rules.get(segment.base_offset), known.get(segment.base_offset)
+        if segment.state is SegmentState.ACTIVE:
+            going = rule is not None and not settings.is_copied
+            more = f"{_ACTIVE}; it has expired, so the broker closes it and deletes it too"
+            yield Decision(segment, Reason.ACTIVE, more if going else active)
+        elif fact is None:
+            yield Decision(segment, Reason.UNKNOWN, "it was gone when the plan was made")
+        elif rule is not None and settings.is_copied:
+            yield Decision(segment, Reason.REMOTE_STORAGE, f"{rule.value}: {remote}")
+        elif rule is not None:
+            yield Decision(segment, Reason.EXPIRED, f"{rule.value}: {DELETED_BY[rule]}")
+        elif stopped:
+            yield Decision(segment, Reason.BEHIND_KEPT, "an older segment of its log stays")
+        else:
+            stopped = True
+            reason = kept_because(fact, facts, settings, found, is_only_replica=is_only_replica)
+            yield Decision(segment, *reason)
+
+
+def cut_to_archivable(
+    plan: LogPlan, archivable: Archivable, may: Set[SegmentId], *, has_remote: bool
+) -> LogPlan:
+    """Return a log's plan, by which we delete, in which nothing goes that may not.
+
+    That is all from the first segment on that may not be archived.
+
+    :param may: the segments of ``archivable`` by their ids, of all logs.
+    :param has_remote: its topic has remote storage, though nothing may be copied there now.
+    """
+    if not plan.to_delete:
+        return plan
+    if has_remote:
+        return _left_to_its_broker(plan)
+    decisions: list[Decision] = []
+    kept = False
+    for one in plan.decisions:
+        if not one.deletes or (not kept and one.segment.id in may):
+            decisions.append(one)
+        elif kept:
+            decisions.append(Decision(one.segment, Reason.BEHIND_KEPT, "an older segment of its log stays"))
+        else:
+            kept = True
+            decisions.append(Decision(one.segment, *_not_archivable(one.segment, archivable)))
+    return LogPlan(plan.log, tuple(decisions))
+
+
+def _left_to_its_broker(plan: LogPlan) -> LogPlan:
+    """Return a log's plan by which we delete nothing, as its topic has remote storage.
+
+    Its start, once raised, has its broker delete what is there, too (UnifiedLog, RemoteLogManager).
+    """
+    why = "remote storage is on, though nothing is copied there now: only its broker may delete of it"
+    return LogPlan(
+        plan.log,
+        tuple(
+            replace(one, reason=Reason.REMOTE_STORAGE, detail=why) if one.deletes else one
+            for one in plan.decisions
+        ),
+    )
+
+
+def _not_archivable(segment: Segment, archivable: Archivable) -> tuple[Reason, str]:
+    """Return why a segment that has expired stays, as it may not be archived."""
+    if why := archivable.refused.get(segment.log):
+        return Reason.REFUSED, why
+    why = archivable.kept_out.get(segment.log, "its broker doesn't say that it may be archived")
+    if not segment.facts.size_bytes:
+        why = "it has no bytes to prove, as the cleaner has left it: its broker deletes it once it runs"
+    return Reason.NOT_ARCHIVABLE, f"it may not be archived yet: {why}"
+
+
+def plan_notices(node: Node, settings: TopicSettings, *, forced: bool = False) -> tuple[str, ...]:
+    """Return what a person should know of logs that no plan has, or that a plan rests on."""
+    notices = []
+    if forced:
+        notices.append(
+            "a forced run ignores age where its broker does; Kafka never does, so only what has expired "
+            "goes: lower retention.ms or retention.bytes of the largest topics to free more. Of a stopped "
+            "node storage-engine kafka make-room --force REASON takes what has not expired, too"
+        )
+    internal = [log.name.log for _, log in node.logs if log.name.is_internal]
+    if internal:
+        notices.append(f"internal topics are Kafka's own, and not planned: {named_in_short(internal)}")
+    if settings.unknown:
+        notices.append(f"topics' own settings are unknown, so nothing expires: {settings.unknown}")
+    if missing := missing_logs(node, settings):
+        notices.append(f"{missing_text(missing)}; {ADVICE}")
+    if node.left_uncleanly and node.live is None:
+        notices.append(
+            "no clean stop is marked: a broker that starts reads the logs' ends again, and may cut"
+        )
+    return tuple(notices)
+
+
+def as_asked(plans: Sequence[LogPlan], snapshot: StoreSnapshot, request: PlanRequest) -> tuple[LogPlan, ...]:
+    """Return plans by which we delete, cut to what a person asks for.
+
+    :raises BadInputError: nobody can ask for that.
+    """
+    # The last directory's stands for that of dependents, which a node has none of.
+    disks = snapshot.disks
+    return limited(plans, request, disks, "log directory's disk")

@@ -1,0 +1,427 @@
+"""A node as retention looks at it. Only a stopped one is changed: its oldest segments are deleted."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from operator import attrgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from storage_engine import durable
+from storage_engine.exceptions import BadInputError, StoreBusyError
+from storage_engine.kafka.codec.range_digest import sha256_of_range
+from storage_engine.kafka.format import meta_properties
+from storage_engine.kafka.format.layout import Node, data_paths, read_again, read_node
+from storage_engine.kafka.format.log_end import first_batch_ms, known_end
+from storage_engine.kafka.metadata.log_faults import own_ends
+from storage_engine.kafka.metadata.topic_settings import TopicSettings, read_topic_settings
+from storage_engine.kafka.rules import RetentionSettings
+from storage_engine.kafka.stopped.deleted_topics import words_for_nothing
+from storage_engine.kafka.stopped.left_overs import remove as remove_left_over
+from storage_engine.kafka.stopped.lock_holder import holder_text, is_locked_by_us, lock_holder, runs
+from storage_engine.kafka.stopped.observed_tasks import tasks_of
+from storage_engine.kafka.stopped.stopped_plan import cut_to_stopped
+from storage_engine.kafka.stopped.stopped_release import (
+    delete_indexes,
+    delete_oldest,
+    indexes_below,
+    signs_of_a_run,
+)
+from storage_engine.kafka.store.absent_logs import absences, identities
+from storage_engine.kafka.store.archiving import archivable_of_node, contexts_of, contradiction_of, log_id_of
+from storage_engine.kafka.store.log_snapshots import log_snapshot
+from storage_engine.kafka.store.next_deletions import deletes_at_ms
+from storage_engine.kafka.store.plan import (
+    SeenLog,
+    as_asked,
+    cut_to_archivable,
+    log_facts,
+    plan_log,
+    plan_notices,
+    undecided,
+)
+from storage_engine.model.broker_store import BrokerStore, LockedStore, Remove, StoreSettings
+from storage_engine.model.broker_tasks import BrokerTask, LeftOver, TaskLimits
+from storage_engine.model.by_log import by_log
+from storage_engine.model.known_logs import Absence, LogIdentity
+from storage_engine.model.lag import Unread
+from storage_engine.model.plan import DependentFile, LogPlan, Plan, PlanRequest, Reason
+from storage_engine.model.receipt import Receipt
+from storage_engine.model.store import (
+    Archivable,
+    DiskUsage,
+    LogSnapshot,
+    Segment,
+    SegmentContext,
+    SegmentId,
+    StoreSnapshot,
+)
+
+if TYPE_CHECKING:
+    from storage_engine.kafka.cluster.client import Cluster
+    from storage_engine.kafka.lag.lag import LagContext
+    from storage_engine.kafka.lag.positions import Consumers
+    from storage_engine.kafka.stopped.store_lock import LockedDirectories
+
+NAME = "kafka"
+
+
+@dataclass(frozen=True, slots=True)
+class SeenNode:
+    """What a snapshot was made of.
+
+    :param known: logs with all that was found of each, by name.
+    """
+
+    logs: tuple[LogSnapshot, ...]
+    node: Node
+    known: Mapping[str, SeenLog]
+
+
+@dataclass(slots=True)
+class KafkaStore(BrokerStore):
+    """A node's log directories, by its ``server.properties`` or by one of them.
+
+    :param seen: the last snapshot's logs, and what they were made of.
+    :param held: the directories, while they are locked.
+    """
+
+    tells_absences: ClassVar[bool] = True
+    root: Path
+    seen: SeenNode | None = None
+    held: LockedDirectories | None = None
+
+    @property
+    def data_paths(self) -> tuple[Path, ...]:
+        return data_paths(self.root)
+
+    def snapshot(self, now_ms: int) -> StoreSnapshot:
+        self.seen = seen = self._look(now_ms)
+        node = seen.node
+        *others, last = (DiskUsage.of(directory.path) for directory in node.directories)
+        return StoreSnapshot(
+            broker=NAME,
+            root=str(self.root),
+            taken_at_ms=now_ms,
+            logs=seen.logs,
+            log_disks=tuple(others) or (last,),
+            dependents_disk=last,
+            crashed=not runs(node) and node.left_uncleanly,
+            used_bytes=sum([segment.disk_bytes for log in seen.logs for segment in log.segments]),
+        )
+
+    def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
+        """Decide as the broker would; what indexes and the cluster's metadata say is read here.
+
+        Of a stopped node only what may be deleted without its broker goes.
+        """
+        seen = self._seen_of(snapshot, now_ms)
+        topics = read_topic_settings(seen.node)
+        plans = tuple(
+            plan_of_log(log, topics, settings, now_ms) for log, settings in logs_of(seen, snapshot, topics)
+        )
+        notices = plan_notices(seen.node, topics, forced=request.forced)
+        if not runs(seen.node):
+            plans = cut_to_stopped(seen.node, plans, topics, request.replicas_stopped)
+            # A running broker decides by itself, and deletes what no lake has, too.
+            plans = as_asked(self.cut_to_archivable(snapshot, plans, topics), snapshot, request)
+            if request.replicas_stopped:
+                said = f"a person says that all other nodes are stopped: {request.replicas_stopped}"
+                notices = (*notices, said)
+        triggers, _ = self.triggers(snapshot, now_ms, request)
+        return Plan(snapshot.root, now_ms, triggers, plans, notices)
+
+    def deletes_at_ms(self, snapshot: StoreSnapshot, now_ms: int) -> Mapping[SegmentId, int | None]:
+        seen = self._seen_of(snapshot, snapshot.taken_at_ms)
+        found: dict[SegmentId, int | None] = {}
+        for log, settings in logs_of(seen, snapshot, read_topic_settings(seen.node)):
+            # What goes once remote storage has it, goes nobody knows when.
+            if isinstance(settings, str) or settings.is_copied or not log.seen.sealed:
+                continue
+            # Of a log that its running broker deletes from just now, or that can't be read, nothing is known.
+            with suppress(OSError):
+                facts = log_facts(log, settings, now_ms, until_kept=False)
+                moments = deletes_at_ms(facts, settings, now_ms)
+                found |= {SegmentId(log.seen.name, offset): at_ms for offset, at_ms in moments.items()}
+        return found
+
+    def oldest_message_ms(self, snapshot: StoreSnapshot) -> int | None:
+        node = self._node_of(snapshot, snapshot.taken_at_ms)
+        found = (first_batch_ms(log.segments[0]) for _, log in node.logs if log.segments)
+        return min((at_ms for at_ms in found if at_ms is not None), default=None)
+
+    @property
+    def used_by(self) -> str:
+        return next(filter(None, map(holder_text, self.data_paths)), "")
+
+    @property
+    def is_used_by_us(self) -> bool:
+        locked = [path for path in self.data_paths if lock_holder(path) is not None]
+        return bool(locked) and all(map(is_locked_by_us, locked))
+
+    @property
+    def asked(self) -> Cluster | None:
+        """Return the running cluster that is asked beside the files; None: none is."""
+        return None
+
+    def read_node(self, now_ms: int) -> Node:
+        """Look at the node."""
+        return read_node(self.root)
+
+    def background_tasks(self, now_ms: int, limits: TaskLimits) -> tuple[BrokerTask, ...]:
+        return tasks_of(self.read_node(now_ms), now_ms, limits)
+
+    def check_deleted_topics(self, topics: Collection[str]) -> tuple[str, ...]:
+        return tuple(words_for_nothing(read_node(self.root), topics))
+
+    def is_present(self, directory: Path) -> bool:
+        return (directory / meta_properties.NAME).is_file()
+
+    def delete_left_over(self, left: LeftOver, meanwhile: Callable[[], object]) -> None:
+        remove_left_over(left, self.locked.check, meanwhile)
+
+    def _look(self, now_ms: int, read: Callable[[int], Node] | None = None) -> SeenNode:
+        """Look at the node's logs, at one again where a file of it went away: its broker may delete."""
+        return _seen((read or self.read_node)(now_ms))
+
+    def _seen_of(self, snapshot: StoreSnapshot, now_ms: int) -> SeenNode:
+        return self.seen if self.seen and self.seen.logs is snapshot.logs else self._look(now_ms)
+
+    def _node_of(self, snapshot: StoreSnapshot, now_ms: int) -> Node:
+        return self.seen.node if self.seen and self.seen.logs is snapshot.logs else self.read_node(now_ms)
+
+    def check_manageable(self) -> None:
+        if self.root.is_dir():
+            raise BadInputError(
+                f"{self.root}: expected a node's server.properties, found one of its log directories, which "
+                "is only looked at. Nothing was changed. Name the file as STORE."
+            )
+
+    def archivable(self, snapshot: StoreSnapshot) -> Archivable:
+        """Leave out what is compacted, goes to remote storage, isn't replicated or in an open transaction."""
+        node = self._node_of(snapshot, snapshot.taken_at_ms)
+        return archivable_of_node(node, read_topic_settings(node), snapshot.logs)
+
+    def cut_to_archivable(
+        self, snapshot: StoreSnapshot, plans: Sequence[LogPlan], topics: TopicSettings | None = None
+    ) -> tuple[LogPlan, ...]:
+        """Keep what may not be archived yet, and what is behind it, of plans by which we delete.
+
+        :param topics: None: they are read.
+        """
+        going = {plan.log for plan in plans if plan.to_delete}
+        if not going:
+            return tuple(plans)
+        node = self._node_of(snapshot, snapshot.taken_at_ms)
+        topics = topics or read_topic_settings(node)
+        logs = (log for log in snapshot.logs if log.name in going)
+        archivable = archivable_of_node(node, topics, logs)
+        may = {segment.id for segment in archivable.segments}
+        return tuple(
+            cut_to_archivable(plan, archivable, may, has_remote=topics.has_remote(plan.log)) for plan in plans
+        )
+
+    def contexts(self, segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
+        node = self.seen.node if self.seen else read_node(self.root)
+        logs = {log.name.log: (directory, log) for directory, log in node.logs}
+        return {
+            segment_id: context
+            for name, of_log in by_log(sorted(segments, key=attrgetter("log", "base_offset"))).items()
+            if name in logs
+            for segment_id, context in contexts_of(*logs[name], of_log)
+        }
+
+    def range_sha256(self, segments: Sequence[Segment], first: int, end: int) -> str | None:
+        return sha256_of_range(segments, first, end)
+
+    def log_identities(self, snapshot: StoreSnapshot) -> Mapping[str, LogIdentity]:
+        return identities(self._node_of(snapshot, snapshot.taken_at_ms))
+
+    def absences(self, logs: Mapping[str, LogIdentity]) -> Mapping[str, Absence]:
+        return absences(self.seen.node if self.seen else self.read_node(0), logs)
+
+    def own_ends(self, segments: Sequence[Segment]) -> Mapping[SegmentId, int]:
+        node, wanted = self.seen.node if self.seen else self.read_node(0), by_log(segments)
+        found: dict[SegmentId, int] = {}
+        for directory, log in node.logs:
+            bases = {one.base_offset for one in wanted.get(log.name.log, ())}
+            # Of a log that its running broker deletes from just now, the next look knows.
+            with suppress(OSError):
+                ends = own_ends(directory, log, bases)
+                found |= {SegmentId(log.name.log, base): end for base, end in ends.items()}
+        return found
+
+    @property
+    def tells_logs_apart(self) -> bool:
+        return True
+
+    def contradiction(self, log: str, receipts: Sequence[Receipt]) -> str:
+        seen = self.seen or self._look(0)
+        one = seen.known[log]
+        return contradiction_of(one.log, log_id_of(one.directory, one.log), one.end.offset, receipts)
+
+    def unread(
+        self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False
+    ) -> Unread:
+        # It reads what records hold, which a plan of segments needs for nothing.
+        from storage_engine.kafka.lag.unread import unread_records
+
+        consumers, context = self._consumption(snapshot, new_min_offsets)
+        return unread_records(consumers, context, new_min_offsets, deleted=deleted)
+
+    def unread_by_log(
+        self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int]
+    ) -> Mapping[str, Unread]:
+        from storage_engine.kafka.lag.unread import unread_by_log
+
+        consumers, context = self._consumption(snapshot, new_min_offsets)
+        return unread_by_log(consumers, context, new_min_offsets)
+
+    def _consumption(self, snapshot: StoreSnapshot, read: Collection[str]) -> tuple[Consumers, LagContext]:
+        """Return who consumes, and what of some logs they have read is looked up in."""
+        from storage_engine.kafka.lag.positions import consumers_of
+        from storage_engine.kafka.store.lag_job import reading_context
+
+        seen = self._seen_of(snapshot, snapshot.taken_at_ms)
+        return consumers_of(seen.node, self.asked), reading_context(seen, snapshot, read)
+
+    def lock(self) -> AbstractContextManager[LockedStore]:
+        """Keep brokers away until the block ends.
+
+        :raises BadInputError: it is one log directory alone.
+        :raises StoreBusyError: a broker runs, or another run has the node.
+        """
+        return self._taken()
+
+    @contextmanager
+    def _taken(self) -> Iterator[LockedDirectories]:
+        # psutil, which looking at a node needs for nothing.
+        from storage_engine.kafka.stopped.store_lock import lock
+
+        self.check_manageable()
+        with lock(self.data_paths) as held:
+            self.held = held
+            try:
+                yield held
+            finally:
+                self.held = None
+
+    @property
+    def locked(self) -> LockedDirectories:
+        """
+        :raises StoreBusyError: this process hasn't locked the node.
+        """
+        if self.held is None:
+            raise StoreBusyError(
+                f"{self.root}: expected the node's directories to be locked by this process, found that they "
+                "are not. Nothing was deleted. Lock them first."
+            )
+        return self.held
+
+    def check_lock(self) -> None:
+        self.locked.check()
+
+    def signs_of_a_run(self, directories: Collection[Path]) -> tuple[Path, ...]:
+        return tuple(signs_of_a_run(self.data_paths, directories))
+
+    @property
+    def max_delete_batch(self) -> int | None:
+        return 1
+
+    def delete_segments(
+        self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
+    ) -> None:
+        delete_oldest(self.locked, self.root, segments, meanwhile, remove)
+
+    def dependents(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
+        node = self.seen.node if self.seen else self.read_node(0)
+        return tuple(indexes_below(node, min_offsets))
+
+    def delete_dependents(
+        self,
+        files: Sequence[DependentFile],
+        meanwhile: Callable[[], object],
+        remove: Remove = durable.unlink_in,
+    ) -> None:
+        if files:
+            delete_indexes(self.locked, files, meanwhile, remove)
+
+
+def open_store(settings: StoreSettings) -> KafkaStore:
+    """Open a node.
+
+    :raises BadInputError: there is none, or settings beside its own file were given.
+    """
+    if settings.broker_conf is not None or settings.overrides:
+        raise BadInputError(
+            f"{settings.root}: expected a node's server.properties and nothing beside it, found "
+            f"{'another configuration file' if settings.broker_conf else 'settings'}. Nothing was changed. "
+            "Name that file as STORE."
+        )
+    store = KafkaStore(Path(settings.root))
+    store.data_paths  # noqa: B018  says at once what is wrong with the file
+    return store
+
+
+def logs_of(
+    seen: SeenNode, snapshot: StoreSnapshot, topics: TopicSettings
+) -> Iterator[tuple[SeenLog, RetentionSettings | str]]:
+    """Yield a snapshot's logs with how long their topics' segments stay."""
+    of_topics: dict[str, RetentionSettings | str] = {}
+    for one in snapshot.logs:
+        found = seen.known.get(one.name)
+        if found is None:
+            continue
+        topic = found.log.name.topic
+        if topic not in of_topics:
+            of_topics[topic] = topics.of(topic)
+        yield found if found.seen is one else replace(found, seen=one), of_topics[topic]
+
+
+def plan_of_log(
+    one: SeenLog, topics: TopicSettings, settings: RetentionSettings | str, now_ms: int
+) -> LogPlan:
+    """Decide on a log; what can't be read of it keeps it."""
+    try:
+        return plan_log(one, topics, settings, now_ms)
+    except FileNotFoundError:
+        # Beside its files a running broker deletes: the next look knows what is left.
+        return undecided(one.seen, Reason.UNKNOWN, "a segment went away while it was looked at: ask again")
+    except OSError as error:
+        return undecided(one.seen, Reason.UNKNOWN, f"a file can't be read: {error}")
+
+
+def _seen(node: Node) -> SeenNode:
+    known = {}
+    for directory, listed in node.logs:
+        if listed.name.is_internal:
+            continue
+        # A file of one log that can't be read keeps no other log from being looked at.
+        if (found := read_again(listed, partial(known_end, directory))) is not None:
+            log, end = found
+            known[log.name.log] = SeenLog(log_snapshot(directory, log, end), directory, log, end)
+    return SeenNode(tuple(one.seen for one in known.values()), _as_seen(node, known), known)
+
+
+def _as_seen(node: Node, known: Mapping[str, SeenLog]) -> Node:
+    """Return a node with its logs as they were looked at, without those that are gone since."""
+    directories = tuple(
+        replace(
+            one,
+            logs=tuple(
+                log if log.name.is_internal else known[log.name.log].log
+                for log in one.logs
+                if log.name.is_internal or log.name.log in known
+            ),
+        )
+        for one in node.directories
+    )
+    same = all(
+        len(new.logs) == len(old.logs) and all(map(operator.is_, new.logs, old.logs))
+        for new, old in zip(directories, node.directories, strict=True)
+    )
+    return node if same else replace(node, directories=directories)

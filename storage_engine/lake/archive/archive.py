@@ -1,0 +1,396 @@
+"""Archiving segments with proof: read, decode, write, read back from the lake, compare every byte.
+
+:func:`archive_segment` is all of it for one segment and runs anywhere in plain Python. What it returns is
+proven, but counts only once :func:`storage_engine.lake.archive.commit.commit_segments` has committed it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.io import FileIO, OutputStream, load_file_io
+from pyiceberg.table import Table
+
+from storage_engine.brokers import find_broker
+from storage_engine.durable import create, fsync_path, make_dirs, unlink
+from storage_engine.exceptions import (
+    FileGoneError,
+    LakeUnavailableError,
+    ProofError,
+    StorageEngineError,
+    StoreLayoutError,
+)
+from storage_engine.lake.archive.commit import commit_segments
+from storage_engine.lake.catalog.catalog import Lake, check_broker
+from storage_engine.lake.durable_io import local_path, new_data_file, open_data_file, sha256_of_file
+from storage_engine.lake.file.data_file import RowCounter, WindowMemory, segment_bytes, write_data_file
+from storage_engine.lake.file.jobs import (
+    ProvenSegment,
+    SegmentJob,
+    attempt_of,
+    file_name,
+    new_attempt,
+    slot_prefix,
+    split_data_file_name,
+)
+from storage_engine.lake.file.live_files import live_data_files
+from storage_engine.lake.file.manifest_entry import packed_facts
+from storage_engine.lake.file.source_file import (
+    companions_of_proven,
+    facts_of_proven,
+    read_companions_of,
+    read_source,
+)
+from storage_engine.lake.file.staging import discard, staged_location
+from storage_engine.lake.soundness.receipts import receipts
+from storage_engine.lake.soundness.soundness import Depth
+from storage_engine.lake.soundness.soundness_reader import Reader
+from storage_engine.lake.storage.errors import lake_errors, parquet_errors
+from storage_engine.lake.storage.pace import pace_at
+from storage_engine.model.codec import Damage, SegmentCodec
+from storage_engine.model.companions import check_size, companions_text
+from storage_engine.model.receipt import PROOF_VERSION, Receipt, SegmentIdentity, settled_with
+from storage_engine.model.store import Segment, SegmentContext, SegmentId
+from storage_engine.turns import SharedLock
+
+__all__ = ["ProvenSegment", "SegmentJob", "archive_all", "archive_segment", "segment_jobs"]
+
+_THREADS = 2
+
+_per_thread = threading.local()
+
+Progress = Callable[[int], None]
+"""Called with the number of segment bytes that are done since the last call."""
+
+
+def segment_jobs(
+    lake: Lake,
+    segments: Iterable[Segment],
+    *,
+    store_id: str,
+    lineage: int,
+    broker: str,
+    store_root: str,
+    accept_damage: bool = False,
+    bytes_per_second: int | None = None,
+    store_name: str | None = None,
+    store_host: str | None = None,
+    contexts: Mapping[SegmentId, SegmentContext] | None = None,
+) -> tuple[SegmentJob, ...]:
+    """Describe what to archive; the only place that asks the lake where its data files go.
+
+    :param bytes_per_second: see ``pace``.
+    :param store_name: for the receipts; None: they don't say.
+    :param store_host: likewise, the machine on which the store lies.
+    :param contexts: what their broker knows of them beside their files; None: nothing.
+    :raises BadInputError: the lake has another broker's segments.
+    :raises StoreLayoutError: a segment is empty, or its companions are too long.
+    :raises LakeUnavailableError: when the lake can't be read.
+    """
+    check_broker(lake, broker)
+    segments = list(segments)
+    for segment in segments:
+        if not segment.facts.size_bytes or segment.end == segment.base_offset:
+            raise StoreLayoutError(
+                f"{segment.facts.path}: expected a sealed segment to have bytes and offsets, found "
+                f"{segment.facts.size_bytes} bytes of [{segment.base_offset}, {segment.end_offset}). "
+                "Nothing was archived. A broker leaves such a file out of its snapshot, or calls it active."
+            )
+        check_size(segment.facts, segment.companions)
+    messages = lake.messages()
+    attempts = _attempts(lake, messages, segments, store_id, lineage) if segments else {}
+    location = messages.location().rstrip("/")
+    return tuple(
+        SegmentJob(
+            store_id=store_id,
+            lineage=lineage,
+            broker=broker,
+            store_root=store_root,
+            log=segment.log,
+            base_offset=segment.base_offset,
+            facts=segment.facts,
+            lake=lake.config,
+            messages_location=location,
+            accept_damage=accept_damage,
+            attempt=attempts.get((segment.log, segment.base_offset), ""),
+            original_mtime_ns=segment.original_mtime_ns,
+            bytes_per_second=bytes_per_second,
+            store_name=store_name,
+            store_host=store_host,
+            end_offset=None if segment.end == _end_by_size(segment) else segment.end,
+            companions=segment.companions,
+            context=(contexts or {}).get(segment.id, SegmentContext()),
+        )
+        for segment in segments
+    )
+
+
+def _end_by_size(segment: Segment) -> int:
+    return segment.base_offset + segment.facts.size_bytes
+
+
+def _attempts(
+    lake: Lake, messages: Table, segments: Sequence[Segment], store_id: str, lineage: int
+) -> dict[tuple[str, int], str]:
+    """Return parts of data file names, by log and base offset.
+
+    Of the file that the table has, where its receipt is sound as far as the table tells; else a new one where
+    the table had one once.
+    """
+    offsets = [segment.base_offset for segment in segments]
+    span = (min(offsets), max(offsets))
+    live = live_data_files(messages, store_id, span)
+    by_slot = {split_data_file_name(name)[0]: name for name in (file_name(f.location) for f in live)}
+    attempts = {}
+    reader, unsound = Reader(messages, live), set()
+    for row in receipts(lake, store_id, lineage=lineage, base_offsets=span):
+        attempts[row.log, row.base_offset] = new_attempt()
+        if reader.look(row, Depth.METADATA).faults:
+            unsound.add((row.log, row.base_offset))
+    for segment in segments:
+        identity = SegmentIdentity(store_id, lineage, segment.log, segment.base_offset, "")
+        name = by_slot.get(slot_prefix(identity))
+        if name is not None and (segment.log, segment.base_offset) not in unsound:
+            attempts[segment.log, segment.base_offset] = attempt_of(name)
+    return attempts
+
+
+def archive_all(
+    lake: Lake, jobs: Sequence[SegmentJob], progress: Progress | None = None
+) -> tuple[Receipt, ...]:
+    """Archive segments in this process, two at a time, and commit them together.
+
+    After an error in one no segment of these is committed. One that goes away meanwhile keeps no other out.
+
+    :param progress: called after each segment with its size in bytes, from any thread.
+    :return: one receipt a job, in order, but for those whose files went away.
+    :raises StorageEngineError: as :func:`archive_segment` and ``commit_segments`` do.
+    """
+
+    def archive_one(job: SegmentJob) -> ProvenSegment:
+        proven = archive_segment(job)
+        if progress is not None:
+            progress(job.facts.size_bytes)
+        return proven
+
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="archive") as pool:
+        futures = [pool.submit(archive_one, job) for job in jobs]
+        try:
+            return commit_segments(lake, [proven for future in futures if (proven := _unless_gone(future))])
+        finally:
+            pool.shutdown(cancel_futures=True)
+            ended = [future for future in futures if not future.cancelled()]
+            discard(future.result() for future in ended if future.exception() is None)
+
+
+def _unless_gone(future: Future[ProvenSegment]) -> ProvenSegment | None:
+    try:
+        return future.result()
+    except FileGoneError:
+        return None
+
+
+def archive_segment(job: SegmentJob) -> ProvenSegment:
+    """Write one segment into the lake and prove it there.
+
+    The file with the proven bytes is staged beside its final name; if a file has that name already, it
+    is proven instead, and nothing is written. On an object store, where a later file of one name replaces
+    the earlier, it is written under a final name that no other attempt has. Companions are in what is
+    returned: they are proven once the receipt that is made of it was read back.
+
+    :raises FileGoneError: a file of the segment went away since it was listed.
+    :raises StoreNotFoundError: one can't be seen from this host.
+    :raises ProofError: a file of it was written to or replaced, or what was read back from the lake is not
+        the segment.
+    :raises ChangedUnderUsError: somebody writes to one again and again.
+    :raises CorruptFrameError: bytes that are not a frame, and the job doesn't accept damage.
+    :raises LakeUnavailableError: the lake is missing, read-only, full or unreachable.
+    """
+    with SharedLock([Path(job.path).parent]):
+        return _archive_segment(job)
+
+
+def _archive_segment(job: SegmentJob) -> ProvenSegment:
+    codec = find_broker(job.broker).codec
+    source = read_source(job)
+    companions = read_companions_of(job)
+    data, sha256 = source.data, source.sha256
+    data_file = job.data_file(sha256)
+    file_io = load_file_io(job.lake.file_io_properties, data_file)
+    is_local = local_path(data_file) is not None
+    with lake_errors(data_file, "look for a data file"):
+        exists = (is_local or job.attempt != "") and file_io.new_input(data_file).exists()
+    if not exists and not is_local:
+        data_file = replace(job, attempt=new_attempt()).data_file(sha256)
+    staged = staged_location(data_file) if is_local and not exists else data_file
+    try:
+        if not exists:
+            with (
+                lake_errors(data_file, "write a data file"),
+                _new_file(file_io, staged) as file,
+                pace_at(job.bytes_per_second).writing(file) as sink,
+            ):
+                write_data_file(job, codec, data, sink)
+        with _syncing(staged, data_file):
+            proven = _prove(job, codec, data, sha256, data_file, staged, file_io)
+        facts = facts_of_proven(job, source)
+        files = companions_text(companions_of_proven(job, companions))
+    except ProofError:
+        if exists:
+            # The file of this name is damaged. It stays, for whoever looks into it; another takes its place.
+            return archive_segment(replace(job, attempt=new_attempt()))
+        _remove_staged(staged, data_file)
+        raise
+    except LakeUnavailableError as error:
+        path = local_path(staged) if staged != data_file else None
+        if path is None or path.exists() or not isinstance(error.__cause__, FileNotFoundError):
+            _remove_staged(staged, data_file)
+            raise
+        # Another attempt at the same segment committed, and swept this one's file away: its file is proven.
+        if not file_io.new_input(data_file).exists():
+            raise
+        return archive_segment(job)
+    except BaseException:
+        _remove_staged(staged, data_file)
+        raise
+    return replace(
+        proven,
+        # Where a hold has set another time, the one before it is the segment's.
+        source_mtime_ns=facts.mtime_ns if job.original_mtime_ns is None else job.original_mtime_ns,
+        source_ctime_ns=facts.ctime_ns,
+        files=files,
+    )
+
+
+def first_damage(job: SegmentJob) -> Damage | None:
+    """Return what is wrong with a segment's first bytes that can't be read; None: nothing, or it is gone."""
+    codec = find_broker(job.broker).codec
+    with suppress(StorageEngineError, OSError):
+        decoded = codec.decode(read_source(job).data, job.base_offset, context=job.context.codec)
+        return next((one for _, found in decoded for one in found), None)
+    return None
+
+
+def _remove_staged(staged: str, data_file: str) -> None:
+    if staged != data_file and (path := local_path(staged)) is not None:
+        unlink(path)
+
+
+def _prove(
+    job: SegmentJob,
+    codec: SegmentCodec,
+    data: memoryview,
+    sha256: str,
+    data_file: str,
+    staged: str,
+    file_io: FileIO,
+) -> ProvenSegment:
+    with (
+        parquet_errors(data_file),
+        open_data_file(file_io, staged) as file,
+        pace_at(job.bytes_per_second).reading(file) as stored,
+        pq.ParquetFile(stored, read_dictionary=_kept_as_codes(codec)) as parquet,
+    ):
+        counter, memory, origin = RowCounter(codec.columns), _window_memory(), codec.origin(job.base_offset)
+        for position, found in segment_bytes(parquet, codec, origin, len(data), data_file, counter, memory):
+            _compare(job, data_file, position, data[position - origin :][: len(found)], found)
+        stats = counter.stats()
+        stored_bytes, stored_sha256 = stored.size(), sha256_of_file(stored)
+        manifest_facts = packed_facts(parquet.metadata, codec)
+    return ProvenSegment(
+        store_id=job.store_id,
+        lineage=job.lineage,
+        log=job.log,
+        base_offset=job.base_offset,
+        size_bytes=len(data),
+        sha256=sha256,
+        broker=job.broker,
+        store_root=job.store_root,
+        message_count=stats.message_count,
+        row_count=stats.row_count,
+        damaged_bytes=stats.damaged_bytes,
+        first_store_timestamp_ms=stats.first_store_timestamp_ms,
+        last_store_timestamp_ms=stats.last_store_timestamp_ms,
+        source_path=job.path,
+        source_device=job.facts.device,
+        source_inode=job.facts.inode,
+        source_mtime_ns=job.facts.mtime_ns,
+        source_ctime_ns=job.facts.ctime_ns,
+        data_file=data_file,
+        data_file_bytes=stored_bytes,
+        data_file_sha256=stored_sha256,
+        proof_version=PROOF_VERSION,
+        proven_at_ms=time.time_ns() // 1_000_000,
+        staged_file=staged,
+        manifest_facts=manifest_facts,
+        store_name=job.store_name,
+        store_host=job.store_host,
+        log_id=job.context.log_id,
+        evidence=settled_with(job.context.evidence),
+        end_offset=job.end_offset,
+    )
+
+
+def _kept_as_codes(codec: SegmentCodec) -> list[str]:
+    """Return the columns of a data file whose texts nobody needs one by one to prove it."""
+    names = (name for name in codec.columns.dictionary if name not in codec.encoded_columns)
+    schema = codec.schema
+    return [name for name in names if name in schema.names and pa.types.is_string(schema.field(name).type)]
+
+
+def _compare(job: SegmentJob, data_file: str, position: int, source: memoryview, found: memoryview) -> None:
+    if pa.py_buffer(source).equals(pa.py_buffer(found)):
+        return
+    expected, actual = np.frombuffer(source, dtype=np.uint8), np.frombuffer(found, dtype=np.uint8)
+    at = int(np.flatnonzero(expected != actual)[0])
+    raise ProofError(
+        f"{data_file}: expected the bytes of {job.path}; at physical offset {position + at} the file "
+        f"has 0x{expected[at]:02x}, the lake 0x{actual[at]:02x}. Nothing was committed or deleted. This is a "
+        "damaged disk or a fault of the codec: keep the segment and report it."
+    )
+
+
+def _window_memory() -> WindowMemory:
+    """This thread's memory for what is read back."""
+    memory: WindowMemory | None = getattr(_per_thread, "windows", None)
+    if memory is None:
+        memory = _per_thread.windows = WindowMemory()
+    return memory
+
+
+@contextmanager
+def _new_file(file_io: FileIO, location: str) -> Iterator[OutputStream | pa.NativeFile]:
+    """A file to write; on an object store it is durable when the block ends well."""
+    path = local_path(location)
+    if path is None:
+        with new_data_file(file_io, location) as stream:
+            yield stream
+        return
+    make_dirs(path.parent)
+    create(path).close()
+    # Not through the FileIO: Arrow's own file writes without going through Python.
+    with pa.OSFile(str(path), "wb") as file:
+        yield file
+
+
+@contextmanager
+def _syncing(location: str, data_file: str) -> Iterator[None]:
+    """Bring a local file to disk while the block reads it back; it is there when the block ends well."""
+    path = local_path(location)
+    if path is None:
+        yield
+        return
+    with ThreadPoolExecutor(1, thread_name_prefix="fsync") as pool:
+        synced = pool.submit(fsync_path, path)
+        yield
+        with lake_errors(data_file, "write a data file"):
+            synced.result()

@@ -1,0 +1,220 @@
+"""Commits one step after the other to a lake's tables, whatever is retried, killed or answers late.
+
+Before every attempt the tables are loaded again and asked what is missing; an attempt is bound to the
+snapshot it looked at, so of two at the same time one is refused by the catalog and looks again. That holds
+for a request that timed out and lands later, too: once anything else was committed it is refused, and until
+then the table does not have it. An outcome that is not known is found out by reading the table.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import (
+    AuthorizationExpiredError,
+    BadRequestError,
+    CommitFailedException,
+    ForbiddenError,
+    UnauthorizedError,
+    ValidationException,
+)
+from pyiceberg.table import Table, Transaction
+from sqlalchemy.exc import DBAPIError
+
+from storage_engine.durable import unlink
+from storage_engine.exceptions import CommitStateUnknownError, LakeUnavailableError, StorageEngineError
+from storage_engine.lake.catalog.catalog import Lake
+from storage_engine.lake.catalog.commit_lock import committing
+from storage_engine.lake.catalog.identity import check_mark, knows, read_mark
+from storage_engine.lake.catalog.writing import mark_commits
+from storage_engine.lake.durable_io import local_path, recorded_outputs
+from storage_engine.lake.storage.errors import LAKE_FAILURES, lake_unavailable
+
+MAX_ATTEMPTS = 30
+
+_PATIENCE_SECONDS = 300
+"""For a catalog that is read well and never says what became of a commit."""
+
+_MAX_REPEATS = 6
+"""Of two that archive one segment, the later may replace the other's file before its receipt is there."""
+
+_REFUSED = (UnauthorizedError, ForbiddenError, BadRequestError, AuthorizationExpiredError)
+"""Answers by which a catalog server says that it did nothing."""
+
+_REFUSED_STATES = ("25006", "42501", "53100", "55P03")
+"""The same from PostgreSQL: read-only, not permitted, disk full, somebody else has the lock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What has to be committed next.
+
+    :param what: says the same for the same work, so that two readings of the tables can be compared.
+    """
+
+    table: Table
+    what: tuple[str, ...]
+    prepare: Callable[[], Transaction]
+
+
+def commit_steps(
+    lake: Lake, next_step: Callable[[], Step | None], mark: Callable[[Lake], None] | None = None
+) -> None:
+    """Commit one step after the other until freshly loaded tables miss nothing.
+
+    :param next_step: loads the tables and says what they miss; None: nothing.
+    :param mark: records below another table what was committed; None: both are marked.
+    :raises LakeUnavailableError: a table can't be read or written, or others commit all the time.
+    :raises CommitStateUnknownError: the outcome of a commit can't be read.
+    """
+    with committing(lake):
+        _commit_steps(lake, next_step)
+        (mark or mark_commits)(lake)
+
+
+def _commit_steps(lake: Lake, next_step: Callable[[], Step | None]) -> None:
+    unknown: Exception | None = None
+    committed: Counter[tuple[str, ...]] = Counter()
+    took_seconds = 0.0
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    for attempt in range(MAX_ATTEMPTS):
+        if unknown and time.monotonic() > deadline:
+            break
+        if attempt:
+            time.sleep(pause_seconds(attempt) if unknown or attempt > 2 else 0)
+        with _unknown_if_unreadable(lake, unknown):
+            step = next_step()
+            if step and committed[step.what]:
+                # Two that undo each other's commits at one pace would do so for ever.
+                time.sleep(random.uniform(0, took_seconds * 2 ** committed[step.what]))
+                step = next_step()
+        if step is None:
+            return
+        if not _is_up_to_date(lake, step.table):
+            continue
+        if committed[step.what] == _MAX_REPEATS:
+            raise LakeUnavailableError(
+                f"lake table {step.table.location()}: a commit went through {_MAX_REPEATS} times, and each "
+                "time what it had added was not to be found: another program undoes it. The store was not "
+                "changed. Find out who writes to the table."
+            )
+        began = time.monotonic()
+        with recorded_outputs() as created:
+            try:
+                change = step.prepare()
+            except BaseException as error:
+                _remove(created, step.table)
+                if isinstance(error, LAKE_FAILURES):
+                    raise lake_unavailable(step.table.location(), "commit", error) from error
+                raise
+            try:
+                change.commit_transaction()
+                committed[step.what] += 1
+                took_seconds = time.monotonic() - began
+            except StorageEngineError as error:
+                if unknown is not None:
+                    raise _state_unknown(lake, unknown) from error
+                raise
+            except (CommitFailedException, ValidationException) as error:
+                # Somebody else committed in between; it may have been our own earlier attempt.
+                if _is_settled(lake, error):
+                    _remove(created, step.table)
+            except Exception as error:
+                unknown = error
+                if _is_settled(lake, error) and _is_still(step, next_step, lake, error):
+                    _remove(created, step.table)
+                    if isinstance(error, LAKE_FAILURES):
+                        raise lake_unavailable(step.table.location(), "commit", error) from error
+                    raise
+    if unknown is not None:
+        raise _state_unknown(lake, unknown)
+    raise overtaken(lake)
+
+
+def _is_up_to_date(lake: Lake, table: Table) -> bool:
+    """Return whether a loaded table has all that was ever committed to it, by the mark below its location.
+
+    :raises LakeIdentityError: not even the table as it is now has: its catalog went back to an older state.
+    """
+    mark = read_mark(table)
+    if mark is None or knows(table.metadata, table.metadata_location, mark.metadata):
+        return True
+    check_mark(lake.catalog.load_table(table.name()), mark.lake_id, lake.catalog_id)
+    return False
+
+
+def pause_seconds(attempt: int) -> float:
+    return random.uniform(0, min(0.02 * 2**attempt, 1.0))
+
+
+def overtaken(lake: Lake) -> LakeUnavailableError:
+    return LakeUnavailableError(
+        f"lake {lake.location}: {MAX_ATTEMPTS} attempts to commit were overtaken by other writers. "
+        "What is committed by now is found when it is run again; do that when fewer write at once."
+    )
+
+
+@contextmanager
+def _unknown_if_unreadable(lake: Lake, unknown: Exception | None) -> Iterator[None]:
+    try:
+        yield
+    except LakeUnavailableError as error:
+        if unknown is None:
+            raise
+        raise _state_unknown(lake, unknown) from error
+
+
+def _is_still(step: Step, next_step: Callable[[], Step | None], lake: Lake, cause: Exception) -> bool:
+    """Return whether the tables, read again, still miss exactly what an attempt wanted to add."""
+    try:
+        again = next_step()
+    except LakeUnavailableError as error:
+        if _was_not_sent(cause):
+            raise lake_unavailable(lake.location, "commit", cause) from error
+        raise _state_unknown(lake, cause) from error
+    return again is not None and again.what == step.what
+
+
+def _is_settled(lake: Lake, error: Exception) -> bool:
+    """Return whether what the table says now is final, so that a failed attempt can't land later.
+
+    True for SQLite, whose commits end with the call. A server may still be at work on a request that
+    timed out.
+    """
+    catalog = lake.catalog
+    if isinstance(catalog, SqlCatalog) and catalog.engine.dialect.name == "sqlite":
+        return True
+    state = getattr(error.orig, "sqlstate", None) if isinstance(error, DBAPIError) else None
+    return _was_not_sent(error) or isinstance(error, _REFUSED) or state in _REFUSED_STATES
+
+
+def _was_not_sent(error: Exception) -> bool:
+    """Return whether a commit failed at writing a file, which comes before the catalog is asked.
+
+    A file has a name; a connection that broke has none.
+    """
+    return isinstance(error, OSError) and bool(error.errno) and error.filename is not None
+
+
+def _state_unknown(lake: Lake, cause: Exception) -> CommitStateUnknownError:
+    return CommitStateUnknownError(
+        f"lake {lake.location}: a commit ended with {type(cause).__name__}: {cause}, and the table could not "
+        "tell whether it went through. Nothing was deleted. Run again when the lake answers: what is "
+        "committed is found and not committed twice."
+    )
+
+
+def _remove(created: Sequence[str], table: Table) -> None:
+    """Delete local metadata files of an attempt that is known not to have gone through."""
+    root = local_path(table.location())
+    if root is None:
+        return
+    for path in created:
+        if path.startswith(f"{root}/"):
+            unlink(path)

@@ -1,0 +1,84 @@
+"""The lake's rows of what runs released or found gone. Nothing is ever released or refused on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
+
+from pyiceberg.table import Table, Transaction
+
+from storage_engine.exceptions import LakeUnavailableError
+from storage_engine.lake.archive.commit_steps import Step, commit_steps
+from storage_engine.lake.archive.receipt_commit import as_table, prepare_rows
+from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake
+from storage_engine.lake.catalog.commit_lock import committing
+from storage_engine.lake.catalog.deletions_table import drop_damaged, make_deletions, mark_deletions
+from storage_engine.lake.catalog.writing import ready_to_write
+from storage_engine.lake.file.filters import all_equal
+from storage_engine.lake.file.scan import read_rows
+from storage_engine.model.deleted_range import DeletedRange
+
+
+def read_deletions(lake: Lake, store_id: str) -> tuple[DeletedRange, ...]:
+    """Return a store's rows, in the order in which they were written; none where the lake has no such table.
+
+    :raises LakeUnavailableError: they can't be read.
+    """
+    table = lake.deletions()
+    return () if table is None else _rows_of(table, store_id)
+
+
+def add_deletions(
+    lake: Lake, store_id: str, missing: Callable[[Sequence[DeletedRange]], Sequence[DeletedRange]]
+) -> None:
+    """Append rows that the lake lacks. A table that is lost or damaged is made again, from the first row on.
+
+    :param missing: says of a store's rows which others belong there.
+    :raises LakeUnavailableError: the lake can't be read or written, or is a copy.
+    :raises CommitStateUnknownError: the outcome of a commit can't be read; run again.
+    """
+    ready_to_write(lake)
+    try:
+        _add(lake, store_id, missing)
+    except LakeUnavailableError as error:
+        if not drop_damaged(lake, error):
+            raise
+        _add(lake, store_id, missing)
+
+
+def _add(
+    lake: Lake, store_id: str, missing: Callable[[Sequence[DeletedRange]], Sequence[DeletedRange]]
+) -> None:
+    def next_step() -> Step | None:
+        table = _loaded(lake)
+        rows = missing(_rows_of(table, store_id))
+        if not rows:
+            return None
+        what = tuple(f"{row.run} {row.event_id} {row.name}" for row in rows)
+        return Step(table, what, partial(_prepared, table, store_id, rows))
+
+    with CHANGE_LOCK:
+        with committing(lake):
+            make_deletions(lake)
+        commit_steps(lake, next_step, mark_deletions)
+
+
+def _prepared(table: Table, store_id: str, rows: Sequence[DeletedRange]) -> Transaction:
+    return prepare_rows(table, {store_id: as_table(table, [asdict(row) for row in rows])}, "event_id")
+
+
+def _loaded(lake: Lake) -> Table:
+    table = lake.deletions()
+    if table is None:
+        raise LakeUnavailableError(
+            f"lake {lake.location}: expected the table of deletions, found that somebody dropped it a moment "
+            "ago. Run again: it is made again from the journal."
+        )
+    return table
+
+
+def _rows_of(table: Table, store_id: str) -> tuple[DeletedRange, ...]:
+    fields = tuple(DeletedRange.__dataclass_fields__)
+    rows = read_rows(table, all_equal({"store_id": store_id}), fields).to_pylist()
+    return tuple(DeletedRange(**row) for row in sorted(rows, key=lambda row: row["event_id"]))

@@ -1,0 +1,124 @@
+"""The change to a small table that appends rows, and keeps it from filling with tiny files."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from itertools import groupby
+from typing import IO, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.io.pyarrow import parquet_file_to_data_file, schema_to_pyarrow
+from pyiceberg.manifest import DataFile, FileFormat
+from pyiceberg.table import FileScanTask, Table, Transaction
+
+from storage_engine.lake.archive.transactions import begin
+from storage_engine.lake.file.filters import all_equal
+from storage_engine.lake.file.scan import plan_files, read_files
+from storage_engine.lake.soundness.chain import row_hash
+from storage_engine.lake.storage.errors import metadata_errors
+from storage_engine.model.heads import ChainHead
+from storage_engine.model.receipt import Receipt
+
+MERGED_FILES = 4
+"""So many files of one store and of about one size are merged into one by the commit that finds them. About
+one size: then a receipt is written again once each time its file grows fourfold, however long the history."""
+
+FULL_FILE_ROWS = 1_000
+"""A file with as many receipts is not merged: rewriting it would cost more than reading it."""
+
+
+def prepare_receipts(table: Table, heads: Mapping[str, ChainHead], rows: Sequence[Receipt]) -> Transaction:
+    """Write the files and manifests of a commit that is still to be sent to the catalog.
+
+    A store's small files go in the same snapshot, with their rows in the new file as they were: the chain
+    is the same, whoever reads the table sees each row once, and a killed commit changed nothing.
+
+    :param table: as loaded; ``heads`` are what its chains end with.
+    :param heads: by store.
+    :param rows: to append, in this order for each store; they become links of its chain here.
+    :raises OSError: as PyIceberg does when a file can't be written.
+    """
+    new = {
+        store_id: as_table(table, _chained(heads[store_id], list(of_store)))
+        for store_id, of_store in groupby(
+            sorted(rows, key=lambda row: row.store_id), key=lambda row: row.store_id
+        )
+    }
+    return prepare_rows(table, new, "sequence")
+
+
+def prepare_rows(table: Table, new: Mapping[str, pa.Table], order: str) -> Transaction:
+    """The same of rows of either of the small tables.
+
+    :param new: by store, with the table's columns.
+    :param order: column of whole numbers by which rows are ordered in their file, and which its name has.
+    """
+    merged: list[DataFile] = []
+    added: list[DataFile] = []
+    for store_id, rows in new.items():
+        files = _files(table, store_id)
+        chosen = [files[at] for at in files_to_merge([task.file.record_count for task in files])]
+        if chosen:
+            old = read_files(table, all_equal({"store_id": store_id}), tuple(rows.column_names), chosen)
+            if old.num_rows == sum(task.file.record_count for task in chosen):
+                merged += [task.file for task in chosen]
+                rows = pa.concat_tables([old.cast(rows.schema), rows]).sort_by(order)
+        added.append(_write(table, store_id, rows, order))
+    transaction = begin(table)
+    snapshot = transaction.update_snapshot()
+    with snapshot.overwrite() if merged else snapshot.merge_append() as change:
+        for file in merged:
+            change.delete_data_file(file)
+        for file in added:
+            change.append_data_file(file)
+    return transaction
+
+
+def _chained(head: ChainHead, rows: Sequence[Receipt]) -> list[dict[str, object]]:
+    chained = []
+    for row in rows:
+        fields = asdict(row)
+        fields["sequence"], fields["previous_hash"] = head.sequence + 1, head.row_hash
+        fields["row_hash"] = row_hash(fields)
+        head = ChainHead(head.sequence + 1, fields["row_hash"])
+        chained.append(fields)
+    return chained
+
+
+def as_table(table: Table, rows: Sequence[dict[str, object]]) -> pa.Table:
+    """Return rows with a loaded table's columns."""
+    # With field ids, which make the files readable to other engines without a name mapping.
+    schema = schema_to_pyarrow(table.schema(), file_format=FileFormat.PARQUET)
+    return pa.Table.from_pylist(rows, schema=schema)
+
+
+def files_to_merge(row_counts: Sequence[int]) -> list[int]:
+    """Choose files to merge with the rows that a commit appends.
+
+    :param row_counts: of a store's files.
+    :return: their places in ``row_counts``.
+    """
+    by_size: dict[int, list[int]] = {}
+    for at, count in enumerate(row_counts):
+        if count < FULL_FILE_ROWS:
+            # Two bits are a factor of four.
+            by_size.setdefault((count.bit_length() - 1) // 2, []).append(at)
+    return [at for same in by_size.values() if len(same) >= MERGED_FILES for at in same]
+
+
+def _files(table: Table, store_id: str) -> list[FileScanTask]:
+    with metadata_errors(table.location(), "read the table's manifests"):
+        tasks = plan_files(table, all_equal({"store_id": store_id}))
+        return [task for task in tasks if not task.delete_files]
+
+
+def _write(table: Table, store_id: str, rows: pa.Table, order: str = "sequence") -> DataFile:
+    first = rows[order][0].as_py()
+    location = f"{table.location()}/data/store_id={store_id}/{first:020d}-{uuid.uuid4()}.parquet"
+    with table.io.new_output(location).create() as sink:
+        pq.write_table(rows, cast(IO[bytes], sink), compression="zstd", store_schema=False)
+    with metadata_errors(location, "read back a file of rows"):
+        return parquet_file_to_data_file(table.io, table.metadata, location)

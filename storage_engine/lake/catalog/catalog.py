@@ -1,0 +1,380 @@
+"""Opening a lake: its catalog, made durable, its tables, and whether it is the lake that it should be."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import NoSuchPropertyException, NoSuchTableError, NotInstalledError
+from pyiceberg.io import load_file_io
+from pyiceberg.table import Table
+from sqlalchemy import make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError
+
+from storage_engine.brokers import broker_names, default_broker, find_broker
+from storage_engine.exceptions import (
+    BadInputError,
+    LakeIdentityError,
+    LakeMissingError,
+    LakeUnavailableError,
+)
+from storage_engine.extras import POSTGRES
+from storage_engine.lake.catalog.catalog_connections import REST_CATALOG, SQL_CATALOG, sql_engine, sql_url
+from storage_engine.lake.catalog.catalog_rows import metadata_locations
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.catalog.identity import (
+    LAKE_ID_PROPERTY,
+    catalog_identity,
+    check_below_warehouse,
+    check_containment,
+    check_mark,
+    lake_id_of,
+)
+from storage_engine.lake.catalog.own_tables import OwnTables, is_in_warehouse, is_own_metadata
+from storage_engine.lake.catalog.place import check_catalog_file, make_advice
+from storage_engine.lake.catalog.tables import (
+    BROKER_PROPERTY,
+    DELETIONS,
+    SEGMENTS,
+    check_messages_schema,
+    check_segments_schema,
+    check_version,
+    messages_schema,
+)
+from storage_engine.lake.storage.errors import lake_errors, metadata_errors, reason_of
+
+CHANGE_LOCK = threading.Lock()
+"""Held while this process changes a lake, so that what a failed attempt wrote is known to be its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lake:
+    """An open lake. Its catalog is asked again at each call, for a table that is kept shows the past; a
+    metadata file that this process has parsed is not parsed again.
+
+    :param catalog_id: what tells its catalog from a copy of it.
+    """
+
+    config: LakeConfig
+    catalog: Catalog
+    catalog_id: str
+    _names: list[str] = field(default_factory=list, repr=False, compare=False)
+
+    @property
+    def location(self) -> str:
+        return self.config.location
+
+    @property
+    def broker(self) -> str:
+        """Name of the broker whose segments the lake has.
+
+        :raises LakeUnavailableError: when the catalog or the table can't be read.
+        """
+        return broker_in(self.segments().properties)
+
+    @property
+    def rows_table(self) -> str:
+        """Name of the table of rows, by what ``segments`` says; the catalog is asked once.
+
+        :raises LakeUnavailableError: when the catalog or the table can't be read.
+        :raises BadInputError: the lake's broker isn't installed.
+        """
+        return self._names[0] if self._names else self.name_rows(self.segments().properties)
+
+    def name_rows(self, properties: Mapping[str, str]) -> str:
+        """Take the name of the table of rows from the properties of ``segments``.
+
+        :raises BadInputError: the lake's broker isn't installed.
+        """
+        self._names[:] = [rows_table_of(properties)]
+        return self._names[0]
+
+    def messages(self) -> Table:
+        """Load the table of rows.
+
+        :raises LakeUnavailableError: when the catalog or the table can't be read.
+        :raises BadInputError: the lake's broker isn't installed.
+        """
+        return self.load(self.rows_table)
+
+    def segments(self) -> Table:
+        """
+        :raises LakeUnavailableError: when the catalog or the table can't be read.
+        """
+        return self.load(SEGMENTS)
+
+    def tables(self) -> tuple[Table, Table]:
+        """Return the table of rows and ``segments``.
+
+        :raises LakeUnavailableError: when the catalog or a table can't be read.
+        """
+        return self.messages(), self.segments()
+
+    def has_deletions(self) -> bool:
+        """Return whether the catalog has a table of deletions, whatever it is.
+
+        :raises LakeUnavailableError: the catalog can't be asked.
+        """
+        with lake_errors(self.location, f"look for table {DELETIONS}"):
+            if isinstance(self.catalog, SqlCatalog):
+                return DELETIONS in metadata_locations(self.catalog, self.config.namespace)
+            return self.catalog.table_exists((self.config.namespace, DELETIONS))
+
+    def deletions(self) -> Table | None:
+        """Load the table of deletions; None: the catalog has none.
+
+        :raises LakeUnavailableError: it can't be read, is another lake's, or an older state of it.
+        :raises BadInputError: a newer release made it.
+        """
+        if not self.has_deletions():
+            return None
+        if isinstance(self.catalog, SqlCatalog):
+            with lake_errors(self.location, "read the catalog"):
+                pointer = metadata_locations(self.catalog, self.config.namespace).get(DELETIONS)
+            if pointer is None:
+                return None
+            _check_pointer(self, DELETIONS, pointer)
+        table, lake_id = self.load(DELETIONS), lake_id_of(self.segments())
+        check_version(table)
+        if lake_id_of(table) != lake_id:
+            raise LakeIdentityError(
+                f"{table.location()}: expected a table of lake {lake_id}, found one of lake "
+                f"{lake_id_of(table)}. Nothing was changed. Drop the table from the catalog: the next run "
+                "makes it again from the journal."
+            )
+        check_containment(self.config, table)
+        check_mark(table, lake_id, self.catalog_id)
+        return table
+
+    def every_table(self) -> tuple[Table, ...]:
+        """The same as :meth:`tables`, and the table of deletions where it is this lake's and can be read."""
+        tables = self.tables()
+        with suppress(LakeUnavailableError, BadInputError):
+            if (deletions := self.deletions()) is not None:
+                return (*tables, deletions)
+        return tables
+
+    def load(self, name: str) -> Table:
+        """Load a table by its name.
+
+        :raises LakeUnavailableError: when the catalog or the table can't be read.
+        """
+        with metadata_errors(self.location, f"load table {self.config.namespace}.{name}"):
+            return self.catalog.load_table((self.config.namespace, name))
+
+
+def broker_in(properties: Mapping[str, str]) -> str:
+    """Return the name of a lake's broker, by a table's properties."""
+    return properties.get(BROKER_PROPERTY) or default_broker()
+
+
+def rows_table_of(properties: Mapping[str, str]) -> str:
+    """Return the name of a lake's table of rows, by the properties of ``segments``.
+
+    :raises BadInputError: the lake's broker isn't installed.
+    """
+    return find_broker(broker_in(properties)).rows_table
+
+
+def rows_table_among(names: Iterable[str]) -> str:
+    """Return the name of a lake's table of rows where ``segments`` can't be read, by the tables there are.
+
+    :return: the default broker's where none of them, or several, may be it.
+    """
+    default = find_broker(default_broker()).rows_table
+    there = set(names)
+    if default in there:
+        return default
+    found = set()
+    for name in broker_names():
+        with suppress(BadInputError):
+            found.add(find_broker(name).rows_table)
+    return min(found & there, default=default)
+
+
+def check_broker(lake: Lake, broker: str) -> None:
+    """Make sure that segments of a broker may go into a lake.
+
+    :raises BadInputError: the lake has another broker's.
+    """
+    if (found := lake.broker) != broker:
+        raise BadInputError(
+            f"lake {lake.location}: expected a lake for segments of {broker}, found one for those of "
+            f"{found}. Nothing was changed. Name another lake, or make one: storage-engine init-lake "
+            f"--broker-type {broker} --lake DIRECTORY"
+        )
+
+
+def open_lake(config: LakeConfig) -> Lake:
+    """Open a lake's catalog, and make sure that both tables are there, are ours, and are this lake's.
+
+    Nothing is written, and nothing is made.
+
+    :raises LakeMissingError: there is no lake.
+    :raises LakeIdentityError: it is a plain copy, its catalog is an older state or a copy, or another lake
+        lies in its place.
+    :raises LakeUnavailableError: the lake can't be read, or isn't ours.
+    :raises BadInputError: the configuration names no catalog that PyIceberg knows.
+    """
+    lake = connect(config)
+    _check(lake)
+    return lake
+
+
+def connect(config: LakeConfig) -> Lake:
+    """Open a lake's catalog, whatever is in it.
+
+    :raises LakeMissingError: the catalog is a file, and isn't there.
+    :raises LakeUnavailableError: the catalog can't be asked.
+    :raises BadInputError: the configuration names no catalog that PyIceberg knows.
+    """
+    check_catalog_file(config)
+    with lake_errors(config.location, "open the catalog"):
+        catalog = _load_catalog(config)
+        catalog_id = catalog_identity(config, catalog)
+        if isinstance(catalog, OwnTables):
+            catalog.belong_to(config, catalog_id)
+        return Lake(config, catalog, catalog_id)
+
+
+def tables_are_missing(error: BaseException | None) -> bool:
+    """Return whether an error says that a catalog lacks its own tables or ours; a catalog that is down
+    doesn't.
+    """
+    if isinstance(error, NoSuchTableError):
+        return True
+    if not isinstance(error, DBAPIError):
+        return False
+    undefined_table = getattr(error.orig, "sqlstate", None) == "42P01"
+    return undefined_table or "no such table" in str(error.orig)
+
+
+def _load_catalog(config: LakeConfig) -> Catalog:
+    properties: dict[str, Any] = config.file_io_properties
+    if properties.get("type") == "sql" and "py-catalog-impl" not in properties:
+        del properties["type"]
+        properties["py-catalog-impl"] = SQL_CATALOG
+        # Creating its own tables is a write; it happens where a lake is made, on durable connections.
+        properties["init_catalog_tables"] = "false"
+    elif properties.get("type", "rest") == "rest" and properties.get("uri", "").startswith("http"):
+        properties.pop("type", None)
+        properties.setdefault("py-catalog-impl", REST_CATALOG)
+    try:
+        if "uri" in properties and properties.get("py-catalog-impl") == SQL_CATALOG:
+            _check_driver(config)
+        catalog = load_catalog(config.name, **properties)
+    except (
+        ValueError,
+        TypeError,
+        ArgumentError,
+        NotInstalledError,
+        NoSuchPropertyException,
+    ) as error:
+        told = config.without_secrets(str(error))
+        refusal = BadInputError(f"lake {config.location}: the catalog's properties don't work: {told}")
+        if told == str(error):
+            raise refusal from error
+        raise refusal from None
+    if isinstance(catalog, SqlCatalog):
+        if "uri" not in config.properties:
+            raise BadInputError(
+                f"lake {config.location}: expected the property uri of its catalog, found none"
+            )
+        catalog.engine.dispose()
+        catalog.engine = sql_engine(sql_url(config.properties["uri"]))
+    return catalog
+
+
+def _check_driver(config: LakeConfig) -> None:
+    """
+    :raises MissingExtraError: the driver of PostgreSQL isn't installed; PyIceberg would say that the
+        catalog's class is missing.
+    """
+    if make_url(config.properties["uri"]).get_driver_name() == POSTGRES.module:
+        POSTGRES.require(f"lake {config.location}")
+
+
+def _check(lake: Lake) -> None:
+    found: Mapping[str, str] = {}
+    rows = ""
+    try:
+        if isinstance(lake.catalog, SqlCatalog):
+            # Before the metadata is opened: that of a plain copy may be gone where the original went on.
+            with lake_errors(lake.location, "read the catalog"):
+                found = metadata_locations(lake.catalog, lake.config.namespace)
+            if SEGMENTS in found:
+                _check_pointer(lake, SEGMENTS, found[SEGMENTS])
+        segments = lake.segments()
+        rows = lake.name_rows(segments.properties)
+        if rows in found:
+            _check_pointer(lake, rows, found[rows])
+        messages = lake.messages()
+    except LakeUnavailableError as error:
+        if tables_are_missing(error.__cause__):
+            reason = reason_of(error.__cause__)
+            raise LakeMissingError(
+                f"lake {lake.location}: expected the tables {rows or rows_table_among(found)} and {SEGMENTS} "
+                f"in namespace {lake.config.namespace}, found at least one missing ({reason}). Nothing was "
+                f"created. {make_advice(lake.config)}"
+            ) from error
+        raise
+    for table in (messages, segments):
+        check_version(table)
+    codec = find_broker(broker_in(segments.properties)).codec
+    check_messages_schema(messages.location(), messages_schema(codec.schema), messages.schema())
+    check_segments_schema(segments.location(), segments.schema())
+    check_identity(lake, messages, segments)
+
+
+def _check_pointer(lake: Lake, name: str, metadata_location: str) -> None:
+    """Make sure that a metadata file which the catalog names is this lake's, before it is opened.
+
+    :raises LakeIdentityError: it lies elsewhere, as after a plain copy or a move of the lake's directory.
+    """
+    if not is_in_warehouse(lake.config, metadata_location):
+        file_io = load_file_io(lake.config.file_io_properties, metadata_location)
+        if not is_own_metadata(lake.config, lake.catalog_id, name, metadata_location, file_io):
+            check_below_warehouse(lake.config, name, metadata_location)
+
+
+def id_in_catalog(lake: Lake) -> str | None:
+    """Return the UUID that the catalog's namespace names; None: it names none.
+
+    :raises LakeUnavailableError: the catalog can't be asked.
+    """
+    with lake_errors(lake.location, "read the lake's name in its catalog"):
+        return lake.catalog.load_namespace_properties(lake.config.namespace).get(LAKE_ID_PROPERTY)
+
+
+def name_in_catalog(lake: Lake, lake_id: str) -> None:
+    """Make the catalog's namespace name a lake's UUID.
+
+    :raises LakeUnavailableError: the catalog can't be asked, or not written.
+    """
+    if id_in_catalog(lake) != lake_id:
+        with lake_errors(lake.location, "name the lake in its catalog"):
+            lake.catalog.update_namespace_properties(
+                lake.config.namespace, updates={LAKE_ID_PROPERTY: lake_id}
+            )
+
+
+def check_identity(lake: Lake, messages: Table, segments: Table) -> None:
+    """Make sure that the tables are those of the lake which lies in their place.
+
+    :raises LakeIdentityError: they aren't: see :func:`open_lake`.
+    :raises LakeUnavailableError: a mark can't be read.
+    """
+    lake_id = lake_id_of(segments)
+    if (other := lake_id_of(messages)) not in (None, lake_id):
+        raise LakeIdentityError(
+            f"lake {lake.location}: expected both tables of lake {lake_id}, found {messages.name()[-1]} of "
+            f"lake {other}. Nothing was changed. Bring the catalog back from a backup of one lake."
+        )
+    for table in (messages, segments):
+        check_containment(lake.config, table)
+        check_mark(table, lake_id, lake.catalog_id)

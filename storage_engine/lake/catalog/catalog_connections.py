@@ -1,0 +1,255 @@
+"""How a catalog server is talked to: never for ever, and never over a connection that outlived its use."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Generator
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote, urlsplit
+
+from pydantic import ValidationError
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.rest import RestCatalog, TableResponse
+from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
+from pyiceberg.exceptions import RESTError
+from pyiceberg.serializers import FromInputFile
+from pyiceberg.table import StagedTable, Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.update import (
+    RemovePropertiesUpdate,
+    SetPropertiesUpdate,
+    TableRequirement,
+    TableUpdate,
+)
+from pyiceberg.typedef import Identifier
+from requests import PreparedRequest, Response, Session
+from requests.adapters import HTTPAdapter
+from requests.exceptions import TooManyRedirects
+from sqlalchemy import URL, Engine, NullPool, create_engine, event, make_url
+
+from storage_engine.durable import create_empty
+from storage_engine.lake.catalog.own_tables import OwnTables
+from storage_engine.lake.storage.file_memory import FileMemory
+
+if TYPE_CHECKING:
+    import psycopg
+
+T = TypeVar("T")
+
+_metadata: FileMemory[TableMetadata] = FileMemory(most=30_000)
+"""By the number of their snapshots: some 3 KB each."""
+
+CONNECT_SECONDS = 10
+ANSWER_SECONDS = 60
+
+_POSTGRES_DEFAULTS = {
+    "connect_timeout": str(CONNECT_SECONDS),
+    # A host that vanished is noticed after a minute, whether we wait for its answer or it for our request.
+    "keepalives_idle": "20",
+    "keepalives_interval": "10",
+    "keepalives_count": "4",
+    "tcp_user_timeout": str(ANSWER_SECONDS * 1000),
+}
+
+
+def sql_url(uri: str) -> URL:
+    """A SQL catalog's address; for PostgreSQL with limits on waiting, unless it has its own."""
+    url = make_url(uri)
+    if url.get_backend_name() != "postgresql" or url.get_driver_name() not in ("psycopg", "psycopg2"):
+        return url
+    return url.update_query_dict({k: v for k, v in _POSTGRES_DEFAULTS.items() if k not in url.query})
+
+
+@lru_cache(maxsize=32)
+def sql_engine(url: URL) -> Engine:
+    """An engine without a pool: no connection outlives its use, crosses a fork, or was opened before it was
+    durable.
+
+    One a URL, since an engine remembers the statements that it compiled.
+    """
+    engine = create_engine(url, poolclass=NullPool)
+    if engine.dialect.name == "sqlite":
+        event.listen(engine, "do_connect", _connect_existing)
+        event.listen(engine, "connect", _make_durable)
+    elif engine.dialect.driver == "psycopg":
+        event.listen(engine, "do_connect", _connect_limited)
+    return engine
+
+
+def new_sqlite_file(path: Path) -> None:
+    """Make an empty SQLite database if there is no file yet."""
+    create_empty(path)
+
+
+def _connect_existing(_dialect: Any, _record: Any, arguments: Any, keywords: Any) -> sqlite3.Connection:
+    """A connection to a file that is there: SQLite itself would make one, below an unmounted disk, too."""
+    path = quote(str(Path(arguments[0].removeprefix("file:")).absolute()))
+    connection: sqlite3.Connection = sqlite3.connect(f"file:{path}?mode=rw", **{**keywords, "uri": True})
+    return connection
+
+
+def _make_durable(connection: Any, _record: Any) -> None:
+    """EXTRA is FULL and also fsyncs the directory once the rollback journal is gone: without that a
+    power cut may bring the journal back, and it would roll a committed transaction back."""
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA synchronous=EXTRA")
+    cursor.close()
+
+
+def _connect_limited(_dialect: Any, _record: Any, arguments: Any, keywords: Any) -> psycopg.Connection[Any]:
+    """A PostgreSQL connection on which no answer is waited for without end, on either side.
+
+    TCP's own limits only notice a host that is gone: a server, or a proxy before it, may hang and keep its
+    connections. The server gives up a transaction whose client went away, so that no other waits for it.
+    """
+    import psycopg
+
+    class LimitedConnection(psycopg.Connection[Any]):
+        def wait(self, gen: Generator[Any, Any, T], *options: Any, **more: Any) -> T:
+            try:
+                return super().wait(_limited(gen, time.monotonic() + ANSWER_SECONDS), *options, **more)
+            except TimeoutError as error:
+                # Or whoever rolls back would wait as long again.
+                self.pgconn.finish()
+                raise psycopg.OperationalError(str(error)) from None
+
+    connection = LimitedConnection.connect(*arguments, **{**keywords, "autocommit": True})
+    # Sooner than we give up: then its answer says that nothing was done.
+    connection.execute(f"SET lock_timeout = {ANSWER_SECONDS * 500}")
+    connection.execute(f"SET idle_in_transaction_session_timeout = {ANSWER_SECONDS * 1000}")
+    connection.autocommit = bool(keywords.get("autocommit", False))
+    return connection
+
+
+def _limited(gen: Generator[Any, Any, T], deadline: float) -> Generator[Any, Any, T]:
+    """Pass on what psycopg's waiting asks and is told: several times a second while nothing comes."""
+    try:
+        asked = next(gen)
+        while True:
+            told = yield asked
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the server has not answered for {ANSWER_SECONDS} s")
+            asked = gen.send(told)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+_REST_CONFIG = ("prefix", "namespace-separator")
+"""What the protocol needs of a REST catalog's configuration; all else is ours to say."""
+
+_REST_TABLE_CONFIG = ("token",)
+"""The same of what it says of a table."""
+
+_ACCESS_DELEGATION = "X-Iceberg-Access-Delegation"
+
+
+class PatientRestCatalog(OwnTables, RestCatalog):
+    """PyIceberg's REST catalog, whose requests end: PyIceberg itself sets no limit on any.
+
+    Of its answers only what the protocol needs is followed.
+
+    :param ignored: names of what else it has answered.
+    """
+
+    ignored: set[str]
+
+    def _create_session(self) -> Session:
+        session = super()._create_session()
+        if f"header.{_ACCESS_DELEGATION}" not in self.properties:
+            # Credentials that it hands out wouldn't be used.
+            session.headers.pop(_ACCESS_DELEGATION, None)
+        for scheme in ("http://", "https://"):
+            session.mount(scheme, _LimitedAdapter())
+        session.hooks["response"].append(_check_redirect)
+        return session
+
+    def _fetch_config(self) -> None:
+        own, uri = dict(self.properties), self.uri
+        try:
+            super()._fetch_config()
+        except (ValidationError, AttributeError, TypeError) as error:
+            raise RESTError(f"expected a catalog's configuration, found something else: {error}") from error
+        answered = {key: value for key, value in self.properties.items() if own.get(key) != value}
+        self.properties = {**own, **{key: answered[key] for key in _REST_CONFIG if key in answered}}
+        self.uri = uri
+        self.ignored = answered.keys() - set(_REST_CONFIG)
+
+    def _response_to_table(self, identifier_tuple: tuple[str, ...], table_response: TableResponse) -> Table:
+        given = table_response.config
+        self.ignored |= given.keys() - set(_REST_TABLE_CONFIG)
+        for credentials in table_response.storage_credentials:
+            self.ignored |= credentials.config.keys()
+        return self.own_table(
+            identifier_tuple,
+            table_response.metadata,
+            str(table_response.metadata_location),
+            {key: given[key] for key in _REST_TABLE_CONFIG if key in given},
+        )
+
+
+def _check_redirect(response: Response, **_: Any) -> None:
+    """
+    :raises TooManyRedirects: the answer leads to another host, which would get what was sent.
+    """
+    host = urlsplit(response.headers.get("location", "")).hostname
+    if response.is_redirect and host not in (None, urlsplit(response.url).hostname):
+        raise TooManyRedirects(f"the catalog's answer leads to {host}: name that host as the lake's uri")
+
+
+class _LimitedAdapter(HTTPAdapter):
+    def send(self, request: PreparedRequest, *args: Any, **kwargs: Any) -> Response:
+        if kwargs.get("timeout") is None:
+            kwargs["timeout"] = (CONNECT_SECONDS, ANSWER_SECONDS)
+        return super().send(request, *args, **kwargs)
+
+
+class RememberingSqlCatalog(OwnTables, SqlCatalog):
+    """PyIceberg's SQL catalog, which parses no metadata file twice in a process.
+
+    It asks the database each time; what a metadata file holds can't change.
+    """
+
+    def _convert_orm_to_iceberg(self, orm_table: IcebergTables) -> Table:
+        location = orm_table.metadata_location
+        if not location:
+            return super()._convert_orm_to_iceberg(orm_table)
+        identifier = (*Catalog.identifier_to_tuple(orm_table.table_namespace), orm_table.table_name)
+        return self.own_table(identifier, self._read(location), location, {})
+
+    def _update_and_stage_table(
+        self,
+        current_table: Table | None,
+        table_identifier: Identifier,
+        requirements: tuple[TableRequirement, ...],
+        updates: tuple[TableUpdate, ...],
+    ) -> StagedTable:
+        """Apply a commit to what the table says of itself, and write the result where our files lie."""
+        staged = super()._update_and_stage_table(current_table, table_identifier, requirements, updates)
+        if current_table is not None:
+            before = self._read(current_table.metadata_location)
+            properties = dict(before.properties)
+            for update in updates:
+                if isinstance(update, SetPropertiesUpdate):
+                    properties |= update.updates
+                elif isinstance(update, RemovePropertiesUpdate):
+                    properties = {k: v for k, v in properties.items() if k not in update.removals}
+            staged.metadata = staged.metadata.model_copy(
+                update={"properties": properties, "location": before.location}
+            )
+        return staged
+
+    def _read(self, location: str) -> TableMetadata:
+        def parse() -> TableMetadata:
+            file = self._load_file_io(location=location).new_input(location)
+            return FromInputFile.table_metadata(file)
+
+        return _metadata.get(location, parse, lambda it: len(it.snapshots) + 10)
+
+
+SQL_CATALOG = f"{RememberingSqlCatalog.__module__}.{RememberingSqlCatalog.__qualname__}"
+
+REST_CATALOG = f"{PatientRestCatalog.__module__}.{PatientRestCatalog.__qualname__}"

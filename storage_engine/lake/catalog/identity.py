@@ -1,0 +1,359 @@
+"""Which lake this is: told by three witnesses, so that a copy or an older state is never taken for the lake.
+
+A UUID, which every copy has too, tells another lake. A **mark** below each table's location says which
+catalog committed last, and what: a copied catalog, or one that was put back from a backup, contradicts it.
+And a table that lies outside its own warehouse is a plain copy's. The stores' stamps are the fourth witness
+(:mod:`storage_engine.retention.store.stamp`).
+
+The mark is written after each commit, before anything is deleted on its proof. One that is older than the
+catalog is no contradiction: its writer was killed between the two.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io import FileIO
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from sqlalchemy import make_url, text
+
+from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeUnavailableError
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.durable_io import local_path
+from storage_engine.lake.storage.small_files import HIDDEN_PREFIX, read_small_file, replace_small_file
+from storage_engine.model.jsonable import from_jsonable, to_jsonable
+
+LAKE_ID_PROPERTY = "storage-engine.lake-id"
+"""Of both tables, and of a new lake's namespace: the lake's UUID. A lake of version 1 has none."""
+
+COPY_OF_PROPERTY = "storage-engine.copy-of"
+"""Of both tables of a copy that nobody has promoted: UUID of the lake that it was made from."""
+
+ANCESTORS_PROPERTY = "storage-engine.ancestors"
+"""Of both tables of a copy that was promoted: JSON list of the UUIDs of the lakes that it goes on for."""
+
+COPIED_HEADS_PROPERTY = "storage-engine.copied-heads"
+"""Of both tables of a copy: JSON object, by store sequence and hash of the last receipt at that moment."""
+
+PROMOTED_PROPERTY = "storage-engine.promoted"
+"""Of both tables of a copy that was promoted: JSON object, who did it, when, why, and of what it was one."""
+
+MARK_NAME = f"{HIDDEN_PREFIX}mark.json"
+
+_METADATA_FILE = re.compile(r"v?(\d+)(?:-.*)?\.metadata\.json")
+
+_POSTGRES = "postgresql:"
+_REST = "rest:"
+
+_POSTGRES_IDENTITY = text(
+    "SELECT system_identifier, (SELECT oid FROM pg_database WHERE datname = current_database()), "
+    "COALESCE((SELECT nspname FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace "
+    "WHERE pg_class.oid = to_regclass('iceberg_tables')), current_schema()) FROM pg_control_system()"
+)
+"""The schema is the one that holds the catalog's tables: the first of the search path changes when a schema
+is made there. A new catalog's tables will be made in the first."""
+
+_SCHEMA = "schema="
+"""Before the schema's name. Without it an identity names the search path's first schema at that moment."""
+
+_POSTGRES_SCHEMA = re.compile(rf"(?P<database>{_POSTGRES}\d+/\d+)/(?P<schema>.*)(?P<lake> \S+ \S+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What a table's location says of the lake that it belongs to.
+
+    :param catalog: identity of the catalog that committed last.
+    :param metadata: name of the table's metadata file that was committed last.
+    :param pending: the lake gets its identity at this moment; the table may not have it yet.
+    """
+
+    lake_id: str
+    table_uuid: str
+    catalog: str
+    metadata: str
+    pending: bool = False
+
+
+def lake_id_of(table: Table) -> str | None:
+    """Return the UUID of a loaded table's lake; None: an older version made it, nothing wrote to it since."""
+    return table.properties.get(LAKE_ID_PROPERTY)
+
+
+def copy_of(table: Table) -> str | None:
+    """Return what a loaded table's lake is a copy of; None: it may be written."""
+    return table.properties.get(COPY_OF_PROPERTY)
+
+
+def ancestors_of(table: Table) -> tuple[str, ...]:
+    """Return the UUIDs of the lakes in whose place a loaded table's lake was promoted."""
+    return tuple(json.loads(table.properties.get(ANCESTORS_PROPERTY, "[]")))
+
+
+def catalog_identity(config: LakeConfig, catalog: Catalog) -> str:
+    """Return what tells a catalog from a copy of it at another place.
+
+    Of SQLite it is the file's real path; of PostgreSQL the cluster's identifier, which a dump restored
+    elsewhere doesn't have; of a REST catalog its address, without a user's name and password.
+
+    :raises LakeUnavailableError: the catalog can't be asked.
+    """
+    uri = config.properties.get("uri", "")
+    if isinstance(catalog, SqlCatalog):
+        url = make_url(uri)
+        if catalog.engine.dialect.name == "sqlite":
+            return sqlite_identity(config, url.database or "")
+        if catalog.engine.dialect.name == "postgresql":
+            with catalog.engine.connect() as connection:
+                cluster, database, schema = connection.execute(_POSTGRES_IDENTITY).one()
+            where = f"{_POSTGRES}{cluster}/{database}/{_SCHEMA}{schema}"
+        else:
+            where = f"{url.get_backend_name()}:{url.host}:{url.port}/{url.database}"
+        return f"{where} {config.name} {config.namespace}"
+    prefix = config.properties.get("prefix", "")
+    address = without_user(uri).rstrip("/")
+    return f"{_REST}{address} {config.properties.get('warehouse', '')} {prefix} {config.namespace}"
+
+
+def sqlite_identity(config: LakeConfig, file: str) -> str:
+    """The same of a catalog in a SQLite file, which need not be there yet."""
+    return f"sqlite:{os.path.realpath(file)} {config.name} {config.namespace}"
+
+
+def without_user(uri: str) -> str:
+    """Return an address without a user's name and password; the rest of the text is left as it is."""
+    return re.sub(r"(?<=://)[^/?#]*@", "", uri, count=1)
+
+
+def written_identity(identity: str) -> str:
+    """Return a catalog's identity as a file has it, without what an older version wrote of credentials."""
+    if not identity.startswith(_REST):
+        return identity
+    address, space, rest = identity.partition(" ")
+    return without_user(address) + space + rest
+
+
+def is_same_catalog(written: str, catalog: str) -> bool:
+    """Return whether an identity that was written once names a catalog.
+
+    Older versions wrote another schema of PostgreSQL than the one that holds the catalog's tables: from them
+    any schema will do.
+
+    :param catalog: identity of the catalog, by :func:`catalog_identity`.
+    """
+    if written == catalog:
+        return True
+    ours, theirs = _POSTGRES_SCHEMA.fullmatch(catalog), _POSTGRES_SCHEMA.fullmatch(written)
+    return (
+        ours is not None
+        and theirs is not None
+        and not theirs["schema"].startswith(_SCHEMA)
+        and (ours["database"], ours["lake"]) == (theirs["database"], theirs["lake"])
+    )
+
+
+def read_mark(table: Table) -> Mark | None:
+    """Return the mark below a loaded table's location; None: there is none.
+
+    :raises LakeUnavailableError: it can't be read, or isn't one.
+    """
+    location = mark_location(table.location())
+    data = read_small_file(table.io, location)
+    return None if data is None else parse_mark(data, location)
+
+
+def parse_mark(data: bytes, location: str) -> Mark:
+    """
+    :param location: where it was found, for the message.
+    :raises LakeUnavailableError: it isn't a mark.
+    """
+    try:
+        mark = from_jsonable(Mark, json.loads(data), location)
+    except (ValueError, BadInputError) as error:
+        raise LakeUnavailableError(
+            f"{location}: expected a mark of storage-engine as JSON, found something else ({error}). "
+            "Nothing was changed. Bring the file back from a backup, or run storage-engine lake relocate, "
+            "which looks at every file and writes it again."
+        ) from error
+    return replace(mark, catalog=written_identity(mark.catalog))
+
+
+def write_mark(table: Table, lake_id: str, catalog: str, *, pending: bool = False) -> None:
+    """Record that a catalog has committed what a table is now. A mark never goes back to an older state.
+
+    Two processes may do so at once, and who loaded the table first may write last. So each looks at the table
+    again after it has written, until the mark says what the table is.
+
+    :param table: loaded again where others commit meanwhile.
+    :raises LakeIdentityError: the mark that is there contradicts the table.
+    :raises LakeUnavailableError: it can't be read or written.
+    """
+    while True:
+        check_mark(table, lake_id, catalog)
+        mark = mark_of(table, lake_id, catalog, pending=pending)
+        if read_mark(table) == mark:
+            return
+        put_mark(table.io, table.location(), mark)
+        table.refresh()
+
+
+def mark_of(table: Table, lake_id: str, catalog: str, *, pending: bool = False) -> Mark:
+    """Return what a loaded table's mark has to say."""
+    return Mark(lake_id, str(table.metadata.table_uuid), catalog, _name(table.metadata_location), pending)
+
+
+def put_mark(file_io: FileIO, table_location: str, mark: Mark) -> None:
+    """Write a mark below a table's location, in the place of what is there.
+
+    :raises LakeUnavailableError: it can't be written.
+    """
+    data = json.dumps(to_jsonable(mark), indent=1).encode()
+    replace_small_file(file_io, mark_location(table_location), data)
+
+
+def mark_location(table_location: str) -> str:
+    """Return where the mark of a table is."""
+    return f"{table_location.rstrip('/')}/{MARK_NAME}"
+
+
+def check_containment(config: LakeConfig, table: Table) -> None:
+    """Make sure that a table lies below its lake's own warehouse.
+
+    :raises LakeIdentityError: it lies elsewhere, as after a plain copy or a move of the lake's directory.
+    """
+    check_below_warehouse(config, table.name()[-1], table.location())
+
+
+def check_below_warehouse(config: LakeConfig, name: str, location: str) -> None:
+    """The same for a table, or a metadata file of it, that isn't opened yet.
+
+    :param name: of the table.
+    :raises LakeIdentityError: it lies elsewhere.
+    """
+    warehouse = config.properties.get("warehouse", "")
+    if "://" not in warehouse and not warehouse.lower().startswith(("/", "file:")):
+        # A REST catalog's warehouse is a name.
+        return
+    if not is_below(location, warehouse):
+        raise LakeIdentityError(
+            f"lake {config.location}: expected its table {name} below the warehouse, found it at "
+            f"{location}: this is a plain copy of the lake there, or the lake was moved. Nothing was "
+            "changed. Run storage-engine lake relocate on this one, which looks at its files and changes "
+            "nothing at the other place; storage-engine lake copy makes copies that need no such step."
+        )
+
+
+def table_around(file_io: FileIO, location: str, namespace: str) -> str | None:
+    """Return the location of a lake's table, or of its warehouse, that a table's place lies inside.
+
+    :param namespace: of the tables of that warehouse.
+    :return: None: of none that may be looked at.
+    """
+    scheme, separator, path = location.rpartition("://")
+    for number, parent in enumerate(PurePosixPath(path).parents):
+        if str(parent) in (".", "/"):
+            break
+        around = f"{scheme}{separator}{parent}"
+        # The first two are the table's own namespace and warehouse.
+        others = (f"{around}/{namespace}/segments",) if number > 1 else ()
+        # Of a bucket one may be allowed to see a part only.
+        for table in (around, *others):
+            with suppress(LakeUnavailableError):
+                if read_small_file(file_io, mark_location(table)) is not None:
+                    return around
+    return None
+
+
+def is_below(location: str, directory: str) -> bool:
+    """Return whether a location lies below another, however symbolic links lead there."""
+    inner, outer = local_path(location), local_path(directory)
+    if (inner is None) != (outer is None):
+        return False
+    if inner is None or outer is None:
+        return location.startswith(directory.rstrip("/") + "/")
+    return os.path.realpath(inner).startswith(os.path.realpath(outer).rstrip("/") + "/")
+
+
+def check_mark(table: Table, lake_id: str | None, catalog: str) -> None:
+    """Hold what the mark below a table's location says against the table.
+
+    :param table: as loaded; loaded again where somebody may have committed since.
+    :param lake_id: of the lake, by its tables; None: nothing gave it one yet.
+    :param catalog: identity of the catalog that the table was loaded from.
+    :raises LakeIdentityError: the mark contradicts the catalog.
+    :raises LakeUnavailableError: the mark can't be read.
+    """
+    mark = read_mark(table)
+    if mark_fault(mark, table, lake_id, catalog):
+        # What was marked before this moment, a table that is loaded after it must know; also its identity.
+        table.refresh()
+        fault = mark_fault(mark, table, lake_id or lake_id_of(table), catalog)
+        if fault:
+            raise LakeIdentityError(f"{table.location()}: {fault}")
+
+
+def mark_fault(mark: Mark | None, table: Table, lake_id: str | None, catalog: str) -> str:
+    """Return what a mark has against a loaded table, and what to do; "" where nothing."""
+    if mark is None:
+        if lake_id is None or lake_id_of(table) is None or table.current_snapshot() is None:
+            return ""
+        return (
+            f"expected the mark of lake {lake_id}, found no file {MARK_NAME}: this is a copy that left "
+            "hidden files out, or somebody removed it. Nothing was changed. Bring the file back; or run "
+            "storage-engine lake relocate, which looks at every file and writes the mark again."
+        )
+    if mark.table_uuid != str(table.metadata.table_uuid) or (lake_id and mark.lake_id != lake_id):
+        return (
+            f"expected the mark of lake {lake_id or 'without a UUID'}, found that of lake {mark.lake_id}, "
+            f"whose catalog is {mark.catalog}: two catalogs share one warehouse, or another lake was there "
+            "before. Nothing was changed. Give each lake a warehouse or namespace of its own."
+        )
+    if not is_same_catalog(mark.catalog, catalog):
+        return (
+            f"expected the catalog {mark.catalog}, which committed last, found {catalog}: this catalog is a "
+            "copy, or the catalog was moved. Nothing was changed. Use the other one; if it is gone for good, "
+            "run storage-engine lake relocate, which makes this catalog the lake's."
+        )
+    if lake_id is None and not mark.pending:
+        return _older(mark, table)
+    return "" if knows(table.metadata, table.metadata_location, mark.metadata) else _older(mark, table)
+
+
+def knows(metadata: TableMetadata, location: str, file_name: str) -> bool:
+    """Return whether a table's metadata came after another metadata file, or is that one.
+
+    :param location: of the metadata file.
+    :param file_name: name of the other one.
+    """
+    known = {_name(entry.metadata_file) for entry in metadata.metadata_log}
+    if file_name == _name(location) or file_name in known:
+        return True
+    # Others may have committed so often since that the log has forgotten it.
+    return 0 <= metadata_version(file_name) < min(map(metadata_version, known), default=-1)
+
+
+def metadata_version(location: str) -> int:
+    """Return the number that a metadata file's name begins with; -1 for any other file."""
+    match = _METADATA_FILE.fullmatch(_name(location))
+    return int(match[1]) if match else -1
+
+
+def _older(mark: Mark, table: Table) -> str:
+    return (
+        f"expected {mark.metadata}, which was committed last, among what the catalog knows, found only up to "
+        f"{_name(table.metadata_location)}: the catalog was put back from an older copy, or another branch "
+        "of it went on. Nothing was changed. Run storage-engine lake rebuild, which brings the catalog up "
+        "to what the warehouse holds."
+    )
+
+
+def _name(location: str) -> str:
+    return location.rpartition("/")[2]

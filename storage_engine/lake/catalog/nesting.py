@@ -1,0 +1,139 @@
+"""Whether a lake lies inside a broker's store or another lake, whose disk and whose tools take it with them.
+
+Links and bind mounts are followed. Nothing is written.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from storage_engine.brokers import store_around
+from storage_engine.exceptions import BadInputError, LakeIdentityError, StorageEngineError
+from storage_engine.lake.catalog.config import CATALOG_FILE, DESCRIPTION, LakeConfig
+from storage_engine.lake.catalog.identity import MARK_NAME
+from storage_engine.lake.catalog.store_places import local_directories, refuse_inside_store
+
+_MOUNTS = Path("/proc/self/mountinfo")
+_ESCAPED = re.compile(r"\\([0-7]{3})")
+_WAREHOUSE = "warehouse"
+
+
+def refuse_nested(config: LakeConfig) -> None:
+    """Make sure that a lake may be made at its place.
+
+    :raises BadInputError: it would lie inside a store or another lake; nothing was changed.
+    """
+    refuse_inside_store(local_directories(config))
+    if around := place_around(config):
+        raise BadInputError(
+            f"lake {config.location}: expected a place outside of stores and other lakes, found one inside "
+            f"{around}: what takes that takes both. Nothing was changed. Name another directory, on another "
+            "disk."
+        )
+
+
+def refuse_nested_proof(config: LakeConfig, root: Path | None = None) -> None:
+    """Make sure that a lake may be archived into, and that a release may rest on it.
+
+    :param root: of the store; None: any that is recognized.
+    :raises LakeIdentityError: it lies inside a store or another lake; nothing was changed.
+    """
+    if around := place_around(config, root):
+        raise proves_nothing(config, around)
+
+
+def proves_nothing(config: LakeConfig, around: str) -> LakeIdentityError:
+    """Return the error for a lake that lies inside a store or another lake."""
+    return LakeIdentityError(
+        f"lake {config.location}: expected a lake outside of stores and other lakes, found one inside "
+        f"{around}, which proves nothing for a release and takes nothing: what takes that takes both. "
+        "Nothing was changed. Move its directory to another disk and run storage-engine lake relocate; "
+        "storage-engine lake copy makes a copy elsewhere."
+    )
+
+
+def place_around(config: LakeConfig, root: Path | None = None) -> str:
+    """Return the store or lake that a lake lies inside, for a message; "": none.
+
+    :param root: a store's, whether or not it looks like one; None: any that does.
+    :raises BadInputError: a broker's package can't tell.
+    """
+    directories = local_directories(config)
+    own = [Path(os.path.realpath(path)) for path in directories.values()]
+    for place in directories.values():
+        for around in places_around(place):
+            if store_around(around) == around or (root is not None and _is_same(around, root)):
+                return f"the store {around}"
+            # By another name it may be this lake; who makes tables tells what shares its warehouse.
+            is_own = any(_is_same(name, path) for name in (around, around / _WAREHOUSE) for path in own)
+            if not is_own and _is_lake(around, config):
+                return f"the lake {around}"
+    return ""
+
+
+def places_around(place: Path) -> Iterator[Path]:
+    """Yield the directories that a place lies in, by its real path, and by where its mount comes from."""
+    real = Path(os.path.realpath(place))
+    yield from real.parents
+    there = next(path for path in (real, *real.parents) if path.exists())
+    for other in _other_names(there):
+        if _is_same(other, there):
+            yield other
+            yield from other.parents
+
+
+def _other_names(path: Path) -> Iterator[Path]:
+    """Yield what an existing path is called by other mounts of its file system (proc_pid_mountinfo(5))."""
+    lines: list[str] = []
+    with suppress(OSError):
+        lines = _MOUNTS.read_text(errors="surrogateescape").splitlines()
+    mounts = [
+        (device, Path(_unescaped(inside)), Path(_unescaped(point)))
+        for _, _, device, inside, point, *_ in (line.split(" ") for line in lines)
+    ]
+    around = [mount for mount in mounts if path.is_relative_to(mount[2])]
+    if not around:
+        return
+    device, inside, point = max(around, key=lambda mount: len(mount[2].parts))
+    within = inside / path.relative_to(point)
+    for other_device, other_inside, other_point in mounts:
+        if other_device == device and within.is_relative_to(other_inside):
+            other = other_point / within.relative_to(other_inside)
+            if other != path:
+                yield other
+
+
+def _unescaped(text: str) -> str:
+    return _ESCAPED.sub(lambda found: chr(int(found[1], 8)), text)
+
+
+def _is_same(left: Path, right: Path) -> bool:
+    try:
+        return left == right or left.samefile(right)
+    except OSError:
+        return False
+
+
+def _is_lake(directory: Path, own: LakeConfig) -> bool:
+    """Return whether a directory is another lake's, its warehouse, or one of its tables."""
+    if (directory / MARK_NAME).exists() or _has_tables(directory, own.namespace):
+        return True
+    if (directory / CATALOG_FILE).is_file() and (directory / _WAREHOUSE).is_dir():
+        return True
+    if not os.path.lexists(directory / DESCRIPTION):
+        return False
+    try:
+        return LakeConfig.local(directory).properties != own.properties
+    except StorageEngineError:
+        return True
+
+
+def _has_tables(warehouse: Path, namespace: str) -> bool:
+    try:
+        return any((table / MARK_NAME).exists() for table in (warehouse / namespace).iterdir())
+    except OSError:
+        return False

@@ -1,0 +1,217 @@
+"""The lake's tables as this process works with them: of what others can write, only their contents count.
+
+How files are opened, and where ours are written, says the configuration alone. Whoever may write to a table
+sets its properties and its location, and PyIceberg would follow them: to another file access, host or
+directory, or to a Python class. What is not on our list is left in the metadata as it is, and never followed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.io import FileIO
+from pyiceberg.table import CommitTableResponse, Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.update import TableRequirement, TableUpdate
+from pyiceberg.typedef import Identifier, Properties
+
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.catalog.identity import Mark, is_below, is_same_catalog, mark_location, parse_mark
+from storage_engine.lake.catalog.tables import OWN_PROPERTIES
+from storage_engine.lake.durable_io import may_open
+from storage_engine.lake.storage.small_files import read_small_file
+
+_OURS = "storage-engine."
+_METRICS = "write.metadata.metrics."
+_METRICS_MODE = re.compile(r"none|counts|full|truncate\([1-9]\d{0,8}\)")
+
+
+def followed_properties(found: Mapping[str, str]) -> dict[str, str]:
+    """Return the properties of a table that count here: ours, and how much statistics manifests have. Pure.
+
+    :param found: as they were read.
+    """
+    return {
+        **OWN_PROPERTIES,
+        **{key: value for key, value in found.items() if _is_followed(key, value)},
+    }
+
+
+def ignored_properties(found: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names of a table's properties that nobody here follows. Pure.
+
+    :param found: as they were read.
+    """
+    return tuple(
+        sorted(
+            key
+            for key, value in found.items()
+            if not _is_followed(key, value) and value != OWN_PROPERTIES.get(key)
+        )
+    )
+
+
+def _is_followed(key: str, value: str) -> bool:
+    return key.startswith(_OURS) or (key.startswith(_METRICS) and bool(_METRICS_MODE.fullmatch(value)))
+
+
+class OwnTable(Table):
+    """A loaded table with the properties and the location that count here.
+
+    :param found: its properties as they were read.
+    """
+
+    found: Mapping[str, str]
+
+    def refresh(self) -> Table:
+        fresh = self.catalog.load_table(self.name())
+        self._check_uuid(self.metadata, fresh.metadata)
+        vars(self).update(vars(fresh))
+        return self
+
+
+class OwnTables(Catalog):
+    """How our catalogs load and commit tables; each has to be told whose it is before the first."""
+
+    _config: LakeConfig
+    _catalog_id: str
+
+    def belong_to(self, config: LakeConfig, catalog_id: str) -> None:
+        """Take what tells which place is this lake's own.
+
+        :param catalog_id: identity of this catalog.
+        """
+        self._config, self._catalog_id = config, catalog_id
+
+    def _load_file_io(self, properties: Properties | None = None, location: str | None = None) -> FileIO:
+        """Open files as the configuration says, and as nothing else does."""
+        return super()._load_file_io({}, location)
+
+    def own_table(
+        self, identifier: Identifier, metadata: TableMetadata, location: str, config: dict[str, str]
+    ) -> OwnTable:
+        """Return a table as it counts here.
+
+        :param metadata: as it was read.
+        :param location: of the metadata file.
+        :param config: what the catalog's protocol needs.
+        :raises LakeUnavailableError: which place is its own can't be told.
+        """
+        file_io = self._load_file_io(location=location)
+        own = self._own_metadata(identifier, metadata, file_io)
+        table = OwnTable(identifier, own, location, file_io, self, config)
+        table.found = metadata.properties
+        return table
+
+    def commit_table(
+        self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
+    ) -> CommitTableResponse:
+        answer = super().commit_table(table, requirements, updates)  # type: ignore[safe-super]
+        own = self._own_metadata(table.name(), answer.metadata, table.io)
+        return answer.model_copy(update={"metadata": own})
+
+    def _own_metadata(self, identifier: Identifier, found: TableMetadata, file_io: FileIO) -> TableMetadata:
+        place = own_place(self._config, self._catalog_id, identifier[-1], found, file_io)
+        return found.model_copy(
+            update={"properties": followed_properties(found.properties), "location": place}
+        )
+
+
+def usual_location(config: LakeConfig, name: str) -> str | None:
+    """Return where a lake's table is made; None: the catalog says it, as one of REST does. Pure.
+
+    :param name: of the table.
+    """
+    warehouse = config.properties.get("warehouse", "")
+    if "://" not in warehouse and not warehouse.lower().startswith(("/", "file:")):
+        return None
+    return f"{warehouse.rstrip('/')}/{config.namespace}/{name}"
+
+
+def own_place(
+    config: LakeConfig, catalog_id: str, name: str, metadata: TableMetadata, file_io: FileIO
+) -> str:
+    """Return where a table's own files lie: where its metadata says, or where this catalog's mark is.
+
+    The second where the place that the metadata names has no mark, as another engine gave it to the table.
+
+    :param name: of the table.
+    :raises LakeUnavailableError: a mark can't be read.
+    """
+    named = metadata.location.rstrip("/")
+    usual = usual_location(config, name)
+    places = dict.fromkeys(_logged_places(metadata) if usual is None else (usual,))
+    places.pop(named, None)
+    for place in places:
+        mark = _mark_at(config, place, file_io)
+        if (
+            mark is not None
+            and mark.table_uuid == str(metadata.table_uuid)
+            and is_same_catalog(mark.catalog, catalog_id)
+            and not has_mark(config, named, file_io)
+        ):
+            return place
+    return metadata.location
+
+
+def is_own_metadata(
+    config: LakeConfig, catalog_id: str, name: str, metadata_location: str, file_io: FileIO
+) -> bool:
+    """Return whether a metadata file outside of the warehouse is this lake's, put there by another engine.
+
+    It is a plain copy's, or a moved lake's, where the mark here names another catalog, where a file of that
+    name lies here, or where the place that it lies in has a mark. Nothing but that mark is opened there.
+
+    :param name: of the table.
+    :raises LakeUnavailableError: a mark can't be read.
+    """
+    usual = usual_location(config, name)
+    mark = None if usual is None else _mark_at(config, usual, file_io)
+    if usual is None or mark is None or not is_same_catalog(mark.catalog, catalog_id):
+        return False
+    root, _, file_name = metadata_location.rpartition("/")
+    if read_small_file(file_io, f"{usual}/metadata/{file_name}") is not None:
+        return False
+    table = root.removesuffix("/metadata")
+    return table == usual or not has_mark(config, table, file_io)
+
+
+def is_in_warehouse(config: LakeConfig, location: str) -> bool:
+    """Return whether a location lies below a lake's warehouse; True where a catalog says where files lie."""
+    warehouse = config.properties.get("warehouse", "")
+    return usual_location(config, "") is None or is_below(location, warehouse)
+
+
+def has_mark(config: LakeConfig, place: str, file_io: FileIO) -> bool:
+    """Return whether a lake's table lies at a place, by its mark.
+
+    :raises LakeUnavailableError: it can't be looked at.
+    """
+    return (
+        may_open(config.file_io_properties, place)
+        and read_small_file(file_io, mark_location(place)) is not None
+    )
+
+
+def _mark_at(config: LakeConfig, place: str, file_io: FileIO) -> Mark | None:
+    if not may_open(config.file_io_properties, place):
+        return None
+    path = mark_location(place)
+    data = read_small_file(file_io, path)
+    return None if data is None else parse_mark(data, path)
+
+
+def _logged_places(metadata: TableMetadata) -> Iterator[str]:
+    """Yield the places that a table's earlier metadata files lie in, the last one first."""
+    for entry in reversed(metadata.metadata_log):
+        place, separator, _ = entry.metadata_file.rpartition("/metadata/")
+        if separator:
+            yield place
+
+
+def found_properties(table: Table) -> Mapping[str, Any]:
+    """Return a loaded table's properties as they were read."""
+    return table.found if isinstance(table, OwnTable) else table.properties

@@ -1,0 +1,115 @@
+"""Where a lake's catalog has to be, told without opening it: cheap enough for every plan."""
+
+from __future__ import annotations
+
+import shlex
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+
+from sqlalchemy import make_url
+
+from storage_engine.exceptions import BadInputError, LakeMissingError, LakeUnavailableError
+from storage_engine.lake.catalog.config import LakeConfig
+
+
+def sqlite_file_of(config: LakeConfig) -> Path | None:
+    """Return the file of a SQLite catalog; None for any other.
+
+    :raises BadInputError: the catalog is a database in memory.
+    """
+    uri = config.properties.get("uri", "")
+    if not uri.startswith("sqlite"):
+        return None
+    database = make_url(uri).database
+    if not database or database == ":memory:":
+        raise BadInputError(f"lake catalog {uri}: expected a file, found a database in memory. Name a file.")
+    return Path(database.removeprefix("file:"))
+
+
+def own_directory(config: LakeConfig) -> Path | None:
+    """Return the directory that holds a lake and is named by ``--lake``; None: its parts lie apart."""
+    file = sqlite_file_of(config)
+    return None if file is None or config != LakeConfig.local(file.parent) else file.parent
+
+
+def check_catalog_file(config: LakeConfig) -> None:
+    """Make sure that a catalog which is a file is there.
+
+    :raises LakeMissingError: it isn't.
+    :raises LakeUnavailableError: whether it is can't be told, or what has its name is no file.
+    """
+    if not is_catalog_there(config):
+        raise LakeMissingError(
+            f"lake {config.location}: expected the catalog {sqlite_file_of(config)}, found no such file. "
+            f"Nothing was created. {make_advice(config)}"
+        )
+
+
+def is_catalog_there(config: LakeConfig) -> bool:
+    """Return whether a catalog's file is there; True where the catalog is no file.
+
+    :raises LakeUnavailableError: that can't be told, or what has its name is no file.
+    """
+    file = sqlite_file_of(config)
+    if file is None:
+        return True
+    try:
+        if stat.S_ISREG(file.stat().st_mode):
+            return True
+        found, advice = "something that is no file", "Move it away"
+    except (FileNotFoundError, NotADirectoryError):
+        if not file.is_symlink():
+            return False
+        found = f"a symbolic link to {file.readlink()}, which isn't there"
+        advice = "Mount the disk that it leads to; if that catalog is lost, remove the link"
+    except OSError as error:
+        raise LakeUnavailableError(
+            f"lake {config.location}: can't look for the catalog {file}: {error.strerror}. Nothing was "
+            "changed. Check that its disk is mounted and can be read."
+        ) from error
+    raise LakeUnavailableError(
+        f"lake {config.location}: expected the catalog {file}, found {found}. Nothing was changed. {advice} "
+        "and run storage-engine lake rebuild, which makes the catalog again from the warehouse."
+    )
+
+
+def check_any_catalog_file(configs: Iterable[LakeConfig]) -> None:
+    """The same for a store's lakes, of which one is enough.
+
+    :raises LakeMissingError: none is there; one of which that can't be told is not missing.
+    """
+    missing = None
+    for config in configs:
+        try:
+            return check_catalog_file(config)
+        except LakeMissingError as error:
+            missing = missing or error
+        except LakeUnavailableError:
+            return None
+    if missing is not None:
+        raise missing
+    return None
+
+
+def make_advice(config: LakeConfig) -> str:
+    """Say what to do where there is no lake."""
+    # Opens what nobody needs who finds a lake.
+    from storage_engine.lake.catalog.nesting import place_around
+
+    directory = own_directory(config)
+    if directory is not None and (around := place_around(config)):
+        return (
+            f"Mount its disk, or name the directory of an existing lake. None is made here, inside {around}: "
+            "a new one is made elsewhere by storage-engine init-lake --lake DIRECTORY."
+        )
+    arguments = (
+        "--lake DIRECTORY, of its lake.json, or --conn-id ID, of the store's connection"
+        if directory is None
+        else f"--lake {shlex.quote(str(directory))}"
+    )
+    return (
+        "Mount its disk, or name the directory of an existing lake; a new one is made by storage-engine "
+        f"init-lake {arguments}. Where the warehouse is there and the catalog is lost, run storage-engine "
+        "lake rebuild."
+    )

@@ -1,0 +1,231 @@
+"""A table's metadata and where its files lie, which may not be the place that the metadata names.
+
+After a plain copy or a move of a lake's directory every location in its metadata names the old place. Nothing
+here ever opens a file below that place.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import pyarrow.parquet as pq
+from pyiceberg.io import FileIO, InputFile, OutputFile
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, read_manifest_list
+from pyiceberg.serializers import Compressor, FromByteStream
+from pyiceberg.table.metadata import TableMetadata
+
+from storage_engine.exceptions import LakeIdentityError, LakeUnavailableError
+from storage_engine.lake.catalog.names import FORMER_LOCATIONS_PROPERTY
+from storage_engine.lake.catalog.tables import DELETIONS, SEGMENTS
+from storage_engine.lake.durable_io import open_data_file
+from storage_engine.lake.soundness.receipts import receipt_of_row
+from storage_engine.lake.storage.careful_avro import careful_avro
+from storage_engine.lake.storage.errors import metadata_errors
+from storage_engine.lake.storage.small_files import read_small_file
+from storage_engine.model.receipt import Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedTable:
+    """:param name: ``segments``, ``deletions``, or that of the table of rows.
+    :param metadata: as it was read; its locations may be of another place.
+    :param file_name: name of the metadata file.
+    :param location: where the table's files lie, without a final slash.
+    :param metadata_elsewhere: where another engine has put the metadata file; None: it lies with the others.
+    :param is_unmoved: what the metadata names outside of the location lies there: nobody has moved it.
+    """
+
+    name: str
+    metadata: TableMetadata
+    file_name: str
+    location: str
+    io: FileIO
+    metadata_elsewhere: str | None = None
+    is_unmoved: bool = False
+
+    @property
+    def named_location(self) -> str:
+        """Return where the metadata says that the files are."""
+        return self.metadata.location.rstrip("/")
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Return whether the metadata names another place than the one where the files lie."""
+        return self.named_location != self.location
+
+    @property
+    def metadata_location(self) -> str:
+        return self.metadata_elsewhere or f"{self.location}/metadata/{self.file_name}"
+
+    @property
+    def former_locations(self) -> tuple[str, ...]:
+        """Every place that the metadata, or a receipt, may name for files of this table; not its own."""
+        former = json.loads(self.metadata.properties.get(FORMER_LOCATIONS_PROPERTY, "[]"))
+        places = former if self.is_unmoved else (*former, self.named_location)
+        return tuple(dict.fromkeys(place for place in places if place != self.location))
+
+    def inside(self, location: str) -> str | None:
+        """Return a location relative to the table's; None: it lies outside."""
+        for root in (self.location, *self.former_locations):
+            if location.startswith(f"{root}/"):
+                return location.removeprefix(f"{root}/")
+        return None
+
+    def here(self, location: str) -> str:
+        """Return where a file lies that the metadata names.
+
+        :raises LakeIdentityError: it lies outside of the table.
+        """
+        inside = self.inside(location)
+        if inside is None and self.is_unmoved:
+            return location
+        if inside is None:
+            raise LakeIdentityError(
+                f"{self.metadata_location}: expected all files of table {self.name} below its location "
+                f"{self.named_location}, found {location}: another program put it there. Nothing was "
+                "changed. Let that program bring its files below the table (in Spark: rewrite_data_files), "
+                "at the place that the metadata names."
+            )
+        return f"{self.location}/{inside}"
+
+
+def read_placed(
+    file_io: FileIO, name: str, location: str, file_name: str, elsewhere: str | None = None
+) -> PlacedTable:
+    """Read a table's metadata file.
+
+    :param location: where the table's files lie.
+    :param elsewhere: where the metadata file lies, if it isn't there.
+    :raises LakeUnavailableError: there is no such file, or it can't be read.
+    """
+    location = location.rstrip("/")
+    path = elsewhere or f"{location}/metadata/{file_name}"
+    data = read_small_file(file_io, path)
+    if data is None:
+        raise LakeUnavailableError(
+            f"{path}: expected the metadata of table {name}, which the catalog names, found no such file. "
+            "Nothing was changed. If catalog and warehouse are of different moments, run storage-engine lake "
+            "rebuild; otherwise mount or name the warehouse that belongs to the catalog."
+        )
+    with metadata_errors(path, "read the table's metadata"):
+        metadata = parse_metadata(data, path)
+    return PlacedTable(name, metadata, file_name, location, file_io, elsewhere)
+
+
+def with_own_place(table: PlacedTable, place: str) -> PlacedTable:
+    """Return a table with whether somebody has moved what its metadata names.
+
+    :param place: where its own files lie, by metadata and marks. It is the table's location, too, once a
+        warehouse was moved whose catalog stayed: then what the metadata names elsewhere lies here.
+    :raises LakeUnavailableError: its files can't be looked at.
+    """
+    if place.rstrip("/") != table.location:
+        return replace(table, is_unmoved=False)
+    snapshot = table.metadata.snapshot_by_id(table.metadata.current_snapshot_id or -1)
+    named = "" if snapshot is None else snapshot.manifest_list
+    is_moved = (
+        table.is_elsewhere
+        and named.startswith(f"{table.named_location}/")
+        and read_small_file(table.io, replace(table, is_unmoved=False).here(named)) is not None
+    )
+    return replace(table, is_unmoved=not is_moved)
+
+
+def parse_metadata(data: bytes, location: str) -> TableMetadata:
+    """Parse a metadata file; another engine may have compressed it, as its name says then.
+
+    :raises Exception: whatever PyIceberg raises for what is none.
+    """
+    compressor = Compressor.get_compressor(location)
+    return FromByteStream.table_metadata(cast("Any", io.BytesIO(data)), compression=compressor)
+
+
+def rows_of(tables: Mapping[str, PlacedTable]) -> PlacedTable:
+    """Return the table of rows.
+
+    :param tables: a lake's, by name.
+    """
+    return next(table for name, table in tables.items() if name not in (SEGMENTS, DELETIONS))
+
+
+def live_manifests(table: PlacedTable) -> Iterator[tuple[int, list[ManifestEntry]]]:
+    """Yield the partition spec and the live entries of each manifest of the current snapshot.
+
+    :raises LakeUnavailableError: a manifest can't be read, or rows count as deleted by delete files.
+    """
+    snapshot = table.metadata.snapshot_by_id(table.metadata.current_snapshot_id or -1)
+    if snapshot is None:
+        return
+    file_io = _PlacedIO(table)
+    with metadata_errors(table.metadata_location, "read the table's manifests"), careful_avro():
+        for manifest in read_manifest_list(file_io.new_input(snapshot.manifest_list)):
+            entries = manifest.fetch_manifest_entry(file_io)
+            if entries and manifest.content is not ManifestContent.DATA:
+                raise LakeUnavailableError(
+                    f"{table.location}: expected a table without delete files, found "
+                    f"{entries[0].data_file.file_path}: another engine deletes rows by position. Nothing was "
+                    "changed. Let it rewrite the data files where the table is in use (in Spark: "
+                    "rewrite_data_files with delete-file-threshold 1), then run storage-engine verify "
+                    "--level bytes --renew there."
+                )
+            if entries:
+                yield manifest.partition_spec_id, entries
+
+
+def live_files(table: PlacedTable) -> dict[str, DataFile]:
+    """Return the entries of the current snapshot by the place where each file lies now.
+
+    :raises LakeIdentityError: a file lies outside of the table.
+    :raises LakeUnavailableError: as :func:`live_manifests` does.
+    """
+    return {
+        table.here(entry.data_file.file_path): entry.data_file
+        for _, entries in live_manifests(table)
+        for entry in entries
+    }
+
+
+def receipts_of_files(file_io: FileIO, locations: Iterator[str] | list[str]) -> list[Receipt]:
+    """Read receipts straight from data files of ``segments``.
+
+    :raises LakeUnavailableError: a file can't be read.
+    """
+    found: list[Receipt] = []
+    for location in locations:
+        with (
+            metadata_errors(location, "read receipts"),
+            open_data_file(file_io, location) as stored,
+        ):
+            found += map(receipt_of_row, pq.read_table(cast("Any", stored)).to_pylist())
+    return found
+
+
+def by_store(rows: list[Receipt]) -> Mapping[str, list[Receipt]]:
+    """Return receipts by their store, in the order of the chain."""
+    stores: dict[str, list[Receipt]] = {}
+    for row in sorted(rows, key=lambda row: (row.store_id, row.sequence)):
+        stores.setdefault(row.store_id, []).append(row)
+    return stores
+
+
+class _PlacedIO(FileIO):
+    """Opens what a table's metadata names where it lies now; writes nothing."""
+
+    def __init__(self, table: PlacedTable) -> None:
+        super().__init__(table.io.properties)
+        self._new_input: Callable[[str], InputFile] = lambda location: table.io.new_input(
+            table.here(location)
+        )
+
+    def new_input(self, location: str) -> InputFile:
+        return self._new_input(location)
+
+    def new_output(self, location: str) -> OutputFile:
+        raise NotImplementedError(location)
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        raise NotImplementedError(location)

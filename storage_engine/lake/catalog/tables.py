@@ -1,0 +1,326 @@
+"""The lake's Iceberg tables: their columns, field ids, partitions and properties, and how they change.
+
+Data files carry Iceberg's field ids, so other engines read them without a name mapping. The ids are the
+ones that a catalog gives when it creates the table; :func:`check_messages_schema` makes sure of it.
+
+A table's property says which version of the schema it has, ``<major>.<minor>``. A minor version adds columns
+that may be empty, so that whatever knows an older or a younger one can read and write the table; a major
+version is anything else, and who doesn't know it must not touch the table. Version 1 had no identity and
+named data files by whole locations; it is read, and becomes version 2 where it is written to.
+"""
+
+from __future__ import annotations
+
+import itertools
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.io.pyarrow import pyarrow_to_schema
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import IcebergType, IntegerType, LongType, NestedField, StringType
+
+from storage_engine.exceptions import BadInputError, LakeUnavailableError
+from storage_engine.lake.catalog.comments import DELETIONS_COMMENTS, IDENTITY_COMMENTS, SEGMENTS_COMMENTS
+from storage_engine.model.codec import Columns
+from storage_engine.model.deleted_range import DeletedRange
+from storage_engine.model.receipt import Receipt
+
+SEGMENTS = "segments"
+"""The table of receipts. That of rows has the name that its broker gives it."""
+
+DELETIONS = "deletions"
+"""The table of what runs released or found gone. A lake is whole without it: it is made from the journal."""
+
+SCHEMA_VERSION = "2.0"
+SCHEMA_VERSION_PROPERTY = "storage-engine.schema-version"
+
+READABLE_MAJORS = ("1", "2")
+
+LATER_COLUMNS: tuple[str, ...] = ()
+"""Columns of the table of rows that version 1.0 did not have, in the order in which they came. A new table
+gets the columns of 1.0 first and then these, so that each has the same field id in every lake."""
+
+COMMIT_RETRIES_PROPERTY = "commit.retry.num-retries"
+
+_IDENTITY_TYPES: dict[str, pa.DataType] = {
+    "store_id": pa.string(),
+    "lineage": pa.int32(),
+    "log": pa.string(),
+    "segment_base_offset": pa.int64(),
+}
+IDENTITY_COLUMNS = pa.schema([pa.field(name, kind, nullable=False) for name, kind in _IDENTITY_TYPES.items()])
+"""What the lake adds in front of a codec's columns."""
+
+SELECTIVE_COLUMNS = (*IDENTITY_COLUMNS.names, "physical_offset", "kind")
+"""Columns of every broker's rows with minimum and maximum: what a query selects by."""
+
+BROKER_PROPERTY = "storage-engine.broker"
+"""Of each table: whose segments the lake has; a lake without it is older, or the default broker's."""
+
+METADATA_AGE_MS = 7 * 24 * 3_600_000
+"""How long table metadata, manifest lists and manifests that the tables no longer lead to are kept, at least:
+a catalog may be brought back from a backup that is as old."""
+
+GROWTH_PROPERTIES = {
+    # Else each commit leaves a manifest that every later one has to open.
+    "commit.manifest-merge.enabled": "true",
+    # A merge writes all entries of one manifest again: so small that a long history costs a commit nothing.
+    "commit.manifest.min-count-to-merge": "10",
+    "commit.manifest.target-size-bytes": "65536",
+    # A catalog from a backup names a file that is no longer the newest. Such files go by their age.
+    "write.metadata.delete-after-commit.enabled": "false",
+    # How many of them each new one names.
+    "write.metadata.previous-versions-max": "100",
+}
+"""Properties that bound what a table grows by. A table that another version made gets them when it is written
+to."""
+
+OWN_PROPERTIES = {
+    "format-version": "2",
+    # A built-in retry commits the same files again without looking whether they are there by now.
+    COMMIT_RETRIES_PROPERTY: "0",
+    "write.parquet.compression-codec": "zstd",
+    **GROWTH_PROPERTIES,
+}
+"""Properties of both tables that count here whatever the tables say."""
+
+_COMMON_PROPERTIES = {**OWN_PROPERTIES, SCHEMA_VERSION_PROPERTY: SCHEMA_VERSION}
+
+SEGMENTS_PROPERTIES = {
+    **_COMMON_PROPERTIES,
+    # Of a log's own identity the beginning says little.
+    "write.metadata.metrics.column.log_id": "truncate(64)",
+}
+
+DELETIONS_PROPERTIES = _COMMON_PROPERTIES
+
+_INTEGERS = {"lineage", "proof_version"}
+
+
+def check_segments_schema(location: str, found: Schema) -> None:
+    """Make sure that the columns of ``segments`` have the ids and types that receipts are written with.
+
+    :raises LakeUnavailableError: when they haven't; missing columns that may be empty are fine.
+    """
+    _check_schema(location, segments_schema(), found, lambda field: not field.required)
+
+
+def messages_properties(columns: Columns) -> dict[str, str]:
+    """Properties of the table of rows: which columns have statistics in the manifests."""
+    bounds = {
+        f"write.metadata.metrics.column.{name}": "truncate(64)"
+        for name in (*SELECTIVE_COLUMNS, *columns.bounds)
+    }
+    return {**_COMMON_PROPERTIES, "write.metadata.metrics.default": "none", **bounds}
+
+
+def messages_arrow_schema(codec_schema: pa.Schema) -> pa.Schema:
+    """Columns of a data file: identity, then the codec's, each with its Iceberg field id.
+
+    Ids are given as a catalog does when it creates a table: all columns first, then what is nested in
+    them (Java's AssignFreshIds, PyIceberg's assign_fresh_schema_ids); then those of :data:`LATER_COLUMNS`.
+    """
+    return _with_field_ids(codec_schema, LATER_COLUMNS)
+
+
+@cache
+def _with_field_ids(codec_schema: pa.Schema, later: tuple[str, ...]) -> pa.Schema:
+    ids = itertools.count(1)
+    every = [*IDENTITY_COLUMNS, *codec_schema]
+    first = [_with_id(field, next(ids)) for field in every if field.name not in later]
+    columns = {field.name: _with_nested_ids(field, ids) for field in first}
+    for name in later:
+        field = _with_id(codec_schema.field(name), next(ids))
+        columns[name] = _with_nested_ids(field, ids)
+    return pa.schema([columns[field.name] for field in every])
+
+
+def messages_schema(codec_schema: pa.Schema, comments: Mapping[str, str] | None = None) -> Schema:
+    """The Iceberg schema of the table of rows for a codec's columns.
+
+    :param comments: of the codec's columns; None: without any comment, for who only reads or compares.
+    """
+    schema = _messages_schema(codec_schema, LATER_COLUMNS)
+    return schema if comments is None else _with_comments(schema, {**IDENTITY_COMMENTS, **comments})
+
+
+@cache
+def _messages_schema(codec_schema: pa.Schema, later: tuple[str, ...]) -> Schema:
+    return pyarrow_to_schema(_with_field_ids(codec_schema, later))
+
+
+def first_messages_schema(codec_schema: pa.Schema, comments: Mapping[str, str]) -> Schema:
+    """The same as version 1.0 had it."""
+    later = [name for name in LATER_COLUMNS if name in codec_schema.names]
+    return messages_schema(codec_schema, comments).select(
+        *(name for name in (*IDENTITY_COLUMNS.names, *codec_schema.names) if name not in later)
+    )
+
+
+@cache
+def segments_schema() -> Schema:
+    """The Iceberg schema of ``segments``: one column a field of :class:`Receipt`."""
+    return Schema(*_fields_of(Receipt, SEGMENTS_COMMENTS))
+
+
+@cache
+def deletions_schema() -> Schema:
+    """The Iceberg schema of ``deletions``: one column a field of :class:`DeletedRange`."""
+    return Schema(*_fields_of(DeletedRange, DELETIONS_COMMENTS))
+
+
+def partition_by_store(schema: Schema) -> PartitionSpec:
+    """One partition a store."""
+    source = schema.find_field("store_id").field_id
+    return PartitionSpec(
+        PartitionField(source_id=source, field_id=1000, transform=IdentityTransform(), name="store_id")
+    )
+
+
+def check_messages_schema(location: str, expected: Schema, found: Schema) -> None:
+    """Make sure that the table's columns have the ids and types that data files are written with.
+
+    :raises LakeUnavailableError: when they haven't; further columns, and missing :data:`LATER_COLUMNS`,
+        are fine.
+    """
+    _check_schema(location, expected, found, lambda field: field.name in LATER_COLUMNS)
+
+
+def _check_schema(
+    location: str, expected: Schema, found: Schema, may_lack: Callable[[NestedField], bool]
+) -> None:
+    columns = {field.name: field for field in found.fields}
+    for field in expected.fields:
+        other = columns.get(field.name)
+        if other is None and may_lack(field):
+            continue
+        if other is None or (other.field_id, other.field_type) != (field.field_id, field.field_type):
+            raise LakeUnavailableError(
+                f"lake table {location}: expected column {field.field_id} {field.name} "
+                f"{field.field_type}, found {other}. The table was made by another version or program; "
+                "archive into another namespace or warehouse."
+            )
+
+
+def check_version(table: Table) -> None:
+    """
+    :raises BadInputError: the table's schema has a major version that this code doesn't know.
+    """
+    check_version_of(table.location(), table.properties)
+
+
+def check_version_of(location: str, properties: Mapping[str, str]) -> None:
+    """The same of a table that isn't loaded.
+
+    :raises BadInputError: the table's schema has a major version that this code doesn't know.
+    """
+    found = properties.get(SCHEMA_VERSION_PROPERTY, "")
+    if found.partition(".")[0] not in READABLE_MAJORS:
+        known = ".x or ".join(READABLE_MAJORS)
+        raise BadInputError(
+            f"lake table {location}: expected schema version {known}.x, found {found or 'none'}. "
+            "Nothing was changed. Use the release of storage-engine that made it, or a later one, on every "
+            "host that opens this lake; or another lake."
+        )
+
+
+def missing_columns(table: Table, expected: Schema) -> list[NestedField]:
+    """Return what a loaded table lacks, as one that an older version made does."""
+    there = {field.name for field in table.schema().fields}
+    return [field for field in expected.fields if field.name not in there]
+
+
+def missing_comments(table: Table, expected: Schema) -> list[NestedField]:
+    """Return the columns that a loaded table has without a comment, though there is one. One that is there
+    stays: two releases must not take turns."""
+    there = {field.name: field for field in table.schema().fields}
+    return [
+        field for field in expected.fields if field.doc and field.name in there and not there[field.name].doc
+    ]
+
+
+def missing_properties(found: Mapping[str, str]) -> dict[str, str]:
+    """Return what other engines and older releases go by and a table has not, or has otherwise. Pure.
+
+    :param found: its properties as they were read.
+    """
+    wanted = {COMMIT_RETRIES_PROPERTY: "0", **GROWTH_PROPERTIES}
+    return {key: value for key, value in wanted.items() if found.get(key) != value}
+
+
+def evolve(table: Table, expected: Schema, properties: Mapping[str, str] | None = None) -> bool:
+    """Add the columns and comments that a table of an older version lacks; ids are never used for another.
+
+    Data files stay as they are: a column that a file lacks is empty in its rows.
+
+    :param properties: set in the same commit.
+    :return: whether something was changed.
+    :raises LakeUnavailableError: a column is missing that can't be empty: the table isn't ours.
+    :raises CommitFailedException: somebody else changes the table at this moment.
+    """
+    missing, uncommented = missing_columns(table, expected), missing_comments(table, expected)
+    if not missing and not uncommented and not properties:
+        return False
+    for field in missing:
+        if field.required:
+            raise LakeUnavailableError(
+                f"lake table {table.location()}: expected column {field.name} {field.field_type}, found "
+                "none. The table was made by another version or program; archive into another namespace or "
+                "warehouse."
+            )
+    with table.transaction() as transaction:
+        if missing or uncommented:
+            with transaction.update_schema() as update:
+                for field in sorted(missing, key=lambda field: field.field_id):
+                    update.add_column(field.name, field.field_type, doc=field.doc)
+                for field in uncommented:
+                    update.update_column(field.name, doc=field.doc)
+        transaction.set_properties({SCHEMA_VERSION_PROPERTY: SCHEMA_VERSION, **(properties or {})})
+    return True
+
+
+def _fields_of(rows: type, comments: Mapping[str, str]) -> Iterator[NestedField]:
+    """:param rows: dataclass of a table's rows."""
+    for number, (name, hint) in enumerate(typing.get_type_hints(rows).items(), start=1):
+        types = set(typing.get_args(hint)) or {hint}
+        column_type: IcebergType = LongType()
+        if str in types:
+            column_type = StringType()
+        elif name in _INTEGERS:
+            column_type = IntegerType()
+        yield NestedField(
+            field_id=number,
+            name=name,
+            field_type=column_type,
+            required=type(None) not in types,
+            doc=comments[name],
+        )
+
+
+def _with_comments(schema: Schema, comments: Mapping[str, str]) -> Schema:
+    return Schema(*(field.model_copy(update={"doc": comments.get(field.name)}) for field in schema.fields))
+
+
+def _with_id(field: pa.Field[Any], field_id: int) -> pa.Field[Any]:
+    return field.with_metadata({b"PARQUET:field_id": str(field_id).encode()})
+
+
+def _with_nested_ids(field: pa.Field[Any], ids: Iterator[int]) -> pa.Field[Any]:
+    """Number what is nested: all of one level, then what is below each."""
+    if pa.types.is_list(field.type):
+        element = _with_id(field.type.value_field, next(ids))
+        return field.with_type(pa.list_(_with_nested_ids(element, ids)))
+    if pa.types.is_struct(field.type):
+        parts = [_with_id(part, next(ids)) for part in field.type]
+        return field.with_type(pa.struct([_with_nested_ids(part, ids) for part in parts]))
+    if not pa.types.is_map(field.type):
+        return field
+    key = _with_id(field.type.key_field, next(ids))
+    value = _with_id(field.type.item_field, next(ids))
+    return field.with_type(pa.map_(key, value))

@@ -1,0 +1,276 @@
+"""Before a lake is written: it must be one that may be, and gets what an older version did not give it.
+
+A lake of version 1 is taken over once: it gets a UUID and marks, and its tables' major version is raised, so
+that an older release on another host refuses it. Killed at any instant and run again, that goes on.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+
+from storage_engine.brokers import find_broker
+from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeUnavailableError
+from storage_engine.lake.catalog.catalog import (
+    CHANGE_LOCK,
+    Lake,
+    broker_in,
+    check_identity,
+    id_in_catalog,
+    name_in_catalog,
+)
+from storage_engine.lake.catalog.commit_lock import committing, nobody_commits
+from storage_engine.lake.catalog.deletions_table import make_deletions
+from storage_engine.lake.catalog.identity import (
+    COPY_OF_PROPERTY,
+    LAKE_ID_PROPERTY,
+    check_mark,
+    is_below,
+    lake_id_of,
+    read_mark,
+    table_around,
+    write_mark,
+)
+from storage_engine.lake.catalog.nesting import proves_nothing, refuse_nested_proof
+from storage_engine.lake.catalog.own_tables import found_properties
+from storage_engine.lake.catalog.placed_table import parse_metadata
+from storage_engine.lake.catalog.tables import (
+    SCHEMA_VERSION,
+    SCHEMA_VERSION_PROPERTY,
+    check_messages_schema,
+    evolve,
+    messages_schema,
+    missing_columns,
+    missing_comments,
+    missing_properties,
+    segments_schema,
+)
+from storage_engine.lake.durable_io import local_path
+from storage_engine.lake.storage.errors import lake_errors, metadata_errors
+from storage_engine.lake.storage.small_files import list_files, read_small_file
+
+TAKEN_OVER_PROPERTY = "storage-engine.taken-over-at-ms"
+"""Of ``segments``: when an older lake got its identity, in milliseconds since the epoch."""
+
+_ATTEMPTS = 20
+
+
+def ready_to_write(lake: Lake) -> None:
+    """Make sure that a lake may be written, and has this version's identity, marks, columns and comments.
+
+    A table of deletions that can't be made is no fault: nothing rests on it, and who writes to it says why.
+
+    Not to be called while :data:`CHANGE_LOCK` is held: it is taken where something is changed.
+
+    :raises LakeIdentityError: the lake is a copy that nobody promoted, or lies inside a store or another
+        lake; or it is of version 1, and its warehouse shows that the catalog is older than what lies there,
+        or not the only one.
+    :raises LakeUnavailableError: the lake can't be written, or isn't ours.
+    """
+    refuse_nested_proof(lake.config)
+    messages, segments = lake.tables()
+    # Directories are known by now; of a bucket other lakes' marks tell.
+    if local_path(place := segments.location()) is None and (
+        around := table_around(segments.io, place, lake.config.namespace)
+    ):
+        raise proves_nothing(lake.config, f"the lake {around}")
+    # Again: the catalog may have been put back since the lake was opened.
+    check_identity(lake, messages, segments)
+    if (original := segments.properties.get(COPY_OF_PROPERTY)) is not None:
+        raise LakeIdentityError(
+            f"lake {lake.location}: expected a lake that may be written, found a copy of {original}. Nothing "
+            "was changed. Use that lake; if it is gone for good, run storage-engine lake promote on this one."
+        )
+    if _lacks_identity(messages, segments):
+        with CHANGE_LOCK, nobody_commits(lake):
+            # Another process may have taken it over while this one waited.
+            if _lacks_identity(*lake.tables()):
+                _take_over(lake)
+    _bring_up_to_date(lake)
+    for table in lake.tables():
+        if table.current_snapshot() is None and read_mark(table) is None:
+            write_mark(table, _lake_id(table), lake.catalog_id)
+    with suppress(LakeUnavailableError, BadInputError):
+        if not lake.has_deletions():
+            with CHANGE_LOCK, committing(lake):
+                make_deletions(lake)
+
+
+def _lacks_identity(messages: Table, segments: Table) -> bool:
+    return lake_id_of(segments) is None or lake_id_of(messages) is None
+
+
+def mark_commits(lake: Lake) -> None:
+    """Record below both tables what was committed. To be called before anything relies on it.
+
+    :raises LakeIdentityError: a mark says that another catalog committed, or a later one: it stays.
+    :raises LakeUnavailableError: a mark can't be written.
+    """
+    messages, segments = lake.tables()
+    check_identity(lake, messages, segments)
+    for table in (messages, segments):
+        write_mark(table, _lake_id(table), lake.catalog_id)
+
+
+def _lake_id(table: Table) -> str:
+    lake_id = lake_id_of(table)
+    assert lake_id is not None, table.location()
+    return lake_id
+
+
+def _schemas(lake: Lake) -> tuple[tuple[Table, Schema], ...]:
+    messages, segments = lake.tables()
+    codec = find_broker(broker_in(segments.properties)).codec
+    rows = messages_schema(codec.schema, codec.columns.comments)
+    return ((segments, segments_schema()), (messages, rows))
+
+
+def _bring_up_to_date(lake: Lake) -> None:
+    for _ in range(_ATTEMPTS):
+        lacking = [
+            (table, schema)
+            for table, schema in _schemas(lake)
+            if missing_columns(table, schema) or missing_comments(table, schema) or _given(lake, table)
+        ]
+        if not lacking:
+            break
+        adding = lake_errors(lake.location, "add columns")
+        with CHANGE_LOCK, committing(lake), adding, suppress(CommitFailedException):
+            for table, schema in lacking:
+                evolve(table.refresh(), schema, _given(lake, table))
+    else:
+        raise _overtaken(lake, "add columns")
+    messages, schema = _schemas(lake)[1]
+    check_messages_schema(messages.location(), schema, messages.schema())
+
+
+def _given(lake: Lake, table: Table) -> dict[str, str]:
+    """Return the properties that a loaded table gets. Our commits also bring back metadata that another
+    engine has put elsewhere."""
+    given = missing_properties(found_properties(table))
+    is_ours = table.metadata_location.startswith(f"{table.location().rstrip('/')}/metadata/")
+    if not is_ours and isinstance(lake.catalog, SqlCatalog):
+        return {SCHEMA_VERSION_PROPERTY: SCHEMA_VERSION, **given}
+    return given
+
+
+def _take_over(lake: Lake) -> None:
+    messages, segments = lake.tables()
+    for inner, outer in ((messages, segments), (segments, messages)):
+        if is_below(f"{inner.location()}/", outer.location()):
+            raise LakeIdentityError(
+                f"{inner.location()}: expected tables that lie beside each other, found one inside "
+                f"{outer.location()}. Nothing was changed. Archive into another warehouse."
+            )
+    for table in (messages, segments):
+        # Another catalog may have taken over what lies here since this lake was opened.
+        check_mark(table, lake_id_of(segments), lake.catalog_id)
+        _check_only_catalog(table)
+    give_identity(lake)
+
+
+def give_identity(lake: Lake) -> None:
+    """Give a lake of version 1 its UUID, marks and columns. To be called while nobody else commits.
+
+    :raises LakeUnavailableError: it can't be written.
+    """
+    for _ in range(_ATTEMPTS):
+        lake_id = _chosen_id(lake)
+        # First the catalog, so that an attempt which goes on from a killed one finds the same UUID.
+        name_in_catalog(lake, lake_id)
+        for table, schema in _schemas(lake):
+            if lake_id_of(table) is not None:
+                continue
+            write_mark(table, lake_id, lake.catalog_id, pending=True)
+            given = {LAKE_ID_PROPERTY: lake_id, TAKEN_OVER_PROPERTY: str(time.time_ns() // 1_000_000)}
+            with lake_errors(lake.location, "take the lake over"), suppress(CommitFailedException):
+                evolve(table, schema, given)
+            if lake_id_of(table.refresh()) != lake_id:
+                # Somebody else committed, or takes the lake over at this moment: by then it has an identity.
+                break
+        else:
+            break
+    else:
+        raise _overtaken(lake, "take the lake over")
+    mark_commits(lake)
+
+
+def _chosen_id(lake: Lake) -> str:
+    """Return the UUID that a lake gets: the one that an attempt which was killed has begun to give it."""
+    segments = lake.segments()
+    if (given := lake_id_of(segments)) is not None:
+        return given
+    mark = read_mark(segments)
+    return mark.lake_id if mark is not None else id_in_catalog(lake) or str(uuid.uuid4())
+
+
+def _check_only_catalog(table: Table) -> None:
+    """Make sure that what lies below a table's location is this catalog's, and not newer than it.
+
+    :raises LakeIdentityError: there is metadata of another table; or metadata that this catalog doesn't know
+        names data files that it doesn't have.
+    """
+    files = {file.inside: file for file in list_files(table.io, table.location())}
+    known = {table.metadata_location.rpartition("/")[2]}
+    known |= {entry.metadata_file.rpartition("/")[2] for entry in table.metadata.metadata_log}
+    current: set[str] | None = None
+    for inside in files:
+        folder, _, name = inside.rpartition("/")
+        if folder != "metadata" or not name.endswith(".metadata.json") or name in known:
+            continue
+        location = f"{table.location()}/{inside}"
+        found = _metadata(table, location)
+        if not found.snapshots:
+            # Of an attempt to make a lake that came to nothing.
+            continue
+        if found.table_uuid != table.metadata.table_uuid:
+            raise LakeIdentityError(
+                f"{location}: expected metadata of table {table.metadata.table_uuid}, found that of "
+                f"{found.table_uuid}: two catalogs share this place. Nothing was changed. Give each a "
+                "warehouse or namespace of its own."
+            )
+        current = set(_data_files(table, table.metadata)) if current is None else current
+        strange = [
+            file
+            for file in _data_files(table, found)
+            if file not in current and f"data/{_inside(file)}" in files
+        ]
+        if strange:
+            raise LakeIdentityError(
+                f"{location}: expected metadata of nothing that the catalog doesn't have, found it to name "
+                f"{strange[0]}: the catalog was put back from an older copy, or a commit failed there. "
+                "Nothing was changed. Run storage-engine lake rebuild, which brings such files in."
+            )
+
+
+def _inside(location: str) -> str:
+    return location.rpartition("/data/")[2]
+
+
+def _metadata(table: Table, location: str) -> TableMetadata:
+    with metadata_errors(location, "read the table's metadata"):
+        data = read_small_file(table.io, location)
+        return parse_metadata(data or b"", location)
+
+
+def _data_files(table: Table, metadata: TableMetadata) -> Iterator[str]:
+    with metadata_errors(table.location(), "read the table's manifests"):
+        for snapshot in metadata.snapshots:
+            for manifest in snapshot.manifests(table.io):
+                for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+                    yield entry.data_file.file_path
+
+
+def _overtaken(lake: Lake, doing: str) -> LakeUnavailableError:
+    return LakeUnavailableError(
+        f"lake {lake.location}: {_ATTEMPTS} attempts to {doing} were overtaken by other writers. Run again "
+        "when fewer write at once."
+    )

@@ -1,0 +1,380 @@
+"""A segment as one Parquet file: writing it, and turning it back into the segment's bytes.
+
+Rows are clustered by the codec within chunks of the segment, and cut into row groups small enough that
+whoever reads one topic skips most of them. Reading back goes window by window: a window is a run of row
+groups whose rows together cover one run of bytes, so memory follows the chunk, not the segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import cycle, pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from storage_engine.exceptions import CorruptFrameError, ProofError, StorageEngineError
+from storage_engine.lake.catalog.tables import IDENTITY_COLUMNS, messages_arrow_schema
+from storage_engine.lake.file.file_options import writer_options
+from storage_engine.lake.file.jobs import SegmentJob
+from storage_engine.lake.file.row_groups import cut_rows
+from storage_engine.model.codec import Columns, Damage, SegmentCodec
+
+MIN_CHUNK_BYTES = 32 << 20
+CHUNKS_PER_SEGMENT = 4
+"""Clustering larger chunks skips more when one topic is read; a quarter keeps memory within bounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataFileStats:
+    """What a segment's rows say of it. Timestamps in ms since the epoch; None without messages."""
+
+    row_count: int
+    message_count: int
+    damaged_bytes: int
+    first_store_timestamp_ms: int | None
+    last_store_timestamp_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Row groups [first, end) whose rows cover the bytes from one position to another, and no others."""
+
+    first_row_group: int
+    end_row_group: int
+    start_position: int
+    end_position: int
+
+
+def write_data_file(job: SegmentJob, codec: SegmentCodec, data: memoryview, sink: Any) -> None:
+    """Write a segment's rows as Parquet.
+
+    :param data: the whole segment.
+    :param sink: open binary file; it is left open.
+    :raises CorruptFrameError: for the first bytes that are not a frame and may be others than were written,
+        unless the job accepts damage.
+    :raises ProofError: the codec fails, or its rows aren't as its schema says.
+    :raises OSError: when the sink can't take it.
+    """
+    chunk_bytes = max(MIN_CHUNK_BYTES, -(-len(data) // CHUNKS_PER_SEGMENT))
+
+    def chunks() -> Iterator[pa.Table]:
+        with codec_errors(job.path):
+            rows_of = partial(codec.decode, chunk_bytes=chunk_bytes, context=job.context.codec)
+            decoded = iter(rows_of(_read_only(data), job.base_offset))
+        while True:
+            with codec_errors(job.path):
+                rows, damage = next(decoded, _END)
+                if rows is not None and not isinstance(rows, pa.Table):
+                    raise TypeError(f"rows that are {type(rows).__name__}, no Arrow table")
+                refused = () if job.accept_damage else (one for one in damage if not one.as_written)
+                first = next(iter(refused), None)
+            if rows is None:
+                return
+            if first is not None:
+                raise CorruptFrameError.at(job.path, first.offset, first.expected, first.found)
+            yield rows
+            del rows
+
+    with _row_errors(job.path):
+        write_rows(job, codec, chunks(), sink)
+
+
+_END: tuple[None, tuple[Damage, ...]] = (None, ())
+"""Stands behind the last rows of a codec."""
+
+
+def _read_only(data: memoryview) -> memoryview:
+    """Return a view by which nobody gets at memory that can be written, as by ``memoryview.obj``."""
+    view = data.toreadonly()
+    return memoryview(pa.py_buffer(view)).cast("B") if len(view) else view
+
+
+@contextmanager
+def codec_errors(name: str) -> Iterator[None]:
+    """Turn whatever a codec raises into one error; out of memory is no fault of its own.
+
+    :param name: of the file that the codec works on.
+    :raises ProofError: a broker's codec raises what is no error of this package.
+    """
+    try:
+        yield
+    except (StorageEngineError, MemoryError):
+        raise
+    except (Exception, SystemExit) as error:
+        raise _codec_error(name, error) from error
+
+
+@contextmanager
+def _row_errors(name: str) -> Iterator[None]:
+    """Tell what is wrong with a codec's rows from a sink that can't take them.
+
+    :raises ProofError: the rows aren't as their schema says.
+    """
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise _codec_error(name, error) from error
+
+
+def _codec_error(name: str, error: BaseException) -> ProofError:
+    return ProofError(
+        f"{name}: expected its broker's codec to turn the segment into rows of its schema and back, "
+        f"found {type(error).__name__}: {error}. Nothing was committed. Mend the package that brings the "
+        "broker."
+    )
+
+
+def encode_rows(codec: SegmentCodec, rows: pa.Table, out: memoryview, first_position: int, name: str) -> int:
+    """Let a codec write rows' bytes.
+
+    :param name: of the file that has the rows.
+    :return: how many bytes it says that it has written.
+    :raises ProofError: the codec fails, or says what can't be.
+    """
+    with codec_errors(name):
+        written: object = codec.encode(rows, out, first_position)
+    if type(written) is not int or not 0 <= written <= len(out):
+        raise ProofError(
+            f"{name}: expected its broker's codec to return how many bytes it has written, 0 to {len(out)}, "
+            f"found {written!r}. Nothing was committed. Mend the package that brings the broker."
+        )
+    return written
+
+
+def write_rows(job: SegmentJob, codec: SegmentCodec, chunks: Iterable[pa.Table], sink: Any) -> None:
+    """Write a codec's rows with the lake's columns, row groups and encodings.
+
+    :param sink: open binary file, which is left open, or a path.
+    """
+    schema = _file_schema(codec.schema)
+    following = iter(chunks)
+    rows = next(following, None)
+    with pq.ParquetWriter(sink, schema, **writer_options(schema, codec.columns, rows)) as writer:
+        while rows is not None:
+            _write_chunk(writer, job, rows, schema)
+            # The next chunk is decoded before this name is bound again.
+            del rows
+            rows = next(following, None)
+
+
+def _write_chunk(writer: pq.ParquetWriter, job: SegmentJob, rows: pa.Table, schema: pa.Schema) -> None:
+    for group in cut_rows(rows):
+        table = _with_identity(job, group, schema)
+        writer.write_table(table, row_group_size=max(1, table.num_rows))
+
+
+class RowCounter:
+    """Counts a data file's rows as they are read back.
+
+    :param columns: of the codec that made them.
+    """
+
+    def __init__(self, columns: Columns) -> None:
+        self._stored_at = columns.stored_at
+        self._rows = self._messages = self._damaged_bytes = 0
+        self._first_us: list[int] = []
+        self._last_us: list[int] = []
+
+    def add(self, rows: pa.Table) -> None:
+        """
+        :param rows: with at least the columns ``kind`` and ``size``, and that of the stored time.
+        """
+        is_message = pc.equal(rows["kind"], pa.scalar("message"))
+        messages = is_message.to_numpy().sum().item()
+        self._rows += rows.num_rows
+        self._messages += messages
+        if messages != rows.num_rows:
+            is_damage = pc.equal(rows["kind"], pa.scalar("undecodable"))
+            self._damaged_bytes += pc.sum(rows["size"].filter(is_damage)).as_py() or 0
+        if self._stored_at is None:
+            return
+        stored = rows[self._stored_at]
+        if messages != rows.num_rows:
+            stored = stored.filter(is_message)
+        extremes = pc.min_max(stored.cast(pa.timestamp("us", tz=stored.type.tz)).cast(pa.int64()))
+        if extremes["min"].is_valid:
+            self._first_us.append(extremes["min"].as_py())
+            self._last_us.append(extremes["max"].as_py())
+
+    def stats(self) -> DataFileStats:
+        """Return what has been counted."""
+        first, last = min(self._first_us, default=None), max(self._last_us, default=None)
+        return DataFileStats(
+            row_count=self._rows,
+            message_count=self._messages,
+            damaged_bytes=self._damaged_bytes,
+            first_store_timestamp_ms=None if first is None else first // 1000,
+            last_store_timestamp_ms=None if last is None else last // 1000,
+        )
+
+
+class WindowMemory:
+    """What windows are put together in. It serves one segment after the other, never two at a time.
+
+    Fresh pages would have to be cleared by the kernel, which takes a good part of the time of encoding.
+    """
+
+    def __init__(self, buffers: int = 1) -> None:
+        """
+        :param buffers: bytes that were yielded are valid until so many more have been asked for.
+        """
+        self._buffers = [np.empty(0, np.uint8)] * buffers
+
+    def buffers(self, size_bytes: int) -> Iterator[memoryview]:
+        """Yield buffers of at least this size, in turn and without end."""
+        for number in cycle(range(len(self._buffers))):
+            if len(self._buffers[number]) < size_bytes:
+                self._buffers[number] = np.empty(size_bytes, np.uint8)
+            yield self._buffers[number].data
+
+
+def segment_bytes(
+    parquet: pq.ParquetFile,
+    codec: SegmentCodec,
+    origin: int,
+    size_bytes: int,
+    name: str,
+    counter: RowCounter | None = None,
+    memory: WindowMemory | None = None,
+) -> Iterator[tuple[int, memoryview]]:
+    """Yield a segment's bytes from its data file, in order, as (position, bytes).
+
+    The file is read once, from its begin to its end.
+
+    :param origin: position of the segment's first byte.
+    :param name: of the data file, for messages.
+    :param counter: is given all rows; None: who reads wants the bytes, and only the columns that they are
+        made of are read.
+    :param memory: says how long the bytes are valid; None: until the next are asked for.
+    :raises ProofError: when the rows don't cover [origin, origin + size_bytes) exactly once.
+    """
+    columns = list(codec.encoded_columns if counter is None else codec.schema.names)
+    windows = plan_windows(parquet.metadata, origin, size_bytes, name)
+    longest = max((w.end_position - w.start_position for w in windows), default=0)
+    buffers = (memory or WindowMemory()).buffers(longest)
+    for window, buffer in zip(windows, buffers, strict=False):
+        out = buffer[: window.end_position - window.start_position]
+        # What a codec leaves out must not be found there by chance, as another segment with the same bytes.
+        np.frombuffer(out, np.uint8).fill(0)
+        written = 0
+        starts: list[np.ndarray[Any, Any]] = []
+        ends: list[np.ndarray[Any, Any]] = []
+        for group in range(window.first_row_group, window.end_row_group):
+            rows = parquet.read_row_group(group, columns=columns, use_threads=False)
+            starts.append(rows["physical_offset"].to_numpy())
+            ends.append(starts[-1] + rows["size"].to_numpy())
+            written += encode_rows(codec, rows, out, window.start_position, name)
+            if counter is not None:
+                counter.add(rows)
+            # Or two row groups would be in memory while the next is read.
+            del rows
+        check_tiled(
+            np.concatenate(starts), np.concatenate(ends), window.start_position, window.end_position, name
+        )
+        if written != len(out):
+            raise ProofError(
+                f"{name}: expected {len(out)} bytes of the segment from position {window.start_position} on, "
+                f"found {written} encoded. The file can't be turned back into its segment."
+            )
+        yield window.start_position, out
+
+
+def plan_windows(metadata: pq.FileMetaData, origin: int, size_bytes: int, name: str) -> tuple[Window, ...]:
+    """Cut a data file into windows, by what its footer says of where its rows lie.
+
+    Whether the rows lie there has to be checked when they are read.
+
+    :param origin: position of the segment's first byte.
+    :raises ProofError: there are no rows for a segment that has bytes, or some lie outside of it.
+    """
+    end = origin + size_bytes
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    if not groups and size_bytes:
+        raise ProofError(
+            f"{name}: expected rows for the bytes [{origin}, {end}), found none. The data file "
+            "is not the segment."
+        )
+    column = metadata.schema.names.index("physical_offset") if groups else 0
+    statistics = [group.column(column).statistics for group in groups]
+    # Without statistics a row group may have rows from anywhere.
+    anywhere = (origin, end - 1)
+    bounds = np.array(
+        [(s.min, s.max) if s is not None and s.has_min_max else anywhere for s in statistics], np.int64
+    ).reshape(-1, 2)
+    strange = bounds[(bounds < origin) | (bounds >= end)]
+    if len(strange):
+        raise ProofError(
+            f"{name}: expected rows in the bytes [{origin}, {end}), found one at physical offset "
+            f"{strange[0]}. The data file is not the segment."
+        )
+    lowest_from = np.minimum.accumulate(bounds[::-1, 0])[::-1]
+    highest_to = np.maximum.accumulate(bounds[:, 1])
+    cuts = (np.flatnonzero(lowest_from[1:] > highest_to[:-1]) + 1).tolist()
+    positions = [origin, *lowest_from[cuts].tolist(), end]
+    numbers = [0, *cuts, len(groups)]
+    return tuple(
+        Window(first, last, *span)
+        for (first, last), span in zip(pairwise(numbers), pairwise(positions), strict=True)
+        if last > first
+    )
+
+
+def check_tiled(
+    starts: np.ndarray[Any, Any], ends: np.ndarray[Any, Any], start: int, end: int, name: str
+) -> None:
+    """Make sure that rows cover [start, end) exactly once; one without bytes lies where another begins.
+
+    :param starts: position of each row, in any order.
+    :param ends: position behind each.
+    :raises ProofError: they don't.
+    """
+    owning = ends != starts
+    if not owning.all():
+        lone = starts[~owning]
+        # Those of one row's bytes mostly follow each other, and there may be hundreds.
+        lone = np.setdiff1d(lone[np.append(True, lone[1:] != lone[:-1])], starts[owning])
+        starts, ends = starts[owning], ends[owning]
+        if len(lone):
+            raise ProofError(
+                f"{name}: expected each row without bytes where another row begins, found one at physical "
+                f"offset {int(lone[0])}. The data file is not the segment."
+            )
+    order = np.argsort(starts, kind="stable")
+    expected = np.concatenate(([start], ends[order]))
+    found = np.concatenate((starts[order], [end]))
+    if not np.array_equal(expected, found):
+        at = int(np.flatnonzero(expected != found)[0])
+        raise ProofError(
+            f"{name}: expected a row that begins at physical offset {int(expected[at])}, found "
+            f"{int(found[at])}. The data file is not the segment."
+        )
+
+
+def _with_identity(job: SegmentJob, rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    # Dictionaries of one value: the writer has nothing to hash.
+    zeros = np.zeros(rows.num_rows, np.int32)
+    identity = [
+        pa.DictionaryArray.from_arrays(zeros, pa.array([value], field.type))
+        for field, value in zip(
+            IDENTITY_COLUMNS, (job.store_id, job.lineage, job.log, job.base_offset), strict=True
+        )
+    ]
+    return pa.Table.from_arrays([*identity, *rows.columns], schema=schema)
+
+
+def _file_schema(codec_schema: pa.Schema) -> pa.Schema:
+    """The lake's columns as they are handed to the Parquet writer: to a reader a dictionary is its values."""
+    names = IDENTITY_COLUMNS.names
+    return pa.schema(
+        [
+            field.with_type(pa.dictionary(pa.int32(), field.type)) if field.name in names else field
+            for field in messages_arrow_schema(codec_schema)
+        ]
+    )

@@ -1,0 +1,163 @@
+"""What goes into archiving a segment and what comes out: plain data, picklable and JSON-able."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from dataclasses import dataclass, field, fields
+from pathlib import PurePosixPath
+
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.model.log_names import in_file_name
+from storage_engine.model.receipt import Receipt, SegmentIdentity
+from storage_engine.model.store import FileFacts, SegmentContext
+
+_LOG_BYTES = 148
+"""Of a log's name in a data file's, which has at most 107 more while it is staged; file systems take 255."""
+
+_DATA_FILE_NAME = re.compile(r"(\d+-.+-\d{20}-)([0-9a-f]{16})(?:-([0-9a-f]{8}))?\.parquet")
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentJob:
+    """One segment to archive.
+
+    :param facts: the file as it was when it was chosen; a file that differs is refused.
+    :param messages_location: the location of the table of rows, so that a task needs no catalog.
+    :param accept_damage: archive bytes that don't decode as they are, instead of refusing them.
+    :param original_mtime_ns: see ``Segment``; what the receipt says of the file's time.
+    :param attempt: part of the data file's name, where one by that name was in the table and was lost or
+        rewritten: another engine's snapshot expiry may still delete it.
+    :param bytes_per_second: how fast this process may archive; None: as fast as it can. See ``pace``.
+    :param store_name: what the receipt says of the store's name.
+    :param store_host: what the receipt says of the machine on which the store lies.
+    :param end_offset: see ``Segment.end``; None where it is base offset + size.
+    :param companions: see ``Segment``, as they were when they were chosen.
+    :param context: what its broker knows of it beside its files.
+    """
+
+    store_id: str
+    lineage: int
+    broker: str
+    store_root: str
+    log: str
+    base_offset: int
+    facts: FileFacts
+    lake: LakeConfig
+    messages_location: str
+    accept_damage: bool = False
+    attempt: str = ""
+    original_mtime_ns: int | None = None
+    bytes_per_second: int | None = None
+    store_name: str | None = None
+    store_host: str | None = None
+    end_offset: int | None = None
+    companions: tuple[FileFacts, ...] = ()
+    context: SegmentContext = field(default_factory=SegmentContext)
+
+    @property
+    def path(self) -> str:
+        return self.facts.path
+
+    def data_file(self, sha256: str) -> str:
+        """Location of the segment's data file: one name for one identity and attempt.
+
+        :param sha256: of the segment's bytes, in hex.
+        """
+        identity = SegmentIdentity(self.store_id, self.lineage, self.log, self.base_offset, sha256)
+        name = data_file_name(identity, self.attempt)
+        return f"{self.messages_location}/data/store_id={self.store_id}/{name}"
+
+
+@dataclass(frozen=True, slots=True)
+class ProvenSegment:
+    """A segment whose data file was read back from the lake and is the source file, byte for byte.
+
+    The fields are those of :class:`Receipt`, without those that make the chain; ``data_file`` is the whole
+    location.
+
+    :param staged_file: where the proven bytes lie until they are published under ``data_file``; equal
+        to it when they are there already. Belongs to this attempt alone.
+    :param manifest_facts: what the manifest is to say of the data file; see ``manifest_entry``.
+    """
+
+    store_id: str
+    lineage: int
+    log: str
+    base_offset: int
+    size_bytes: int
+    sha256: str
+    broker: str
+    store_root: str
+    message_count: int
+    row_count: int
+    damaged_bytes: int
+    first_store_timestamp_ms: int | None
+    last_store_timestamp_ms: int | None
+    source_path: str
+    source_device: int
+    source_inode: int
+    source_mtime_ns: int
+    source_ctime_ns: int
+    data_file: str
+    data_file_bytes: int
+    data_file_sha256: str
+    proof_version: int
+    proven_at_ms: int
+    staged_file: str
+    manifest_facts: bytes = field(repr=False)
+    store_name: str | None = None
+    store_host: str | None = None
+    log_id: str | None = None
+    evidence: str | None = None
+    end_offset: int | None = None
+    files: str | None = field(default=None, repr=False)
+
+    @property
+    def identity(self) -> SegmentIdentity:
+        return SegmentIdentity(self.store_id, self.lineage, self.log, self.base_offset, self.sha256)
+
+    def receipt(self, data_file: str) -> Receipt:
+        """Return the row that says so, not yet a link of its store's chain.
+
+        :param data_file: the data file's name, relative to the table's location.
+        """
+        others = ("staged_file", "manifest_facts", "data_file")
+        same = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in others}
+        return Receipt(**same, data_file=data_file, moved_to=None, sequence=-1, previous_hash="", row_hash="")
+
+
+def new_attempt() -> str:
+    """Eight digits that no other attempt at any segment has."""
+    return uuid.uuid4().hex[:8]
+
+
+def data_file_name(identity: SegmentIdentity, attempt: str = "") -> str:
+    """``<lineage>-<log>-<base offset, 20 digits>-<first 16 digits of the SHA-256>[-<attempt>].parquet``"""
+    return f"{slot_prefix(identity)}{identity.sha256[:16]}{attempt and '-'}{attempt}.parquet"
+
+
+def slot_prefix(identity: SegmentIdentity) -> str:
+    """Return how the data files of every content ever seen in one (lineage, log, base offset) begin."""
+    log = in_file_name(identity.log, _LOG_BYTES)
+    return f"{identity.lineage}-{log}-{identity.base_offset:020d}-"
+
+
+def split_data_file_name(name: str) -> tuple[str, str]:
+    """Return what :func:`slot_prefix` made, and the 16 digits of the content.
+
+    :return: two empty strings when another program named the file.
+    """
+    match = _DATA_FILE_NAME.fullmatch(name)
+    return (match[1], match[2]) if match else ("", "")
+
+
+def attempt_of(name: str) -> str:
+    """The attempt in a data file's name; "" when it has none, or another program named the file."""
+    match = _DATA_FILE_NAME.fullmatch(name)
+    return (match[3] or "") if match else ""
+
+
+def file_name(location: str) -> str:
+    """The last part of a file's location, whatever its scheme."""
+    return PurePosixPath(location).name

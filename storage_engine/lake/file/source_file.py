@@ -1,0 +1,188 @@
+"""The files that are archived: the same ones from the moment they were chosen until their copy is proven.
+
+A touch in between is no reason to begin again. What counts is that the bytes that were read are those of the
+file as its facts describe it, at the end too: where these moved by another's doing, it is hashed again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from storage_engine.exceptions import FileGoneError, ProofError, StoreNotFoundError
+from storage_engine.lake.file.jobs import SegmentJob
+from storage_engine.lake.file.staging import sha256_of
+from storage_engine.lake.storage.pace import pace_at
+from storage_engine.model.companions import Companion
+from storage_engine.model.store import FileFacts
+from storage_engine.same_bytes.own_acts import read_own_acts
+from storage_engine.same_bytes.settling import settle
+
+_BLOCK_BYTES = 1 << 20
+"""Read and hashed at a time, so that the hash finds it in the processor's caches."""
+
+_per_thread = threading.local()
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """:param data: the file's bytes, in memory that serves the thread's next segment too.
+    :param sha256: of them, in hex.
+    :param facts: of the file before it was read, when every later write had to change them.
+    """
+
+    data: memoryview
+    sha256: str
+    facts: FileFacts
+
+
+def read_source(job: SegmentJob) -> Source:
+    """Read the whole file.
+
+    :raises FileGoneError: it went away since it was listed.
+    :raises StoreNotFoundError: it can't be seen from this host.
+    :raises ProofError: another file lies there, or it is truncated.
+    :raises ChangedUnderUsError: somebody writes to it again and again.
+    """
+    with _source_errors(job.path):
+        facts = _as_chosen(job.facts, settle(job.path))
+    data = _source_memory(job.facts.size_bytes)
+    digest = hashlib.sha256()
+    done = 0
+    pace = pace_at(job.bytes_per_second)
+    with _source_errors(job.path), Path(job.path).open("rb", buffering=0) as file:
+        inode = os.fstat(file.fileno()).st_ino
+        while done < len(data) and (count := file.readinto(data[done : done + _BLOCK_BYTES])):
+            digest.update(data[done : done + count])
+            done += count
+            pace.spend(count)
+        pace.forget(file.fileno())
+    _check_read(job.facts, done, inode)
+    return Source(data, digest.hexdigest(), facts)
+
+
+def read_companions_of(job: SegmentJob) -> tuple[Source, ...]:
+    """Read the segment's further files whole.
+
+    :raises StorageEngineError: as :func:`read_source` does.
+    """
+    return tuple(_read_companion(chosen) for chosen in job.companions)
+
+
+def _read_companion(chosen: FileFacts) -> Source:
+    with _source_errors(chosen.path):
+        facts = _as_chosen(chosen, settle(chosen.path))
+        with Path(chosen.path).open("rb") as file:
+            inode = os.fstat(file.fileno()).st_ino
+            content = file.read(chosen.size_bytes + 1)
+    _check_read(chosen, len(content), inode)
+    return Source(memoryview(content), hashlib.sha256(content).hexdigest(), facts)
+
+
+def companions_of_proven(job: SegmentJob, sources: Sequence[Source]) -> tuple[Companion, ...]:
+    """Return the segment's further files as they were read, now that its copy is proven.
+
+    :raises ProofError: as :func:`facts_of_proven` does.
+    """
+    return tuple(
+        Companion.of(_unchanged(job, chosen, source), bytes(source.data))
+        for chosen, source in zip(job.companions, sources, strict=True)
+    )
+
+
+def facts_of_proven(job: SegmentJob, source: Source) -> FileFacts:
+    """Return the facts of the file that has the bytes which were read, now that their copy is proven.
+
+    :raises ProofError: it was written to meanwhile, or another file lies there.
+    """
+    return _unchanged(job, job.facts, source)
+
+
+def _unchanged(job: SegmentJob, chosen: FileFacts, source: Source) -> FileFacts:
+    path = chosen.path
+    with _source_errors(path):
+        if _is_same(job, _as_chosen(chosen, FileFacts.of(path)), source.facts):
+            return source.facts
+        facts = _as_chosen(chosen, settle(path))
+        sha256 = sha256_of(path)
+        found = FileFacts.of(path)
+    if sha256 != source.sha256 or not _is_same(job, _as_chosen(chosen, found), facts):
+        raise _changed(chosen, found)
+    return facts
+
+
+def _as_chosen(chosen: FileFacts, found: FileFacts) -> FileFacts:
+    """
+    :raises ProofError: it isn't the file that was chosen.
+    """
+    # A disk mounted on several hosts is another device on each.
+    found = replace(found, device=chosen.device)
+    if (found.inode, found.size_bytes) != (chosen.inode, chosen.size_bytes):
+        raise _changed(chosen, found)
+    return found
+
+
+def _check_read(chosen: FileFacts, size_bytes: int, inode: int) -> None:
+    """
+    :raises ProofError: another file was read, or not all of it.
+    """
+    if (size_bytes, inode) != (chosen.size_bytes, chosen.inode):
+        raise ProofError(
+            f"{chosen.path}: expected {chosen.size_bytes} bytes of inode {chosen.inode}, read {size_bytes} "
+            f"of inode {inode}: the file was replaced, truncated or written to meanwhile. Nothing was "
+            "committed or deleted."
+        )
+
+
+def _is_same(job: SegmentJob, found: FileFacts, known: FileFacts) -> bool:
+    return found == known or read_own_acts(job.store_root).same_file(found, known)
+
+
+def _changed(chosen: FileFacts, found: FileFacts) -> ProofError:
+    return ProofError(
+        f"{chosen.path}: expected {chosen}, found {found}: the file changed since it was chosen. Nothing was "
+        "committed or deleted. Make a new plan; if it is refused again, something writes to a sealed segment."
+    )
+
+
+def _source_memory(size_bytes: int) -> memoryview:
+    """This thread's memory for a segment, which serves the next one too.
+
+    Fresh pages would have to be cleared by the kernel, which takes as long as reading the file.
+    """
+    memory: np.ndarray[Any, Any] | None = getattr(_per_thread, "memory", None)
+    if memory is None or len(memory) < size_bytes:
+        # The old goes before the new comes.
+        _per_thread.memory = memory = None
+        _per_thread.memory = memory = np.empty(size_bytes, dtype=np.uint8)
+    return memory[:size_bytes].data
+
+
+@contextmanager
+def _source_errors(path: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        # Where neither its directory nor the one around is, another disk is, or none.
+        if any(directory.is_dir() for directory in Path(path).parents[:2]):
+            raise FileGoneError.at(path) from error
+        raise _unseen(path, error) from error
+    except OSError as error:
+        raise _unseen(path, error) from error
+
+
+def _unseen(path: str, error: OSError) -> StoreNotFoundError:
+    return StoreNotFoundError(
+        f"{path}: expected a segment file that host {socket.gethostname()} can read: {error.strerror}. Work "
+        "on a store runs where its disk is: use local[N] there, or mount the store at the same path on every "
+        "executor."
+    )

@@ -1,0 +1,112 @@
+"""What the table of rows lists, and what is wrong with entries that no receipt names.
+
+No data file is read here: the entries lie in the table's manifests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+
+from storage_engine.lake.catalog.names import data_file_of
+from storage_engine.lake.file.filters import store_rows
+from storage_engine.lake.file.jobs import file_name, split_data_file_name
+from storage_engine.lake.file.live_files import LiveFile
+from storage_engine.lake.storage.errors import metadata_errors
+from storage_engine.model.receipt import Receipt
+from storage_engine.model.validation import Status
+from storage_engine.model.verification import Finding
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A data file as a manifest lists it, with the files that say which of its rows count as deleted."""
+
+    file: DataFile
+    deletes: tuple[DataFile, ...]
+
+    @property
+    def location(self) -> str:
+        return self.file.file_path
+
+    @property
+    def live(self) -> LiveFile:
+        return LiveFile(self.file, tuple(sorted(file.file_path for file in self.deletes)))
+
+
+def list_entries(table: Table, store_id: str | None) -> dict[str, list[Entry]]:
+    """The entries of the table's loaded snapshot by store; of one store only, if one is given.
+
+    :raises LakeUnavailableError: the manifests can't be read.
+    """
+    found: dict[str, list[Entry]] = {}
+    with metadata_errors(table.location(), "read the table's manifests"):
+        where = AlwaysTrue() if store_id is None else store_rows(store_id)
+        for task in table.scan(row_filter=where).plan_files():
+            entry = Entry(task.file, tuple(task.delete_files))
+            found.setdefault(str(task.file.partition[0]), []).append(entry)
+    return found
+
+
+def check_entries(
+    table: Table, rows: Sequence[Receipt], entries: Sequence[Entry], committed_since: frozenset[str]
+) -> tuple[Finding, ...]:
+    """Return what is wrong with the entries that no receipt names, though every receipt may be sound.
+
+    :param committed_since: data files whose receipts came after ``rows`` was read.
+    """
+    by_file = {data_file_of(table, row): row for row in rows}
+    others = [e for e in entries if e.location not in by_file and e.location not in committed_since]
+    unreceipted = [e for e in others if split_data_file_name(file_name(e.location))[0]]
+    foreign = [e for e in others if e not in unreceipted]
+    there = {entry.location for entry in entries}
+    moved = [row for location, row in by_file.items() if location not in there]
+    return (*map(_without_receipt, unreceipted), *_too_many_rows(moved, foreign))
+
+
+def _without_receipt(entry: Entry) -> Finding:
+    return Finding(
+        Status.FAILURE,
+        entry.location,
+        f"expected a receipt that names this data file of the table, found none; it has "
+        f"{entry.file.record_count} rows that nothing vouches for",
+        "If an archiving was killed between its two commits, run storage-engine archive again while the "
+        "segment is on the broker's disk: it adds the receipt. Otherwise a receipt was removed: roll the "
+        "table segments back to the snapshot that has it.",
+    )
+
+
+def _too_many_rows(moved: Sequence[Receipt], foreign: Sequence[Entry]) -> Iterator[Finding]:
+    """Other engines may rewrite rows into files of their own, but not into more rows.
+
+    If there are as many as there should be and each segment's are proven, none is there twice.
+    """
+    expected = sum(row.row_count for row in moved)
+    found = sum(entry.file.record_count for entry in foreign)
+    deletes = {file.file_path: file for entry in foreign for file in entry.deletes}
+    found -= sum(file.record_count for file in deletes.values())
+    if found > expected:
+        names = ", ".join(entry.location for entry in foreign[:3]) + (", …" if len(foreign) > 3 else "")
+        yield Finding(
+            Status.FAILURE,
+            names,
+            f"expected at most {expected} rows in files that another program wrote, those of the "
+            f"{len(moved)} segments it took them from; found {found}: some are in the table twice, or were "
+            "never archived",
+            "No byte is lost, but queries count these rows as well. Find out which program appended them, "
+            "and roll the table of rows back to the snapshot before it did.",
+        )
+
+
+def unreceipted_files(table: Table, rows: Iterable[Receipt], entries: Iterable[Entry]) -> frozenset[str]:
+    """Files that are named as archiving names them, and that no receipt names."""
+    known = {data_file_of(table, row) for row in rows}
+    return frozenset(
+        entry.location
+        for entry in entries
+        if entry.location not in known and split_data_file_name(file_name(entry.location))[0]
+    )

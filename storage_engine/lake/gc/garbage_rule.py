@@ -1,0 +1,225 @@
+"""Which files below the lake's tables may go: the rule, and nothing else. Pure.
+
+Nothing is garbage because nobody names it; only because something live provably holds the same. So a data
+file goes if each segment in it is held by a live file as well, and a file of receipts if each of its rows is
+in the table. Metadata goes if all that it names is needed, goes too, or is gone. What can't be read is kept,
+and so is whatever only it could name. Everything that is kept and that the table doesn't need is an orphan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+
+from storage_engine.lake.catalog.tables import DELETIONS, SEGMENTS
+from storage_engine.lake.file.jobs import split_data_file_name
+from storage_engine.lake.file.staging import PARTIAL_SUFFIX
+from storage_engine.lake.gc.garbage_kind import GarbageKind
+
+_NAMED_BY = {
+    GarbageKind.MANIFEST_LIST: GarbageKind.METADATA,
+    GarbageKind.MANIFEST: GarbageKind.MANIFEST_LIST,
+    GarbageKind.DATA_FILE: GarbageKind.MANIFEST,
+    GarbageKind.RECEIPTS: GarbageKind.MANIFEST,
+    GarbageKind.DELETIONS: GarbageKind.MANIFEST,
+}
+"""Which kind of file names which; nothing names what is staged."""
+
+_SMALL_TABLES = {SEGMENTS: GarbageKind.RECEIPTS, DELETIONS: GarbageKind.DELETIONS}
+"""What a data file is by its table; of any other it has rows of segments."""
+
+_BOTTOM_UP = (
+    GarbageKind.STAGED,
+    GarbageKind.DATA_FILE,
+    GarbageKind.RECEIPTS,
+    GarbageKind.DELETIONS,
+    GarbageKind.MANIFEST,
+    GarbageKind.MANIFEST_LIST,
+    GarbageKind.METADATA,
+)
+
+
+class Standing(Enum):
+    GARBAGE = auto()
+    ORPHAN = auto()
+    YOUNG = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A segment, or a receipt, that a file holds.
+
+    :param twin: what holds the same and is live; "" where nothing does.
+    :param fault: why nothing does.
+    """
+
+    name: str
+    twin: str = ""
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What was read of a file that the table doesn't need.
+
+    :param held: the segments or receipts in it.
+    :param names: keys of the files that it names.
+    :param fault: why it can't be told what it holds or names; "" when it can.
+    :param keep: why it has to stay whatever it holds or names; "" where nothing is against it.
+    :param empty: it has no byte: its writer died before it wrote one, or it was damaged since.
+    """
+
+    held: tuple[Held, ...] = ()
+    names: frozenset[str] = frozenset()
+    fault: str = ""
+    keep: str = ""
+    empty: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A file below a table's location that the table doesn't need.
+
+    :param key: what other files name it by.
+    :param kind: None: neither we nor Iceberg name files so; it is never removed.
+    :param contents: None: it was not looked at, since it is young.
+    :param young: it may belong to work that goes on.
+    """
+
+    key: str
+    kind: GarbageKind | None
+    contents: Contents | None
+    young: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """:param twins: live files that hold what a file that may go holds."""
+
+    standing: Standing
+    reason: str
+    twins: tuple[str, ...] = ()
+
+
+def kind_of(table: str, inside: str) -> GarbageKind | None:
+    """Return what a file is by its name; None where neither we nor Iceberg name files so.
+
+    :param inside: its path, relative to the table's location.
+    """
+    folder, _, _ = inside.partition("/")
+    name = inside.rpartition("/")[2]
+    if folder == "data":
+        if name.endswith(PARTIAL_SUFFIX):
+            return GarbageKind.STAGED
+        if name.endswith(".parquet") or split_data_file_name(name)[0]:
+            return _SMALL_TABLES.get(table, GarbageKind.DATA_FILE)
+    if folder == "metadata":
+        if name.endswith(".metadata.json"):
+            return GarbageKind.METADATA
+        if name.endswith(".avro"):
+            return GarbageKind.MANIFEST_LIST if name.startswith("snap-") else GarbageKind.MANIFEST
+    return None
+
+
+def judge(candidates: Sequence[Candidate], needed: Set[str]) -> list[Verdict | None]:
+    """Decide about each file of one table that the table doesn't need.
+
+    :param needed: keys of the files that the table needs.
+    :return: in the order of ``candidates``; None for a file of unknown kind.
+    """
+    candidates = list(_with_damage(candidates))
+    by_key: dict[str, list[int]] = {}
+    for number, candidate in enumerate(candidates):
+        by_key.setdefault(candidate.key, []).append(number)
+    hidden = _Hidden(candidates)
+    verdicts: list[Verdict | None] = [None] * len(candidates)
+
+    def goes(number: int) -> bool:
+        verdict = verdicts[number]
+        return verdict is not None and verdict.standing is Standing.GARBAGE
+
+    def kept(candidate: Candidate) -> str:
+        """The first name in a file that keeps it; "" where none does."""
+        for key in sorted(candidate.contents.names if candidate.contents else ()):
+            # What a table needs it names itself; but which rows count as deleted nothing else says.
+            if key in needed:
+                if candidate.kind is GarbageKind.DATA_FILE:
+                    return key
+            elif not all(map(goes, by_key.get(key, ()))):
+                return key
+        return ""
+
+    for kind in _BOTTOM_UP:
+        of_kind = [number for number, candidate in enumerate(candidates) if candidate.kind is kind]
+        # Files that say which rows of others count as deleted come after those.
+        for number in sorted(of_kind, key=lambda n: bool((c := candidates[n].contents) and c.names)):
+            candidate = candidates[number]
+            verdicts[number] = _verdict(candidate, kept(candidate), hidden.behind(candidate))
+    return verdicts
+
+
+def _verdict(candidate: Candidate, kept: str, hidden_by: str) -> Verdict:
+    """
+    :param kept: key of a file that is kept, and that this one names; "" where there is none.
+    :param hidden_by: key of a file that can't be read, and that alone could name this one; "" likewise.
+    """
+    contents = candidate.contents
+    if contents is None or candidate.young:
+        return Verdict(Standing.YOUNG, "it is younger than the grace")
+    if fault := contents.keep or contents.fault:
+        return Verdict(Standing.ORPHAN, fault)
+    for held in contents.held:
+        if not held.twin:
+            return Verdict(Standing.ORPHAN, f"{held.name}: {held.fault}")
+    if kept:
+        return Verdict(Standing.ORPHAN, f"it names {kept}, which is kept")
+    if hidden_by:
+        return Verdict(Standing.ORPHAN, f"only {hidden_by} could name it, and that can't be read")
+    twins = tuple(sorted({held.twin for held in contents.held}))
+    if twins:
+        more = f" and {len(twins) - 1} more" if len(twins) > 1 else ""
+        return Verdict(Standing.GARBAGE, f"{twins[0]}{more} holds the same", twins)
+    if contents.names:
+        return Verdict(Standing.GARBAGE, "all that it names is in the table, goes too, or is gone")
+    return Verdict(Standing.GARBAGE, "it holds and names nothing")
+
+
+def _with_damage(candidates: Sequence[Candidate]) -> Iterator[Candidate]:
+    """The same, where a file without a byte that others name can't be read: they do so once it is whole."""
+    named = {key for candidate in candidates if candidate.contents for key in candidate.contents.names}
+    for candidate in candidates:
+        if candidate.contents and candidate.contents.empty and candidate.key in named:
+            yield replace(candidate, contents=Contents(fault="it is empty, though metadata names it"))
+        else:
+            yield candidate
+
+
+class _Hidden:
+    """Which files only a file could name that can't be read."""
+
+    def __init__(self, candidates: Iterable[Candidate]) -> None:
+        self._unreadable: dict[GarbageKind, str] = {}
+        self._named: dict[GarbageKind, set[str]] = {}
+        for candidate in candidates:
+            kind, contents = candidate.kind, candidate.contents
+            if kind is None or contents is None:
+                continue
+            if contents.fault:
+                self._unreadable.setdefault(kind, candidate.key)
+            else:
+                self._named.setdefault(kind, set()).update(contents.names)
+
+    def behind(self, candidate: Candidate) -> str:
+        """Return the key of a file that can't be read, and that alone could lead to this one; "" for none."""
+        kind = None if candidate.kind is None else _NAMED_BY.get(candidate.kind)
+        if kind is None or candidate.key in self._named.get(kind, ()):
+            return ""
+        return next((self._unreadable[above] for above in _with_above(kind) if above in self._unreadable), "")
+
+
+def _with_above(kind: GarbageKind) -> Iterator[GarbageKind]:
+    above: GarbageKind | None = kind
+    while above is not None:
+        yield above
+        above = _NAMED_BY.get(above)

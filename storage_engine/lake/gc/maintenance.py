@@ -1,0 +1,257 @@
+"""Keeping a lake's metadata from growing for ever: snapshots that nobody needs any more expire.
+
+The order: the receipts of every store are held against both tables; snapshots of the table of rows expire,
+then those of ``segments`` and ``deletions``; then gc takes into its trash what nothing needs and is older
+than :data:`METADATA_AGE_MS`. Each commit writes all snapshots that are left, so their number is
+what a long history costs.
+
+Never: the current snapshot, one that a branch or tag names, one that is not in the current one's history (the
+table was rolled back, and what came after may be wanted again); nor any, while a receipt or the chain is not
+whole in the current one, for an older snapshot may have what it lacks. Expiring removes no file: a reader
+that is at work with an older snapshot finds its files, and so does a catalog that was brought back from a
+backup, until gc takes them, by its own rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from pyiceberg.table import Table, Transaction
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import ancestors_of
+from pyiceberg.table.update import AssertRefSnapshotId, UpdatesAndRequirements
+from pyiceberg.table.update.snapshot import ExpireSnapshots
+
+from storage_engine.exceptions import LakeUnavailableError, ReceiptError
+from storage_engine.lake.archive.commit_steps import Step, commit_steps
+from storage_engine.lake.archive.transactions import begin
+from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake
+from storage_engine.lake.catalog.deletions_table import mark_deletions
+from storage_engine.lake.catalog.tables import DELETIONS, METADATA_AGE_MS
+from storage_engine.lake.catalog.writing import ready_to_write
+from storage_engine.lake.file.manifest_ranges import write_ranges
+from storage_engine.lake.file.scan import list_manifests, ranges_of
+from storage_engine.lake.gc.garbage import Collection, collect
+from storage_engine.lake.soundness.chain import check_chain, check_links
+from storage_engine.lake.soundness.receipts import current, list_stores, receipts_in
+from storage_engine.lake.soundness.soundness_reader import moved_receipts
+from storage_engine.lake.storage.errors import lake_errors
+from storage_engine.model.heads import ChainHead
+from storage_engine.wording import bytes_text, count_text
+
+DAY_MS = 24 * 3_600_000
+
+_AT_ONCE = 1000
+"""Snapshots that expire in one commit at most: PyIceberg compares each with every other."""
+
+
+@dataclass(frozen=True, slots=True)
+class LakePolicy:
+    """Which snapshots of a table are kept.
+
+    :param snapshot_age_ms: younger ones are, as long as there are no more than ``most_snapshots``.
+    :param least_snapshots: so many of the newest are, however old.
+    :param most_snapshots: so many at most, however young: each costs some 700 bytes in every commit.
+    """
+
+    snapshot_age_ms: int = DAY_MS
+    least_snapshots: int = 10
+    most_snapshots: int = 20
+
+
+@dataclass(frozen=True, slots=True)
+class MaintainedTable:
+    """What was done to one table, or would be.
+
+    :param expired: number of snapshots.
+    :param left: likewise; what each commit writes down.
+    :param metadata_bytes: size of the table's metadata file before.
+    :param left_bytes: the same after.
+    """
+
+    table: str
+    expired: int
+    left: int
+    metadata_bytes: int
+    left_bytes: int
+
+    @property
+    def text(self) -> str:
+        """Return what was done, as a sentence."""
+        return (
+            f"{self.table}: {count_text(self.expired, 'snapshot')} expired, {self.left} left; its metadata "
+            f"has {bytes_text(self.left_bytes)}, and had {bytes_text(self.metadata_bytes)}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LakeMaintenance:
+    """What maintenance did to a lake.
+
+    :param dry_run: it would have done so.
+    :param taken_files: number of files that gc took into its trash.
+    :param taken_bytes: the size of these.
+    :param deleted_files: number of files that had been in the trash for long enough.
+    :param deleted_bytes: the size of these.
+    :param notices: what was left alone, and why.
+    """
+
+    dry_run: bool
+    tables: tuple[MaintainedTable, ...]
+    taken_files: int
+    taken_bytes: int
+    deleted_files: int
+    deleted_bytes: int
+    notices: tuple[str, ...]
+
+    @property
+    def expired(self) -> int:
+        """Number of snapshots that expired in all tables."""
+        return sum(table.expired for table in self.tables)
+
+
+def maintain_lake(
+    lake: Lake,
+    policy: LakePolicy,
+    now_ms: int,
+    *,
+    dry_run: bool = False,
+    known_heads: Mapping[str, Sequence[ChainHead]] | None = None,
+) -> LakeMaintenance:
+    """Expire what a policy doesn't keep. It may be killed at any instant and run again.
+
+    :param now_ms: the moment to decide for.
+    :param dry_run: say what would be done, and change nothing.
+    :param known_heads: by store, receipts that the lake is known to have had.
+    :raises LakeIdentityError: the lake is a copy, or its catalog is older than what lies there.
+    :raises LakeUnavailableError: the lake can't be read or written; what expired before that has.
+    :raises CommitStateUnknownError: the outcome of a commit can't be read; run again.
+    """
+    if not dry_run:
+        ready_to_write(lake)
+    known_heads = known_heads or {}
+    fault = _fault(lake, known_heads)
+    notices = [] if not fault else [f"no snapshot expires: {fault}"]
+    done = []
+    names = [table.name()[-1] for table in lake.every_table()]
+    for load in (partial(lake.load, name) for name in names):
+        table = load()
+        name, before = table.name()[-1], _metadata_bytes(table)
+        expiring = [] if fault else snapshots_to_expire(table, policy, now_ms)
+        if strays := _strays(table):
+            notices.append(
+                f"{name}: {count_text(len(strays), 'snapshot')} kept that the current one does not follow: "
+                "the table was rolled back. If nothing of it is wanted, expire them with the program that "
+                "did so"
+            )
+        if expiring and not dry_run:
+            _expire(lake, load, expiring)
+            table = load()
+        left = len(table.metadata.snapshots) - (len(expiring) if dry_run else 0)
+        if not dry_run and name != DELETIONS:
+            write_ranges(table, list_manifests(table), partial(ranges_of, table))
+        done.append(MaintainedTable(name, len(expiring), left, before, _metadata_bytes(table)))
+    found = Collection()
+    try:
+        if not fault:
+            found = collect(lake, grace_ms=METADATA_AGE_MS, delete=not dry_run, known_heads=known_heads)
+    except LakeUnavailableError as error:
+        notices.append(f"gc took no file: {error}")
+    taken = found.garbage if dry_run else found.taken
+    deleted = found.due if dry_run else found.deleted
+    return LakeMaintenance(
+        dry_run=dry_run,
+        tables=tuple(done),
+        taken_files=len(taken),
+        taken_bytes=sum(file.size_bytes for file in taken),
+        deleted_files=len(deleted),
+        deleted_bytes=sum(file.size_bytes for file in deleted),
+        notices=tuple(notices),
+    )
+
+
+def snapshots_to_expire(table: Table, policy: LakePolicy, now_ms: int) -> list[int]:
+    """Choose a loaded table's snapshots that a policy doesn't keep, oldest first, by their ids."""
+    named = {ref.snapshot_id for ref in table.metadata.refs.values()}
+    history = list(ancestors_of(table.current_snapshot(), table.metadata))
+    least = max(1, policy.least_snapshots)
+    expiring = [
+        snapshot.snapshot_id
+        for place, snapshot in enumerate(history)
+        if place >= least
+        and (place >= policy.most_snapshots or snapshot.timestamp_ms < now_ms - policy.snapshot_age_ms)
+        and snapshot.snapshot_id not in named
+    ]
+    return expiring[::-1]
+
+
+def _strays(table: Table) -> set[int]:
+    history = {snapshot.snapshot_id for snapshot in ancestors_of(table.current_snapshot(), table.metadata)}
+    named = {ref.snapshot_id for ref in table.metadata.refs.values()}
+    return {snapshot.snapshot_id for snapshot in table.metadata.snapshots} - history - named
+
+
+def _fault(lake: Lake, known_heads: Mapping[str, Sequence[ChainHead]]) -> str:
+    """Return what the current snapshots lack and an older one may have; "" where nothing."""
+    segments = lake.segments()
+    try:
+        for store_id, heads in known_heads.items():
+            check_links(segments, store_id, heads)
+        for store in list_stores(lake):
+            rows = receipts_in(segments, store.store_id, superseded=True)
+            check_chain(rows)
+            if moved := moved_receipts(lake, current(rows)):
+                return (
+                    f"{count_text(len(moved), 'receipt')} of store {store.store_id}, of the segment at "
+                    f"offset {moved[0].base_offset} among others, can't be held against the table of rows: "
+                    "another engine has put rows into other files, or dropped them. Run storage-engine "
+                    "verify --level bytes --renew, which proves them where they are; or roll messages back"
+                )
+    except ReceiptError as error:
+        return str(error)
+    return ""
+
+
+def _expire(lake: Lake, load: Callable[[], Table], expiring: Sequence[int]) -> None:
+    for first in range(0, len(expiring), _AT_ONCE):
+        batch = expiring[first : first + _AT_ONCE]
+
+        def next_step(batch: Sequence[int] = batch) -> Step | None:
+            table = load()
+            there = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
+            history = {it.snapshot_id for it in ancestors_of(table.current_snapshot(), table.metadata)}
+            named = {ref.snapshot_id for ref in table.metadata.refs.values()}
+            # What somebody has rolled the table back to, or given a name, since it was chosen stays.
+            left = [it for it in batch if it in there and it in history and it not in named]
+            if not left:
+                return None
+            what = ("expire", *map(str, left))
+            return Step(table, what, lambda: _prepare(table, left))
+
+        mark = mark_deletions if load().name()[-1] == DELETIONS else None
+        with CHANGE_LOCK:
+            commit_steps(lake, next_step, mark)
+
+
+def _prepare(table: Table, expiring: Sequence[int]) -> Transaction:
+    transaction = begin(table)
+    _BoundExpiry(transaction).by_ids(list(expiring)).commit()
+    return transaction
+
+
+class _BoundExpiry(ExpireSnapshots):
+    """PyIceberg's, bound to the snapshot that is current: one that somebody rolls the table back to
+    meanwhile would expire with it, and leave the table empty."""
+
+    def _commit(self) -> UpdatesAndRequirements:
+        updates, requirements = super()._commit()
+        current_id = self._transaction.table_metadata.current_snapshot_id
+        bound = AssertRefSnapshotId.model_validate({"ref": MAIN_BRANCH, "snapshot-id": current_id})
+        return updates, (*requirements, bound)
+
+
+def _metadata_bytes(table: Table) -> int:
+    with lake_errors(table.metadata_location, "look at the table's metadata"):
+        return len(table.io.new_input(table.metadata_location))

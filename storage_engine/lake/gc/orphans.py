@@ -1,0 +1,193 @@
+"""Data files of segments that no receipt which counts names: found, and proven again from the file alone.
+
+A file says what it is: its name has store, lineage, log, offset and the first digits of the segment's
+SHA-256. Its rows are encoded again, and only where they come to that hash is it the segment.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from storage_engine.brokers import find_broker
+from storage_engine.exceptions import ProofError
+from storage_engine.lake.catalog.catalog import broker_in
+from storage_engine.lake.catalog.placed_table import PlacedTable, by_store, live_files
+from storage_engine.lake.catalog.tables import IDENTITY_COLUMNS
+from storage_engine.lake.durable_io import open_data_file, sha256_of_file
+from storage_engine.lake.file.data_file import RowCounter, segment_bytes
+from storage_engine.lake.file.jobs import ProvenSegment, slot_prefix, split_data_file_name
+from storage_engine.lake.file.manifest_entry import packed_facts
+from storage_engine.lake.soundness.file_checks import is_relative
+from storage_engine.lake.soundness.receipts import current
+from storage_engine.lake.storage.errors import parquet_errors
+from storage_engine.lake.storage.small_files import list_files
+from storage_engine.model.codec import offsets_count_bytes
+from storage_engine.model.receipt import PROOF_VERSION, Receipt, SegmentIdentity
+
+_PARTITION = "store_id="
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """:param location: the data file.
+    :param slot: what its name begins with: lineage, log and base offset.
+    :param digest: first 16 digits of the segment's SHA-256.
+    """
+
+    location: str
+    store_id: str
+    slot: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Orphans:
+    """:param found: those of segments that no receipt which counts proves.
+    :param conflicting: the same where other bytes have a receipt under the segment's offset.
+    :param foreign: data files that another program named, and that the table doesn't have.
+    """
+
+    found: tuple[Orphan, ...]
+    conflicting: tuple[str, ...]
+    foreign: tuple[str, ...]
+
+
+def find_orphans(messages: PlacedTable, rows: Iterable[Receipt]) -> Orphans:
+    """Hold the data files below the table of rows against what its receipts name.
+
+    :param messages: in the state that counts.
+    :param rows: every receipt of that state.
+    :raises LakeUnavailableError: the files can't be listed, or the manifests not be read.
+    """
+    live = live_files(messages)
+    listed = list_files(messages.io, f"{messages.location}/data")
+    there = {f"{messages.location}/data/{file.inside}" for file in listed}
+    counting: dict[tuple[str, str], str] = {}
+    for store, of_store in by_store(list(rows)).items():
+        for row in current(of_store):
+            files = {_here(messages, file.location) for file in row.proven_files}
+            if files <= live.keys() and files <= there:
+                counting[store, slot_prefix(row.identity)] = row.sha256[:16]
+    found, conflicting, foreign = [], [], []
+    for file in listed:
+        folder, _, name = file.inside.rpartition("/")
+        location = f"{messages.location}/data/{file.inside}"
+        slot, digest = split_data_file_name(name)
+        if not slot:
+            if name.endswith(".parquet") and location not in live:
+                foreign.append(location)
+            continue
+        store = folder.removeprefix(_PARTITION)
+        proven = counting.get((store, slot))
+        if proven is None:
+            found.append(Orphan(location, store, slot, digest))
+        elif proven != digest:
+            conflicting.append(location)
+    # Of several files of one segment that which the table has already comes first.
+    found.sort(key=lambda o: (o.store_id, o.slot, o.digest, o.location not in live, o.location))
+    return Orphans(tuple(found), tuple(sorted(conflicting)), tuple(sorted(foreign)))
+
+
+def _here(messages: PlacedTable, name: str) -> str:
+    inside = name if is_relative(name) else messages.inside(name)
+    return name if inside is None else f"{messages.location}/{inside}"
+
+
+def prove_orphan(
+    messages: PlacedTable, orphan: Orphan, earlier: Mapping[SegmentIdentity, Receipt]
+) -> ProvenSegment:
+    """Prove that a file is the segment that its name says.
+
+    :param earlier: receipts that don't count any more, or never did: they know what the broker's file was.
+    :raises ProofError: it isn't.
+    :raises LakeUnavailableError: it can't be read.
+    """
+    broker = broker_in(messages.metadata.properties)
+    codec = find_broker(broker).codec
+    counter, digest = RowCounter(codec.columns), hashlib.sha256()
+    with (
+        parquet_errors(orphan.location),
+        open_data_file(messages.io, orphan.location) as stored,
+        pq.ParquetFile(stored) as parquet,
+    ):
+        lineage, log, base_offset, end = _identity(orphan, parquet)
+        origin = codec.origin(base_offset)
+        size_bytes = end - origin
+        for _, chunk in segment_bytes(parquet, codec, origin, size_bytes, orphan.location, counter):
+            digest.update(chunk)
+        identity = SegmentIdentity(orphan.store_id, lineage, log, base_offset, digest.hexdigest())
+        if slot_prefix(identity) != orphan.slot or identity.sha256[:16] != orphan.digest:
+            raise ProofError(
+                f"{orphan.location}: expected rows of the segment in its name, found those of "
+                f"{slot_prefix(identity)}{identity.sha256[:16]}. Nothing was committed; the file is left "
+                "alone."
+            )
+        facts = packed_facts(parquet.metadata, codec)
+        stored_bytes, stored_sha256 = stored.size(), sha256_of_file(stored)
+    stats, known = counter.stats(), earlier.get(identity)
+    if known is None and not offsets_count_bytes(codec):
+        raise ProofError(
+            f"{orphan.location}: expected a receipt, of whatever state of the lake, that tells where its "
+            "segment ends, since its broker's offsets don't count bytes; found none. Nothing was committed; "
+            "the file is left alone. Archive the segment again while it is on the broker's disk."
+        )
+    return ProvenSegment(
+        store_id=orphan.store_id,
+        lineage=lineage,
+        log=log,
+        base_offset=base_offset,
+        size_bytes=size_bytes,
+        sha256=identity.sha256,
+        broker=broker,
+        store_root=known.store_root if known else "",
+        message_count=stats.message_count,
+        row_count=stats.row_count,
+        damaged_bytes=stats.damaged_bytes,
+        first_store_timestamp_ms=stats.first_store_timestamp_ms,
+        last_store_timestamp_ms=stats.last_store_timestamp_ms,
+        # Nobody knows the broker's file any more: a release hashes what it finds there.
+        source_path=known.source_path if known else "",
+        source_device=known.source_device if known else 0,
+        source_inode=known.source_inode if known else 0,
+        source_mtime_ns=known.source_mtime_ns if known else 0,
+        source_ctime_ns=known.source_ctime_ns if known else 0,
+        data_file=orphan.location,
+        data_file_bytes=stored_bytes,
+        data_file_sha256=stored_sha256,
+        proof_version=PROOF_VERSION,
+        proven_at_ms=time.time_ns() // 1_000_000,
+        staged_file=orphan.location,
+        manifest_facts=facts,
+        store_name=known.store_name if known else None,
+        store_host=known.store_host if known else None,
+        log_id=known.log_id if known else None,
+        evidence=known.evidence if known else None,
+        end_offset=known.end_offset if known else None,
+        files=known.files if known else None,
+    )
+
+
+def _identity(orphan: Orphan, parquet: pq.ParquetFile) -> tuple[int, str, int, int]:
+    """Return lineage, log, base offset and the position behind the last byte, by the rows.
+
+    :raises ProofError: they are of several segments, or of another store.
+    """
+    rows = parquet.read(columns=[*IDENTITY_COLUMNS.names, "physical_offset", "size"])
+    values: list[list[Any]] = [pc.unique(rows[name]).to_pylist() for name in IDENTITY_COLUMNS.names]
+    if any(len(found) != 1 for found in values) or values[0] != [orphan.store_id]:
+        raise ProofError(
+            f"{orphan.location}: expected rows of one segment of store {orphan.store_id}, found {values}. "
+            "Nothing was committed; the file is left alone."
+        )
+    (_, (lineage,), (log,), (base_offset,)) = values
+    ends = pc.add(rows["physical_offset"], rows["size"].cast(pa.int64()))
+    end: Any = pc.max(ends).as_py()
+    return int(lineage), str(log), int(base_offset), int(end)

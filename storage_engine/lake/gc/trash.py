@@ -1,0 +1,259 @@
+"""The trash: where files go that gc takes, how they come back, and when they go for good.
+
+On this machine's file systems a file is renamed into a hidden directory below its table's location, one
+directory a pass, under the path that it had. On object stores, which can't rename, it stays where it is and
+stands on a list there; it is off the list when the list is removed. Each pass writes its list before it takes
+anything, and never changes another's; the list's own time says when. Killed at any instant and run again,
+nothing is in neither place.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow.fs as pafs
+
+from storage_engine import durable
+from storage_engine.exceptions import LakeUnavailableError
+from storage_engine.lake.file.staging import sha256_of
+from storage_engine.lake.gc.garbage_files import (
+    TAKEN_LIST,
+    TRASH,
+    Listing,
+    Place,
+    TableFile,
+    TrashList,
+    list_place,
+)
+from storage_engine.lake.storage.errors import lake_errors
+from storage_engine.lake.storage.small_files import delete_small_file, read_small_file, replace_small_file
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A file on a pass's list.
+
+    :param why: what it was, and why it could go.
+    """
+
+    inside: str
+    size_bytes: int
+    modified_ns: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class PutBack:
+    """:param moments: whose files are out of the trash.
+    :param paths: of the files that are back.
+    :param occupied: of those that stay in the trash: another file has the name by now.
+    """
+
+    moments: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+    occupied: tuple[str, ...] = ()
+
+
+def new_moment(now_ns: int) -> str:
+    """Return a name for a pass: its time in UTC, and what no other has."""
+    now = datetime.fromtimestamp(now_ns / 1e9, UTC)
+    return f"{now:%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}"
+
+
+def in_trash(place: Place, listing: Listing) -> list[tuple[TrashList, TableFile]]:
+    """Return the files that are in the trash, with what took them.
+
+    On an object store those that are on a list and as they were then.
+
+    :raises LakeUnavailableError: a list can't be read.
+    """
+    if place.is_local:
+        return [(taken, file) for taken in listing.lists for file in listing.trashed.get(taken.moment, ())]
+    files = {(file.inside, file.size_bytes, file.modified_ns): file for file in listing.files}
+    found = []
+    for taken in listing.lists:
+        for item in _read_list(place, taken.moment):
+            file = files.pop((item.inside, item.size_bytes, item.modified_ns), None)
+            if file is not None:
+                found.append((taken, file))
+    return found
+
+
+def take(place: Place, moment: str, files: Sequence[tuple[TableFile, str]]) -> list[TableFile]:
+    """Put files into the trash; one that isn't as it was listed is left alone.
+
+    :param files: with why each may go.
+    :return: those that are in it now.
+    :raises LakeUnavailableError: the place can't be written.
+    """
+    if not files:
+        return []
+    _check_own(place)
+    listed = [Taken(file.inside, file.size_bytes, file.modified_ns, why) for file, why in files]
+    text = json.dumps(
+        [[item.inside, item.size_bytes, item.modified_ns, item.why] for item in listed], indent=0
+    )
+    replace_small_file(place.io, _list_location(place, moment), text.encode())
+    if not place.is_local:
+        return [file for file, _ in files]
+    root, trash = Path(place.root), Path(place.root) / TRASH / moment
+    moved = [file for file, _ in files if _move(root / file.inside, trash / file.inside, file)]
+    # The new names first: a power cut then leaves a file under either name, or both.
+    _fsync_parents(trash / file.inside for file in moved)
+    _fsync_parents(root / file.inside for file in moved)
+    return moved
+
+
+def empty(place: Place, files: Iterable[tuple[TrashList, TableFile]]) -> list[TableFile]:
+    """Remove files of the trash for good; one that isn't as it was listed is left alone.
+
+    :return: those that were removed.
+    :raises LakeUnavailableError: the place can't be written.
+    """
+    _check_own(place)
+    removed = []
+    for taken, file in files:
+        with lake_errors(file.path, "remove a file"):
+            # Whoever takes a list away wants its files back.
+            listed = place.is_local or _exists(place, f"{place.root}/{TRASH}/{taken.moment}/{TAKEN_LIST}")
+            if listed and _is_as_listed(place, file):
+                with suppress(FileNotFoundError):
+                    place.file_system.delete_file(file.path)
+                    removed.append(file)
+    if place.is_local:
+        _fsync_parents(Path(file.path) for file in removed)
+    return removed
+
+
+def forget(place: Place, moment: str) -> None:
+    """Remove what is left of a pass that has nothing in the trash any more.
+
+    :raises LakeUnavailableError: the place can't be written.
+    """
+    if not place.is_local:
+        delete_small_file(place.io, _list_location(place, moment))
+        return
+    directory = Path(place.root) / TRASH / moment
+    with lake_errors(str(directory), "remove an empty trash"):
+        for below, directories, files in os.walk(directory, topdown=False):
+            if below == str(directory):
+                continue
+            if files or any(Path(below, name).exists() for name in directories):
+                return
+            Path(below).rmdir()
+        durable.unlink(directory / TAKEN_LIST)
+        with suppress(FileNotFoundError):
+            directory.rmdir()
+            durable.fsync_path(directory.parent)
+
+
+def put_back(place: Place, moment: str | None) -> PutBack:
+    """Put the files of one pass, or of all, back under the names that they had.
+
+    Needs no table: it works where the catalog names a file that is in the trash.
+
+    :param moment: None: all.
+    :raises LakeUnavailableError: the place can't be read or written.
+    """
+    _check_own(place)
+    listing = list_place(place)
+    moments = sorted({*(taken.moment for taken in listing.lists), *listing.trashed})
+    moments = [name for name in moments if moment in (None, name)]
+    if not place.is_local:
+        trash = in_trash(place, listing)
+        back = tuple(file.path for taken, file in trash if taken.moment in moments)
+        for name in moments:
+            delete_small_file(place.io, _list_location(place, name))
+        return PutBack(tuple(moments), back)
+    paths: list[str] = []
+    occupied: list[str] = []
+    for name in moments:
+        files = listing.trashed.get(name, ())
+        stay = [file.path for file in files if not _return(Path(place.root) / file.inside, Path(file.path))]
+        occupied += stay
+        paths += (f"{place.root}/{file.inside}" for file in files if file.path not in stay)
+        _fsync_parents(Path(place.root) / file.inside for file in files)
+        for file in files:
+            if file.path not in stay:
+                durable.unlink(file.path)
+        _fsync_parents(Path(file.path) for file in files)
+        if not stay:
+            forget(place, name)
+    return PutBack(tuple(moments), tuple(paths), tuple(occupied))
+
+
+def _check_own(place: Place) -> None:
+    """
+    :raises LakeUnavailableError: the trash is a link to another directory.
+    """
+    trash = Path(place.root) / TRASH
+    if place.is_local and trash.is_symlink():
+        raise LakeUnavailableError(
+            f"{trash}: expected a directory of the lake for its trash, found a symbolic link. Nothing was "
+            "removed. Remove the link and run again."
+        )
+
+
+def _move(source: Path, target: Path, file: TableFile) -> bool:
+    with lake_errors(str(source), "move a file into the trash"):
+        durable.make_dirs(target.parent)
+        try:
+            found = source.lstat()
+            # A file that came back under its name is another attempt's.
+            if (found.st_size, found.st_mtime_ns) != (file.size_bytes, file.modified_ns):
+                return False
+            source.rename(target)
+        except FileNotFoundError:
+            # Another collection was first.
+            return False
+    return True
+
+
+def _return(target: Path, source: Path) -> bool:
+    """Give a file in the trash its old name too; whether that is the file's own name now."""
+    with lake_errors(str(source), "put a file back"):
+        durable.make_dirs(target.parent)
+        try:
+            os.link(source, target, follow_symlinks=False)
+        except FileExistsError:
+            return target.is_file() and sha256_of(target) == sha256_of(source)
+        except FileNotFoundError:
+            return target.exists()
+    return True
+
+
+def _is_as_listed(place: Place, file: TableFile) -> bool:
+    info = place.file_system.get_file_info(file.path)
+    return (info.size, info.mtime_ns) == (file.size_bytes, file.modified_ns)
+
+
+def _exists(place: Place, path: str) -> bool:
+    return bool(place.file_system.get_file_info(path).type == pafs.FileType.File)
+
+
+def _list_location(place: Place, moment: str) -> str:
+    return f"{place.location}/{TRASH}/{moment}/{TAKEN_LIST}"
+
+
+def _read_list(place: Place, moment: str) -> Iterator[Taken]:
+    location = _list_location(place, moment)
+    try:
+        yield from (Taken(*item) for item in json.loads(read_small_file(place.io, location) or b"[]"))
+    except (ValueError, TypeError) as error:
+        raise LakeUnavailableError(
+            f"{location}: expected a list of files that gc took, found something else ({error}). Nothing was "
+            "removed. Remove the list: its files are then where they were."
+        ) from error
+
+
+def _fsync_parents(paths: Iterable[Path]) -> None:
+    for directory in {path.parent for path in paths}:
+        with lake_errors(str(directory), "move files"):
+            durable.fsync_path(directory)

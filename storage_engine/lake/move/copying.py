@@ -1,0 +1,355 @@
+"""Copying a lake: a backup with a UUID, a catalog and names of its own, which verifies without the original.
+
+Data files come first, each compared with its receipt on the way and on disk before it has its final name;
+then the metadata, by the writer that relocation uses; then the catalog's rows. The copy is read-only until
+somebody promotes it. Copied again, it gets what is new; nothing that it has is removed.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+from pyiceberg.io import FileIO, load_file_io
+from pyiceberg.manifest import DataFile
+
+from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeUnavailableError
+from storage_engine.lake.archive.table_writer import Target, write_table
+from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake, connect, open_lake
+from storage_engine.lake.catalog.commit_lock import committing, nobody_commits_at
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.catalog.identity import (
+    COPIED_HEADS_PROPERTY,
+    COPY_OF_PROPERTY,
+    LAKE_ID_PROPERTY,
+    PROMOTED_PROPERTY,
+    is_below,
+    lake_id_of,
+)
+from storage_engine.lake.catalog.intents import Intent, begin, open_intent, read_intent
+from storage_engine.lake.catalog.nesting import refuse_nested
+from storage_engine.lake.catalog.place import is_catalog_there, own_directory, sqlite_file_of
+from storage_engine.lake.catalog.placed_table import PlacedTable, by_store, live_files
+from storage_engine.lake.catalog.pointers import make_catalog_tables, read_pointers, repoint
+from storage_engine.lake.catalog.tables import DELETIONS, SCHEMA_VERSION, SCHEMA_VERSION_PROPERTY, SEGMENTS
+from storage_engine.lake.file.jobs import file_name, split_data_file_name
+from storage_engine.lake.file.staging import PARTIAL_SUFFIX
+from storage_engine.lake.move.file_copy import copy_file
+from storage_engine.lake.move.making import check_empty, make_sqlite_file, refuse_around
+from storage_engine.lake.move.moving import (
+    Tables,
+    all_receipts,
+    finish,
+    has_landed,
+    heads_text,
+    lake_id_of_tables,
+    own_location,
+    placed_tables,
+)
+from storage_engine.lake.soundness.chain import check_chain
+from storage_engine.lake.soundness.file_checks import file_fault, proven_hashes
+from storage_engine.lake.storage.small_files import delete_small_file, list_files
+from storage_engine.long_work import told
+from storage_engine.model.heads import ChainHead
+from storage_engine.model.receipt import Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """:param lake_id: UUID of the copy.
+    :param copy_of: UUID of the lake that was copied.
+    :param file_count: data files that were copied now.
+    :param receipt_count: receipts that the copy has now.
+    :param waiting: data files whose receipts the lake lacked at that moment; the next copy has them.
+    """
+
+    location: str
+    lake_id: str
+    copy_of: str
+    file_count: int
+    file_bytes: int
+    receipt_count: int
+    waiting: int
+
+
+def copy_lake(lake: Lake, to: LakeConfig) -> Copied:
+    """Copy a lake, or bring a copy up to it. Killed at any instant and run again, it goes on.
+
+    :param lake: as opened.
+    :param to: where the copy is, or comes to be.
+    :raises BadInputError: the place is inside the lake, another one, or a broker's store, or around a lake.
+    :raises LakeIdentityError: something else is in the place.
+    :raises LakeUnavailableError: either can't be read or written, or a data file isn't as it was proven.
+    :raises ReceiptError: the lake lacks receipts that the copy has, or has others.
+    """
+    _check_apart(lake, to)
+    refuse_nested(to)
+    refuse_around(to)
+    _target(lake, to)
+    with CHANGE_LOCK, nobody_commits_at(own_location(to, lake.rows_table)), committing(lake):
+        there, intent = _target(lake, to)
+        # Receipts first: their data files are in the other table before them.
+        source = _loaded(lake)
+        rows = all_receipts(source[SEGMENTS])
+        _check_continues(there, rows)
+        messages = source[lake.rows_table]
+        hashes = proven_hashes(messages, rows)
+        waiting = frozenset(
+            location
+            for location in live_files(messages)
+            if location not in hashes and split_data_file_name(file_name(location))[0]
+        )
+        work = _Work(lake, to, source, there, rows, hashes, waiting)
+        if not work.is_done():
+            intent = intent or Intent("copy", _copy_id(there), _original_id(lake))
+            work.do(intent)
+        return work.result()
+
+
+class _Work:
+    """One copy: what the lake has at this moment, and what the copy lacks of it.
+
+    :param there: the copy's tables; None: it has none yet.
+    :param hashes: SHA-256 of each file that a receipt rests on, by location.
+    :param waiting: data files of the lake that have no receipt yet.
+    """
+
+    def __init__(
+        self,
+        lake: Lake,
+        to: LakeConfig,
+        source: Tables,
+        there: Tables | None,
+        rows: Sequence[Receipt],
+        hashes: Mapping[str, str],
+        waiting: frozenset[str],
+    ) -> None:
+        self._lake, self._to, self._source, self._there = lake, to, source, there
+        self._rows, self._hashes, self._waiting = rows, hashes, waiting
+        self._copied_count = self._copied_bytes = 0
+        self._wanted = {name: self._names(table) for name, table in source.items()}
+        self._had = {name: self._names(table) for name, table in (there or {}).items()}
+
+    def is_done(self) -> bool:
+        """Return whether the copy has everything already."""
+        if self._there is None:
+            return False
+        properties = self._there[SEGMENTS].metadata.properties
+        return self._wanted == self._had and properties.get(COPIED_HEADS_PROPERTY) == heads_text(self._rows)
+
+    def do(self, intent: Intent) -> None:
+        """Copy what is missing, write the metadata, and make the copy's catalog name it."""
+        locations = {name: own_location(self._to, name) for name in self._source}
+        ios = {name: load_file_io(self._to.file_io_properties, place) for name, place in locations.items()}
+        intent = begin(ios[SEGMENTS], locations[SEGMENTS], intent)
+        self._copy_files(locations, ios)
+        properties: dict[str, str | None] = {
+            LAKE_ID_PROPERTY: intent.lake_id,
+            COPY_OF_PROPERTY: intent.copy_of,
+            COPIED_HEADS_PROPERTY: heads_text(self._rows),
+            PROMOTED_PROPERTY: None,
+            SCHEMA_VERSION_PROPERTY: SCHEMA_VERSION,
+        }
+        written = {}
+        for name, table in self._source.items():
+            before = (self._there or {}).get(name)
+            target = Target(
+                locations[name],
+                ios[name],
+                intent.attempt,
+                (before.file_name,) if before else (),
+                before.metadata.table_uuid if before else uuid.uuid4(),
+            )
+            written[name] = write_table(table, target, properties, self._is_kept(table))
+        copy = _catalog_of(self._to, intent.lake_id)
+        pointers = read_pointers(copy)
+        changes = {name: (pointers.get(name), table.metadata_location) for name, table in written.items()}
+        repoint(copy, changes)
+        finish(copy, placed_tables(copy), intent)
+        _sweep(written.values(), self._there)
+        self._there = written
+
+    def result(self) -> Copied:
+        assert self._there is not None
+        properties = self._there[SEGMENTS].metadata.properties
+        return Copied(
+            self._to.location,
+            properties[LAKE_ID_PROPERTY],
+            properties[COPY_OF_PROPERTY],
+            self._copied_count,
+            self._copied_bytes,
+            len(self._rows),
+            len(self._waiting),
+        )
+
+    def _is_kept(self, table: PlacedTable) -> Callable[[DataFile], bool]:
+        return lambda file: table.here(file.file_path) not in self._waiting
+
+    def _names(self, table: PlacedTable) -> dict[str, int]:
+        """Data files, relative to the table's location, with their sizes."""
+        return {
+            location.removeprefix(f"{table.location}/"): file.file_size_in_bytes
+            for location, file in live_files(table).items()
+            if location not in self._waiting
+        }
+
+    def _copy_files(self, locations: Mapping[str, str], ios: Mapping[str, FileIO]) -> None:
+        new = [
+            (name, inside, size_bytes)
+            for name in self._source
+            for inside, size_bytes in self._wanted[name].items()
+            if inside not in self._had.get(name, {})
+        ]
+        with told("Copying", sum(size_bytes for _, _, size_bytes in new)) as advance:
+            for name, inside, size_bytes in new:
+                table = self._source[name]
+                source, target = f"{table.location}/{inside}", f"{locations[name]}/{inside}"
+                sha256 = self._hashes.get(source) if name != SEGMENTS else None
+                if copy_file(table.io, source, ios[name], target, size_bytes, sha256, advance):
+                    self._copied_count += 1
+                    self._copied_bytes += size_bytes
+
+
+def _loaded(lake: Lake) -> dict[str, PlacedTable]:
+    messages, segments, *deletions = lake.every_table()
+    tables = {}
+    for table in (segments, messages, *deletions):
+        name, file = table.name()[-1], table.metadata_location.rpartition("/")[2]
+        placed = PlacedTable(name, table.metadata, file, table.location().rstrip("/"), table.io)
+        if name != DELETIONS or _is_whole(placed):
+            tables[name] = placed
+    return tables
+
+
+def _is_whole(deletions: PlacedTable) -> bool:
+    """Return whether a table can be copied; one of deletions that can't be keeps no lake from it."""
+    with suppress(LakeUnavailableError):
+        files = live_files(deletions).items()
+        return not any(file_fault(deletions.io, at, it.file_size_in_bytes, None) for at, it in files)
+    return False
+
+
+def _original_id(lake: Lake) -> str:
+    segments = lake.segments()
+    return lake_id_of(segments) or f"table {segments.metadata.table_uuid}"
+
+
+def _copy_id(there: Tables | None) -> str:
+    found = None if there is None else lake_id_of_tables(there)
+    return found or str(uuid.uuid4())
+
+
+def _check_apart(lake: Lake, to: LakeConfig) -> None:
+    """
+    :raises BadInputError: a part of the copy would lie inside the lake, or of the lake inside the copy.
+    """
+    warehouse = to.properties.get("warehouse", "")
+    if "://" not in warehouse:
+        raise BadInputError(
+            f"lake {to.location}: expected a warehouse with a location for the copy, found "
+            f"{warehouse or 'none'}. Nothing was created. Name one in its lake.json, such as file:///backup/warehouse."
+        )
+    tables = [table.location().rstrip("/") for table in lake.tables()]
+    held = [*tables, *_catalog_file(lake.config)]
+    nestings = (
+        ((warehouse, *_catalog_file(to)), (*tables, own_directory(lake.config))),
+        (held, (warehouse, own_directory(to))),
+    )
+    for inners, outers in nestings:
+        for inner, outer in product(inners, outers):
+            if outer is not None and is_below(f"{inner}/", f"{outer}/"):
+                raise BadInputError(
+                    f"lake {to.location}: expected a place apart from the lake, found one that shares "
+                    f"{outer} with it: what takes that takes both. Nothing was created. Name another "
+                    "directory, on another disk."
+                )
+
+
+def _catalog_file(config: LakeConfig) -> tuple[Path, ...]:
+    file = sqlite_file_of(config)
+    return () if file is None else (file,)
+
+
+def _target(lake: Lake, to: LakeConfig) -> tuple[dict[str, PlacedTable] | None, Intent | None]:
+    """Return the tables of a copy that is there, and what an attempt that was killed meant to do.
+
+    :raises LakeIdentityError: something else is there.
+    """
+    location = own_location(to, SEGMENTS)
+    file_io = load_file_io(to.file_io_properties, location)
+    intent = read_intent(file_io, location)
+    original = _original_id(lake)
+    if intent is not None and (intent.command, intent.copy_of) != ("copy", original):
+        raise _taken(
+            to, f"what storage-engine lake {intent.command} left of {intent.copy_of or 'a lake'}", original
+        )
+    copy = connect(to) if is_catalog_there(to) else None
+    names = (SEGMENTS, lake.rows_table)
+    if copy is None or read_pointers(copy).keys().isdisjoint(names):
+        if intent != open_intent(file_io, location):
+            intent = None
+        if intent is None:
+            for name in names:
+                check_empty(to, own_location(to, name), None)
+        return None, intent
+    tables = placed_tables(copy)
+    if intent is not None and has_landed(intent, tables):
+        finish(copy, tables, intent)
+        intent = None
+    elif intent != open_intent(file_io, location):
+        intent = None
+    opened = open_lake(to)
+    found = opened.segments().properties.get(COPY_OF_PROPERTY)
+    known = (original, f"table {lake.segments().metadata.table_uuid}")
+    if found not in known:
+        what = "a lake that is no copy" if found is None else f"a copy of lake {found}"
+        raise _taken(to, what, original)
+    return tables, intent
+
+
+def _taken(to: LakeConfig, found: str, original: str) -> LakeIdentityError:
+    return LakeIdentityError(
+        f"lake {to.location}: expected an empty place, or a copy of lake {original} that nobody promoted, "
+        f"found {found}. Nothing was changed. Name another directory."
+    )
+
+
+def _check_continues(there: Tables | None, rows: Sequence[Receipt]) -> None:
+    """Make sure that a lake has every receipt that its copy has: an older state must not replace it.
+
+    :raises ReceiptError: it hasn't.
+    """
+    stores = by_store(list(rows))
+    copied = by_store(all_receipts(there[SEGMENTS])) if there is not None else {}
+    for store in {*stores, *copied}:
+        head = ChainHead.of(copied.get(store, []))
+        check_chain(stores.get(store, []), [head])
+
+
+def _catalog_of(to: LakeConfig, lake_id: str | None) -> Lake:
+    file = sqlite_file_of(to)
+    if file is not None:
+        make_sqlite_file(file)
+    copy = connect(to)
+    make_catalog_tables(copy, lake_id)
+    return copy
+
+
+def _sweep(written: Iterable[PlacedTable], before: Tables | None) -> None:
+    """Remove metadata of earlier copies but the last, and parts of files that a kill left.
+
+    Nobody else writes into a copy, so that what names neither of the two belongs to it alone.
+    """
+    for table in written:
+        earlier = (before or {}).get(table.name)
+        kept = [table.file_name] if earlier is None else [table.file_name, earlier.file_name]
+        attempts = [name.partition("-")[2].removesuffix(".metadata.json") for name in kept]
+        for file in list_files(table.io, table.location):
+            folder, _, name = file.inside.rpartition("/")
+            older = folder == "metadata" and name.endswith((".avro", ".metadata.json"))
+            if (older and not any(attempt in name for attempt in attempts)) or name.endswith(PARTIAL_SUFFIX):
+                delete_small_file(table.io, f"{table.location}/{file.inside}")

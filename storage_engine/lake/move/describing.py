@@ -1,0 +1,271 @@
+"""What a lake is, also one that no command opens: then why not, and what helps. Nothing is changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io import load_file_io
+
+from storage_engine.exceptions import BadInputError, LakeUnavailableError, StorageEngineError
+from storage_engine.lake.catalog.catalog import (
+    Lake,
+    broker_in,
+    connect,
+    open_lake,
+    rows_table_among,
+    rows_table_of,
+)
+from storage_engine.lake.catalog.catalog_connections import PatientRestCatalog
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.catalog.identity import (
+    COPIED_HEADS_PROPERTY,
+    COPY_OF_PROPERTY,
+    LAKE_ID_PROPERTY,
+    PROMOTED_PROPERTY,
+    Mark,
+)
+from storage_engine.lake.catalog.own_tables import ignored_properties
+from storage_engine.lake.catalog.placed_table import PlacedTable, by_store, live_files, read_placed
+from storage_engine.lake.catalog.pointers import read_pointers, sql_catalog
+from storage_engine.lake.catalog.tables import DELETIONS, SCHEMA_VERSION_PROPERTY, SEGMENTS, check_version_of
+from storage_engine.lake.move.moving import all_receipts, mark_at, own_location, placed_table
+from storage_engine.lake.soundness.receipts import current
+from storage_engine.model.heads import ChainHead
+from storage_engine.model.receipt import Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class TableInfo:
+    """:param location: where its files lie.
+    :param metadata: name of the metadata file that the catalog names.
+    :param named_location: where the metadata says that they lie.
+    :param former_locations: where it lay before.
+    :param metadata_count: metadata files that its log names.
+    :param mark: what the hidden file below its location says; None: there is none that can be read.
+    :param fault: why the rest isn't known; "" when it is.
+    """
+
+    name: str
+    location: str
+    metadata: str
+    named_location: str | None = None
+    former_locations: tuple[str, ...] = ()
+    table_uuid: str | None = None
+    schema_version: str | None = None
+    snapshot_count: int = 0
+    metadata_count: int = 0
+    file_count: int = 0
+    file_bytes: int = 0
+    row_count: int = 0
+    mark: Mark | None = None
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreInfo:
+    """:param ranges: per log and lineage the runs of bytes, as (log, lineage, from, to).
+    :param head_sequence: number of the last receipt of the chain.
+    :param root: where it lay when its last receipt was written.
+    """
+
+    store_id: str
+    name: str | None
+    segment_count: int
+    size_bytes: int
+    ranges: tuple[tuple[str, int, int, int], ...]
+    head_sequence: int
+    head_hash: str
+    root: str
+
+
+@dataclass(frozen=True, slots=True)
+class LakeInfo:
+    """:param lake_id: None: a lake of version 1, or one whose tables can't be read.
+    :param refused: why no other command opens it, and what to do; "" when they do.
+    :param copy_of: UUID of the lake that it is a read-only copy of.
+    :param copied_heads: by store, number and hash of the last receipt when it was copied.
+    :param promoted: who made a copy writable, when and why.
+    :param broker: whose segments it has; None: its tables can't be read.
+    :param ignored: what its tables, and a REST catalog, say and nobody here follows: where, and the names.
+    """
+
+    location: str
+    catalog: str | None
+    namespace: str
+    lake_id: str | None
+    refused: str
+    copy_of: str | None
+    copied_heads: dict[str, tuple[int, str]]
+    promoted: dict[str, object] | None
+    tables: tuple[TableInfo, ...]
+    stores: tuple[StoreInfo, ...]
+    broker: str | None = None
+    ignored: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+def describe(config: LakeConfig) -> LakeInfo:
+    """Say what a lake is; of one of a newer major version, all but its stores.
+
+    :raises BadInputError: the configuration names no catalog that PyIceberg knows.
+    """
+    catalog: str | None = None
+    lake: Lake | None = None
+    placed: dict[str, PlacedTable] = {}
+    infos: tuple[TableInfo, ...] = ()
+    with suppress(LakeUnavailableError):
+        lake = connect(config)
+        catalog = lake.catalog_id
+        placed, infos = _tables(lake)
+    refused = _refusal(config)
+    stores: tuple[StoreInfo, ...] = ()
+    properties = placed[SEGMENTS].metadata.properties if SEGMENTS in placed else {}
+    if SEGMENTS in placed:
+        try:
+            # Receipts of a newer version may mean something else.
+            check_version_of(placed[SEGMENTS].location, properties)
+            stores = tuple(_stores(all_receipts(placed[SEGMENTS])))
+        except StorageEngineError as error:
+            refused = refused or str(error)
+    heads = json.loads(properties.get(COPIED_HEADS_PROPERTY, "{}"))
+    return LakeInfo(
+        location=config.location,
+        catalog=catalog,
+        namespace=config.namespace,
+        lake_id=properties.get(LAKE_ID_PROPERTY),
+        refused=refused,
+        copy_of=properties.get(COPY_OF_PROPERTY),
+        copied_heads={store: (sequence, row_hash) for store, (sequence, row_hash) in heads.items()},
+        promoted=json.loads(properties.get(PROMOTED_PROPERTY, "null")),
+        tables=infos,
+        stores=stores,
+        broker=broker_in(properties) if properties else None,
+        ignored=tuple(_ignored(lake, placed.values())),
+    )
+
+
+def _ignored(lake: Lake | None, tables: Iterable[PlacedTable]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield what is said and not followed, by who says it."""
+    for table in tables:
+        names = ignored_properties(table.metadata.properties)
+        if table.is_unmoved and table.is_elsewhere:
+            names = ("location", *names)
+        if names:
+            yield table.name, names
+    if lake is not None and isinstance(lake.catalog, PatientRestCatalog) and lake.catalog.ignored:
+        yield "", tuple(sorted(lake.catalog.ignored))
+
+
+def _refusal(config: LakeConfig) -> str:
+    try:
+        open_lake(config)
+    except (LakeUnavailableError, BadInputError) as error:
+        return str(error)
+    return ""
+
+
+def _tables(lake: Lake) -> tuple[dict[str, PlacedTable], tuple[TableInfo, ...]]:
+    """Return the tables that can be read, and what is known of both."""
+    placed: dict[str, PlacedTable] = {}
+    infos: list[TableInfo] = []
+    places = _places(lake)
+
+    def look(name: str) -> None:
+        if name not in places:
+            return
+        pointer, location = places[name]
+        file = pointer.rpartition("/")[2]
+        try:
+            table = _read(lake, name, pointer, location)
+            infos.append(_table(table))
+            placed[name] = table
+        except StorageEngineError as error:
+            infos.append(TableInfo(name, location, file, fault=str(error)))
+
+    look(SEGMENTS)
+    look(_rows_table(placed, places))
+    look(DELETIONS)
+    return placed, tuple(infos)
+
+
+def _read(lake: Lake, name: str, pointer: str, location: str) -> PlacedTable:
+    if isinstance(lake.catalog, SqlCatalog):
+        return placed_table(lake, name, pointer)
+    file_io = load_file_io(lake.config.file_io_properties, location)
+    table = read_placed(file_io, name, location, pointer.rpartition("/")[2], pointer)
+    return replace(table, is_unmoved=True)
+
+
+def _rows_table(placed: Mapping[str, PlacedTable], names: Iterable[str]) -> str:
+    if SEGMENTS in placed:
+        with suppress(BadInputError):
+            return rows_table_of(placed[SEGMENTS].metadata.properties)
+    return rows_table_among(names)
+
+
+def _places(lake: Lake) -> dict[str, tuple[str, str]]:
+    """Return by table the metadata file that the catalog names, and where its files lie."""
+    if lake.config.properties.get("type") == "sql":
+        sql_catalog(lake)
+        pointers = read_pointers(lake)
+        return {name: (at, own_location(lake.config, name, at)) for name, at in pointers.items()}
+    return {
+        table.name()[-1]: (table.metadata_location, table.location().rstrip("/"))
+        for table in lake.every_table()
+    }
+
+
+def _table(table: PlacedTable) -> TableInfo:
+    files = live_files(table)
+    metadata = table.metadata
+    return TableInfo(
+        name=table.name,
+        location=table.location,
+        metadata=table.file_name,
+        named_location=table.named_location,
+        former_locations=table.former_locations,
+        table_uuid=str(metadata.table_uuid),
+        schema_version=metadata.properties.get(SCHEMA_VERSION_PROPERTY),
+        snapshot_count=len(metadata.snapshots),
+        metadata_count=len(metadata.metadata_log) + 1,
+        file_count=len(files),
+        file_bytes=sum(file.file_size_in_bytes for file in files.values()),
+        row_count=sum(file.record_count for file in files.values()),
+        mark=mark_at(table, table.location),
+    )
+
+
+def _stores(rows: Sequence[Receipt]) -> list[StoreInfo]:
+    stores = []
+    for store, of_store in by_store(list(rows)).items():
+        counting = current(of_store)
+        head = ChainHead.of(of_store)
+        stores.append(
+            StoreInfo(
+                store_id=store,
+                name=of_store[-1].store_name,
+                segment_count=len(counting),
+                size_bytes=sum(row.size_bytes for row in counting),
+                ranges=tuple(_ranges(counting)),
+                head_sequence=head.sequence,
+                head_hash=head.row_hash,
+                root=of_store[-1].store_root,
+            )
+        )
+    return stores
+
+
+def _ranges(rows: Sequence[Receipt]) -> list[tuple[str, int, int, int]]:
+    """:param rows: by log, lineage and offset."""
+    ranges: list[tuple[str, int, int, int]] = []
+    for (log, lineage), of_log in groupby(rows, key=lambda row: (row.log, row.lineage)):
+        for row in of_log:
+            if ranges and ranges[-1][:2] == (log, lineage) and ranges[-1][3] == row.base_offset:
+                ranges[-1] = (log, lineage, ranges[-1][2], row.end)
+            else:
+                ranges.append((log, lineage, row.base_offset, row.end))
+    return ranges

@@ -1,0 +1,379 @@
+"""Making a lake: only where a person asks for one, and never in the place of another.
+
+Two catalogs may be pointed at one warehouse at the same moment. Each writes a claim of its own below the
+tables' locations, lists all claims, and goes on only where no other catalog's is there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from pyarrow.fs import FileSelector, FileType
+from pydantic_core import from_json
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import NamespaceAlreadyExistsError, TableAlreadyExistsError
+from pyiceberg.io import FileIO, load_file_io
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadataUtil
+from sqlalchemy.exc import DBAPIError, IntegrityError
+
+from storage_engine.brokers import default_broker, find_broker
+from storage_engine.durable import fsync_path, make_dirs
+from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeMissingError, LakeUnavailableError
+from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake, check_broker, connect, open_lake
+from storage_engine.lake.catalog.catalog_connections import new_sqlite_file
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.catalog.identity import (
+    LAKE_ID_PROPERTY,
+    MARK_NAME,
+    is_same_catalog,
+    lake_id_of,
+    mark_location,
+    mark_of,
+    metadata_version,
+    parse_mark,
+    put_mark,
+    read_mark,
+    sqlite_identity,
+    table_around,
+    write_mark,
+    written_identity,
+)
+from storage_engine.lake.catalog.intents import open_intent
+from storage_engine.lake.catalog.nesting import refuse_nested
+from storage_engine.lake.catalog.own_tables import usual_location
+from storage_engine.lake.catalog.place import is_catalog_there, own_directory, sqlite_file_of
+from storage_engine.lake.catalog.tables import (
+    BROKER_PROPERTY,
+    SEGMENTS,
+    SEGMENTS_PROPERTIES,
+    first_messages_schema,
+    messages_properties,
+    partition_by_store,
+    segments_schema,
+)
+from storage_engine.lake.storage.errors import lake_errors, metadata_errors
+from storage_engine.lake.storage.small_files import (
+    HIDDEN_PREFIX,
+    ListedFile,
+    delete_small_file,
+    file_system_of,
+    list_files,
+    read_small_file,
+    replace_small_file,
+)
+
+_CLAIM_PREFIX = f"{HIDDEN_PREFIX}claim-"
+
+_GZIP_BITS = 31
+"""What zlib calls a gzip stream."""
+
+
+def make_lake(config: LakeConfig, broker: str | None = None) -> Lake:
+    """Make a lake where there is none yet, and open it. One that is there is opened as it is.
+
+    Killed at any instant and run again, it goes on.
+
+    :param broker: whose segments it is for; None: the default broker's, or of one that is there anyone's.
+    :raises LakeIdentityError: another lake's files are in the place, or another catalog makes one there.
+    :raises LakeUnavailableError: the place can't be read or written.
+    :raises BadInputError: the configuration names no catalog that PyIceberg knows, or a place inside a
+        broker's store or another lake, or around one; the broker isn't installed, or the lake there is
+        another one's.
+    """
+    with suppress(LakeMissingError):
+        lake = open_lake(config)
+        if broker is not None:
+            check_broker(lake, broker)
+        _finish(lake)
+        return lake
+    broker = broker or default_broker()
+    refuse_nested(config)
+    refuse_around(config)
+    with CHANGE_LOCK, lake_errors(config.location, "make the lake"):
+        try:
+            _make(config, broker)
+        except LakeIdentityError as error:
+            # Another process may have made this lake meanwhile, and have begun to archive into it.
+            try:
+                open_lake(config)
+            except LakeMissingError:
+                raise error from None
+    lake = open_lake(config)
+    check_broker(lake, broker)
+    return lake
+
+
+def make_sqlite_file(file: Path) -> None:
+    """Make an empty catalog file, durably, with its directory, where there is none.
+
+    :raises LakeUnavailableError: it can't be made.
+    """
+    with lake_errors(str(file), "make the catalog"):
+        make_dirs(file.parent)
+        new_sqlite_file(file)
+        fsync_path(file)
+        fsync_path(file.parent)
+
+
+def _make(config: LakeConfig, broker: str) -> None:
+    file = sqlite_file_of(config)
+    lake = connect(config) if is_catalog_there(config) else None
+    # A catalog's file comes last: where it is, commands take a lake to be there.
+    catalog_id = sqlite_identity(config, str(file)) if lake is None else lake.catalog_id
+    locations = _locations(config, broker) if lake is None or isinstance(lake.catalog, SqlCatalog) else {}
+    if lake is None and not locations:
+        raise BadInputError(
+            f"lake {config.location}: expected the property warehouse beside the uri of a new catalog, found "
+            "none. Nothing was created."
+        )
+    for location in locations.values():
+        try:
+            check_empty(config, location, catalog_id)
+        except ValueError as error:
+            raise BadInputError(
+                f"lake {config.location}: expected a warehouse that can be written: {error}. Nothing was "
+                "created."
+            ) from error
+    with _claimed(config, catalog_id, locations.values()):
+        if file is not None:
+            make_sqlite_file(file)
+        _make_tables(lake or connect(config), broker, locations)
+
+
+def _finish(lake: Lake) -> None:
+    """Do what an attempt that was killed behind its last table didn't come to."""
+    claim = _claim_name(lake.catalog_id)
+    for table in lake.tables():
+        if table.current_snapshot() is None and read_mark(table) is None and (own_id := lake_id_of(table)):
+            put_mark(table.io, table.location(), mark_of(table, own_id, lake.catalog_id))
+        location = f"{table.location()}/{claim}"
+        if read_small_file(table.io, location) is not None:
+            delete_small_file(table.io, location)
+
+
+def _make_tables(lake: Lake, broker: str, locations: dict[str, str]) -> None:
+    if isinstance(lake.catalog, SqlCatalog):
+        try:
+            lake.catalog.create_tables()
+        except DBAPIError as error:
+            # Two processes may make the same new lake; both find the tables in the end.
+            if "already exists" not in str(error):
+                raise
+    lake_id = _lake_id(lake.catalog, lake.config.namespace)
+    for table, is_new in _tables(lake, broker, lake_id, locations):
+        if not locations:
+            # Where a REST catalog puts a table is known only now.
+            _check_only(lake, table, is_new=is_new)
+        own_id = lake_id_of(table) or lake_id
+        if table.current_snapshot() is None:
+            # In the place of what a catalog that was lost since may have left of a lake without rows.
+            put_mark(table.io, table.location(), mark_of(table, own_id, lake.catalog_id))
+        else:
+            write_mark(table, own_id, lake.catalog_id)
+
+
+def _locations(config: LakeConfig, broker: str) -> dict[str, str]:
+    """Return where a SQL catalog's tables will lie, by name; nothing where no warehouse is named."""
+    names = (find_broker(broker).rows_table, SEGMENTS)
+    return {name: place for name in names if (place := usual_location(config, name)) is not None}
+
+
+def _lake_id(catalog: Catalog, namespace: str) -> str:
+    """Return the new lake's UUID: that with which its namespace was made, by whoever made it first."""
+    made = {LAKE_ID_PROPERTY: str(uuid.uuid4())}
+    with suppress(NamespaceAlreadyExistsError, IntegrityError):
+        catalog.create_namespace(namespace, made)
+    found = catalog.load_namespace_properties(namespace).get(LAKE_ID_PROPERTY)
+    # A namespace that was made by hand: the tables alone say which lake it is.
+    return found or made[LAKE_ID_PROPERTY]
+
+
+def _tables(lake: Lake, broker: str, lake_id: str, locations: dict[str, str]) -> Iterator[tuple[Table, bool]]:
+    """Yield both tables, each with whether it was made here."""
+    catalog, namespace = lake.catalog, lake.config.namespace
+    kind = find_broker(broker)
+    codec = kind.codec
+    for name, schema, properties in (
+        (SEGMENTS, segments_schema(), SEGMENTS_PROPERTIES),
+        (
+            kind.rows_table,
+            first_messages_schema(codec.schema, codec.columns.comments),
+            messages_properties(codec.columns),
+        ),
+    ):
+        is_new = False
+        # Asked first: creating writes metadata before the catalog refuses a table that is there.
+        if not catalog.table_exists((namespace, name)):
+            with suppress(TableAlreadyExistsError):
+                catalog.create_table(
+                    (namespace, name),
+                    schema=schema,
+                    location=locations.get(name),
+                    partition_spec=partition_by_store(schema),
+                    properties={**properties, LAKE_ID_PROPERTY: lake_id, BROKER_PROPERTY: broker},
+                )
+                is_new = True
+        table = catalog.load_table((namespace, name))
+        lake_id = lake_id_of(table) or lake_id
+        yield table, is_new
+
+
+def check_empty(config: LakeConfig, location: str, catalog_id: str | None) -> None:
+    """Make sure that no lake lies at a location. What an attempt left that was killed is no lake.
+
+    :param catalog_id: identity of the catalog that may have left it; None: no mark is one's own.
+    :raises LakeIdentityError: one does.
+    """
+    file_io = load_file_io(config.file_io_properties, location)
+    if (around := table_around(file_io, location, config.namespace)) is not None:
+        raise LakeIdentityError(
+            f"{location}: expected a place of its own for a new lake, found it inside {around}, a table of "
+            "another lake, which takes these files for its own. Nothing was created. Choose another place."
+        )
+    if (intent := open_intent(file_io, location)) is not None:
+        raise LakeIdentityError(
+            f"{location}: expected an empty place for a new lake, found what storage-engine lake "
+            f"{intent.command} of lake {intent.copy_of or intent.lake_id} left when it was killed. Nothing "
+            "was created. Run that command again, with the same arguments; or choose another place."
+        )
+    for file in list_files(file_io, location):
+        if fault := _fault(file_io, catalog_id, location, file):
+            raise LakeIdentityError(
+                f"{location}: expected an empty place for a new lake, found {fault}. Nothing was created. If "
+                "the lake there has lost its catalog, run storage-engine lake rebuild; otherwise choose "
+                "another warehouse or namespace: two catalogs must not share one."
+            )
+
+
+def refuse_around(config: LakeConfig) -> None:
+    """Make sure that no other lake lies right inside a lake's directory or warehouse.
+
+    :raises BadInputError: one does: it would prove nothing from then on; nothing was changed.
+    :raises LakeUnavailableError: the place can't be looked at.
+    """
+    segments = usual_location(config, SEGMENTS)
+    if segments is None:
+        return
+    warehouse, directory = segments.removesuffix(f"/{config.namespace}/{SEGMENTS}"), own_directory(config)
+    file_io = load_file_io(config.file_io_properties, segments)
+    for place in (warehouse, *(() if directory is None else (f"file://{directory}",))):
+        file_system, root = file_system_of(file_io, place)
+        with lake_errors(place, "look for other lakes"):
+            infos = file_system.get_file_info(FileSelector(root, allow_not_found=True))
+        names = [info.base_name for info in infos if info.type is FileType.Directory]
+        for inside in (f"{place}/{name}{below}" for name in names for below in ("", "/warehouse")):
+            mark = mark_location(f"{inside}/{config.namespace}/{SEGMENTS}")
+            if inside != warehouse and read_small_file(file_io, mark) is not None:
+                raise BadInputError(
+                    f"lake {config.location}: expected a place without other lakes in it, found the lake "
+                    f"{inside} inside it: what takes this takes both. Nothing was changed. Name another "
+                    "directory."
+                )
+
+
+def _check_only(lake: Lake, table: Table, *, is_new: bool) -> None:
+    """The same for a location that was known only once its table was there.
+
+    :param is_new: the table was made a moment ago, here.
+    :raises LakeIdentityError: another lake lies there; a new table that nobody wrote to was dropped again.
+    """
+    if table.current_snapshot() is not None:
+        return
+    try:
+        check_empty(lake.config, table.location(), lake.catalog_id)
+    except LakeIdentityError:
+        if is_new and table.refresh().current_snapshot() is None:
+            lake.catalog.drop_table(table.name())
+        raise
+
+
+def _fault(file_io: FileIO, catalog_id: str | None, location: str, file: ListedFile) -> str:
+    name = file.inside.rpartition("/")[2]
+    whole = f"{location}/{file.inside}"
+    if name == MARK_NAME:
+        data = read_small_file(file_io, whole)
+        # Our own, from an attempt that was killed, is no other lake's.
+        if data is None or (catalog_id and is_same_catalog(parse_mark(data, whole).catalog, catalog_id)):
+            return ""
+        return f"the mark {file.path}"
+    if file.inside.startswith("data/") and not file.is_ours:
+        return f"the data file {file.path}"
+    if name.endswith(".metadata.json"):
+        data = read_small_file(file_io, whole)
+        if data is not None and _has_rows(data, whole):
+            return f"{file.path}, metadata of a table with rows"
+    return ""
+
+
+def _has_rows(data: bytes, location: str) -> bool:
+    """Return whether a metadata file has snapshots. A table's first file that was never written to its end
+    has none.
+
+    :raises LakeUnavailableError: it can't be read.
+    """
+    with metadata_errors(location, "read the table's metadata"):
+        if location.endswith(".gz.metadata.json"):
+            # Unlike gzip, this gives what there is of a torn file.
+            data = zlib.decompressobj(wbits=_GZIP_BITS).decompress(data)
+        if metadata_version(location) == 0 and _is_torn(data):
+            return False
+        return bool(TableMetadataUtil.parse_raw(data.decode()).snapshots)
+
+
+def _is_torn(data: bytes) -> bool:
+    """Return whether bytes are the beginning of a JSON object, without its end, and without a snapshot."""
+    try:
+        json.loads(data)
+    except ValueError:
+        begun = from_json(data, allow_partial="trailing-strings") if data else {}
+        return isinstance(begun, dict) and not begun.get("snapshots")
+    return False
+
+
+def _claim_name(catalog_id: str) -> str:
+    """One name a catalog: who makes its lake again takes over, and removes, what a killed attempt left."""
+    return f"{_CLAIM_PREFIX}{hashlib.sha256(catalog_id.encode()).hexdigest()[:16]}.json"
+
+
+@contextmanager
+def _claimed(config: LakeConfig, catalog_id: str, locations: Iterable[str]) -> Iterator[None]:
+    """Keep other catalogs from making a lake at the same place.
+
+    :raises LakeIdentityError: one does, or was killed at it.
+    """
+    name = _claim_name(catalog_id)
+    claims = []
+    try:
+        for location in locations:
+            file_io = load_file_io(config.file_io_properties, location)
+            claim = f"{location}/{name}"
+            claims.append((file_io, claim))
+            replace_small_file(file_io, claim, catalog_id.encode())
+            for file in list_files(file_io, location):
+                if not file.inside.startswith(_CLAIM_PREFIX) or file.inside == name:
+                    continue
+                data = read_small_file(file_io, f"{location}/{file.inside}")
+                if data is None:
+                    continue
+                other = written_identity(data.decode(errors="replace"))
+                if not is_same_catalog(other, catalog_id):
+                    raise LakeIdentityError(
+                        f"{location}: expected no other catalog to make a lake there, found the claim "
+                        f"of {other} in {file.path}. Nothing was created. Choose "
+                        "another warehouse or namespace; if that attempt was killed, remove the file and "
+                        "run again."
+                    )
+            check_empty(config, location, catalog_id)
+        yield
+    finally:
+        for file_io, claim in claims:
+            with suppress(LakeUnavailableError):
+                delete_small_file(file_io, claim)

@@ -1,0 +1,299 @@
+"""A lake's tables where their files lie, whatever the metadata says, and their move to that place.
+
+That of deletions goes with the others where it is the lake's own and can be read; it keeps none of them.
+
+What is at the place that the metadata names tells a copy from a lake that has moved: where the original is
+still there, the files here are a copy and get a UUID of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from pyiceberg.io import load_file_io
+
+from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeMissingError, LakeUnavailableError
+from storage_engine.lake.archive.table_writer import Target, write_table
+from storage_engine.lake.catalog.catalog import Lake, name_in_catalog, rows_table_among, rows_table_of
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.catalog.identity import (
+    COPIED_HEADS_PROPERTY,
+    COPY_OF_PROPERTY,
+    LAKE_ID_PROPERTY,
+    Mark,
+    is_below,
+    knows,
+    mark_location,
+    parse_mark,
+    put_mark,
+)
+from storage_engine.lake.catalog.intents import (
+    Intent,
+    begin,
+    end,
+    may_have_landed,
+    open_intent,
+    sweep_attempts,
+)
+from storage_engine.lake.catalog.own_tables import has_mark, is_own_metadata, own_place, usual_location
+from storage_engine.lake.catalog.placed_table import (
+    PlacedTable,
+    by_store,
+    live_files,
+    read_placed,
+    receipts_of_files,
+    with_own_place,
+)
+from storage_engine.lake.catalog.pointers import read_pointers, repoint
+from storage_engine.lake.catalog.tables import (
+    DELETIONS,
+    SCHEMA_VERSION,
+    SCHEMA_VERSION_PROPERTY,
+    SEGMENTS,
+    check_version_of,
+)
+from storage_engine.lake.durable_io import local_path
+from storage_engine.lake.storage.errors import lake_errors
+from storage_engine.lake.storage.small_files import list_files, read_small_file
+from storage_engine.model.heads import ChainHead
+from storage_engine.model.receipt import Receipt
+
+Tables = Mapping[str, PlacedTable]
+"""A lake's tables by name, ``segments`` first, ``deletions`` last where there is one."""
+
+
+def placed_tables(lake: Lake) -> dict[str, PlacedTable]:
+    """Return a lake's tables as the catalog names them, at the place where this lake's files lie.
+
+    :raises LakeMissingError: the catalog lacks a table.
+    :raises LakeUnavailableError: the metadata isn't there, or can't be read.
+    :raises BadInputError: the lake's broker isn't installed.
+    """
+    pointers = read_pointers(lake)
+    tables = {}
+    rows = rows_table_among(pointers)
+    if SEGMENTS in pointers:
+        tables[SEGMENTS] = placed_table(lake, SEGMENTS, pointers[SEGMENTS])
+        rows = rows_table_of(tables[SEGMENTS].metadata.properties)
+    if missing := [name for name in (SEGMENTS, rows) if name not in pointers]:
+        raise LakeMissingError(
+            f"lake {lake.location}: expected the tables {SEGMENTS} and {rows} in the catalog, found no "
+            f"{' and no '.join(missing)}. Nothing was changed. If the warehouse has a lake whose catalog is "
+            "lost, run storage-engine lake rebuild."
+        )
+    tables[rows] = placed_table(lake, rows, pointers[rows])
+    if DELETIONS in pointers:
+        with suppress(LakeUnavailableError, BadInputError):
+            deletions = placed_table(lake, DELETIONS, pointers[DELETIONS])
+            if is_usable(deletions, tables):
+                tables[DELETIONS] = deletions
+    return tables
+
+
+def is_usable(deletions: PlacedTable, tables: Tables) -> bool:
+    """Return whether a table of deletions is of the lake that other tables are of, and can be read.
+
+    :raises BadInputError: a newer release made it.
+    :raises LakeUnavailableError: its files can't be told.
+    """
+    metadata, mark = deletions.metadata, own_mark(deletions)
+    check_version_of(deletions.location, metadata.properties)
+    live_files(deletions)
+    return metadata.properties.get(LAKE_ID_PROPERTY) == lake_id_of_tables(tables) and (
+        mark is None
+        or (
+            mark.table_uuid == str(metadata.table_uuid)
+            and knows(metadata, deletions.file_name, mark.metadata)
+        )
+    )
+
+
+def own_location(config: LakeConfig, name: str, pointer: str | None = None) -> str:
+    """Return where a table of this lake lies.
+
+    :param pointer: location of a metadata file of it, here or at another place; None: nothing names one.
+    :raises LakeUnavailableError: that can't be told.
+    """
+    warehouse = config.properties.get("warehouse", "").rstrip("/")
+    usual = usual_location(config, name) or f"{warehouse}/{config.namespace}/{name}"
+    root = (pointer or "").rpartition("/metadata/")[0]
+    if not root:
+        return usual
+    place = root if is_below(root, warehouse) else "/".join((warehouse, *root.split("/")[-2:]))
+    if place == usual:
+        return usual
+    # Another engine may have put the table's metadata anywhere, below the warehouse too.
+    file_io = load_file_io(config.file_io_properties, usual)
+    return usual if has_mark(config, usual, file_io) and not has_mark(config, place, file_io) else place
+
+
+def placed_table(lake: Lake, name: str, pointer: str) -> PlacedTable:
+    """Return a table as its catalog names it, at the place where this lake's files lie.
+
+    :param pointer: location of its metadata file, by the catalog.
+    :raises LakeUnavailableError: the metadata isn't there, or can't be read.
+    """
+    config, file_name = lake.config, pointer.rpartition("/")[2]
+    location = own_location(config, name, pointer)
+    file_io = load_file_io(config.file_io_properties, location)
+    is_away = pointer != f"{location}/metadata/{file_name}" and (
+        is_below(pointer, config.properties.get("warehouse", ""))
+        or is_own_metadata(config, lake.catalog_id, name, pointer, file_io)
+    )
+    table = read_placed(file_io, name, location, file_name, pointer if is_away else None)
+    place = own_place(config, lake.catalog_id, name, table.metadata, file_io)
+    # Of a copy, and of a lake that was moved, all files lie here.
+    return with_own_place(table, place)
+
+
+def own_mark(table: PlacedTable) -> Mark | None:
+    """Return the mark where a table's files lie; None: there is none, or it is none of a known form."""
+    return mark_at(table, table.location)
+
+
+def mark_at(table: PlacedTable, location: str) -> Mark | None:
+    """
+    :raises LakeUnavailableError: it can't be read.
+    """
+    path = mark_location(location)
+    data = read_small_file(table.io, path)
+    if data is None:
+        return None
+    try:
+        return parse_mark(data, path)
+    except LakeUnavailableError:
+        return None
+
+
+def lake_id_of_tables(tables: Tables) -> str | None:
+    """Return the UUID that the tables' properties have; None: a lake of version 1."""
+    return tables[SEGMENTS].metadata.properties.get(LAKE_ID_PROPERTY)
+
+
+def all_receipts(segments: PlacedTable) -> list[Receipt]:
+    """Read every receipt of a lake, from where its files lie.
+
+    :raises LakeUnavailableError: a file is missing or can't be read.
+    """
+    return receipts_of_files(segments.io, list(live_files(segments)))
+
+
+def heads_text(rows: Sequence[Receipt]) -> str:
+    """Return the last receipt of each store, as :data:`COPIED_HEADS_PROPERTY` keeps them."""
+    heads = {store: ChainHead.of(of_store) for store, of_store in by_store(list(rows)).items()}
+    return json.dumps({store: [head.sequence, head.row_hash] for store, head in heads.items()})
+
+
+def has_landed(intent: Intent, tables: Tables) -> bool:
+    """Return whether the catalog names what one of a command's attempts wrote for this place."""
+    if any(table.is_elsewhere for table in tables.values()):
+        return False
+    segments = tables[SEGMENTS]
+    return may_have_landed(segments.io, segments.location, intent, segments.file_name)
+
+
+def move_tables(
+    lake: Lake,
+    tables: Tables,
+    pointers: Mapping[str, str | None],
+    rows: Sequence[Receipt],
+    command: str,
+) -> Intent:
+    """Write the tables' metadata for the place where their files lie, and make the catalog name it.
+
+    :param pointers: what the catalog's rows say now, by table.
+    :param rows: every receipt.
+    :param command: that does this, for its record.
+    :return: what was done, with the lake's UUID, and whether it is a copy.
+    :raises LakeUnavailableError: something can't be read or written.
+    """
+    segments = tables[SEGMENTS]
+    earlier = open_intent(segments.io, segments.location)
+    lake_id = lake_id_of_tables(tables)
+    meant = Intent(command, lake_id, None)
+    if earlier is not None and earlier.copy_of is not None:
+        meant = earlier
+    elif any(original_is_there(table, lake_id) for table in tables.values() if table.is_elsewhere):
+        original = lake_id or f"table {segments.metadata.table_uuid}"
+        meant = Intent(command, str(uuid.uuid4()), original, () if earlier is None else earlier.attempts)
+    elif earlier is not None:
+        meant = earlier
+    intent = begin(segments.io, segments.location, meant)
+    properties: dict[str, str | None] = {}
+    if intent.copy_of is not None:
+        properties = {
+            LAKE_ID_PROPERTY: intent.lake_id,
+            COPY_OF_PROPERTY: intent.copy_of,
+            COPIED_HEADS_PROPERTY: heads_text(rows),
+            SCHEMA_VERSION_PROPERTY: SCHEMA_VERSION,
+        }
+    changes = {}
+    for name, table in tables.items():
+        known = [entry.metadata_file.rpartition("/")[2] for entry in table.metadata.metadata_log]
+        target = Target(table.location, table.io, intent.attempt, (*known, table.file_name))
+        changes[name] = (pointers.get(name), write_table(table, target, properties).metadata_location)
+    repoint(lake, changes)
+    finish(lake, placed_tables(lake), intent)
+    return intent
+
+
+def finish(lake: Lake, tables: Tables, intent: Intent | None) -> None:
+    """Make marks say what the catalog names, and forget what a command meant to do.
+
+    :raises LakeUnavailableError: something can't be written.
+    """
+    segments = tables[SEGMENTS]
+    if intent is not None:
+        locations = [table.location for table in tables.values()]
+        sweep_attempts(segments.io, locations, intent, [table.file_name for table in tables.values()])
+    for table in tables.values():
+        # A lake of version 1 has no mark until it is taken over.
+        if (lake_id := table.metadata.properties.get(LAKE_ID_PROPERTY)) is not None:
+            uuid_of_table = str(table.metadata.table_uuid)
+            put_mark(table.io, table.location, Mark(lake_id, uuid_of_table, lake.catalog_id, table.file_name))
+            name_in_catalog(lake, lake_id)
+    if intent is not None:
+        end(segments.io, segments.location, intent)
+
+
+def original_is_there(table: PlacedTable, lake_id: str | None) -> bool:
+    """Return whether the lake is still at the place that a table's metadata names.
+
+    :param lake_id: the lake's UUID; None: a lake of version 1.
+    :raises LakeUnavailableError: that place can't be looked at.
+    """
+    if table.is_unmoved or _is_same_place(table):
+        return False
+    mark = mark_at(table, table.named_location)
+    if mark is not None:
+        # Another lake that lies there by now isn't the one that these files come from.
+        return mark.lake_id == lake_id or mark.table_uuid == str(table.metadata.table_uuid)
+    with lake_errors(table.named_location, "look whether the lake is still there"):
+        return bool(list_files(table.io, f"{table.named_location}/metadata"))
+
+
+def _is_same_place(table: PlacedTable) -> bool:
+    """Return whether the place that a table's metadata names is its own under another name, as by a bind
+    mount.
+    """
+    here, there = local_path(table.location), local_path(table.named_location)
+    if here is None or there is None:
+        return False
+    with lake_errors(table.named_location, "look whether the lake is still there"):
+        return there.exists() and here.samefile(there)
+
+
+def check_same_lake(tables: Tables) -> None:
+    """
+    :raises LakeIdentityError: the tables are of two lakes.
+    """
+    ids = {table.metadata.properties.get(LAKE_ID_PROPERTY) for table in tables.values()}
+    if len(ids - {None}) > 1:
+        raise LakeIdentityError(
+            f"{tables[SEGMENTS].location}: expected both tables of one lake, found those of the lakes "
+            f"{' and '.join(sorted(map(str, ids)))}. Nothing was changed. Bring the catalog back from a "
+            "backup of one lake."
+        )

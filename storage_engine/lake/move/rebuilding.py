@@ -1,0 +1,418 @@
+"""Making or mending the catalog over a warehouse that has a lake in it.
+
+For a catalog that is lost, older than the warehouse, or one of two that both went on. The state that the lake
+is in is told by the marks, and by the receipts that somebody knows of. What other states had beyond it is
+proven again from its data files and gets new receipts at the end of the chain. No file is removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from pyiceberg.io import FileIO, load_file_io
+
+from storage_engine.exceptions import (
+    BadInputError,
+    LakeConflictError,
+    LakeIdentityError,
+    LakeMissingError,
+    LakeUnavailableError,
+    ProofError,
+)
+from storage_engine.lake.archive.commit import commit_segments
+from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake, connect, open_lake, rows_table_of
+from storage_engine.lake.catalog.commit_lock import nobody_commits_at
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.catalog.identity import COPY_OF_PROPERTY, Mark, knows, sqlite_identity
+from storage_engine.lake.catalog.intents import may_have_landed, open_intent, read_intent
+from storage_engine.lake.catalog.other_catalog import check_other_catalog
+from storage_engine.lake.catalog.own_tables import own_place
+from storage_engine.lake.catalog.place import is_catalog_there, sqlite_file_of
+from storage_engine.lake.catalog.placed_table import (
+    PlacedTable,
+    live_files,
+    receipts_of_files,
+    rows_of,
+    with_own_place,
+)
+from storage_engine.lake.catalog.pointers import make_catalog_tables, read_pointers, repoint
+from storage_engine.lake.catalog.tables import DELETIONS, SEGMENTS, check_version_of
+from storage_engine.lake.catalog.writing import give_identity
+from storage_engine.lake.file.jobs import ProvenSegment
+from storage_engine.lake.gc.orphans import Orphan, Orphans, find_orphans, prove_orphan
+from storage_engine.lake.move.making import make_sqlite_file
+from storage_engine.lake.move.moving import (
+    all_receipts,
+    check_same_lake,
+    finish,
+    is_usable,
+    lake_id_of_tables,
+    mark_at,
+    move_tables,
+    own_location,
+    placed_table,
+    placed_tables,
+)
+from storage_engine.lake.soundness.chain import row_fault
+from storage_engine.lake.soundness.leaves import Chosen, TableState, choose, find_metadata, of_one_table
+from storage_engine.lake.storage.errors import metadata_errors
+from storage_engine.lake.storage.small_files import list_files
+from storage_engine.long_work import told
+from storage_engine.model.heads import ChainHead
+from storage_engine.model.receipt import Receipt, SegmentIdentity
+
+_TOGETHER = 16
+"""So many segments are committed at a time: what a kill costs is proving these once more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """What a rebuild came to, or would come to.
+
+    :param copy_of: UUID of the lake that this is a copy of; None: it is none. Nothing is brought into a copy.
+    :param other_catalog: the catalog whose place this one took; None: it was this one's lake already.
+    :param brought: segments that were proven again, or would be tried; each as its data file.
+    :param refused: data files that don't prove what their name says, with the reason.
+    :param conflicting: data files of other bytes than a receipt proves under the same offset.
+    :param foreign: data files that another program wrote, and that the table doesn't have.
+    :param missing: data files that the table has and that aren't there; ``verify`` names their segments.
+    :param unknown_heads: stores of which somebody knows a receipt that no state of the lake has.
+    """
+
+    location: str
+    dry_run: bool
+    lake_id: str | None
+    copy_of: str | None
+    other_catalog: str | None
+    tables: tuple[Chosen, ...]
+    brought: tuple[str, ...]
+    refused: tuple[str, ...]
+    conflicting: tuple[str, ...]
+    foreign: tuple[str, ...]
+    missing: tuple[str, ...]
+    unknown_heads: tuple[str, ...]
+
+
+def rebuild(
+    config: LakeConfig,
+    known_heads: Mapping[str, ChainHead],
+    *,
+    dry_run: bool = False,
+    take_over: bool = False,
+) -> Rebuilt:
+    """Make a lake's catalog name the state that the lake is in, and bring in what other states had.
+
+    Killed at any instant and run again, it goes on.
+
+    :param known_heads: by store, a receipt that its chain is known to have had.
+    :param dry_run: only say what would be done.
+    :param take_over: another catalog that names the same files is not to be used any more.
+    :raises LakeMissingError: there is no lake in the warehouse.
+    :raises LakeIdentityError: another catalog is in use, or the files are of several lakes.
+    :raises LakeUnavailableError: something can't be read or written.
+    """
+    work = _Rebuild(config, known_heads)
+    work.look(take_over=take_over)
+    if dry_run:
+        return work.result(dry_run=True, brought=[orphan.location for orphan in work.orphans.found])
+    with CHANGE_LOCK, nobody_commits_at(rows_of(work.tables).location):
+        work.look(take_over=take_over)
+        lake = work.register()
+    if work.copy_of is not None:
+        return work.result(dry_run=False)
+    brought, refused = _bring_in(lake, work)
+    return work.result(dry_run=False, brought=brought, refused=refused)
+
+
+class _Rebuild:
+    """What lies in a warehouse, and what is made of it."""
+
+    def __init__(self, config: LakeConfig, known_heads: Mapping[str, ChainHead]) -> None:
+        self._config = config
+        self._known_heads = known_heads
+        self._pointers: dict[str, str] = {}
+        self._chosen: tuple[Chosen, ...] = ()
+        self._other: str | None = None
+        self._landed = False
+        self._receipts_by_state: dict[str, list[Receipt] | None] = {}
+        self.tables: dict[str, PlacedTable] = {}
+        self.rows: list[Receipt] = []
+        self.orphans = Orphans((), (), ())
+
+    @property
+    def copy_of(self) -> str | None:
+        return self.tables[SEGMENTS].metadata.properties.get(COPY_OF_PROPERTY)
+
+    def look(self, *, take_over: bool) -> None:
+        """Find out which state the lake is in. Nothing is written."""
+        self._pointers = _pointers(self._config)
+        self.tables, skip = {}, self._unfinished()
+        segments = self._state_of(SEGMENTS, skip, self._worth_of_receipts)
+        self.tables[SEGMENTS] = segments.chosen
+        self.rows = self._receipts(segments.chosen) or []
+        # What segments says of its broker is all that tells which table has the rows.
+        messages = self._state_of(
+            rows_table_of(segments.chosen.metadata.properties), skip, self._worth_of_data
+        )
+        self.tables[messages.chosen.name] = messages.chosen
+        states = [segments, messages]
+        with suppress(LakeMissingError, LakeUnavailableError, BadInputError):
+            deletions = self._state_of(DELETIONS, skip, _worth_of_rows)
+            if is_usable(deletions.chosen, self.tables):
+                self.tables[DELETIONS] = deletions.chosen
+                states.append(deletions)
+        check_same_lake(self.tables)
+        for table in self.tables.values():
+            check_version_of(table.location, table.metadata.properties)
+        marks = [state.mark for state in states[:2] if state.mark is not None]
+        self._other = self._check_catalogs(marks, take_over)
+        self._chosen = tuple(state.told(self._pointers.get(state.chosen.name)) for state in states)
+        self.orphans = find_orphans(rows_of(self.tables), self.rows)
+
+    def _state_of(
+        self, name: str, skip: Sequence[str], worth: Callable[[PlacedTable], int | None]
+    ) -> TableState:
+        """Find out which state a table is in, by what lies in the warehouse.
+
+        :param skip: see ``find_metadata``.
+        :param worth: see ``choose``.
+        """
+        location = own_location(self._config, name, self._pointers.get(name))
+        file_io = load_file_io(self._config.file_io_properties, location)
+        found = find_metadata(file_io, name, location, skip)
+        found.readable.update(self._named_elsewhere(name, location, file_io))
+        if not found.readable:
+            raise LakeMissingError(
+                f"{location}: expected the metadata of a lake's table {name}, found none that can be "
+                "read. Nothing was created. Mount the warehouse, or bring its metadata directory back "
+                "from a copy; a new lake is made by storage-engine init-lake."
+            )
+        mark = mark_at(next(iter(found.readable.values())), location)
+        pointer = _file_name(self._pointers.get(name))
+        chosen = choose(of_one_table(found, mark, pointer), worth, mark, pointer)
+        place = own_place(self._config, self._catalog_id(), name, chosen.metadata, file_io)
+        chosen = with_own_place(chosen, place)
+        found.readable[chosen.file_name] = chosen
+        return TableState(found, mark, chosen)
+
+    def _named_elsewhere(self, name: str, location: str, file_io: FileIO) -> dict[str, PlacedTable]:
+        """Return by its name what the catalog names outside of the table, where another engine has put it."""
+        pointer = self._pointers.get(name)
+        if pointer is None or pointer.startswith(f"{location}/metadata/"):
+            return {}
+        try:
+            table = placed_table(connect(self._config), name, pointer)
+        except LakeUnavailableError:
+            # Lost, or of a copy's original: what lies here counts.
+            return {}
+        return {table.file_name: table}
+
+    def register(self) -> Lake:
+        """Make the catalog name the chosen state, and marks that say so."""
+        file = sqlite_file_of(self._config)
+        if file is not None:
+            make_sqlite_file(file)
+        lake = connect(self._config)
+        make_catalog_tables(lake, lake_id_of_tables(self.tables))
+        segments = self.tables[SEGMENTS]
+        intent = read_intent(segments.io, segments.location)
+        if any(table.is_elsewhere for table in self.tables.values()):
+            move_tables(lake, self.tables, self._pointers, self.rows, "rebuild")
+        else:
+            changes = {
+                name: (self._pointers.get(name), table.metadata_location)
+                for name, table in self.tables.items()
+                if self._pointers.get(name) != table.metadata_location
+            }
+            if changes:
+                repoint(lake, changes)
+            if lake_id_of_tables(self.tables) is None:
+                give_identity(lake)
+            finish(lake, placed_tables(lake), intent)
+        self.tables = placed_tables(lake)
+        return open_lake(self._config)
+
+    def earlier_receipts(self) -> dict[SegmentIdentity, Receipt]:
+        """Return receipts of every state that can be trusted, those that count last."""
+        segments = self.tables[SEGMENTS]
+        live = set(live_files(segments))
+        found: list[Receipt] = []
+        for file in list_files(segments.io, f"{segments.location}/data"):
+            location = f"{segments.location}/data/{file.inside}"
+            if file.inside.endswith(".parquet") and location not in live:
+                try:
+                    found += receipts_of_files(segments.io, [location])
+                except LakeUnavailableError:
+                    # Torn by a kill or a fault: it only says less of where a segment came from.
+                    continue
+        return {row.identity: row for row in (*found, *self.rows) if not row_fault(row)}
+
+    def result(self, *, dry_run: bool, brought: Sequence[str] = (), refused: Sequence[str] = ()) -> Rebuilt:
+        messages = rows_of(self.tables)
+        there = {f"{messages.location}/{file.inside}" for file in list_files(messages.io, messages.location)}
+        known = {(row.store_id, row.sequence, row.row_hash) for row in self.rows}
+        return Rebuilt(
+            self._config.location,
+            dry_run,
+            lake_id_of_tables(self.tables),
+            self.copy_of,
+            self._other,
+            self._chosen,
+            tuple(brought),
+            tuple(refused),
+            self.orphans.conflicting,
+            self.orphans.foreign,
+            # Whether files outside of the table are there, verify says.
+            tuple(sorted(file for file in set(live_files(messages)) - there if messages.inside(file))),
+            tuple(
+                sorted(
+                    store
+                    for store, head in self._known_heads.items()
+                    if head.sequence >= 0 and (store, head.sequence, head.row_hash) not in known
+                )
+            ),
+        )
+
+    def _unfinished(self) -> tuple[str, ...]:
+        """UUIDs of attempts of a command that was killed, where the catalog names none of them.
+
+        :raises LakeIdentityError: it is a copy that never was whole.
+        """
+        location = own_location(self._config, SEGMENTS, self._pointers.get(SEGMENTS))
+        file_io = load_file_io(self._config.file_io_properties, location)
+        intent = read_intent(file_io, location)
+        pointer = self._pointers.get(SEGMENTS) or ""
+        self._landed = (
+            intent is not None
+            and pointer.startswith(f"{location}/")
+            and may_have_landed(file_io, location, intent, pointer.rpartition("/")[2])
+        )
+        if intent is None or self._landed or intent != open_intent(file_io, location):
+            return ()
+        if intent.command == "copy":
+            raise LakeIdentityError(
+                f"{location}: expected a lake, found a copy of lake {intent.copy_of} that was not finished. "
+                "Nothing was changed. Run storage-engine lake copy to this directory again."
+            )
+        return intent.attempts
+
+    def _check_catalogs(self, marks: Sequence[Mark], take_over: bool) -> str | None:
+        for name, table in self.tables.items():
+            if (pointer := self._pointers.get(name)) is None or name == DELETIONS:
+                continue
+            inside = own_location(self._config, name, pointer) == pointer.rpartition("/metadata/")[0]
+            if not inside and not knows(table.metadata, table.file_name, _file_name(pointer) or ""):
+                raise LakeIdentityError(
+                    f"lake {self._config.location}: expected a catalog of the lake at {table.location}, "
+                    f"found one that names {pointer} for {name}: catalog and warehouse are of two lakes. "
+                    "Nothing was changed. Bring together the catalog and the warehouse of one lake; if this "
+                    "warehouse's is lost, move a SQLite catalog's file away, or name an empty database, and "
+                    "run storage-engine lake rebuild."
+                )
+        if self._landed or any(table.is_elsewhere for table in self.tables.values()):
+            # Files of another place came with that place's marks: they say nothing of a second catalog here.
+            return None
+        return check_other_catalog(self._config.location, self._catalog_id(), marks, take_over=take_over)
+
+    def _catalog_id(self) -> str:
+        file = sqlite_file_of(self._config)
+        return connect(self._config).catalog_id if file is None else sqlite_identity(self._config, str(file))
+
+    def _receipts(self, segments: PlacedTable) -> list[Receipt] | None:
+        """The receipts of a state; None: they can't be read."""
+        if segments.file_name not in self._receipts_by_state:
+            try:
+                with metadata_errors(segments.metadata_location, "read receipts"):
+                    self._receipts_by_state[segments.file_name] = all_receipts(segments)
+            except LakeUnavailableError:
+                self._receipts_by_state[segments.file_name] = None
+        return self._receipts_by_state[segments.file_name]
+
+    def _worth_of_receipts(self, segments: PlacedTable) -> int | None:
+        """Return how many of the receipts that somebody knows of a state has."""
+        rows = self._receipts(segments)
+        if rows is None:
+            return None
+        known = {(row.store_id, row.sequence, row.row_hash) for row in rows}
+        heads = self._known_heads.items()
+        return sum((store, head.sequence, head.row_hash) in known for store, head in heads)
+
+    def _worth_of_data(self, messages: PlacedTable) -> int | None:
+        """Return how many of the files that the receipts rest on a state has."""
+        try:
+            live = {location.removeprefix(f"{messages.location}/") for location in live_files(messages)}
+        except LakeUnavailableError:
+            return None
+        named = {file.location for row in self.rows for file in row.proven_files}
+        return sum((messages.inside(name) or name) in live for name in named)
+
+
+def _worth_of_rows(deletions: PlacedTable) -> int | None:
+    """Return how many rows a state of the table of deletions has."""
+    with suppress(LakeUnavailableError):
+        return sum(file.record_count for file in live_files(deletions).values())
+    return None
+
+
+def _bring_in(lake: Lake, work: _Rebuild) -> tuple[list[str], list[str]]:
+    """Prove orphans and commit them with new receipts.
+
+    :return: the data files that were brought in, and why others weren't.
+    """
+    earlier = work.earlier_receipts()
+    known = {(row.store_id, row.sha256[:16]) for row in earlier.values()}
+    # Of two contents under one offset, that which had a receipt once is likelier to be what a broker had.
+    found = sorted(
+        work.orphans.found, key=lambda o: (o.store_id, o.slot, (o.store_id, o.digest) not in known)
+    )
+    brought: list[str] = []
+    refused: list[str] = []
+    done: set[tuple[str, str, str]] = set()
+    waiting: list[ProvenSegment] = []
+    messages = rows_of(work.tables)
+
+    def commit() -> None:
+        try:
+            commit_segments(lake, waiting)
+            brought.extend(segment.data_file for segment in waiting)
+        except LakeConflictError:
+            for segment in waiting:
+                try:
+                    commit_segments(lake, [segment])
+                    brought.append(segment.data_file)
+                except LakeConflictError as error:
+                    refused.append(str(error))
+        waiting.clear()
+
+    sizes = _sizes(messages, found)
+    with told("Proving", sum(sizes.values())) as advance:
+        for orphan in found:
+            key = (orphan.store_id, orphan.slot, orphan.digest)
+            if key not in done:
+                try:
+                    waiting.append(prove_orphan(messages, orphan, earlier))
+                    done.add(key)
+                except ProofError as error:
+                    refused.append(str(error))
+            advance(sizes[orphan.location])
+            if len(waiting) == _TOGETHER:
+                commit()
+        commit()
+    return brought, refused
+
+
+def _sizes(messages: PlacedTable, found: Sequence[Orphan]) -> dict[str, int]:
+    listed = list_files(messages.io, messages.location)
+    sizes = {f"{messages.location}/{file.inside}": file.size_bytes for file in listed}
+    return {orphan.location: sizes.get(orphan.location, 0) for orphan in found}
+
+
+def _pointers(config: LakeConfig) -> dict[str, str]:
+    """Return what the catalog names; nothing where it is lost."""
+    return read_pointers(connect(config)) if is_catalog_there(config) else {}
+
+
+def _file_name(location: str | None) -> str | None:
+    return None if location is None else location.rpartition("/")[2]

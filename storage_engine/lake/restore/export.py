@@ -1,0 +1,392 @@
+"""Messages out of the lake for people and programs: by topic, key, queue and time, as Parquet or JSON lines.
+
+Only what was asked for is read: a file of one row a message, written in a bounded amount of memory, which
+gets its name when it is whole. For the exact bytes of a store there is
+:mod:`storage_engine.lake.restore.restore`.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyiceberg.expressions import And, In
+
+from storage_engine.brokers import find_broker
+from storage_engine.durable import new_file, remove_abandoned
+from storage_engine.exceptions import BadInputError, ExportError
+from storage_engine.lake.catalog.catalog import Lake
+from storage_engine.lake.catalog.store_places import refuse_target_inside_store
+from storage_engine.lake.catalog.tables import IDENTITY_COLUMNS
+from storage_engine.lake.coverage.topic_ids import LOG_LINEAGE, TopicIds, read_topic_ids, topic_id_column
+from storage_engine.lake.restore.export_format import ExportFormat
+from storage_engine.lake.restore.selection import Selection, has_key, row_filter
+from storage_engine.lake.soundness.message_batches import ReadCount, message_batches
+from storage_engine.model.broker import Broker
+from storage_engine.model.codec import Bodies, Columns
+from storage_engine.model.diagnosis import named_in_short
+from storage_engine.nearest import meant
+from storage_engine.wording import time_text
+
+_STORE_COLUMNS = ("store_id", "lineage")
+"""What is exported of a message before the columns that its codec names."""
+
+Write = Callable[[pa.Table], None]
+
+_TOPIC_ID = pa.field("topic_id", pa.string())
+"""Of brokers whose topics have ids; behind the columns that the codec names."""
+
+_COMPRESSED = pa.field("body_compressed", pa.bool_())
+"""Of brokers whose producers compress bodies; behind all other columns."""
+
+_ROWS_AT_A_TIME = 64 << 10
+_BYTES_AT_A_TIME = 32 << 20
+_BUFFER_BYTES = 1 << 20
+_PARTIAL_SUFFIX = ".exporting"
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What an export wrote, and what it took to read.
+
+    :param still_compressed: messages whose bodies are as their producers compressed them.
+    :param bytes_read: of the lake's Parquet columns.
+    """
+
+    path: str
+    message_count: int
+    size_bytes: int
+    still_compressed: int
+    first_store_timestamp_ms: int | None
+    last_store_timestamp_ms: int | None
+    files_read: int
+    files_total: int
+    row_groups_read: int
+    bytes_read: int
+
+
+def export_messages(
+    lake: Lake,
+    path: str | os.PathLike[str],
+    selection: Selection,
+    *,
+    file_format: ExportFormat = ExportFormat.PARQUET,
+    decompress: bool = False,
+) -> Exported:
+    """Write the messages that are selected into a new file; those of one queue are in their order.
+
+    :param path: of the new file. It appears when it is whole; nothing is ever overwritten.
+    :param decompress: take the compression off bodies. One that is damaged stays as it is stored and counts
+        as still compressed, as its column ``body_compressed`` says.
+    :raises BadInputError: the key is empty, the lake has no topic of the id, or the file would lie among a
+        store's own.
+    :raises ExportError: the file is there already, or can't be written.
+    :raises LakeUnavailableError: the lake can't be read.
+    :raises ProofError: a data file is no Parquet file.
+    """
+    if selection.key == "":
+        raise BadInputError(
+            "export: expected a key, found an empty text, which no message has as its key. Nothing was "
+            "written. Name a key, or leave it out."
+        )
+    if selection.is_reversed:
+        raise BadInputError(
+            f"export: expected a span of time that begins before it ends, found "
+            f"{time_text(selection.from_ms)} to {time_text(selection.to_ms)}. Nothing was "
+            "written. Swap the two."
+        )
+    broker = _messages_broker(lake)
+    columns = broker.codec.columns
+    target = Path(path)
+    refuse_target_inside_store(target)
+    schema = _read_schema(broker)
+    ids = None if columns.topic_id_of is None else read_topic_ids(lake, columns.topic_id_of)
+    _check_topic_id(lake, selection.topic_id, ids)
+    count, tally = ReadCount(), _Tally(str(columns.stored_at))
+    with _target_errors(target), _directory_of(target) as directory:
+        if target.is_symlink() or target.exists():
+            raise _exists(target)
+        remove_abandoned(target.name, _PARTIAL_SUFFIX, dir_fd=directory)
+        with new_file(target.name, _PARTIAL_SUFFIX, dir_fd=directory) as new, _HashedWriter(new.file) as file:
+            found = _selected(lake, selection, columns, schema, count, ids)
+            if ids is not None:
+                schema = schema.append(_TOPIC_ID)
+            if (bodies := broker.bodies) is not None:
+                found = _with_plain_bodies(bodies, found, decompress)
+                schema = schema.append(_COMPRESSED)
+            with _WRITERS[file_format](file, schema) as write:
+                for rows in _gathered(found):
+                    tally.add(rows)
+                    write(rows)
+            file.flush()
+            size_bytes = file.tell()
+            if new.sha256() != file.digest.hexdigest():
+                raise ExportError(
+                    f"{target}: expected to read back what was written, found other bytes. Nothing was left "
+                    "behind. Somebody else writes there, or its disk is damaged: export to another place."
+                )
+            try:
+                new.publish()
+            except FileExistsError:
+                raise _exists(target) from None
+    return Exported(
+        path=str(target),
+        message_count=tally.messages,
+        size_bytes=size_bytes,
+        still_compressed=tally.compressed,
+        first_store_timestamp_ms=tally.first_ms,
+        last_store_timestamp_ms=tally.last_ms,
+        files_read=count.files,
+        files_total=count.total_files,
+        row_groups_read=count.row_groups,
+        bytes_read=count.bytes,
+    )
+
+
+def check_topic(lake: Lake, topic: str) -> None:
+    """Make sure that some archived message has this topic; an empty lake has nothing to compare it with.
+
+    :raises BadInputError: none has; names the nearest topic.
+    :raises LakeUnavailableError: the lake can't be read.
+    """
+    columns = _messages_broker(lake).codec.columns
+    name = columns.streams[0]
+    wanted = message_batches(lake.messages(), row_filter(Selection(topic=topic), columns), (name,))
+    if any(rows.num_rows for rows in wanted):
+        return
+    topics: set[str] = set()
+    for rows in message_batches(lake.messages(), row_filter(Selection(), columns), (name,)):
+        topics.update(map(str, rows[name].unique().to_pylist()))
+    if topics:
+        raise BadInputError(
+            f"lake {lake.location}: expected one of the {len(topics)} topics that are archived, found "
+            f"{topic!r}.{meant(topic, topics)} Nothing was written. Topics are compared letter by letter."
+        )
+
+
+def _check_topic_id(lake: Lake, topic_id: str | None, ids: TopicIds | None) -> None:
+    """
+    :raises BadInputError: the lake has no topic of this id.
+    """
+    if topic_id is None or topic_id in (ids or {}).values():
+        return
+    known = sorted({f"{one} ({log})" for (_, _, log), one in (ids or {}).items()})
+    there = f"there are {named_in_short(known)}" if known else "its receipts name none"
+    raise BadInputError(
+        f"lake {lake.location}: expected the id of an archived topic, found {topic_id!r}; {there}. "
+        "Nothing was written. Ids are compared letter by letter; without one, all topics of a name are "
+        "exported."
+    )
+
+
+def _selected(
+    lake: Lake,
+    selection: Selection,
+    columns: Columns,
+    schema: pa.Schema,
+    count: ReadCount,
+    ids: TopicIds | None,
+) -> Iterator[pa.Table]:
+    key, where, names = selection.key, row_filter(selection, columns), schema.names
+    if ids is not None:
+        names = [*names, *(name for name in LOG_LINEAGE if name not in names)]
+        logs = {log for (_, _, log), one in ids.items() if one == selection.topic_id}
+        if selection.topic_id is not None:
+            where = And(where, In("log", logs))  # type: ignore[call-arg,arg-type]
+    for found in message_batches(
+        lake.messages(),
+        where,
+        names,
+        mask_columns=() if key is None else (*columns.key_lists, *columns.keys),
+        mask=None if key is None else lambda rows: has_key(rows, key, columns),
+        count=count,
+    ):
+        rows = found.select(schema.names).cast(schema)
+        if ids is not None:
+            rows = rows.append_column(_TOPIC_ID, topic_id_column(found, ids))
+            if selection.topic_id is not None:
+                rows = rows.filter(pc.equal(rows[_TOPIC_ID.name], pa.scalar(selection.topic_id)))
+        yield rows
+
+
+def _gathered(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Put rows together, so that a file for few messages has few row groups."""
+    gathered: list[pa.Table] = []
+    row_count = size_bytes = 0
+    for rows in tables:
+        gathered.append(rows)
+        row_count += rows.num_rows
+        size_bytes += rows.nbytes
+        if row_count >= _ROWS_AT_A_TIME or size_bytes >= _BYTES_AT_A_TIME:
+            yield pa.concat_tables(gathered)
+            gathered, row_count, size_bytes = [], 0, 0
+    if gathered:
+        yield pa.concat_tables(gathered)
+
+
+def _with_plain_bodies(bodies: Bodies, tables: Iterable[pa.Table], decompress: bool) -> Iterator[pa.Table]:
+    """Yield the rows in parts, none of whose bodies take much memory without their compression."""
+    for rows in tables:
+        compressed = bodies.is_compressed(rows["sys_flag"])
+        if not decompress:
+            yield rows.append_column(_COMPRESSED, compressed)
+            continue
+        start, column = 0, rows.schema.get_field_index("body")
+        for plain in bodies.decompressed_parts(rows["body"], rows["sys_flag"]):
+            part, damaged = rows.slice(start, len(plain)), pc.is_null(plain)
+            still = pc.and_(compressed.slice(start, len(plain)), damaged)
+            kept = pc.coalesce(plain, part["body"].combine_chunks())
+            part = part.set_column(column, part.schema.field(column), kept)
+            yield part.append_column(_COMPRESSED, still)
+            start += len(plain)
+
+
+@cache
+def _read_schema(broker: Broker) -> pa.Schema:
+    codec = broker.codec
+    known = {field.name: field for field in (*IDENTITY_COLUMNS, *codec.schema)}
+    fields = [known[name] for name in (*_STORE_COLUMNS, *codec.columns.export)]
+    # Everybody reads plain binaries; a codec may have them as views.
+    return pa.schema(
+        pa.field(field.name, pa.binary()) if pa.types.is_binary_view(field.type) else field
+        for field in fields
+    )
+
+
+def _messages_broker(lake: Lake) -> Broker:
+    """The lake's broker, whose codec says what is exported of a message.
+
+    :raises BadInputError: it doesn't.
+    """
+    broker = find_broker(lake.broker)
+    columns = broker.codec.columns
+    if not columns.export or len(columns.streams) < 2 or columns.stored_at is None:
+        raise BadInputError(
+            f"lake {lake.location}: expected a lake of messages with topics and bodies, found one of "
+            f"{broker.title}, which has none. Nothing was written. Query its table, or restore its segments."
+        )
+    return broker
+
+
+class _HashedWriter(io.BufferedWriter):
+    """A file, buffered, that knows the SHA-256 of all that was written to it."""
+
+    def __init__(self, raw: io.RawIOBase) -> None:
+        super().__init__(raw, _BUFFER_BYTES)
+        self.digest = hashlib.sha256()
+
+    def write(self, data: Any) -> int:
+        self.digest.update(data)
+        return super().write(data)
+
+
+class _Tally:
+    """What has been written so far."""
+
+    def __init__(self, stored_at: str) -> None:
+        self._stored_at = stored_at
+        self.messages = self.compressed = 0
+        self.first_ms: int | None = None
+        self.last_ms: int | None = None
+
+    def add(self, rows: pa.Table) -> None:
+        self.messages += rows.num_rows
+        if _COMPRESSED.name in rows.column_names:
+            self.compressed += pc.sum(rows[_COMPRESSED.name]).as_py() or 0
+        stored = rows[self._stored_at]
+        stored = stored.cast(pa.timestamp("ms", tz=stored.type.tz), safe=False).cast(pa.int64())
+        extremes: Any = pc.min_max(stored).as_py()
+        if extremes["min"] is not None:
+            first_ms, last_ms = extremes["min"], extremes["max"]
+            self.first_ms = first_ms if self.first_ms is None else min(first_ms, self.first_ms)
+            self.last_ms = last_ms if self.last_ms is None else max(last_ms, self.last_ms)
+
+
+@contextmanager
+def _parquet(file: BinaryIO, schema: pa.Schema) -> Iterator[Write]:
+    with pq.ParquetWriter(file, schema, compression="zstd", version="2.6") as writer:
+        yield writer.write_table
+
+
+@contextmanager
+def _json_lines(file: BinaryIO, schema: pa.Schema) -> Iterator[Write]:
+    def write(rows: pa.Table) -> None:
+        # Only messages that somebody asked for come here: a line costs some 20 µs, and no library makes it.
+        for row in rows.to_pylist():
+            file.write(json.dumps(_json_row(row, schema), ensure_ascii=False).encode() + b"\n")
+
+    yield write
+
+
+def _json_row(row: dict[str, Any], fields: Iterable[pa.Field[Any]]) -> dict[str, Any]:
+    """Binaries are text where they are UTF-8, else base64: ``NAME_encoding`` says which. They come last."""
+    plain: dict[str, Any] = {}
+    binaries: dict[str, Any] = {}
+    for field in fields:
+        name, value = field.name, row[field.name]
+        if pa.types.is_binary(field.type):
+            binaries[name], binaries[f"{name}_encoding"] = _json_binary(value)
+        elif value is None:
+            plain[name] = None
+        elif pa.types.is_timestamp(field.type):
+            plain[name] = value.isoformat(timespec="milliseconds")
+        elif pa.types.is_map(field.type):
+            plain[name] = dict(value)
+        elif pa.types.is_list(field.type) and pa.types.is_struct(field.type.value_type):
+            plain[name] = [_json_row(one, field.type.value_type) for one in value]
+        else:
+            plain[name] = value
+    return plain | binaries
+
+
+def _json_binary(value: bytes | None) -> tuple[str | None, str]:
+    try:
+        return None if value is None else value.decode(), "utf-8"
+    except UnicodeDecodeError:
+        return base64.b64encode(value or b"").decode(), "base64"
+
+
+_WRITERS: dict[ExportFormat, Callable[[BinaryIO, pa.Schema], AbstractContextManager[Write]]] = {
+    ExportFormat.PARQUET: _parquet,
+    ExportFormat.JSON_LINES: _json_lines,
+}
+
+
+@contextmanager
+def _directory_of(target: Path) -> Iterator[int]:
+    """The descriptor of the directory that a target is in; what leads there is resolved once."""
+    fd = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _exists(target: Path) -> ExportError:
+    return ExportError(
+        f"{target}: expected no such file, found one. Nothing was changed; export into another, or remove it."
+    )
+
+
+@contextmanager
+def _target_errors(target: Path) -> Iterator[None]:
+    """Only what the target's own file system says; the lake's failures have their own names."""
+    try:
+        yield
+    except OSError as error:
+        raise ExportError(
+            f"{target}: can't export there: {error.strerror or error}. Nothing was left behind; free space "
+            "or fix permissions, and run the export again."
+        ) from error

@@ -1,0 +1,398 @@
+"""Bringing segments back from the lake: identical files, in a directory that a broker opens.
+
+A file gets its name only after its SHA-256 was found to be the receipt's. Nothing is overwritten; files
+that are there already with the right bytes are kept, so that a restore which was interrupted goes on. Where
+any has others, nothing is written at all: two lineages, or two stores, never end in one directory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+from typing import TypeVar
+
+import pyarrow as pa
+
+from storage_engine.brokers import find_broker
+from storage_engine.durable import NewFile
+from storage_engine.exceptions import RestoreError
+from storage_engine.lake.catalog.catalog import Lake
+from storage_engine.lake.catalog.store_places import refuse_target_inside_store
+from storage_engine.lake.coverage.elsewhere import in_either
+from storage_engine.lake.file.data_file import WindowMemory
+from storage_engine.lake.restore.restore_span import LineageRange, Span, choose, other_lineages
+from storage_engine.lake.restore.restore_target import RestoreTarget, restore_target
+from storage_engine.lake.restore.restored_config import (
+    Extension,
+    config_files,
+    config_names,
+    queues_of_segment,
+    with_their_ends,
+)
+from storage_engine.lake.soundness.chain import receipt_name, row_fault
+from storage_engine.lake.soundness.receipts import receipts
+from storage_engine.lake.soundness.segment_reader import origin_of, read_segment, untouched_files
+from storage_engine.lake.soundness.soundness import losses
+from storage_engine.lake.soundness.soundness_reader import find_faults
+from storage_engine.lake.verify.replica_coverage import receipts_of_replicas
+from storage_engine.model.codec import RestoredConfig, RestoredSetting
+from storage_engine.model.companions import Companion
+from storage_engine.model.receipt import Receipt
+
+T = TypeVar("T")
+
+_THREADS = 2
+
+_BUFFERS = 2
+"""Of a segment: one is filled from the lake while the other is hashed and written."""
+
+_BLOCK_BYTES = 1 << 20
+"""Written and hashed at a time, so that the second of them finds it in the processor's caches."""
+
+Chunks = Iterator[tuple[int, memoryview]]
+"""A segment's bytes in order, as (position, bytes valid until two more have been asked for)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredSegment:
+    """A file that is there now. ``existed``: it was there before with the right bytes."""
+
+    path: str
+    log: str
+    base_offset: int
+    size_bytes: int
+    sha256: str
+    existed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenSegments:
+    """What a restore writes, chosen before anything is written.
+
+    :param receipts: in order, of each log without a hole.
+    :param extensions: logs of which these are more than was asked for.
+    :param others: what other lineages of these logs hold.
+    :param config: None: segments alone.
+    """
+
+    receipts: tuple[Receipt, ...]
+    extensions: tuple[Extension, ...]
+    others: tuple[LineageRange, ...]
+    config: RestoredConfig | None
+    source: _Source
+
+    @property
+    def settings(self) -> tuple[RestoredSetting, ...]:
+        """Return the settings of a broker by which something is made beside the segments."""
+        return () if self.config is None else self.config.settings(self.receipts)
+
+
+def choose_segments(
+    lake: Lake,
+    store_id: str,
+    *,
+    second: Lake | None = None,
+    span: Span | None = None,
+    lineage: int | None = None,
+    log: str | None = None,
+    serving: Sequence[Path] = (),
+    files_only: bool = False,
+) -> ChosenSegments:
+    """Choose archived segments to restore. Reads the lakes alone.
+
+    What replicas of the store's logs have archived in its place, comes from their receipts.
+
+    :param second: where segments are taken from that the lake lacks, or whose receipts don't hold there.
+    :param span: None: everything the lake has.
+    :param lineage: None: the newest.
+    :param log: None: all logs.
+    :param serving: stores of stopped brokers that are to serve it; see :meth:`Broker.restored_config`.
+    :param files_only: segments alone, without what a broker needs beside them.
+    :raises RestoreError: nothing there, a hole in the span, a receipt that was changed, or the brokers that
+        are to serve it would not.
+    :raises LakeUnavailableError: a lake can't be read.
+    """
+    everything = _archived_in(lake, second, store_id)
+    found = tuple(row for row in everything if lineage in (None, row.lineage) and log in (None, row.log))
+    asked = choose(found, span or Span(), store_id, lake.location, receipts_of_replicas(lake, found))
+    _check_receipts(asked)
+    config = None if files_only else find_broker(asked[0].broker).restored_config(serving)
+    source = _Source(lake, second, asked, config)
+    chosen, extensions = with_their_ends(config, asked, found, source.queues)
+    if extensions:
+        source = _Source(lake, second, chosen, config)
+        _check_receipts(chosen)
+    if config is not None:
+        config.check(chosen)
+    others = other_lineages(everything, chosen)
+    return ChosenSegments(chosen, extensions, others, config, source)
+
+
+def restore(
+    lake: Lake,
+    store_id: str,
+    to_dir: str | os.PathLike[str],
+    *,
+    second: Lake | None = None,
+    span: Span | None = None,
+    lineage: int | None = None,
+    log: str | None = None,
+    serving: Sequence[Path] = (),
+    files_only: bool = False,
+    keep_mtime: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> tuple[RestoredSegment, ...]:
+    """Choose archived segments, and write them: :func:`choose_segments`, then :func:`write_segments`."""
+    chosen = choose_segments(
+        lake,
+        store_id,
+        second=second,
+        span=span,
+        lineage=lineage,
+        log=log,
+        serving=serving,
+        files_only=files_only,
+    )
+    return write_segments(chosen, to_dir, keep_mtime=keep_mtime, progress=progress)
+
+
+def write_segments(
+    segments: ChosenSegments,
+    to_dir: str | os.PathLike[str],
+    *,
+    keep_mtime: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> tuple[RestoredSegment, ...]:
+    """Write archived segments into a new store directory, where their broker has them.
+
+    Beside them goes the configuration that their broker needs to serve them and to leave alone what it
+    did long ago, and last whatever else it can't serve them without. Who is killed does it again.
+
+    :param keep_mtime: give files their old mtime; a broker then deletes them at its next window.
+    :param progress: called after each segment with its size in bytes, from any thread.
+    :raises RestoreError: the target holds something else, it can't be written, or the lake's bytes are not
+        those of the receipt.
+    :raises LakeUnavailableError: the lake can't be read.
+    """
+    name = Path(to_dir)
+    chosen, config, source = segments.receipts, segments.config, segments.source
+    refuse_target_inside_store(name)
+    paths = [segment_path(receipt, config) for receipt in chosen]
+    configuration = {Path(each) for each in config_names(config, chosen)}
+    wanted = {path: row.sha256 for row, path in zip(chosen, paths, strict=True)}
+    for row, path in zip(chosen, paths, strict=True):
+        for companion in row.companions:
+            _add(wanted, path.with_name(companion.name), companion.sha256, configuration)
+    with restore_target(name) as target, ThreadPoolExecutor(_THREADS, thread_name_prefix="restore") as pool:
+        try:
+            finished = frozenset() if config is None else config.FINISHED
+            existing = target.look(configuration | set(wanted), finished)
+            # All that is there is compared before anything is written.
+            there = existing - configuration
+            _all(pool.submit(_check_same, name, target, path, wanted[path]) for path in sorted(there))
+            if existing & configuration:
+                queues = _all(pool.submit(source.queues, row) for row in chosen)
+                contents = config_files(config, queues, chosen)
+                for path in existing & configuration:
+                    _check_same(name, target, path, hashlib.sha256(contents[str(path)]).hexdigest())
+            target.sweep()
+
+            def restore_one(receipt: Receipt, path: Path) -> tuple[RestoredSegment, pa.Table]:
+                # First, so that a segment which has its name is whole.
+                beside = {path.with_name(one.name): one for one in receipt.companions}
+                for other in beside.keys() - existing:
+                    with target.new_file(other) as file:
+                        _write_companion(beside[other], str(path), file, keep_mtime)
+                        file.publish()
+                if path not in existing:
+                    with target.new_file(path) as file:
+                        _write_segment(source.chunks(receipt), receipt, file, keep_mtime)
+                        file.publish()
+                if progress is not None:
+                    progress(receipt.size_bytes)
+                return _restored(name / path, receipt, path in existing), source.queues(receipt)
+
+            done = _all(pool.submit(restore_one, row, path) for row, path in zip(chosen, paths, strict=True))
+        finally:
+            pool.shutdown(cancel_futures=True)
+        for each, content in config_files(config, [queues for _, queues in done], chosen).items():
+            if Path(each) not in existing:
+                with target.new_file(Path(each)) as file:
+                    file.file.write(content)
+                    _check_written(str(name / each), hashlib.sha256(content).hexdigest(), file)
+                    file.publish()
+    if config is not None:
+        config.finish(Path(os.path.realpath(name)), chosen)
+    return tuple(restored for restored, _ in done)
+
+
+class _Source:
+    """What the chosen segments are read from: for each, the lake that its receipt is of."""
+
+    def __init__(
+        self, lake: Lake, second: Lake | None, chosen: Sequence[Receipt], config: RestoredConfig | None
+    ) -> None:
+        self._config = config
+        self._tables = [each.messages() for each in (lake, second) if each is not None]
+        # Asked once: each time costs a look at every file that the table has.
+        self._untouched = [untouched_files(table, chosen) for table in self._tables]
+        stores = {row.store_id for row in chosen}
+        self._in_first = {row.row_hash for store_id in stores for row in receipts(lake, store_id)}
+        self._queues: dict[str, pa.Table] = {}
+        self._per_thread = threading.local()
+
+    def chunks(self, receipt: Receipt) -> Chunks:
+        """A segment's bytes, in memory that this thread's next segment uses again."""
+        if not hasattr(self._per_thread, "memory"):
+            self._per_thread.memory = WindowMemory(_BUFFERS)
+        place = self._place(receipt)
+        return read_segment(
+            self._tables[place], receipt, untouched=self._untouched[place], memory=self._per_thread.memory
+        )
+
+    def queues(self, receipt: Receipt) -> pa.Table:
+        """Return what the broker's configuration has to know of a segment."""
+        place = self._place(receipt)
+        if receipt.row_hash not in self._queues:
+            found = queues_of_segment(self._config, self._tables[place], receipt, self._untouched[place])
+            self._queues[receipt.row_hash] = found
+        return self._queues[receipt.row_hash]
+
+    def _place(self, receipt: Receipt) -> int:
+        return 0 if receipt.row_hash in self._in_first else -1
+
+
+def _archived_in(lake: Lake, second: Lake | None, store_id: str) -> tuple[Receipt, ...]:
+    """A store's receipts in a lake, or in two: each segment once, by a receipt that holds where there is one.
+
+    :raises LakeUnavailableError: one can't be read.
+    """
+    rows = receipts(lake, store_id)
+    if second is None:
+        return rows
+    others = receipts(second, store_id)
+    broken = losses(find_faults(second, others))
+    holding = [row for row in others if row.identity not in broken]
+    merged, _ = in_either(rows, losses(find_faults(lake, rows)), holding)
+    return merged
+
+
+def _check_receipts(chosen: Sequence[Receipt]) -> None:
+    """Make sure that each says what it said when it was written."""
+    for receipt in chosen:
+        if fault := row_fault(receipt):
+            raise RestoreError(
+                f"receipt of {receipt_name(receipt)}: expected one that says what its bytes were, found that "
+                f"it can't be trusted: {fault}. Nothing was written. Run verify, and restore from a second "
+                "lake if there is one."
+            )
+
+
+def segment_path(receipt: Receipt, config: RestoredConfig | None) -> Path:
+    """Return where a segment goes, relative to the target.
+
+    :raises RestoreError: the receipt's log leads out of the target or into the broker's configuration; who
+        wrote it isn't our archiver.
+    """
+    log = Path(receipt.log)
+    taken = {"..", *(Path(name).parts[0] for name in (config.FILES if config is not None else ()))}
+    if not log.parts or log.is_absolute() or not taken.isdisjoint(log.parts) or "\0" in receipt.log:
+        raise RestoreError(
+            f"receipt of offset {receipt.base_offset}: expected the name of a log, found {receipt.log!r}. "
+            "Nothing was written. Run verify: the receipts were tampered with."
+        )
+    return Path(find_broker(receipt.broker).segment_path(receipt.log, receipt.base_offset))
+
+
+def _add(wanted: dict[Path, str], path: Path, sha256: str, configuration: Set[Path]) -> None:
+    """Want one more file.
+
+    :raises RestoreError: another one has its name.
+    """
+    if path in wanted or path in configuration:
+        raise RestoreError(
+            f"{path}: expected one file of this name in what is restored, found two. Nothing was written. "
+            "Restore them into different directories, by offsets."
+        )
+    wanted[path] = sha256
+
+
+def _check_same(name: Path, target: RestoreTarget, path: Path, expected: str) -> None:
+    """Make sure that what is in the target already is what this restore would write."""
+    if (found := target.sha256(path)) != expected:
+        raise RestoreError(
+            f"{name / path}: expected SHA-256 {expected}, which this restore would write, found a file with "
+            f"{found}: of another lineage or store, or changed since. Nothing was written. Restore into a "
+            "new directory."
+        )
+
+
+def _all(futures: Iterable[Future[T]]) -> list[T]:
+    """Begin them all, and wait for them; the first error ends it."""
+    return [future.result() for future in list(futures)]
+
+
+def _restored(path: Path, receipt: Receipt, existed: bool) -> RestoredSegment:
+    return RestoredSegment(
+        str(path), receipt.log, receipt.base_offset, receipt.size_bytes, receipt.sha256, existed
+    )
+
+
+def _write_segment(chunks: Chunks, receipt: Receipt, new: NewFile, keep_mtime: bool) -> None:
+    digest, origin = hashlib.sha256(), origin_of(receipt)
+    with ThreadPoolExecutor(1, thread_name_prefix="restore-write") as writer:
+        written: Future[None] | None = None
+        for position, chunk in chunks:
+            if written is not None:
+                written.result()
+            # While this is written, the next is read into the other buffer.
+            written = writer.submit(_write_chunk, new.file, digest, position - origin, chunk)
+    if written is not None:
+        written.result()
+    if digest.hexdigest() != receipt.sha256:
+        raise RestoreError(
+            f"{receipt.data_file}: expected the bytes of {receipt.log}/{receipt.base_offset:020d} with "
+            f"SHA-256 {receipt.sha256}, found {digest.hexdigest()}. The file was not restored. The lake "
+            "is damaged: run verify, and restore from a second lake if there is one."
+        )
+    if keep_mtime:
+        os.utime(new.file.fileno(), ns=(receipt.source_mtime_ns, receipt.source_mtime_ns))
+    _check_written(f"{receipt.log}/{receipt.base_offset:020d}", receipt.sha256, new)
+
+
+def _write_companion(companion: Companion, segment: str, new: NewFile, keep_mtime: bool) -> None:
+    new.file.write(companion.content)
+    if keep_mtime:
+        os.utime(new.file.fileno(), ns=(companion.mtime_ns, companion.mtime_ns))
+    _check_written(f"{companion.name} of {segment}", companion.sha256, new)
+
+
+def _check_written(what: str, expected: str, new: NewFile) -> None:
+    """Make sure, before it gets its name, that the file has what was written to it."""
+    if (found := new.sha256()) != expected:
+        raise RestoreError(
+            f"{what}: expected SHA-256 {expected} after writing it, read back {found}. The file was not "
+            "restored. Somebody else writes into the target, or its disk is damaged: restore into another."
+        )
+
+
+def _write_chunk(file: FileIO, digest: hashlib._Hash, position: int, chunk: memoryview) -> None:
+    done = 0
+    while done < len(chunk):
+        block = chunk[done : done + _BLOCK_BYTES]
+        count = file.write(block)
+        digest.update(block[:count])
+        done += count
+    _start_writeback(file.fileno(), position, len(chunk))
+
+
+def _start_writeback(fd: int, position: int, size_bytes: int) -> None:
+    """Let the disk begin on these bytes while the next are decoded; fsync then waits for the rest only."""
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(fd, position, size_bytes, os.POSIX_FADV_DONTNEED)

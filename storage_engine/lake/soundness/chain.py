@@ -1,0 +1,194 @@
+"""The chain that links a store's receipts: whoever changes, removes, adds or reorders one is found out.
+
+A row's hash covers its fields and the hash of the row before. Fields without a value are left out, so that
+a column which a later version adds, and older rows lack, leaves their hashes as they were. That the last
+rows are missing no chain can show: who knows how long it was (the journal does) says so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyiceberg.expressions import BooleanExpression
+from pyiceberg.table import FileScanTask, Table
+
+from storage_engine.exceptions import ReceiptError
+from storage_engine.lake.durable_io import open_data_file
+from storage_engine.lake.file.filters import all_equal
+from storage_engine.lake.file.scan import is_whole_file, plan_files, read_files
+from storage_engine.lake.storage.errors import metadata_errors
+from storage_engine.lake.storage.file_memory import FileMemory
+from storage_engine.model.companions import files_fault
+from storage_engine.model.heads import CHAIN_START, ChainHead
+from storage_engine.model.receipt import PROOF_VERSION, Receipt
+
+_LINK_TYPES: dict[str, pa.DataType] = {
+    "sequence": pa.int64(),
+    "previous_hash": pa.large_string(),
+    "row_hash": pa.large_string(),
+}
+_LINKS = pa.schema([pa.field(name, kind) for name, kind in _LINK_TYPES.items()])
+
+_chains: FileMemory[dict[str, pa.Table]] = FileMemory(most=2)
+"""By manifest list, which tells a snapshot: the links of each store."""
+
+_files: FileMemory[pa.Table] = FileMemory(most=500_000)
+"""By the number of their rows: some 140 bytes each."""
+
+_WHAT_NOW = (
+    "Nothing was changed. Find out who writes to the lake; receipts of this store prove nothing now. Roll "
+    "the table segments back to a snapshot before it, or bring it back from a backup."
+)
+
+
+def row_hash(receipt: Mapping[str, Any]) -> str:
+    """SHA-256, in hex, over the canonical JSON of all other fields that have a value."""
+    content = {name: value for name, value in receipt.items() if name != "row_hash" and value is not None}
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def row_fault(row: Receipt) -> str:
+    """Return why a row, looked at by itself, can't be trusted; "" when it can."""
+    if row.proof_version > PROOF_VERSION:
+        return (
+            f"proof version {row.proof_version}, this version knows up to {PROOF_VERSION}: use the release "
+            "of storage-engine that wrote it, or a later one"
+        )
+    # Not asdict, which copies each value: this is done for every receipt that a gate relies on.
+    if row.row_hash != row_hash({name: getattr(row, name) for name in Receipt.__dataclass_fields__}):
+        return "it was changed after it was written"
+    return files_fault(row.files)
+
+
+def check_chain(rows: Iterable[Receipt], known: Collection[ChainHead] = ()) -> ChainHead:
+    """Check every row of one store, and that each follows the one before.
+
+    :param rows: all rows of the store, superseded ones too, in any order.
+    :param known: rows that the chain is known to have had.
+    :return: the last row's place.
+    :raises ReceiptError: when a row was changed, removed, or added by somebody else.
+    """
+    ordered = sorted(rows, key=lambda row: row.sequence)
+    for row in ordered:
+        if fault := row_fault(row):
+            raise ReceiptError(f"receipt of {receipt_name(row)}: {fault}. {_WHAT_NOW}")
+    return check_links_of(ordered, known)
+
+
+def check_links_of(rows: Iterable[Receipt], known: Collection[ChainHead] = ()) -> ChainHead:
+    """The same without hashing the rows' fields: what :func:`check_links` checks, of rows that were read.
+
+    :raises ReceiptError: when a row was removed, replaced, or added by somebody else.
+    """
+    ordered = sorted(rows, key=lambda row: row.sequence)
+    store_id = ordered[0].store_id if ordered else ""
+    return _check_links(
+        store_id,
+        np.array([row.sequence for row in ordered], dtype=np.int64),
+        [row.previous_hash for row in ordered],
+        [row.row_hash for row in ordered],
+        known,
+    )
+
+
+def check_links(table: Table, store_id: str, known: Collection[ChainHead] = ()) -> ChainHead:
+    """Check that each row of a store follows the one before, without hashing the rows' fields.
+
+    Cheap enough for every commit: three columns are read, and of files that this process has read before,
+    which never change, not even these. Whoever relies on a row checks its fields.
+
+    :param table: ``segments``, as loaded: its state is the one that counts.
+    :param known: rows that the chain is known to have had.
+    :return: the last row's place.
+    :raises ReceiptError: when a row was removed, replaced, or added by somebody else.
+    :raises LakeUnavailableError: the table can't be read.
+    """
+    with metadata_errors(table.location(), "read receipts"):
+        found = _links(table, store_id)
+    sequences = found["sequence"].to_numpy()
+    return _check_links(store_id, sequences, found["previous_hash"], found["row_hash"], known)
+
+
+def forget_links() -> None:
+    """Let the next check of a chain read all of its files again."""
+    _files.clear()
+    _chains.clear()
+
+
+def _links(table: Table, store_id: str) -> pa.Table:
+    """Return what links a store's rows, in their order."""
+    snapshot = table.current_snapshot()
+    if snapshot is None:
+        return _LINKS.empty_table()
+    of_snapshot = _chains.get(snapshot.manifest_list, dict)
+    if store_id not in of_snapshot:
+        where = all_equal({"store_id": store_id})
+        parts = [_links_of_file(table, where, task) for task in plan_files(table, where)]
+        of_snapshot[store_id] = pa.concat_tables([_LINKS.empty_table(), *parts]).sort_by("sequence")
+    return of_snapshot[store_id]
+
+
+def _links_of_file(table: Table, where: BooleanExpression, task: FileScanTask) -> pa.Table:
+    location = task.file.file_path
+
+    def read() -> pa.Table:
+        with open_data_file(table.io, location) as stored, pq.ParquetFile(stored) as file:
+            return file.read(columns=_LINKS.names).select(_LINKS.names).cast(_LINKS)
+
+    if not is_whole_file(task):
+        return read_files(table, where, _LINKS.names, [task]).cast(_LINKS)
+    return _files.get(location, read, lambda rows: rows.num_rows + 10)
+
+
+def receipt_name(receipt: Receipt) -> str:
+    return f"store {receipt.store_id} lineage {receipt.lineage} {receipt.log}/{receipt.base_offset:020d}"
+
+
+def _check_links(
+    store_id: str,
+    sequences: np.ndarray[Any, np.dtype[np.int64]],
+    previous: Sequence[str] | pa.ChunkedArray[Any],
+    hashes: Sequence[str] | pa.ChunkedArray[Any],
+    known: Collection[ChainHead],
+) -> ChainHead:
+    """:param sequences: ascending."""
+    wrong = np.flatnonzero(sequences != np.arange(len(sequences)))
+    if len(wrong):
+        at = int(wrong[0])
+        if sequences[at] < at:
+            what = f"two rows are number {int(sequences[at])}: one was added from elsewhere"
+        else:
+            what = f"row number {at} is not there: it was removed or replaced"
+        raise ReceiptError(f"receipts of store {store_id}: {what}. {_WHAT_NOW}")
+    following = _array([CHAIN_START], hashes)
+    linked = pc.equal(following[:-1], _array([], previous))
+    if (at := pc.index(linked, value=False).as_py()) >= 0:
+        raise ReceiptError(
+            f"receipts of store {store_id}: row number {at} does not follow row number {at - 1}: one of them "
+            f"was removed or replaced. {_WHAT_NOW}"
+        )
+    head = ChainHead(len(sequences) - 1, following[-1].as_py())
+    for row in known:
+        found = following[row.sequence + 1].as_py() if row.sequence <= head.sequence else "no row"
+        if found != row.row_hash:
+            raise ReceiptError(
+                f"receipts of store {store_id}: expected row number {row.sequence} with the hash "
+                f"{row.row_hash}, which journal or stamp recorded, found {found}; the table's last row is "
+                f"number {head.sequence}: the last rows were removed or replaced, or the table was rolled "
+                f"back. {_WHAT_NOW}"
+            )
+    return head
+
+
+def _array(first: Sequence[str], column: Sequence[str] | pa.ChunkedArray[Any]) -> pa.Array[Any]:
+    kind = pa.large_string()
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [pa.array(column, kind)]
+    return pa.concat_arrays([pa.array(first, kind), *chunks])

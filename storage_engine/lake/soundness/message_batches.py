@@ -1,0 +1,158 @@
+"""Rows of a lake's messages as a stream, in bounded memory, reading only what can hold what is asked for.
+
+PyIceberg's own batch reader reads all files of a scan at once and keeps what it found until it is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+from pyiceberg.conversions import from_bytes
+from pyiceberg.expressions import BooleanExpression
+from pyiceberg.expressions.visitors import bind, extract_field_ids
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import ArrowScan, expression_to_pyarrow
+from pyiceberg.table import FileScanTask, Table
+from pyiceberg.types import LongType
+
+from storage_engine.lake.storage.errors import lake_errors, parquet_errors
+from storage_engine.long_work import told
+
+Mask = Callable[[pa.Table], "pa.ChunkedArray[Any] | pa.Array[Any]"]
+
+
+@dataclass(slots=True)
+class ReadCount:
+    """What a stream has read so far of what the table has; bytes are those of Parquet columns."""
+
+    files: int = 0
+    row_groups: int = 0
+    bytes: int = 0
+    total_files: int = 0
+
+
+def message_batches(
+    table: Table,
+    where: BooleanExpression,
+    columns: Sequence[str],
+    *,
+    mask_columns: Sequence[str] = (),
+    mask: Mask | None = None,
+    count: ReadCount | None = None,
+) -> Iterator[pa.Table]:
+    """Yield the rows that match, a row group at a time; those of one queue in their order.
+
+    Files are chosen by the manifests' bounds, row groups by their statistics. Of a row group the columns
+    that decide are read first, and the others only when some row matches.
+
+    :param where: over the table's columns.
+    :param columns: to yield, in this order.
+    :param mask_columns: what ``mask`` needs.
+    :param mask: which rows match, beyond ``where``.
+    :param count: is counted up.
+    :raises LakeUnavailableError: the lake can't be read.
+    :raises ProofError: a data file is no Parquet file.
+    """
+    count = ReadCount() if count is None else count
+    with lake_errors(table.location(), "plan a scan"):
+        bound = bind(table.schema(), where, case_sensitive=True)
+        filter_expression = expression_to_pyarrow(bound, table.schema())
+        base = table.schema().find_field("segment_base_offset").field_id
+        tasks = sorted(table.scan(row_filter=where).plan_files(), key=lambda task: _order(task, base))
+        snapshot = table.current_snapshot()
+        if snapshot is not None and snapshot.summary is not None:
+            count.total_files = int(snapshot.summary["total-data-files"] or 0)
+    names = {table.schema().find_column_name(field) for field in extract_field_ids(bound)}
+    deciding = sorted({*filter(None, names), *mask_columns})
+    with told("Reading data files", sum(task.file.file_size_in_bytes for task in tasks)) as advance:
+        for task in tasks:
+            count.files += 1
+            if task.delete_files:
+                found = _merged_on_read(table, where, task, sorted({*columns, *mask_columns}))
+            else:
+                found = _row_groups(table, task, filter_expression, deciding, columns, mask, count)
+            told_bytes, before = 0, count.bytes
+            for rows in found:
+                # Columns that nobody asked for are not read; the file is done with all the same.
+                read_bytes = min(count.bytes - before, task.file.file_size_in_bytes)
+                advance(read_bytes - told_bytes)
+                told_bytes = read_bytes
+                kept = rows if mask is None or not task.delete_files else rows.filter(mask(rows))
+                if kept.num_rows:
+                    yield kept.select(columns)
+            advance(task.file.file_size_in_bytes - told_bytes)
+
+
+def _order(task: FileScanTask, base_offset_id: int) -> tuple[int, str]:
+    lower = (task.file.lower_bounds or {}).get(base_offset_id)
+    return (0 if lower is None else int(from_bytes(LongType(), lower))), task.file.file_path
+
+
+def _row_groups(
+    table: Table,
+    task: FileScanTask,
+    filter_expression: Any,
+    deciding: Sequence[str],
+    columns: Sequence[str],
+    mask: Mask | None,
+    count: ReadCount,
+) -> Iterator[pa.Table]:
+    path = task.file.file_path
+    with (
+        parquet_errors(path),
+        _open(table.io, path) as stored,
+        pq.ParquetFile(stored) as parquet,
+    ):
+        fragment: Any = ds.ParquetFileFormat().make_fragment(stored)
+        likely = [
+            group.id for part in fragment.split_by_row_group(filter_expression) for group in part.row_groups
+        ]
+        for group in likely:
+            count.row_groups += 1
+            count.bytes += _column_bytes(parquet, group, deciding)
+            rows = parquet.read_row_group(group, columns=list(deciding))
+            numbered = rows.append_column("__row", pa.array(np.arange(rows.num_rows)))
+            found = numbered.filter(filter_expression)
+            if mask is not None and found.num_rows:
+                found = found.filter(mask(found))
+            if not found.num_rows:
+                continue
+            others = [name for name in columns if name not in deciding]
+            count.bytes += _column_bytes(parquet, group, others)
+            more = parquet.read_row_group(group, columns=others).take(found["__row"])
+            for name in others:
+                found = found.append_column(name, more[name])
+            yield found
+
+
+@contextmanager
+def _open(file_io: FileIO, location: str) -> Iterator[Any]:
+    """A data file of which only some parts are to be read, wherever it is."""
+    with file_io.new_input(location).open() as stored:
+        yield stored
+
+
+def _column_bytes(parquet: pq.ParquetFile, group: int, columns: Sequence[str]) -> int:
+    """Compressed bytes of some columns of a row group."""
+    metadata, wanted = parquet.metadata.row_group(group), set(columns)
+    chunks = (metadata.column(number) for number in range(metadata.num_columns))
+    return sum(
+        chunk.total_compressed_size for chunk in chunks if chunk.path_in_schema.partition(".")[0] in wanted
+    )
+
+
+def _merged_on_read(
+    table: Table, where: BooleanExpression, task: FileScanTask, columns: Sequence[str]
+) -> Iterator[pa.Table]:
+    """A file some of whose rows another engine deleted: PyIceberg knows which; it reads the file whole."""
+    with lake_errors(task.file.file_path, "read a data file"):
+        schema = table.schema().select(*columns)
+        for batch in ArrowScan(table.metadata, table.io, schema, where).to_record_batches([task]):
+            yield pa.Table.from_batches([batch])

@@ -1,0 +1,152 @@
+"""Reading the ``segments`` table: receipts, and the stores that they are of.
+
+A segment that was proven again, because its data file was lost or its rows were rewritten, has several
+rows; the last one counts. The chain that links all rows is :mod:`storage_engine.lake.soundness.chain`'s, and
+whether one is sound :mod:`storage_engine.lake.soundness.soundness` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Any
+
+from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression
+from pyiceberg.table import Table
+
+from storage_engine.lake.catalog.catalog import Lake
+from storage_engine.lake.file.filters import all_equal, between
+from storage_engine.lake.file.scan import EVERY_OFFSET, Offsets, read_rows
+from storage_engine.lake.storage.errors import metadata_errors
+from storage_engine.model.receipt import Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSummary:
+    """What the lake holds of one store. Root, host, name and broker are those of its newest receipt; host and
+    name are None where an older version wrote that. ``log_lineages`` has each log's newest lineage.
+    """
+
+    store_id: str
+    broker: str
+    store_root: str
+    lineage: int
+    segment_count: int
+    size_bytes: int
+    newest_proof_ms: int
+    store_host: str | None
+    store_name: str | None
+    log_lineages: Mapping[str, int] = field(default_factory=dict)
+
+
+def receipts(
+    lake: Lake,
+    store_id: str,
+    *,
+    lineage: int | None = None,
+    log: str | None = None,
+    base_offsets: tuple[int, int] | None = None,
+) -> tuple[Receipt, ...]:
+    """A store's receipts that count, one a segment, by log, lineage and offset.
+
+    :param lineage: only this one; None: all.
+    :param log: only this one; None: all.
+    :param base_offsets: only of segments whose base offset lies within these two, inclusive.
+    :raises LakeUnavailableError: when the table can't be read.
+    """
+    return receipts_in(lake.segments(), store_id, lineage=lineage, log=log, base_offsets=base_offsets)
+
+
+def receipts_in(
+    table: Table,
+    store_id: str,
+    *,
+    lineage: int | None = None,
+    log: str | None = None,
+    base_offsets: tuple[int, int] | None = None,
+    superseded: bool = False,
+) -> tuple[Receipt, ...]:
+    """The same from a ``segments`` table that is loaded already: its state is the one that counts.
+
+    :param superseded: all rows, in the order in which they were committed.
+    """
+    where: dict[str, str | int] = {"store_id": store_id}
+    if lineage is not None:
+        where["lineage"] = lineage
+    if log is not None:
+        where["log"] = log
+    condition, offsets = all_equal(where), base_offsets or EVERY_OFFSET
+    if base_offsets is not None:
+        condition = And(condition, between("base_offset", *base_offsets))
+    rows = read_receipts(table, condition, offsets)
+    return rows if superseded else current(rows)
+
+
+def receipt_history(lake: Lake, store_id: str) -> tuple[Receipt, ...]:
+    """Every row of a store, superseded ones too, in the order in which they were committed.
+
+    :raises LakeUnavailableError: when the table can't be read.
+    """
+    return receipts_in(lake.segments(), store_id, superseded=True)
+
+
+def current(rows: Sequence[Receipt]) -> tuple[Receipt, ...]:
+    """Of several rows for one segment the last, by log, lineage and offset."""
+    last = {row.identity: row for row in sorted(rows, key=lambda row: row.sequence)}
+    return tuple(sorted(last.values(), key=lambda r: (r.log, r.lineage, r.base_offset)))
+
+
+def list_stores(lake: Lake) -> tuple[StoreSummary, ...]:
+    """Every store the lake has a segment of, by store id.
+
+    :raises LakeUnavailableError: when the table can't be read.
+    """
+    table = lake.segments()
+    identity = ("store_id", "lineage", "log", "base_offset", "sha256")
+    with metadata_errors(table.location(), "read receipts"):
+        columns = [*identity, "broker", "store_root", "size_bytes", "proven_at_ms", "sequence"]
+        # A lake of version 1 lacks them.
+        columns += [name for name in ("store_host", "store_name") if name in table.schema().column_names]
+        rows = read_rows(table, AlwaysTrue(), columns).sort_by("sequence").to_pylist()
+    last = {tuple(row[name] for name in identity): row for row in rows}
+    by_store: dict[str, list[dict[str, Any]]] = {}
+    for row in last.values():
+        by_store.setdefault(row["store_id"], []).append(row)
+    return tuple(_summary(by_store[store_id]) for store_id in sorted(by_store))
+
+
+def read_receipts(
+    table: Table, where: BooleanExpression, base_offsets: Offsets = EVERY_OFFSET
+) -> tuple[Receipt, ...]:
+    """Return rows of a loaded ``segments`` table, superseded ones too, by their place in a store's chain.
+
+    :param base_offsets: only files are read that can hold a segment whose base offset lies within these two.
+    :raises LakeUnavailableError: the table can't be read.
+    """
+    with metadata_errors(table.location(), "read receipts"):
+        rows = read_rows(table, where, base_offsets=base_offsets).to_pylist()
+    return tuple(sorted(map(receipt_of_row, rows), key=lambda r: r.sequence))
+
+
+def receipt_of_row(row: dict[str, Any]) -> Receipt:
+    """Return a row of the table as a receipt."""
+    # A table that an older version made may lack columns that have no value in its rows.
+    fields: dict[str, Any] = {name: row.get(name) for name in Receipt.__dataclass_fields__}
+    return Receipt(**fields)
+
+
+def _summary(rows: Sequence[dict[str, Any]]) -> StoreSummary:
+    newest = max(rows, key=lambda row: row["proven_at_ms"])
+    return StoreSummary(
+        store_id=newest["store_id"],
+        broker=newest["broker"],
+        store_root=newest["store_root"],
+        lineage=max(row["lineage"] for row in rows),
+        segment_count=len(rows),
+        size_bytes=sum(row["size_bytes"] for row in rows),
+        newest_proof_ms=newest["proven_at_ms"],
+        store_host=newest.get("store_host"),
+        store_name=newest.get("store_name"),
+        log_lineages={row["log"]: row["lineage"] for row in sorted(rows, key=itemgetter("lineage"))},
+    )

@@ -1,0 +1,127 @@
+"""A segment's bytes out of the lake, wherever its rows lie by now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence, Set
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.table import Table
+
+from storage_engine.brokers import find_broker
+from storage_engine.exceptions import ProofError
+from storage_engine.lake.catalog.names import data_file_of
+from storage_engine.lake.durable_io import open_data_file
+from storage_engine.lake.file.data_file import WindowMemory, check_tiled, encode_rows, segment_bytes
+from storage_engine.lake.file.filters import segment_rows
+from storage_engine.lake.file.live_files import live_data_files
+from storage_engine.lake.soundness.message_batches import message_batches
+from storage_engine.lake.storage.errors import lake_errors, parquet_errors
+from storage_engine.model.receipt import Receipt
+
+
+def untouched_files(table: Table, rows: Sequence[Receipt]) -> frozenset[str]:
+    """Locations of the data files of receipts that the table has as they were written.
+
+    :param table: that of rows, as loaded.
+    :raises LakeUnavailableError: the lake can't be read.
+    """
+    found: set[str] = set()
+    for store_id, of_store in groupby(sorted(rows, key=attrgetter("store_id")), attrgetter("store_id")):
+        offsets = [row.base_offset for row in of_store]
+        files = live_data_files(table, store_id, (min(offsets), max(offsets)))
+        found.update(file.location for file in files if not file.has_deletes)
+    return frozenset(found)
+
+
+def read_segment(
+    table: Table, receipt: Receipt, *, untouched: Set[str] | None = None, memory: WindowMemory | None = None
+) -> Iterator[tuple[int, memoryview]]:
+    """Yield a segment's bytes in order, as (position, bytes); the first position is :func:`origin_of` it.
+
+    From its own data file while the table has it as it was written; else from the rows that another
+    engine rewrote. Who reads compares the SHA-256: nothing here is proof.
+
+    :param table: that of rows, as loaded.
+    :param untouched: what :func:`untouched_files` says of the table; None: it is asked for this segment.
+    :param memory: says how long the bytes are valid; None: until the next are asked for.
+    :raises ProofError: the data file is no Parquet file, or the rows are not a whole segment.
+    :raises LakeUnavailableError: the lake can't be read.
+    """
+    location = data_file_of(table, receipt)
+    if location in (untouched_files(table, [receipt]) if untouched is None else untouched):
+        yield from _from_data_file(table, location, receipt, memory)
+    else:
+        yield from _from_rows(table, receipt)
+
+
+def origin_of(receipt: Receipt) -> int:
+    """Return the position of a segment's first byte, from which its rows' positions count."""
+    return find_broker(receipt.broker).codec.origin(receipt.base_offset)
+
+
+def narrow_rows(
+    table: Table, receipt: Receipt, columns: Sequence[str], untouched: Set[str]
+) -> Iterator[pa.Table]:
+    """Yield some columns of a segment's rows, in batches.
+
+    :param table: that of rows, as loaded.
+    :param untouched: what :func:`untouched_files` says of the table.
+    :raises ProofError: a data file is no Parquet file.
+    :raises LakeUnavailableError: the lake can't be read.
+    """
+    location = data_file_of(table, receipt)
+    if location not in untouched:
+        where = segment_rows(receipt.store_id, receipt.lineage, receipt.log, receipt.base_offset)
+        yield from message_batches(table, where, columns)
+        return
+    with (
+        parquet_errors(location),
+        table.io.new_input(location).open() as stored,
+        pq.ParquetFile(cast("Any", stored)) as parquet,
+    ):
+        for group in range(parquet.num_row_groups):
+            yield parquet.read_row_group(group, columns=list(columns), use_threads=False)
+
+
+def _from_data_file(
+    table: Table, location: str, receipt: Receipt, memory: WindowMemory | None
+) -> Iterator[tuple[int, memoryview]]:
+    codec = find_broker(receipt.broker).codec
+    with (
+        parquet_errors(location),
+        open_data_file(table.io, location) as stored,
+        pq.ParquetFile(stored) as parquet,
+    ):
+        yield from segment_bytes(
+            parquet, codec, origin_of(receipt), receipt.size_bytes, location, memory=memory
+        )
+
+
+def _from_rows(table: Table, receipt: Receipt) -> Iterator[tuple[int, memoryview]]:
+    codec, origin = find_broker(receipt.broker).codec, origin_of(receipt)
+    where = segment_rows(receipt.store_id, receipt.lineage, receipt.log, receipt.base_offset)
+    out = np.zeros(receipt.size_bytes, dtype=np.uint8).data
+    offsets, sizes = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    with lake_errors(table.location(), "read a segment's rows"):
+        scan = table.scan(row_filter=where, selected_fields=tuple(codec.schema.names))
+        for batch in scan.to_arrow_batch_reader():
+            # PyIceberg widens strings and binaries; the codec knows its own types.
+            rows = pa.Table.from_batches([batch]).select(codec.schema.names).cast(codec.schema)
+            encode_rows(codec, rows, out, origin, table.location())
+            offsets.append(rows["physical_offset"].to_numpy())
+            sizes.append(rows["size"].to_numpy().astype(np.int64))
+    starts = np.concatenate(offsets)
+    if len(starts) != receipt.row_count:
+        # Bytes alone don't tell of rows without any.
+        raise ProofError(
+            f"{table.location()}: expected {receipt.row_count} rows of {receipt.log}/"
+            f"{receipt.base_offset:020d}, found {len(starts)}. Another engine changed them."
+        )
+    ends = starts + np.concatenate(sizes)
+    check_tiled(starts, ends, origin, origin + receipt.size_bytes, table.location())
+    yield origin, out

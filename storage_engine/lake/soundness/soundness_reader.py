@@ -1,0 +1,249 @@
+"""Reading what tells whether receipts are sound, as deep as the caller pays for.
+
+:mod:`~storage_engine.lake.soundness.soundness` judges it. The chain that links receipts is their reader's to
+check.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import cache
+
+from pyiceberg.conversions import to_bytes
+from pyiceberg.io.pyarrow import parquet_file_to_data_file
+from pyiceberg.manifest import DataFile
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.types import PrimitiveType
+
+from storage_engine.exceptions import LakeUnavailableError, StorageEngineError
+from storage_engine.lake.catalog.catalog import Lake
+from storage_engine.lake.catalog.names import data_file_of, proven_files
+from storage_engine.lake.catalog.tables import IDENTITY_COLUMNS
+from storage_engine.lake.durable_io import open_data_file, sha256_of_file
+from storage_engine.lake.file.live_files import LiveFile, live_data_files
+from storage_engine.lake.soundness.chain import row_fault
+from storage_engine.lake.soundness.segment_reader import read_segment
+from storage_engine.lake.soundness.soundness import (
+    NO_SUCH_FILE,
+    Depth,
+    Fault,
+    Faults,
+    Identity,
+    Look,
+    Seen,
+    SeenFile,
+    are_as_proven,
+    is_displaced,
+    judge,
+    reasons,
+)
+from storage_engine.lake.storage.errors import LAKE_FAILURES, lake_errors, lake_unavailable
+from storage_engine.long_work import told
+from storage_engine.model.receipt import Receipt, SegmentIdentity, StoredFile
+
+Chunk = Callable[[int, memoryview], None]
+
+
+class Reader:
+    """Reads what tells whether receipts are sound; each file once, however many segments lie in it.
+
+    :param table: that of rows, as loaded: its state is the one that counts.
+    :param live: what it lists, of all stores and offsets that receipts are looked at of.
+    """
+
+    def __init__(self, table: Table, live: Iterable[LiveFile]) -> None:
+        self._table = table
+        self._live: dict[str, tuple[LiveFile, ...]] = {}
+        for file in live:
+            self._live[file.location] = (*self._live.get(file.location, ()), file)
+        self._columns = [(name, *_column(table.schema(), name)) for name in IDENTITY_COLUMNS.names]
+        self._bound = cache(self._encode)
+        self._size = cache(self._read_size)
+        self._sha256 = cache(self._read_sha256)
+
+    def look(self, receipt: Receipt, depth: Depth, chunk: Chunk | None = None) -> Look:
+        """Look at a receipt, up to the depth at which its bytes are found not to be proven.
+
+        Rows are read in spite of files that the table doesn't have as they were: they may lie elsewhere.
+
+        :param chunk: called with positions and bytes of the segment that the rows are turned back into.
+        :raises LakeUnavailableError: a file is there and can't be read.
+        """
+        if wrong := row_fault(receipt):
+            return _judged(receipt, Seen(wrong))
+        own, files = self._listed(receipt)
+        displaced = is_displaced(receipt, files)
+        for step in (Depth.SIZES, Depth.FILES):
+            if step <= depth and not displaced and are_as_proven(files):
+                files = tuple(self._file(file, step) for file in files)
+        readable = are_as_proven(files)
+        seen = Seen("", files, own, self._identity(receipt) if own else ())
+        if depth >= Depth.STATISTICS and not displaced and readable:
+            seen = self._with_statistics(seen)
+        if depth >= Depth.ROWS and readable and not seen.undecoded:
+            seen = self._with_rows(receipt, seen, chunk)
+        return _judged(receipt, seen)
+
+    def is_displaced(self, receipt: Receipt) -> bool:
+        """Return whether its rows lie in other files by now, or are dropped; its own row is believed."""
+        return is_displaced(receipt, self._listed(receipt)[1])
+
+    def file(self, stored: StoredFile, depth: Depth) -> SeenFile:
+        """Look at a file at SIZES or FILES, whether the table has it or not.
+
+        :raises LakeUnavailableError: it is there and can't be read.
+        """
+        return self._file(SeenFile(stored, self._live.get(stored.location, ())), depth)
+
+    def _listed(self, receipt: Receipt) -> tuple[tuple[LiveFile, ...], tuple[SeenFile, ...]]:
+        """Return the table's entries of a receipt's own data file, and the files that it rests on."""
+        files = proven_files(self._table, receipt)
+        own = self._live.get(data_file_of(self._table, receipt), ())
+        return own, tuple(SeenFile(file, self._live.get(file.location, ())) for file in files)
+
+    def _file(self, file: SeenFile, depth: Depth) -> SeenFile:
+        location = file.stored.location
+        try:
+            size_bytes = self._size(location)
+            sha256 = self._sha256(location) if depth >= Depth.FILES else None
+        except FileNotFoundError:
+            size_bytes, sha256 = NO_SUCH_FILE, None
+        except LAKE_FAILURES as error:
+            raise lake_unavailable(location, "read a data file", error) from error
+        return SeenFile(file.stored, file.listed, size_bytes, sha256)
+
+    def _identity(self, receipt: Receipt) -> Identity:
+        values = (receipt.store_id, receipt.lineage, receipt.log, receipt.base_offset)
+        return tuple(self._bound(column, value) for column, value in enumerate(values))
+
+    def _with_statistics(self, seen: Seen) -> Seen:
+        # Parsed only where its hash was found to be the one that was proven.
+        if not any(entry.location == file.stored.location for entry in seen.own for file in seen.files):
+            return seen
+        try:
+            wrong = (statistics_difference(self._table, entry.entry) for entry in seen.own)
+            return replace(seen, statistics=next(filter(None, wrong), ""))
+        except (LakeUnavailableError, MemoryError):
+            raise
+        except Exception as error:
+            return replace(seen, undecoded=_undecoded(error))
+
+    def _with_rows(self, receipt: Receipt, seen: Seen, chunk: Chunk | None) -> Seen:
+        digest = hashlib.sha256()
+        try:
+            for position, data in read_segment(self._table, receipt):
+                digest.update(data)
+                if chunk is not None:
+                    chunk(position, data)
+        except (LakeUnavailableError, MemoryError):
+            raise
+        except StorageEngineError as error:
+            return replace(seen, undecoded=str(error))
+        except Exception as error:
+            # PyArrow and PyIceberg raise anything at all over bytes that they can't make sense of.
+            return replace(seen, undecoded=_undecoded(error))
+        return replace(seen, rows_sha256=digest.hexdigest())
+
+    def _encode(self, column: int, value: str | int) -> tuple[str, int, bytes]:
+        name, field_id, kind = self._columns[column]
+        return name, field_id, to_bytes(kind, value)
+
+    def _read_size(self, location: str) -> int:
+        return len(self._table.io.new_input(location))
+
+    def _read_sha256(self, location: str) -> str:
+        with open_data_file(self._table.io, location) as stored:
+            return sha256_of_file(stored)
+
+
+def find_faults(
+    lake: Lake,
+    rows: Sequence[Receipt],
+    depth: Depth = Depth.SIZES,
+    progress: Callable[[], None] | None = None,
+) -> Faults:
+    """Find which of these receipts are not sound at this moment; the others are.
+
+    :param progress: called after each receipt whose files were read, which may take long.
+    :raises LakeUnavailableError: that can't be found out.
+    """
+    faults: dict[SegmentIdentity, tuple[Fault, ...]] = {}
+    if not rows:
+        return faults
+    reader = _reader(lake.messages(), rows)
+    reads_files = depth >= Depth.FILES
+    # Where files aren't read, each costs the same: a question for its length.
+    shares = [row.data_file_bytes if reads_files else 1 for row in rows]
+    with told("Checking data files", sum(shares), "" if reads_files else "files") as advance:
+        for row, share in zip(rows, shares, strict=True):
+            if found := reader.look(row, depth).faults:
+                faults[row.identity] = found
+            advance(share)
+            if reads_files and progress is not None:
+                progress()
+    return faults
+
+
+def broken_receipts(
+    lake: Lake,
+    rows: Sequence[Receipt],
+    depth: Depth = Depth.SIZES,
+    progress: Callable[[], None] | None = None,
+) -> dict[SegmentIdentity, str]:
+    """The same, with the first reason as text."""
+    return reasons(find_faults(lake, rows, depth, progress))
+
+
+def moved_receipts(lake: Lake, rows: Sequence[Receipt]) -> tuple[Receipt, ...]:
+    """Return those whose rows another engine has put into other files, or dropped, since they were proven.
+
+    :raises LakeUnavailableError: that can't be found out.
+    """
+    if not rows:
+        return ()
+    reader = _reader(lake.messages(), rows)
+    return tuple(row for row in rows if reader.look(row, Depth.METADATA).is_displaced)
+
+
+def statistics_difference(table: Table, listed: DataFile) -> str:
+    """Return which of the table's statistics of a data file differ from those in its footer; "" where none.
+
+    Which columns have statistics is whoever wrote the manifest's to choose.
+
+    :raises Exception: whatever PyArrow raises for a file that is no Parquet file.
+    """
+    with lake_errors(listed.file_path, "read a data file"):
+        true = parquet_file_to_data_file(table.io, table.metadata, listed.file_path)
+    for name in ("record_count", "lower_bounds", "upper_bounds", "value_counts", "null_value_counts"):
+        found, expected = getattr(listed, name), getattr(true, name)
+        if isinstance(expected, dict):
+            known = (found or {}).keys() & expected.keys()
+            found, expected = ({key: it[key] for key in known} for it in (found or {}, expected))
+        if found != expected:
+            return name.replace("_", " ")
+    return ""
+
+
+def _reader(table: Table, rows: Sequence[Receipt]) -> Reader:
+    live: list[LiveFile] = []
+    for store_id in {row.store_id for row in rows}:
+        offsets = [row.base_offset for row in rows if row.store_id == store_id]
+        live += live_data_files(table, store_id, (min(offsets), max(offsets)))
+    return Reader(table, live)
+
+
+def _judged(receipt: Receipt, seen: Seen) -> Look:
+    return Look(receipt, seen, judge(receipt, seen))
+
+
+def _column(schema: Schema, name: str) -> tuple[int, PrimitiveType]:
+    field = schema.find_field(name)
+    assert isinstance(field.field_type, PrimitiveType)
+    return field.field_id, field.field_type
+
+
+def _undecoded(error: Exception) -> str:
+    return f"its rows can't be decoded: {type(error).__name__}: {error}"

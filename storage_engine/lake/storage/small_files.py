@@ -1,0 +1,109 @@
+"""Our small files below a table's location, and lists of what lies there, on disks and object stores.
+
+Their names begin with a dot: Spark's ``remove_orphan_files`` leaves such files alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow.fs as pafs
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import PyArrowFileIO
+
+from storage_engine import durable
+from storage_engine.exceptions import LakeUnavailableError
+from storage_engine.lake.durable_io import local_path
+from storage_engine.lake.storage.errors import lake_errors
+
+HIDDEN_PREFIX = ".storage-engine-"
+"""What the names of our own small files below a table's location begin with."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedFile:
+    """A file below a location.
+
+    :param path: as the file system names it, without a scheme.
+    :param inside: the same, relative to the location.
+    """
+
+    path: str
+    inside: str
+    size_bytes: int
+    modified_ns: int
+
+    @property
+    def is_ours(self) -> bool:
+        """Return whether it is one of our small files, or lies in our trash."""
+        return any(part.startswith(HIDDEN_PREFIX) for part in self.inside.split("/"))
+
+
+def read_small_file(file_io: FileIO, location: str) -> bytes | None:
+    """Return a file's content; None: there is no such file.
+
+    :raises LakeUnavailableError: it can't be read.
+    """
+    with lake_errors(location, "read a file"):
+        try:
+            with file_io.new_input(location).open() as stream:
+                return stream.read()
+        except FileNotFoundError:
+            return None
+
+
+def replace_small_file(file_io: FileIO, location: str, data: bytes) -> None:
+    """Write a file durably, in the place of an older one of that name if there is one.
+
+    :raises LakeUnavailableError: it can't be written.
+    """
+    with lake_errors(location, "write a file"):
+        path = local_path(location)
+        if path is not None:
+            durable.make_dirs(path.parent)
+            durable.write_file(path, data)
+            return
+        with file_io.new_output(location).create(overwrite=True) as stream:
+            stream.write(data)
+
+
+def delete_small_file(file_io: FileIO, location: str) -> None:
+    """Remove a file durably if it is there.
+
+    :raises LakeUnavailableError: it can't be removed.
+    """
+    with lake_errors(location, "remove a file"):
+        path = local_path(location)
+        if path is None:
+            file_io.delete(location)
+        elif durable.unlink(path):
+            durable.fsync_path(path.parent)
+
+
+def list_files(file_io: FileIO, location: str) -> list[ListedFile]:
+    """List every file below a location; none where there is no such directory.
+
+    :raises LakeUnavailableError: it can't be listed.
+    """
+    file_system, root = file_system_of(file_io, location)
+    with lake_errors(location, "list files"):
+        infos = file_system.get_file_info(pafs.FileSelector(root, recursive=True, allow_not_found=True))
+    return [
+        ListedFile(info.path, info.path.removeprefix(root).lstrip("/"), info.size or 0, info.mtime_ns or 0)
+        for info in infos
+        if info.type == pafs.FileType.File
+    ]
+
+
+def file_system_of(file_io: FileIO, location: str) -> tuple[pafs.FileSystem, str]:
+    """Return the file system behind a location, and the location's path on it.
+
+    :raises LakeUnavailableError: the lake was configured with another library's file access.
+    """
+    if not isinstance(file_io, PyArrowFileIO):
+        raise LakeUnavailableError(
+            f"{location}: expected a PyArrow file system, found {type(file_io).__name__}. Nothing was "
+            "changed. Configure the lake without py-io-impl."
+        )
+    scheme, netloc, path = PyArrowFileIO.parse_location(location)
+    return file_io.fs_by_scheme(scheme, netloc), path.rstrip("/")

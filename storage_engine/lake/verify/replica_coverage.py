@@ -1,0 +1,229 @@
+"""What another replica of a log has archived, and which segments here that stands for.
+
+Stores of one cluster may share a lake. Their receipts of one log have the same ``log_id``, and segments that
+are cut otherwise: a receipt counts here only where the log's own files, put together over the receipt's
+offsets, have its SHA-256.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Protocol
+
+from pyiceberg.expressions import And, BooleanExpression, In, NotEqualTo
+
+from storage_engine.lake.catalog.catalog import Lake
+from storage_engine.lake.coverage.coverage import ReplicaSpan
+from storage_engine.lake.file.filters import between
+from storage_engine.lake.file.scan import EVERY_OFFSET
+from storage_engine.lake.soundness.receipts import current, read_receipts
+from storage_engine.lake.soundness.soundness import Depth
+from storage_engine.lake.soundness.soundness_reader import broken_receipts
+from storage_engine.model.known_logs import LogNames
+from storage_engine.model.receipt import Receipt
+from storage_engine.model.store import Segment
+
+
+class LostRange(Protocol):
+    """Offsets [start_offset, end_offset) of a log, as it is called."""
+
+    @property
+    def log(self) -> str:
+        """Return what the log is called."""
+        ...
+
+    @property
+    def start_offset(self) -> int:
+        """Return the first offset."""
+        ...
+
+    @property
+    def end_offset(self) -> int:
+        """Return the offset behind the last."""
+        ...
+
+
+HashRange = Callable[[int, int], "str | None"]
+"""Gives the SHA-256 of a log's bytes at the offsets [first, end), in hex; None where it has no such bytes."""
+
+EVERY_RECORD = (0, EVERY_OFFSET[1])
+"""The offsets of a whole log."""
+
+_MOST_NAMED = 200
+"""Logs that are named where the table is read; of more all are read."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaCover:
+    """A segment that other replicas' receipts cover.
+
+    :param receipts: each has the bytes of this log at its offsets; by offset.
+    """
+
+    segment: Segment
+    receipts: tuple[Receipt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What another replica has archived of a log, and this one has not.
+
+    :param sha256: of this log's bytes at the same offsets; None: no batches of it begin and end there.
+    """
+
+    receipt: Receipt
+    sha256: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaComparison:
+    """What a comparison with other replicas' receipts came to.
+
+    :param same: receipts of the very bytes that this log has.
+    :param differences: sound receipts of other bytes, at offsets that no receipt of its own bytes covers.
+    """
+
+    covers: tuple[ReplicaCover, ...]
+    same: tuple[Receipt, ...]
+    differences: tuple[Difference, ...]
+
+
+def replica_receipts(
+    lake: Lake, store_id: str, logs: Mapping[str, tuple[int, int]]
+) -> dict[str, tuple[Receipt, ...]]:
+    """Return other stores' receipts that lie inside the offsets of logs, by log, store and offset.
+
+    Of each segment that which counts, whatever its lineage: the bytes tell. The table is read once, and of it
+    only files that may have one, by their bounds.
+
+    :param store_id: the store that asks.
+    :param logs: by ``Receipt.log_id``, the first offset and that behind the last.
+    :raises LakeUnavailableError: the table can't be read.
+    """
+    table = lake.segments()
+    if not logs or "log_id" not in table.schema().column_names:
+        return {}
+    first, end = min(it[0] for it in logs.values()), max(it[1] for it in logs.values())
+    if first >= end:
+        return {}
+    # PyIceberg's constructors take (term, literal); their pydantic models declare something else.
+    where: BooleanExpression = And(
+        NotEqualTo("store_id", store_id),  # type: ignore[call-arg,arg-type]
+        between("base_offset", first, end - 1),
+    )
+    if len(logs) <= _MOST_NAMED:
+        where = And(where, In("log_id", set(logs)))  # type: ignore[call-arg,arg-type]
+    inside: dict[tuple[str, str], list[Receipt]] = {}
+    for row in read_receipts(table, where, (first, end - 1)):
+        log_first, log_end = logs.get(row.log_id or "", (0, 0))
+        if log_first <= row.base_offset and row.end <= log_end:
+            inside.setdefault((str(row.log_id), row.store_id), []).append(row)
+    found: dict[str, tuple[Receipt, ...]] = {}
+    for log_id, other in sorted(inside):
+        found[log_id] = (*found.get(log_id, ()), *current(inside[log_id, other]))
+    return found
+
+
+def receipts_of_replicas(lake: Lake, rows: Sequence[Receipt]) -> tuple[Receipt, ...]:
+    """Return other stores' receipts of a store's logs: what a replica had archived wasn't archived again.
+
+    :param rows: of one store.
+    :raises LakeUnavailableError: the table can't be read.
+    """
+    logs = {row.log_id: EVERY_RECORD for row in rows if row.log_id is not None}
+    found = replica_receipts(lake, rows[0].store_id, logs) if logs else {}
+    return tuple(row for of_log in found.values() for row in of_log)
+
+
+def replica_spans(
+    lake: Lake, store_id: str, names: LogNames, lost: Iterable[LostRange]
+) -> tuple[ReplicaSpan, ...]:
+    """Return what stores other than one have archived of ranges that it has lost.
+
+    Whether their bytes were this one's, nobody can tell any more: the log is the same by its identity.
+
+    :param names: of the store's logs; where none of the ranges has an identity nothing is read.
+    :param lost: what disk and receipts of the store don't have.
+    :raises LakeUnavailableError: the lake can't be read.
+    """
+    ranges = [(one.log, one.start_offset, one.end_offset) for one in lost]
+    called = {names.ids[log]: log for log, _, _ in ranges if names.ids.get(log)}
+    if not called:
+        return ()
+    found = replica_receipts(lake, store_id, dict.fromkeys(called, EVERY_RECORD))
+    inside = [
+        (called[log_id], row)
+        for log_id, of_log in found.items()
+        for row in of_log
+        if any(
+            log == called[log_id] and row.base_offset < end and row.end > start for log, start, end in ranges
+        )
+    ]
+    broken = broken_receipts(lake, [row for _, row in inside], Depth.SIZES)
+    return tuple(
+        ReplicaSpan(log, row.base_offset, row.end, row.store_id)
+        for log, row in inside
+        if row.identity not in broken
+    )
+
+
+def compare_with_replicas(
+    lake: Lake, segments: Sequence[Segment], found: Sequence[Receipt], hash_range: HashRange
+) -> ReplicaComparison:
+    """Compare segments of a log, byte for byte, with what other replicas have archived of it.
+
+    A receipt counts where its files are sound. Whether the chain of its store is whole, is not looked at.
+    Only ranges are hashed that have offsets of one of the segments.
+
+    :param segments: of one log, oldest first.
+    :param found: of :func:`replica_receipts`, for this log.
+    :param hash_range: of this log's files.
+    :raises LakeUnavailableError: the lake can't be read.
+    """
+    ends = [segment.end_offset for segment in segments]
+
+    def meets_one(row: Receipt) -> bool:
+        place = bisect_right(ends, row.base_offset)
+        return place < len(ends) and segments[place].base_offset < row.end
+
+    wanted = {row.identity: row for row in found if meets_one(row)}
+    broken = broken_receipts(lake, list(wanted.values()), Depth.SIZES)
+    same: list[Receipt] = []
+    others: list[tuple[Receipt, str | None]] = []
+    for row in wanted.values():
+        if row.identity in broken or _reached(same, row.base_offset) >= row.end:
+            # Several replicas may have archived the same offsets: once is enough.
+            continue
+        sha256 = hash_range(row.base_offset, row.end)
+        if sha256 == row.sha256:
+            same.append(row)
+        else:
+            others.append((row, sha256))
+    return ReplicaComparison(
+        tuple(_covers(segments, same)),
+        tuple(same),
+        tuple(Difference(row, sha256) for row, sha256 in others if _reached(same, row.base_offset) < row.end),
+    )
+
+
+def _covers(segments: Iterable[Segment], rows: Iterable[Receipt]) -> Iterable[ReplicaCover]:
+    """Yield the segments all of whose offsets receipts have, of whatever stores."""
+    ordered = sorted(rows, key=attrgetter("base_offset", "end"))
+    for segment in segments:
+        first, end = segment.base_offset, segment.end_offset
+        if _reached(ordered, first) >= end:
+            inside = (row for row in ordered if row.end > first and row.base_offset < end)
+            yield ReplicaCover(segment, tuple(inside))
+
+
+def _reached(rows: Iterable[Receipt], first: int) -> int:
+    """Return up to which offset receipts have all from ``first`` on."""
+    reached = first
+    for row in sorted(rows, key=attrgetter("base_offset")):
+        if row.base_offset > reached:
+            break
+        reached = max(reached, row.end)
+    return reached

@@ -1,0 +1,128 @@
+"""Proving segments again where another engine has put their rows, and receipts that say so."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import cache, partial
+
+from pyiceberg.table import Table
+
+from storage_engine.lake.archive.commit import append_receipts
+from storage_engine.lake.catalog.catalog import Lake
+from storage_engine.lake.catalog.names import data_file_of, relative_name
+from storage_engine.lake.durable_io import open_data_file, sha256_of_file
+from storage_engine.lake.file.filters import segment_rows
+from storage_engine.lake.file.live_files import live_data_files
+from storage_engine.lake.file.scan import read_files
+from storage_engine.lake.soundness.receipts import receipts_in
+from storage_engine.lake.soundness.segment_reader import read_segment
+from storage_engine.lake.soundness.soundness_reader import Reader, moved_receipts
+from storage_engine.lake.storage.errors import lake_errors, metadata_errors
+from storage_engine.model.receipt import PROOF_VERSION, Receipt, StoredFile, files_text
+
+_THREADS = 2
+
+_TOGETHER = 64
+"""So many receipts are committed at a time: what a kill costs is proving these once more."""
+
+
+def reprove(
+    lake: Lake, store_id: str, rows: Sequence[Receipt], advance: Callable[[int], None] = lambda _: None
+) -> tuple[Receipt, ...]:
+    """Prove segments by the rows that the table has of them now, where these are not as they were proven.
+
+    A new receipt holds as long as the files in which the rows were found are in the table and as they were.
+
+    :param rows: receipts of one store that count.
+    :param advance: called with the number of segment bytes that were read since.
+    :return: the new receipts. A segment whose rows prove it no longer, or that was proven by somebody else
+        meanwhile, has none; ``verify`` says of either what there is to say.
+    :raises ReceiptError: the store's chain of receipts is broken; no receipt was added.
+    :raises LakeUnavailableError: the lake can't be read or written.
+    """
+    moved = moved_receipts(lake, rows)
+    renewed: list[Receipt] = []
+    for start in range(0, len(moved), _TOGETHER):
+        proven = _prove_all(lake.messages(), moved[start : start + _TOGETHER], advance)
+        renewed += _commit(lake, store_id, proven)
+    return tuple(renewed)
+
+
+def _prove_all(table: Table, rows: Sequence[Receipt], advance: Callable[[int], None]) -> dict[str, Receipt]:
+    # A file that another engine wrote may have the rows of many segments: it is hashed once.
+    stored = cache(partial(_stored, table))
+
+    def prove(row: Receipt) -> Receipt | None:
+        proven = _prove(table, row, stored)
+        advance(row.size_bytes)
+        return proven
+
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="reprove") as pool:
+        return {row.row_hash: new for row, new in zip(rows, pool.map(prove, rows), strict=True) if new}
+
+
+def _prove(table: Table, receipt: Receipt, stored: Callable[[str], StoredFile]) -> Receipt | None:
+    digest = hashlib.sha256()
+    try:
+        files = tuple(stored(location) for location in _files_with_rows(table, receipt))
+        # Whatever file the rows lie in: read by the table, they are what every engine sees.
+        for _, chunk in read_segment(table, receipt):
+            digest.update(chunk)
+    except Exception:
+        # PyArrow and PyIceberg raise anything at all over what another engine left; nothing is proven then.
+        return None
+    if digest.hexdigest() != receipt.sha256:
+        return None
+    location = data_file_of(table, receipt)
+    own = (StoredFile(location, receipt.data_file_bytes, receipt.data_file_sha256),)
+    named = (replace(file, location=relative_name(table, file.location)) for file in files)
+    return replace(
+        receipt,
+        data_file=relative_name(table, location),
+        moved_to=None if files == own else files_text(named),
+        proof_version=PROOF_VERSION,
+        proven_at_ms=time.time_ns() // 1_000_000,
+    )
+
+
+def _commit(lake: Lake, store_id: str, proven: dict[str, Receipt]) -> list[Receipt]:
+    """:param proven: by ``row_hash`` of the receipt that each supersedes."""
+    if not proven:
+        return []
+    offsets = [row.base_offset for row in proven.values()]
+    span = (min(offsets), max(offsets))
+
+    def missing(segments: Table) -> list[Receipt]:
+        # One that was superseded meanwhile is not the last one any more, and neither is what we committed.
+        last = {row.row_hash for row in receipts_in(segments, store_id, base_offsets=span)}
+        messages = lake.messages()
+        reader = Reader(messages, live_data_files(messages, store_id, span))
+        return [row for old_hash, row in proven.items() if old_hash in last and not reader.is_displaced(row)]
+
+    append_receipts(lake, store_id, missing)
+    made = {(row.identity, row.proven_at_ms) for row in proven.values()}
+    rows = receipts_in(lake.segments(), store_id, base_offsets=span)
+    return [row for row in rows if (row.identity, row.proven_at_ms) in made]
+
+
+def _files_with_rows(table: Table, receipt: Receipt) -> list[str]:
+    """The data files that hold rows of a segment, and the delete files that apply to them."""
+    where = segment_rows(receipt.store_id, receipt.lineage, receipt.log, receipt.base_offset)
+    locations: set[str] = set()
+    with metadata_errors(table.location(), "look for rows of a segment"):
+        for task in table.scan(row_filter=where).plan_files():
+            if read_files(table, where, ("physical_offset",), [task]).num_rows:
+                locations |= {task.file.file_path, *(file.file_path for file in task.delete_files)}
+    return sorted(locations)
+
+
+def _stored(table: Table, location: str) -> StoredFile:
+    with (
+        lake_errors(location, "read a data file"),
+        open_data_file(table.io, location) as file,
+    ):
+        return StoredFile(location, file.size(), sha256_of_file(file))

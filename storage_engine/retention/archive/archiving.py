@@ -1,0 +1,454 @@
+"""Say which segments to archive, and into which lake. Copying, proving and committing is the lake's,
+wherever it runs.
+
+The second lake, where there is one, takes what can't be archived into the first. That the first may have
+it all the same, as after a commit whose outcome is unknown, does no harm: a receipt in either lake counts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+
+from storage_engine.exceptions import (
+    OF_ONE_LOG,
+    CommitStateUnknownError,
+    CorruptFrameError,
+    FileGoneError,
+    LakeUnavailableError,
+    ProofError,
+    StorageEngineError,
+)
+from storage_engine.host import this_host
+from storage_engine.journal.journal import Phase, Run, Step, Waiver
+from storage_engine.lake.archive.archive import Progress, SegmentJob, archive_all, first_damage, segment_jobs
+from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.model.by_log import by_log
+from storage_engine.model.deleted_range import DELETION
+from storage_engine.model.jsonable import to_jsonable
+from storage_engine.model.plan import PlanRequest
+from storage_engine.model.receipt import Receipt
+from storage_engine.model.store import WENT, FileFacts, Segment
+from storage_engine.retention.archive.archivable import (
+    KeptOut,
+    Listed,
+    archivable_segments,
+    refuse_other_logs,
+)
+from storage_engine.retention.archive.planned_segments import (
+    look_at_archivable,
+    planned_kept_out,
+    planned_segments,
+    to_archive,
+)
+from storage_engine.retention.archive.recording_proofs import again_notices, record_proven
+from storage_engine.retention.proof.history import segment_subject
+from storage_engine.retention.proof.proofs import Proofs, none_reachable, read_proofs
+from storage_engine.retention.proof.refusing import REFUSED, RefusedLog, refusal, refused_logs
+from storage_engine.retention.store.broker_answers import ask
+from storage_engine.retention.store.context import (
+    AnyStore,
+    Context,
+    approved_plan,
+    open_context,
+    refuse_dry_run,
+)
+from storage_engine.retention.store.known_heads import known_heads
+from storage_engine.retention.store.stamp import read_stamp
+from storage_engine.same_bytes.settling import settle
+from storage_engine.wording import count_text
+
+ArchiveWith = Callable[[Sequence[SegmentJob]], Sequence[Receipt]]
+
+_WAIVABLE = (CommitStateUnknownError, CorruptFrameError, LakeUnavailableError, ProofError)
+"""Why a segment can't be archived though nothing contradicts what is archived already."""
+LISTINGS = 10
+"""How often a store is listed whose files go away meanwhile: each broker deletes some every few minutes."""
+FAILED_LOGS = 20
+"""Of more logs than these that can't be archived, it isn't found out which: each costs an attempt or two."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveResult:
+    """:param receipts: of what was archived and proven now.
+    :param hashed_again: of what the lake had already, and whose bytes were found unchanged.
+    :param waiver: what lets the plan go without; None when everything that has to be is in the lake.
+    :param error: why it is not, where a waiver does instead.
+    :param lake: where it was archived; "" when there was nothing to archive.
+    :param notices: lakes that could not be used, and a witness that is missing.
+    :param refused: logs that could not be archived, or of which a file is missing, while others were.
+    :param kept_out: sealed segments that stay out for now, or for good, by the broker's rules.
+    :param wrong_lakes: why lakes of the store aren't what they should be, each with what to do.
+    """
+
+    receipts: tuple[Receipt, ...]
+    waiver: Waiver | None = None
+    error: str = ""
+    lake: str = ""
+    notices: tuple[str, ...] = ()
+    refused: tuple[RefusedLog, ...] = ()
+    kept_out: tuple[KeptOut, ...] = ()
+    wrong_lakes: tuple[str, ...] = ()
+    hashed_again: tuple[Receipt, ...] = ()
+
+
+def archive_jobs(
+    store: AnyStore, run_key: str, *, all_sealed: bool = False, accept_damage: bool = False
+) -> tuple[SegmentJob, ...]:
+    """Return what the run has to archive before its plan may be released: planned, and without a valid
+    receipt.
+
+    :param all_sealed: every sealed segment instead, planned or not; such a run needs no plan.
+    :param accept_damage: archive bytes that don't decode as they are.
+    :return: jobs for the first lake that can be reached.
+    :raises GateRefusedError: of each log a planned segment is gone, and we did not delete it.
+    :raises LakeUnavailableError: what is archived already can't be read from any lake.
+    """
+    context = open_context(store)
+    run = begin_background_run(context, run_key) if all_sealed else context.run(run_key)
+    refuse_dry_run(run)
+    with context.errors(run, Step.ARCHIVE):
+        segments = (
+            archivable_segments(context).segments if all_sealed else planned_segments(context, run).segments
+        )
+        if not segments:
+            return ()
+        proofs = _read(context, segments, read_files=True)
+        record_intents(context, run, Step.ARCHIVE, segments)
+        if not proofs.asked:
+            raise none_reachable([reason for _, reason in proofs.unreachable])
+        return _jobs(context, proofs.asked[0].lake.config, proofs.unproven(segments), accept_damage)
+
+
+def archive_planned(
+    store: AnyStore, run_key: str, archive_with: ArchiveWith, *, accept_damage: bool = False
+) -> ArchiveResult:
+    """Archive what the run's plan deletes; where that can't be done, a waiver of the plan does instead.
+
+    Under the policy archive: off there is nothing to archive, and ``archive_with`` is not called; nor is
+    it where every planned segment has a valid receipt already. What can't be archived of one log, or is
+    missing there, keeps no other log out of the lake: it is a notice, and the release judges that log.
+    What its broker keeps out by now isn't archived.
+
+    :param archive_with: copies, proves and commits, in this process or wherever else.
+    :param accept_damage: archive bytes that don't decode as they are.
+    :raises StorageEngineError: as :func:`archive_jobs` and ``archive_with`` do, unless a waiver does instead;
+        what concerns one log, where every log of the plan fails or lacks a file.
+    """
+    context = open_context(store)
+    run = context.run(run_key)
+    refuse_dry_run(run)
+
+    def archive(segments: Sequence[Segment]) -> ArchiveResult:
+        return archive_somewhere(
+            context,
+            run,
+            Step.ARCHIVE,
+            partial(to_archive, context, run, listed, segments),
+            segments,
+            archive_with,
+            accept_damage=accept_damage,
+            read_files=True,
+        )
+
+    try:
+        with context.errors(run, Step.ARCHIVE):
+            turns: list[ArchiveResult] = []
+            for _ in range(LISTINGS):
+                planned = planned_segments(context, run)
+                listed = look_at_archivable(context) if planned.segments else None
+                record_intents(context, run, Step.ARCHIVE, planned.segments)
+                done, failed = archive_each_log(planned.segments, archive)
+                turns.append(done)
+                if not _went(planned.segments, listed, failed):
+                    break
+            missing = refused_logs(planned.gone.refusals)
+            refused = (
+                *(one.said for one in planned.gone.refusals),
+                *(refusal(log, why).said for log, why in failed.items() if log not in missing),
+            )
+            record_refused(context, run, Step.ARCHIVE, refused)
+            if failed and not approved_plan(run).new_min_offsets.keys() - failed.keys() - missing:
+                raise next(iter(failed.values()))
+            contradicted = [why for why in failed.values() if not isinstance(why, _WAIVABLE)]
+            if contradicted and context.journal.find_waiver(run.plan_digest or "") is not None:
+                # A waiver does without a proof, not against what the lake has.
+                raise contradicted[0]
+    except _WAIVABLE as error:
+        waiver = context.journal.find_waiver(run.plan_digest or "")
+        if waiver is None:
+            raise
+        return ArchiveResult((), waiver, str(error))
+    notices = (
+        *planned.gone.notices,
+        *(str(one.error) for one in planned.gone.refusals),
+        *(f"log {log} was not archived: {why}" for log, why in failed.items()),
+    )
+    waivable = [str(error) for error in failed.values() if isinstance(error, _WAIVABLE)]
+    waiver = context.journal.find_waiver(run.plan_digest or "") if waivable else None
+    why = "; ".join(waivable) if waiver else ""
+    done = joined_results(turns)
+    return replace(
+        done,
+        waiver=waiver,
+        error=why,
+        notices=(*done.notices, *notices),
+        refused=refused,
+        kept_out=planned_kept_out(context, listed, planned.segments),
+    )
+
+
+def _went(
+    segments: Sequence[Segment], listed: Listed | None, failed: Mapping[str, StorageEngineError]
+) -> bool:
+    """Return whether files of planned segments went away while these were archived."""
+    kept_out = {} if listed is None else listed.archivable.kept_out
+    return any(isinstance(why, FileGoneError) for why in failed.values()) or any(
+        kept_out.get(log) == WENT for log in by_log(segments)
+    )
+
+
+def record_refused(context: Context, run: Run, step: Step, refused: Sequence[RefusedLog]) -> None:
+    """Record why logs were not archived, for the report."""
+    said = [(one.log, {"type": one.error, "message": one.why, REFUSED: to_jsonable(one)}) for one in refused]
+    context.journal.record(run, step, Phase.ERROR, said)
+
+
+def archive_each_log(
+    segments: Sequence[Segment], archive: Callable[[Sequence[Segment]], ArchiveResult]
+) -> tuple[ArchiveResult, dict[str, StorageEngineError]]:
+    """Archive segments together; where those of a log can't be, those of the others without them.
+
+    The logs are halved until those that fail are found.
+
+    :param archive: archives all of what it is given, or nothing.
+    :return: what was archived, and by log why it wasn't.
+    :raises StorageEngineError: more than ``FAILED_LOGS`` logs fail.
+    """
+    failed: dict[str, StorageEngineError] = {}
+
+    def attempt(logs: Sequence[str]) -> list[ArchiveResult]:
+        names = frozenset(logs)
+        try:
+            return [archive([segment for segment in segments if segment.log in names])]
+        except OF_ONE_LOG as error:
+            if len(logs) < 2:
+                failed.update(dict.fromkeys(logs, error))
+                if len(failed) > FAILED_LOGS:
+                    raise
+                return []
+        half = len(logs) // 2
+        return [*attempt(logs[:half]), *attempt(logs[half:])]
+
+    return joined_results(attempt(list(dict.fromkeys(segment.log for segment in segments)))), failed
+
+
+def joined_results(done: Sequence[ArchiveResult]) -> ArchiveResult:
+    """Return what was archived in several turns as one."""
+    return ArchiveResult(
+        tuple(receipt for one in done for receipt in one.receipts),
+        hashed_again=tuple(receipt for one in done for receipt in one.hashed_again),
+        lake=next((one.lake for one in done if one.lake), ""),
+        notices=tuple(dict.fromkeys(notice for one in done for notice in one.notices)),
+        wrong_lakes=tuple(dict.fromkeys(reason for one in done for reason in one.wrong_lakes)),
+    )
+
+
+def archive_somewhere(
+    context: Context,
+    run: Run,
+    step: Step,
+    choose: Callable[[Proofs], Sequence[Segment]],
+    candidates: Sequence[Segment],
+    archive_with: ArchiveWith,
+    *,
+    accept_damage: bool = False,
+    read_files: bool = False,
+) -> ArchiveResult:
+    """Archive into the first of the store's lakes that takes it, and record what was proven where.
+
+    :param choose: which of the candidates, by what the lakes prove already.
+    :param read_files: read the data files of what is archived already: a damaged one is replaced.
+    :raises LakeUnavailableError: none of the lakes can be used; has every reason.
+    :raises CommitStateUnknownError: likewise, where there is one lake only.
+    """
+    if not candidates:
+        return ArchiveResult(())
+    failures: list[LakeUnavailableError | CommitStateUnknownError] = []
+    proofs: Proofs | None = None
+    for config in context.store.lakes:
+        if proofs is None:
+            proofs = _read(context, candidates, read_files=read_files)
+        if not proofs.asked:
+            raise none_reachable([reason for _, reason in proofs.unreachable])
+        notices = (*(f"a lake could not be used: {failure}" for failure in failures), *proofs.outages)
+        refuse_other_logs(context, proofs.asked, candidates)
+        wanted = choose(proofs)
+        if not wanted:
+            return ArchiveResult((), notices=notices, wrong_lakes=proofs.wrong_lakes)
+        if any(config == unreachable for unreachable, _ in proofs.unreachable):
+            continue
+        jobs = _jobs(context, config, wanted, accept_damage)
+        started_ns = time.monotonic_ns()
+        try:
+            receipts = archive_with(jobs)
+        except (LakeUnavailableError, CommitStateUnknownError) as error:
+            failures.append(error)
+            proofs = None
+            continue
+        archived = {(row.lineage, row.log, row.base_offset) for row in receipts}
+        jobs = tuple(job for job in jobs if (job.lineage, job.log, job.base_offset) in archived)
+        if not jobs:
+            return ArchiveResult((), notices=notices)
+        took_ms = (time.monotonic_ns() - started_ns) // 1_000_000
+        faults = _faults(proofs, wanted)
+        known = {row.row_hash for one in proofs.asked for slot in one.rows for row in one.valid(slot)}
+        said = record_proven(context, run, step, jobs, receipts, took_ms, faults, known)
+        notices = (*notices, *said, *again_notices(faults), *_damage_notices(jobs, receipts))
+        return ArchiveResult(
+            tuple(row for row in receipts if row.row_hash not in known),
+            hashed_again=tuple(row for row in receipts if row.row_hash in known),
+            lake=config.location,
+            notices=notices,
+            wrong_lakes=proofs.wrong_lakes,
+        )
+    if len(context.store.lakes) == 1:
+        raise failures[0]
+    reasons = [str(failure) for failure in failures]
+    if proofs is not None:
+        reasons += [reason for _, reason in proofs.unreachable]
+    raise none_reachable(reasons) from failures[-1]
+
+
+def _faults(proofs: Proofs, segments: Sequence[Segment]) -> dict[str, str]:
+    """Return, of segments that a lake has lost or damaged, what is wrong there, by their subject."""
+    found = {}
+    for segment in segments:
+        faults = (one.faults.get(row.identity) for one in proofs.asked for row in one.of(segment.id))
+        if reason := next(filter(None, faults), None):
+            found[segment_subject(*segment.id)] = reason
+    return found
+
+
+def _damage_notices(jobs: Sequence[SegmentJob], receipts: Sequence[Receipt]) -> Iterator[str]:
+    """Yield what was archived as it is though it can't be read, and why it can't."""
+    by_segment = {(job.log, job.base_offset): job for job in jobs}
+    for row in receipts:
+        if row.damaged_bytes:
+            job = by_segment[row.log, row.base_offset]
+            damage = first_damage(job)
+            why = (
+                f" (at byte {damage.offset}: expected {damage.expected}, found {damage.found})"
+                if damage
+                else ""
+            )
+            consent = (
+                "as that damage was accepted"
+                if job.accept_damage
+                else "as their checksum is right, so that no replica has better ones"
+            )
+            yield (
+                f"log {row.log}, segment {row.base_offset:020d}: "
+                f"{count_text(row.damaged_bytes, 'damaged byte')}{why} archived as found, {consent}; "
+                "what was stored in them is in no row"
+            )
+
+
+def archive(
+    store: AnyStore, run_key: str, jobs: Sequence[SegmentJob], progress: Progress | None = None
+) -> tuple[Receipt, ...]:
+    """Archive with proof in this process, without Spark.
+
+    :param progress: called with the number of segment bytes done since the last call.
+    """
+    if not jobs:
+        return ()
+    context = open_context(store)
+    with context.errors(context.run(run_key), Step.ARCHIVE):
+        return archive_all(open_lake(jobs[0].lake), jobs, progress)
+
+
+def begin_background_run(context: Context, run_key: str) -> Run:
+    """The run, which needs no plan."""
+    run = context.journal.find_run(context.record.store_id, run_key)
+    return run or context.journal.begin_run(context.record.store_id, run_key, PlanRequest())
+
+
+def slots(segments: Sequence[Segment]) -> set[tuple[str, int]]:
+    """Log and base offset of each."""
+    return {(segment.log, segment.base_offset) for segment in segments}
+
+
+def record_intents(context: Context, run: Run, step: Step, segments: Sequence[Segment]) -> None:
+    """Record, once a run, which segments have to be in the lake."""
+    known = {event.subject for event in context.journal.events(run, step, Phase.INTENT)}
+    subjects = {
+        segment_subject(s.log, s.base_offset): {"log": s.log, "base_offset": s.base_offset} for s in segments
+    }
+    new = [(subject, payload) for subject, payload in subjects.items() if subject not in known]
+    context.journal.record(run, step, Phase.INTENT, new)
+
+
+def _read(context: Context, segments: Sequence[Segment], *, read_files: bool) -> Proofs:
+    """Return what the store's lakes prove."""
+    return read_proofs(
+        context.store.lakes,
+        context.record,
+        slots(segments),
+        known=known_heads(context.journal, context.record),
+        read_files=read_files,
+        whole_logs=context.broker.tells_logs_apart,
+    )
+
+
+def _jobs(
+    context: Context, config: LakeConfig, segments: Sequence[Segment], accept_damage: bool
+) -> tuple[SegmentJob, ...]:
+    if not segments:
+        return ()
+    lake, bytes_per_second = open_lake(config), context.bytes_per_second()
+    contexts = ask(
+        context.store.broker,
+        "tell what it knows of segments beside their files",
+        lambda: context.broker.contexts(segments),
+    )
+    stamp = read_stamp(context.store.real_root)
+    told = {} if stamp is None or stamp.deletion is None else {DELETION: to_jsonable(stamp.deletion)}
+    return tuple(
+        replace(job, context=replace(job.context, evidence={**job.context.evidence, **told}))
+        for lineage, of_lineage in context.record.lineages.grouped(segments).items()
+        for job in segment_jobs(
+            lake,
+            [_settled(segment) for segment in of_lineage],
+            store_id=context.record.store_id,
+            lineage=lineage,
+            broker=context.store.broker,
+            store_root=context.store.real_root,
+            accept_damage=accept_damage,
+            bytes_per_second=bytes_per_second,
+            store_name=context.name,
+            store_host=this_host(),
+            contexts=contexts,
+        )
+    )
+
+
+def _settled(segment: Segment) -> Segment:
+    """Return the segment with facts that each later write to its files changes.
+
+    Where another file lies there, or it can't be flushed here, whoever archives it says so.
+    """
+    own, *companions = map(_settled_file, segment.files)
+    return replace(segment, facts=own, companions=tuple(companions))
+
+
+def _settled_file(known: FileFacts) -> FileFacts:
+    with suppress(OSError):
+        facts = settle(known.path)
+        if (facts.inode, facts.size_bytes) == (known.inode, known.size_bytes):
+            return facts
+    return known

@@ -1,0 +1,199 @@
+"""Segments that went while a run was at work, by none of our runs: whether a lake proves them, on record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage_engine.exceptions import FileGoneError, GateRefusedError
+from storage_engine.journal.drift import record_drift
+from storage_engine.journal.journal import Run
+from storage_engine.model.by_log import by_log
+from storage_engine.model.hold import Drift, DriftKind
+from storage_engine.model.plan import LogPlan
+from storage_engine.model.policy import ArchiveMode
+from storage_engine.model.store import Segment
+from storage_engine.model.store_settings import WE_DELETE
+from storage_engine.retention.archive.unproven import Unproven, unproven_in_lakes
+from storage_engine.retention.proof.refusing import Refusal, refusal
+from storage_engine.retention.proof.shielding import kept_text
+from storage_engine.retention.release.release_result import Gone
+from storage_engine.retention.store.broker_answers import ask
+from storage_engine.retention.store.context import Context
+from storage_engine.retention.store.stamp import missing_stamps
+
+_BROKERS = "no lake proves them: its broker may delete by its own rules"
+_NOBODYS = "no lake proves them: nothing of it should go"
+_PROVEN = "a lake proves them"
+_REMEDY = "Find out who deleted it; storage-engine verify names all that is lost."
+
+
+@dataclass(frozen=True, slots=True)
+class GoneResult:
+    """What became of segments that are gone, though none of our runs deleted them.
+
+    :param segments: that keep no log from going on: proven ones, and those that were the broker's to delete.
+    :param refusals: of logs that lost what should have stayed, or that have a hole.
+    """
+
+    segments: tuple[Gone, ...] = ()
+    notices: tuple[str, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+
+
+def settle_gone(
+    context: Context,
+    run: Run,
+    logs: Sequence[LogPlan],
+    is_left: Callable[[Segment], bool],
+    is_ours: Callable[[Segment], bool],
+    nothing: str,
+) -> GoneResult:
+    """Record which planned segments went by none of our runs, and say which logs that concerns.
+
+    A log goes on where its oldest segments went, as brokers delete, and a lake proves them, or they were its
+    broker's to delete. In front of what went nothing may be left: that would be a hole.
+
+    :param is_left: tells whether a planned segment is there.
+    :param is_ours: tells of one that isn't whether one of our runs meant to delete it.
+    :param nothing: sentence that says what wasn't changed.
+    """
+    # Then no lake proves anything, and nothing is lost that shouldn't have gone.
+    is_off = context.store.policy.archive is ArchiveMode.OFF
+    gone: list[Segment] = []
+    refusals: list[Refusal] = []
+    for log in logs:
+        missing, hole = _missing(log.to_delete, is_left, is_ours)
+        if missing and hole is None and (is_off or _may_be_away(context, missing[0])):
+            hole = missing[0]
+        if hole is None:
+            gone += missing
+        else:
+            refusals.append(_refused(context, hole, nothing))
+    unproven = unproven_in_lakes(context, gone)
+    proven = [segment for segment in gone if segment.id not in unproven.ids]
+    found = _drift(proven, lambda _: _PROVEN)
+    record_drift(context.journal, context.record, run, found)
+    without_proof = record_gone_unproven(context, run, unproven, nothing)
+    return GoneResult(
+        (*(Gone(*one.id, is_proven=True) for one in proven), *without_proof.segments),
+        (*_notices(found), *without_proof.notices),
+        (*refusals, *without_proof.refusals),
+    )
+
+
+def _missing(
+    planned: Sequence[Segment], is_left: Callable[[Segment], bool], is_ours: Callable[[Segment], bool]
+) -> tuple[list[Segment], Segment | None]:
+    """Return a log's planned segments that went by none of our runs, and the first one that left a hole."""
+    gone: list[Segment] = []
+    hole: Segment | None = None
+    is_behind = False
+    for segment in planned:
+        if is_left(segment):
+            is_behind = True
+        elif not is_ours(segment):
+            gone.append(segment)
+            hole = segment if is_behind and hole is None else hole
+    return gone, hole
+
+
+def _may_be_away(context: Context, segment: Segment) -> bool:
+    """Return whether a segment's disk may be missing: its directory lacks the stamp that others have."""
+    lacking = missing_stamps(context.store.real_root)
+    return any(Path(segment.facts.path).is_relative_to(path) for path in lacking)
+
+
+def record_gone_unproven(context: Context, run: Run, gone: Unproven, nothing: str) -> GoneResult:
+    """Record what went though no lake proves it, and say what of it should have stayed.
+
+    Nothing should go of a store that is held, that we delete from, or that no broker has. A broker that is
+    left to its own rules may delete what is in no lake, and isn't held.
+
+    :param gone: segments that aren't on disk any more.
+    :param nothing: sentence that says what wasn't changed.
+    """
+    may_go = {log for log in by_log(gone.segments) if _broker_may_delete(context, log)}
+    found = _drift(gone.segments, lambda log: _BROKERS if log in may_go else _NOBODYS)
+    record_drift(context.journal, context.record, run, found)
+    root = context.store.real_root
+    refusals: list[Refusal] = []
+    for log, segments in by_log(gone.segments).items():
+        if log in may_go:
+            continue
+        unclear = [one for one in segments if one.id in gone.touched or kept_text(root, one)]
+        lost = [one for one in segments if one not in unclear]
+        refusals.append(_lost(context, log, lost) if lost else _refused(context, unclear[0], nothing))
+    return GoneResult(
+        tuple(Gone(*one.id, is_proven=False) for one in gone.segments if one.log in may_go),
+        tuple(_notices(one for one in found if one.log in may_go)),
+        tuple(refusals),
+    )
+
+
+def _drift(gone: Sequence[Segment], why: Callable[[str], str]) -> list[Drift]:
+    """Return ranges of gone segments as they are recorded.
+
+    :param why: what is to be said of a log's, by its name.
+    """
+    return [
+        Drift(
+            DriftKind.SEGMENT_GONE,
+            f"log {log}: records of offsets [{first}, {end}) went meanwhile, by none of our runs, and "
+            f"{why(log)}.",
+            log,
+            first,
+            end,
+        )
+        for log, segments in by_log(gone).items()
+        for first, end in _ranges(segments)
+    ]
+
+
+def _notices(found: Iterable[Drift]) -> Iterator[str]:
+    return (one.detail.removesuffix(".") for one in found)
+
+
+def _lost(context: Context, log: str, segments: Sequence[Segment]) -> Refusal:
+    ranges = ", ".join(f"[{first}, {end})" for first, end in _ranges(segments))
+    why = f"expected records of offsets {ranges} on disk or in a lake, found them in neither: LOST."
+    said = refusal(log, FileGoneError(why), remedy=_REMEDY).said
+    error = f"{context.store.root}: log {log}: {why} Nothing was changed by this call. {_REMEDY}"
+    return Refusal(said, FileGoneError(error, path=segments[0].facts.path))
+
+
+def _refused(context: Context, segment: Segment, nothing: str) -> Refusal:
+    error = GateRefusedError(
+        f"{segment.facts.path}: expected the segment at offset {segment.base_offset}, found "
+        f"no file, and none of our runs deleted it. {nothing}"
+        f"{kept_text(context.store.real_root, segment)} Run verify to see whether its bytes are in "
+        "the lake or lost, and run again."
+    )
+    return refusal(segment.log, error, nothing)
+
+
+def _broker_may_delete(context: Context, log: str) -> bool:
+    """Return whether a running broker is left to its own rules with a log; unknown counts as no."""
+    store, broker = context.store, context.broker
+    if store.live is not None and store.live.deletes == WE_DELETE:
+        return False
+    if store.is_live and not store.cleans_up:
+        return not ask(store.broker, "tell what it holds", lambda: broker.holds(log))
+    if context.journal.hold_memory(context.record.store_id).load() is not None:
+        return False
+    return broker.is_live or ask(
+        store.broker, "tell who uses its store", lambda: bool(broker.used_by) and not broker.is_used_by_us
+    )
+
+
+def _ranges(segments: Sequence[Segment]) -> Iterator[tuple[int, int]]:
+    """Yield the offsets of segments; those that touch are one range."""
+    first = end = -1
+    for segment in sorted(segments, key=lambda one: one.base_offset):
+        if segment.base_offset != end:
+            if end >= 0:
+                yield first, end
+            first = segment.base_offset
+        end = segment.end_offset
+    yield first, end

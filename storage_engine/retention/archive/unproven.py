@@ -1,0 +1,84 @@
+"""Which segments no lake proves, as far as is known: enough to archive none twice, never to delete one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from storage_engine.journal.journal import Journal, Step, StoreRecord
+from storage_engine.model.jsonable import from_jsonable
+from storage_engine.model.receipt import Receipt
+from storage_engine.model.store import FileFacts, Segment, SegmentId
+from storage_engine.retention.proof.gate import same_files
+from storage_engine.retention.proof.history import segment_subject
+from storage_engine.retention.proof.proofs import Proofs, read_proofs
+from storage_engine.retention.replicas.replicas import archived_by_replicas
+from storage_engine.retention.store.context import Context
+from storage_engine.retention.store.known_heads import known_heads
+
+
+@dataclass(frozen=True, slots=True)
+class Unproven:
+    """Segments that no lake is known to prove.
+
+    :param touched: those of them that a lake has, as they were before somebody touched their files.
+    """
+
+    segments: tuple[Segment, ...] = ()
+    touched: frozenset[SegmentId] = frozenset()
+
+    @property
+    def ids(self) -> frozenset[SegmentId]:
+        return frozenset(segment.id for segment in self.segments)
+
+
+def unproven_in_lakes(context: Context, segments: Sequence[Segment]) -> Unproven:
+    """Ask the store's lakes what they prove of segments, also of such as are not on disk any more."""
+    if not segments:
+        return Unproven()
+    known = known_heads(context.journal, context.record)
+    proofs = read_proofs(context.store.lakes, context.record, {one.id for one in segments}, known=known)
+    unproven = still_unproven(context.journal, context.record, proofs, segments)
+    return Unproven(tuple(unproven), frozenset(segment.id for segment in proofs.touched(unproven)))
+
+
+def still_unproven(
+    journal: Journal, record: StoreRecord, proofs: Proofs, segments: Sequence[Segment]
+) -> list[Segment]:
+    """The segments that have to be archived, as far as is known."""
+    return unproven_and_credited(journal, record, proofs, segments)[0]
+
+
+def unproven_and_credited(
+    journal: Journal, record: StoreRecord, proofs: Proofs, segments: Sequence[Segment]
+) -> tuple[list[Segment], Mapping[SegmentId, Sequence[Receipt]]]:
+    """Return the segments that have to be archived, and receipts of replicas by the segment they count for.
+
+    A lake that can't be asked has, by the journal's word, what was archived there: enough not to archive it
+    again, never enough to delete it. A file that was touched since its receipt counts as proven where it
+    was compared again as it is now. What another replica has archived counts, too.
+    """
+    missing = proofs.unproven(segments)
+    if not missing:
+        return [], {}
+    unreachable = {config.location for config, _ in proofs.unreachable}
+    compared: dict[str, list[tuple[tuple[FileFacts, ...], str]]] = {}
+    for step in (Step.ARCHIVE, Step.SEALED):
+        for event in journal.results_of(record.store_id, step, [segment_subject(*one.id) for one in missing]):
+            log, _, _ = event.subject.rpartition("/")
+            if event.payload["lineage"] == record.lineage_of(log):
+                said = (event.payload["facts"], *event.payload.get("companions", ()))
+                files = tuple(from_jsonable(FileFacts, facts) for facts in said)
+                compared.setdefault(event.subject, []).append((files, event.payload["lake"]))
+
+    def is_proven(segment: Segment) -> bool:
+        slot = segment.id
+        has_receipt = any(lake.valid(slot) for lake in proofs.asked)
+        return any(
+            same_files(segment.files, files, proofs.acts) and (has_receipt or lake in unreachable)
+            for files, lake in compared.get(segment_subject(*slot), ())
+        )
+
+    left = [segment for segment in missing if not is_proven(segment)]
+    by_replicas = archived_by_replicas(journal, record, proofs, left)
+    return [segment for segment in left if segment.id not in by_replicas], by_replicas

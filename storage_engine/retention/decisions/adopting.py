@@ -1,0 +1,414 @@
+"""What a person decides about a store: a new lineage, its name and place, or which store a directory is."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+
+from storage_engine.clock import clock_ms
+from storage_engine.exceptions import BadInputError, StoreIdentityError
+from storage_engine.host import check_host, is_this_host
+from storage_engine.journal.journal import Journal, Phase, Step, StoreRecord
+from storage_engine.journal.tables.place_errors import name_taken, no_copy
+from storage_engine.lake.catalog.catalog import Lake, open_lake
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.catalog.identity import ancestors_of, lake_id_of
+from storage_engine.lake.soundness.chain import check_links
+from storage_engine.lake.soundness.receipts import list_stores
+from storage_engine.model.broker_store import BrokerStore
+from storage_engine.model.by_log import by_log
+from storage_engine.model.heads import LakeHead
+from storage_engine.model.jsonable import from_jsonable, to_jsonable
+from storage_engine.model.lineages import Lineages
+from storage_engine.model.plan import PlanRequest
+from storage_engine.model.policy import ArchiveMode
+from storage_engine.model.store import LogSnapshot
+from storage_engine.retention.archive.contradictions import contradictions
+from storage_engine.retention.hold.leaving_unproven import Acceptance, check_hold_of_other_journal
+from storage_engine.retention.proof.current_receipts import current_receipts
+from storage_engine.retention.replicas.replica_divergence import compare_logs, has_replicas
+from storage_engine.retention.store.broker_answers import ask, take_archivable, take_snapshot
+from storage_engine.retention.store.brokers import open_store
+from storage_engine.retention.store.identity import (
+    add_to_journal,
+    archived_lineages,
+    check_broker,
+    check_free,
+    check_no_original,
+    check_same,
+    identify,
+)
+from storage_engine.retention.store.known_heads import RESET, head_of, known_heads
+from storage_engine.retention.store.managed_store import ManagedStore
+from storage_engine.retention.store.stamp import (
+    Stamp,
+    read_stamp,
+    replace_stamp,
+    stamp_of_original,
+    stamp_path,
+    stamped_ids,
+    update_stamp,
+)
+from storage_engine.retention.store.store_moves import carry_out, is_there
+from storage_engine.wording import count_text
+
+STAMP_RUN = "stamp"
+"""Run of a store under which a person's decisions about its stamp are recorded."""
+
+
+def adopt(
+    store: ManagedStore, person: str, reason: str, *, force: bool = False, log: str | None = None
+) -> StoreRecord:
+    """Open a new lineage: from now on the store's offsets may carry other bytes than the lake has.
+
+    What is archived stays, under the old lineage.
+
+    :param log: of this log alone, so that nothing changes for the others; None: of all.
+    :param force: also where nothing on disk contradicts what is archived: then everything that is still
+        there is archived once more, and queries see each of its rows twice.
+    :raises BadInputError: nobody says why, no segment contradicts its receipt, or of several logs only some
+        have one that does, and none was named.
+    """
+    _check_decision("adopt", person, reason, "compares the store with what is archived already")
+    journal = Journal(store.journal_url)
+    record = identify(store, journal)
+    with closing(open_store(store)) as broker:
+        logs = take_snapshot(broker, clock_ms(), store.broker).logs
+    only = [one for one in logs if log in (None, one.name)]
+    if log is not None and not only:
+        there = min((one.name for one in logs), default="none")
+        raise BadInputError(
+            f"adopt: expected a log of {store.root}, such as {there}, found {log!r}. "
+            "Nothing was changed. Name one that it has, or none for the whole store."
+        )
+    contradicted, sound = (set(), set()) if force else _contradicted_logs(store, record, only)
+    if contradicted and sound and log is None:
+        named = ", ".join(sorted(contradicted))
+        raise BadInputError(
+            f"{store.root}: expected every log to differ from what is archived, found that {named} alone "
+            "does. Nothing was changed. Name it with --log, or each of them: of the other logs all would be "
+            "archived once more, and each row be there twice."
+        )
+    if not force and not contradicted:
+        raise BadInputError(
+            f"{store.root}: expected a segment whose bytes are not those that are archived under its offset, "
+            "found none, so there is nothing to adopt. Nothing was changed. Under a new lineage everything "
+            "would be archived once more, and each row be there twice; --force does it all the same."
+        )
+    opened = journal.open_lineage(record.store_id, person, reason, None if len(only) == len(logs) else log)
+    with suppress(OSError):
+        # Where the store can't be stamped, the journal alone has to remember.
+        update_stamp(store.real_root, opened.store_id, opened.lineages, ())
+    return opened
+
+
+def _contradicted_logs(
+    store: ManagedStore, record: StoreRecord, logs: Sequence[LogSnapshot]
+) -> tuple[set[str], set[str]]:
+    """Return which logs aren't what is archived under their names, and which archived ones are."""
+    found = {segment.log for segment in contradictions(store, record, logs)}
+    lakes = () if store.policy.archive is ArchiveMode.OFF else store.lakes
+    rows = by_log(row for config in lakes for row in current_receipts(open_lake(config), record))
+    archived = [one.name for one in logs if one.name in rows]
+    doing = "tell whether a log is the archived one"
+    with closing(open_store(store)) as broker:
+        for log in archived:
+            if ask(store.broker, doing, partial(broker.contradiction, log, rows[log])):
+                found.add(log)
+        if has_replicas(broker):
+            found |= _diverged_logs(store, record, broker, lakes, {one.name for one in logs} - found)
+    return found, set(archived) - found
+
+
+def _diverged_logs(
+    store: ManagedStore,
+    record: StoreRecord,
+    broker: BrokerStore,
+    lakes: Sequence[LakeConfig],
+    logs: Collection[str],
+) -> set[str]:
+    """Return which logs differ from what other replicas archived of them."""
+    snapshot = take_snapshot(broker, clock_ms(), store.broker)
+    there = [one for one in take_archivable(broker, snapshot).segments if one.log in logs]
+    return {
+        one.log
+        for config in lakes
+        for one in compare_logs(broker, open_lake(config), record, there, there)
+        if one.divergence
+    }
+
+
+def move(
+    store: ManagedStore, name: str, person: str, reason: str = "", leave_unproven: int = 0
+) -> StoreRecord:
+    """Record that a store lies at the place of ``store``, on this machine, and is called ``name``.
+
+    :param leave_unproven: so many segments may be left to their broker unproven, which another journal holds.
+    :raises GateRefusedError: more would be; nothing was changed.
+    :raises BadInputError: the name isn't the connection's, or is empty.
+    :raises StoreIdentityError: no stamp proves which store this is, it is a copy, or another store has its
+        place or name.
+    :raises WrongHostError: by its settings the store lies on another machine.
+    :raises LakeUnavailableError: only the lake knows the store's lineage, and it can't be read.
+    """
+    root = store.real_root
+    if not name.strip() or (store.named and store.name != name):
+        raise BadInputError(
+            f"move: expected the name {store.name!r}, by which the store is managed here, found {name!r}. "
+            "Nothing was changed. A store of Airflow is called as its connection."
+        )
+    check_host(store.root, store.host, None)
+    journal = Journal(store.journal_url)
+    known = _to_move(store, journal)
+    named = journal.store_named(name)
+    if named is not None and named.store_id != known.store_id:
+        raise name_taken(root, name, named)
+    if isinstance(known, Stamp):
+        accepted = None
+        if leave_unproven:
+            accepted = Acceptance(leave_unproven, person, reason)
+            reason = f"{reason}; at most {count_text(leave_unproven, 'segment')} left to the broker unproven"
+        known = _add_stamped(store, journal, known, name, accepted)
+    if is_there(store, journal, known, name):
+        return known
+    return carry_out(store, journal, known, name, person, reason.strip())
+
+
+def _to_move(store: ManagedStore, journal: Journal) -> StoreRecord | Stamp:
+    """Return the store that lies here now, by its place or its stamp; its stamp where the journal lacks it.
+
+    :raises StoreIdentityError: nothing proves which it is, or what lies here is a copy.
+    """
+    root = store.real_root
+    found = read_stamp(root)
+    known = journal.find_store(root, store.host)
+    is_elsewhere = known is not None and known.host is not None and not is_this_host(known.host)
+    if known is not None and not (is_elsewhere and found is None):
+        check_same(store, journal, known, found)
+        if found is not None:
+            check_no_original(root, found.root, found.store_id)
+    elif found is None:
+        raise StoreIdentityError(
+            f"{stamp_path(root)}: expected the stamp of the store that was moved here, found none. Nothing "
+            "was changed. If it was lost, run storage-engine stamp --store-id ID, with --conn-id if it is a "
+            "store of Airflow; a store of which nothing was archived needs no move."
+        )
+    else:
+        check_no_original(root, found.root, found.store_id)
+        known = journal.store_with_id(found.store_id)
+        if known is None:
+            return found
+    check_broker(store, known)
+    if known.host is None or is_this_host(known.host):
+        # A stamp that was written here counts for more than the journal, which may follow a copy.
+        stamped_here = found is not None and found.root == root
+        check_no_original(root, known.real_path, known.store_id, stamped_there=stamped_here)
+    return known
+
+
+def _add_stamped(
+    store: ManagedStore, journal: Journal, found: Stamp, name: str, acceptance: Acceptance | None
+) -> StoreRecord:
+    """Make a journal know a store that another one has known, and may hold."""
+    lakes = [open_lake(config) for config in store.lakes if store.policy.archive is not ArchiveMode.OFF]
+    lineages, now_ms = _lineages(store, found.store_id, lakes), clock_ms()
+    record = StoreRecord(
+        found.store_id, store.real_root, store.broker, lineages.whole, now_ms, log_lineages=lineages.of_logs
+    )
+    check_hold_of_other_journal(store, journal, record, acceptance, now_ms)
+    return add_to_journal(store, journal, found.store_id, lineages, name)
+
+
+def stamp(
+    store: ManagedStore, person: str, reason: str, *, store_id: str | None = None, new: bool = False
+) -> Stamp:
+    """Say which store a directory is, and write its stamp again.
+
+    What was known before of the lakes given here is over: their present state counts from now on. What is
+    known of other lakes stays. The lakes are read before anything is changed.
+
+    :param store_id: the store that lies here, or that the lake knows by several ids; None: the one that
+        the stamp, the journal or the lake knows.
+    :param new: the directory is a store of its own, with a new identity: it was copied from another.
+    :raises BadInputError: nobody says why, or journal and lakes don't know the store.
+    :raises StoreIdentityError: the journal has another store at this place, the directory is a copy, or a new
+        store has another one's name.
+    :raises LakeUnavailableError: a lake can't be read.
+    """
+    _check_decision("stamp", person, reason, "holds the store against what was known of its lakes")
+    journal = Journal(store.journal_url)
+    if not new:
+        _finish_killed(store, journal)
+    wanted = str(uuid.uuid4()) if new else _wanted(store, journal, store_id)
+    if new:
+        _check_unknown(store, journal)
+    lakes = [open_lake(config) for config in store.lakes if store.policy.archive is not ArchiveMode.OFF]
+    if new:
+        check_free(store, [row for lake in lakes for row in list_stores(lake)])
+    asked = [_asked(lake, wanted) for lake in lakes]
+    known = new or journal.store_with_id(wanted)
+    lineages = Lineages(1) if known else _lineages(store, wanted, lakes)
+    record = _record(store, journal, wanted, lineages)
+    kept = [] if new else [head for head in _heads_before(store, journal, record) if _is_other(head, asked)]
+    heads = (*(lake.head for lake in asked if lake.head), *kept)
+    written = Stamp(record.store_id, record.lineage, "", "", heads, log_lineages=record.log_lineages)
+    run = journal.find_run(record.store_id, STAMP_RUN) or journal.begin_run(
+        record.store_id, STAMP_RUN, PlanRequest()
+    )
+    meant = {"before": _ids_before(store.real_root), "stamp": to_jsonable(written)}
+    journal.record(run, Step.STAMP, Phase.INTENT, [("", meant)])
+    said = {**to_jsonable(written), "person": person.strip(), "reason": reason.strip(), RESET: True}
+    # First the stamp: from the record on, it alone knows what is kept.
+    replace_stamp(store.real_root, written)
+    journal.record(run, Step.STAMP, Phase.RESULT, [("", said)])
+    return written
+
+
+def _finish_killed(store: ManagedStore, journal: Journal) -> None:
+    """Write everywhere the stamp that a killed run has written to some of the store's directories.
+
+    Only where each directory has that run's stamp, or one of the store that lay here before.
+    """
+    here = journal.find_store(store.real_root, store.host)
+    run = journal.find_run(here.store_id, STAMP_RUN) if here else None
+    events = journal.events(run, Step.STAMP) if run else ()
+    if not events or events[-1].phase is not Phase.INTENT:
+        return
+    meant = events[-1].payload
+    written = from_jsonable(Stamp, meant["stamp"])
+    if stamped_ids(store.real_root) <= {*meant["before"], written.store_id}:
+        replace_stamp(store.real_root, written)
+
+
+def _ids_before(root: str) -> list[str]:
+    """Return of which stores there are stamps; a new store takes the place of what can't be read, too."""
+    with suppress(StoreIdentityError):
+        return sorted(stamped_ids(root))
+    return []
+
+
+@dataclass(frozen=True, slots=True)
+class _AskedLake:
+    """A lake whose present state counts.
+
+    :param place: location of its table of receipts.
+    :param lake_ids: its own, and of those that it is a copy of.
+    :param head: the last receipt of the store; None: it has none.
+    """
+
+    location: str
+    place: str
+    lake_ids: frozenset[str]
+    head: LakeHead | None
+
+
+def _asked(lake: Lake, store_id: str) -> _AskedLake:
+    segments = lake.segments()
+    last = check_links(segments, store_id)
+    head = head_of(lake, segments, last) if last.sequence >= 0 else None
+    lake_ids = frozenset({lake_id_of(segments) or "", *ancestors_of(segments)} - {""})
+    return _AskedLake(lake.location, segments.location(), lake_ids, head)
+
+
+def _is_other(head: LakeHead, asked: Sequence[_AskedLake]) -> bool:
+    """Return whether what is known is of a lake that wasn't asked, neither by its id nor at its place."""
+    return not any(
+        head.lake_id in lake.lake_ids
+        or (head.place == lake.place if head.place else head.location == lake.location)
+        for lake in asked
+    )
+
+
+def _heads_before(store: ManagedStore, journal: Journal, record: StoreRecord) -> tuple[LakeHead, ...]:
+    """Return what journal and stamp know of the store's lakes: of each the longest chain."""
+    found = read_stamp(store.real_root)
+    of_others = found.lakes if found is not None and found.store_id != record.store_id else ()
+    longest: dict[tuple[str, str], LakeHead] = {}
+    for head in known_heads(journal, replace(record, real_path=store.real_root)).heads:
+        key = (head.lake_id, "" if head.lake_id else head.location)
+        if head not in of_others and (key not in longest or longest[key].sequence <= head.sequence):
+            longest[key] = head
+    return tuple(longest.values())
+
+
+def _check_unknown(store: ManagedStore, journal: Journal) -> None:
+    """
+    :raises StoreIdentityError: the journal has a store at this place, or the directories are those of one.
+    """
+    here = journal.find_store(store.real_root, store.host)
+    if here is not None:
+        raise StoreIdentityError(
+            f"{store.real_root}: expected a place that the journal doesn't know, found store "
+            f"{here.store_id}. Nothing was changed. Without --new the directory is stamped as that store."
+        )
+    if (found := stamp_of_original(store.real_root)) is not None:
+        known = journal.store_with_id(found.store_id)
+        name = known.name if known and known.name else store.name
+        raise no_copy(store.real_root, found.store_id, found.root, name)
+
+
+def _wanted(store: ManagedStore, journal: Journal, store_id: str | None) -> str:
+    """Return which store the directory is; nothing is written.
+
+    :raises BadInputError: nothing tells.
+    :raises StoreIdentityError: the journal has another store at this place, or the directory is a copy.
+    """
+    root = store.real_root
+    here = journal.find_store(root, store.host)
+    found = read_stamp(root)
+    wanted = store_id or (here.store_id if here else None) or (found.store_id if found else None)
+    if wanted is None:
+        raise BadInputError(
+            f"{root}: expected a store that stamp or journal know, found neither. Nothing was changed. Give "
+            "--store-id ID, as storage-engine lake info lists them, or --new."
+        )
+    if here is not None and here.store_id != wanted:
+        raise StoreIdentityError(
+            f"{root}: expected the journal to have store {wanted} or none at this place, found store "
+            f"{here.store_id}. Nothing was changed. Manage this one with a lake and journal of its own."
+        )
+    places = {record.real_path for record in journal.all_stores() if record.store_id == wanted}
+    if found is not None and found.store_id == wanted:
+        # Its own stamp counts for more than the journal, which may follow a copy.
+        places = {found.root}
+    for place in places:
+        check_no_original(root, place, wanted)
+    return wanted
+
+
+def _lineages(store: ManagedStore, store_id: str, lakes: Sequence[Lake]) -> Lineages:
+    """Return the newest lineages that lakes and stamp know of a store that the journal doesn't know.
+
+    :raises BadInputError: they don't know it, either.
+    """
+    found = read_stamp(store.real_root)
+    stamped = found.lineages if found is not None and found.store_id == store_id else None
+    rows = [row for lake in lakes for row in list_stores(lake) if row.store_id == store_id]
+    if stamped is None and not rows:
+        raise BadInputError(
+            f"{store.real_root}: expected store {store_id} in journal or lake, found it in neither. Nothing "
+            "was changed. With another journal than the one in the lake's directory, name the Airflow "
+            "connection that says where it is: --conn-id ID."
+        )
+    return archived_lineages(rows, store_id, stamped)
+
+
+def _record(store: ManagedStore, journal: Journal, store_id: str, lineages: Lineages) -> StoreRecord:
+    """The journal's record of the store, which is made or moved here where it has to be."""
+    here = journal.find_store(store.real_root, store.host)
+    if here is not None and here.store_id == store_id:
+        return here
+    if journal.store_with_id(store_id) is not None:
+        return journal.move_store(store_id, store.real_root)
+    return add_to_journal(store, journal, store_id, lineages)
+
+
+def _check_decision(command: str, person: str, reason: str, what: str) -> None:
+    if not (person.strip() and reason.strip()):
+        raise BadInputError(
+            f"{command}: expected a person and a reason, found an empty one. From then on nothing "
+            f"{what}, so the journal keeps who decided that, and why."
+        )

@@ -1,0 +1,451 @@
+"""A store looked at as a whole: what it is, what is wrong with it, what to do next. Changes nothing."""
+
+from __future__ import annotations
+
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from storage_engine.brokers import find_broker, kind_option
+from storage_engine.clock import jumped_forward_ms, read_clock
+from storage_engine.exceptions import BrokerError, NotOnBrokerError, StorageEngineError, StoreNotFoundError
+from storage_engine.model.broker_store import BrokerStore
+from storage_engine.model.diagnosis import BrokerDiagnosis, Finding, Severity, by_severity
+from storage_engine.model.heads import LakeHead
+from storage_engine.model.held_store import UnheldSegments
+from storage_engine.model.hold import HoldMemory
+from storage_engine.model.store import Segment
+from storage_engine.retention.doctor.access_rights import access_findings, look_at_access
+from storage_engine.retention.doctor.clock_check import clock_findings
+from storage_engine.retention.doctor.figures import Figures, due_now, take_figures
+from storage_engine.retention.doctor.file_systems import look_at_mounts, mount_findings
+from storage_engine.retention.doctor.growth import DAY_MS
+from storage_engine.retention.doctor.left_behind import (
+    hold_end_findings,
+    hold_findings,
+    local_lakes,
+    look_at_remains,
+)
+from storage_engine.retention.doctor.losses_ahead import (
+    consumer_findings,
+    pending_findings,
+    touched_findings,
+    unproven_findings,
+)
+from storage_engine.retention.doctor.next_step import (
+    NextStep,
+    State,
+    UnknownProof,
+    in_airflow,
+    next_step,
+    unknown_proof_finding,
+)
+from storage_engine.retention.doctor.pipeline_findings import PipelineFacts, pipeline_findings
+from storage_engine.retention.doctor.space_and_time import (
+    minimum_findings,
+    retention_findings,
+    space_findings,
+)
+from storage_engine.retention.ranges.seen_logs import Missing
+from storage_engine.retention.store.answering import check_answers
+from storage_engine.retention.store.broker_answers import ask
+from storage_engine.retention.store.brokers import assumes_defaults, open_store, settings_of
+from storage_engine.retention.store.managed_store import ManagedStore
+from storage_engine.retention.store.stamp import Stamp
+from storage_engine.retention.store.unnamed_lakes import directory_of
+
+if TYPE_CHECKING:
+    from storage_engine.journal.journal import Journal, StoreRecord
+    from storage_engine.retention.doctor.lake_check import LakeFacts
+
+
+_READINGS = 500
+"""Of the clock: more than a day has."""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """
+    :param said: what the broker's package says.
+    :param figures: None: the store can't be opened, and a finding says why.
+    :param lakes: those that were named.
+    :param unproven: sealed segments that no lake proves; None: no lake was named, or it can't be asked.
+    :param touched: sealed segments that a lake has, but whose files were touched since.
+    :param due: how many segments a cleanup asked for by a person would delete now.
+    :param pipeline: of a store that an Airflow connection names.
+    """
+
+    store: ManagedStore
+    at_ms: int
+    said: BrokerDiagnosis
+    figures: Figures | None
+    findings: tuple[Finding, ...]
+    next: NextStep
+    lakes: tuple[LakeFacts, ...] = ()
+    unproven: tuple[Segment, ...] | None = None
+    due: int = 0
+    touched: tuple[Segment, ...] = ()
+    pipeline: PipelineFacts | None = None
+
+    @property
+    def is_urgent(self) -> bool:
+        return any(one.severity is Severity.URGENT for one in self.findings)
+
+
+@dataclass(slots=True)
+class _Known:
+    """What lake and journal say of the store, gathered step by step."""
+
+    journal: Journal | None = None
+    record: StoreRecord | None = None
+    journalled_heads: tuple[LakeHead, ...] = ()
+    samples: tuple[tuple[int, int], ...] = ()
+    last_sample_ms: int | None = None
+    jumped_ms: int = 0
+    lakes: tuple[LakeFacts, ...] = ()
+    unproven: tuple[Segment, ...] | None = None
+    touched: tuple[Segment, ...] = ()
+    refused: frozenset[str] = frozenset()
+    some_unasked: bool = False
+    unknown_proof: UnknownProof | None = None
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def memory(self) -> HoldMemory | None:
+        if self.journal is None or self.record is None:
+            return None
+        return self.journal.hold_memory(self.record.store_id)
+
+
+def diagnose(
+    store: ManagedStore,
+    now_ms: int,
+    *,
+    has_lake: bool,
+    pipeline: PipelineFacts | None = None,
+    retention_dag: str = "",
+) -> Diagnosis:
+    """Look at a store, and at its lakes and journal where they were named.
+
+    :param has_lake: they were.
+    :param pipeline: what Airflow says of the store's DAGs; None: it isn't Airflow's.
+    :param retention_dag: the DAG that cleans the store; "" likewise.
+    :raises StoreNotFoundError: there is no such store.
+    :raises BadInputError: what was given beside the broker's own settings is wrong.
+    """
+    check_answers(store.root)
+    known = _ask_journal(store, now_ms) if has_lake else _Known()
+    found = known.findings
+    store, said = _ask_broker(store, known, now_ms)
+    found += said.findings
+    figures, stamp, due = None, None, 0
+    if not said.refused:
+        figures, stamp, due = _open(store, said, known, now_ms, has_lake=has_lake)
+    if pipeline is not None:
+        found += pipeline_findings(pipeline, now_ms)
+    stamped = local_lakes(stamp)
+    other_lake = ""
+    if has_lake and (head := _misplaced(known, stamp)) is not None:
+        # What isn't proven here may be there: nothing of it is to be archived a second time.
+        known.unproven, other_lake = None, directory_of(head) or head.location
+    refused = known.refused | said.faulty_logs | (figures.archivable.refused if figures else {}).keys()
+    if figures is not None and (known.unproven is not None or not has_lake):
+        found += unproven_findings(
+            figures,
+            known.unproven,
+            stamped,
+            running=said.running,
+            some_unasked=known.some_unasked,
+            refused=refused,
+            kind_option=kind_option(store.broker),
+        )
+    found += touched_findings(len(known.touched))
+    if retention_dag:
+        found[:] = [in_airflow(one, retention_dag, known=_is_known(pipeline, retention_dag)) for one in found]
+    state = State(
+        refused=figures is None,
+        cleans_up=store.cleans_up or (not said.running and store.cleans_up_on_request),
+        has_lake=has_lake,
+        lake_refused=bool(known.lakes) and all(one.refused for one in known.lakes),
+        stamped_lakes=stamped,
+        other_lake=other_lake,
+        unknown_proof=known.unknown_proof,
+        unproven=None if known.unproven is None else sum(one.log not in refused for one in known.unproven),
+        refused_logs=len(refused),
+        due=due,
+        due_by_rules=0 if figures is None else len(figures.going),
+        replicas_elsewhere=0 if figures is None else figures.replicas_elsewhere,
+        assumes_defaults=assumes_defaults(store),
+        running=said.running,
+        is_live=store.is_live or store.engine,
+        crashed=figures is not None and figures.snapshot.crashed,
+        live_option=said.live_option,
+        retention_dag=retention_dag,
+        dag_known=_is_known(pipeline, retention_dag),
+        next_deletion_ms=None if figures is None else figures.next_deletion_ms,
+        by_hand=find_broker(store.broker).words.by_hand,
+        kind_option=kind_option(store.broker),
+    )
+    return Diagnosis(
+        store=store,
+        at_ms=now_ms,
+        said=said,
+        figures=figures,
+        findings=by_severity(found),
+        next=next_step(state),
+        lakes=known.lakes,
+        unproven=known.unproven,
+        touched=known.touched,
+        due=due,
+        pipeline=pipeline,
+    )
+
+
+def _misplaced(known: _Known, stamp: Stamp | None) -> LakeHead | None:
+    """Return the lake that the store was archived into, where the named ones have none of it; and say so."""
+    from storage_engine.retention.doctor.lake_check import misplaced, misplaced_findings
+
+    store_id = stamp.store_id if stamp is not None else None
+    heads = () if stamp is None else stamp.lakes
+    if known.record is not None:
+        store_id, heads = known.record.store_id, (*heads, *known.journalled_heads)
+    head = misplaced(store_id, heads, known.lakes)
+    known.findings += misplaced_findings(head, known.lakes)
+    return head
+
+
+def _is_known(pipeline: PipelineFacts | None, dag_id: str) -> bool:
+    """Return whether Airflow is known to have a DAG; where it can't be asked nothing speaks against it."""
+    return pipeline is None or all(dag.known for dag in pipeline.dags if dag.dag_id == dag_id)
+
+
+def findings_of(
+    store: ManagedStore, opened: BrokerStore, journal: Journal, record: StoreRecord, now_ms: int
+) -> tuple[Finding, ...]:
+    """Return what is wrong with a store that its journal knows, the lakes apart; for who looks often.
+
+    :param opened: the store, which is not opened again while its broker answers.
+    :raises StorageEngineError: the store isn't there, or its settings can't be used.
+    """
+    known = _Known(journal=journal, record=record)
+    _read_samples(known, now_ms)
+    asked, said = _ask_broker(store, known, now_ms)
+    known.findings += said.findings
+    if not said.refused:
+        # Where the broker doesn't answer its files are looked at, which are another store's view.
+        _look(asked, opened if asked is store else None, said, known, now_ms)
+    return by_severity(known.findings)
+
+
+def _ask_broker(store: ManagedStore, known: _Known, now_ms: int) -> tuple[ManagedStore, BrokerDiagnosis]:
+    """Ask the broker's package; of a running broker that doesn't answer, the files tell what they can.
+
+    :return: the store as it can be looked at, and what was said.
+    """
+    broker = find_broker(store.broker)
+    try:
+        return store, ask(
+            store.broker,
+            "say what is wrong with its store",
+            lambda: broker.diagnose(settings_of(store), known.memory, now_ms),
+        )
+    except (BrokerError, NotOnBrokerError) as error:
+        if not store.is_live:
+            raise
+        known.findings.append(Finding(Severity.URGENT, "broker-unreachable", str(error).removesuffix(".")))
+        return _ask_broker(replace(store, live=None), known, now_ms)
+
+
+def _open(
+    store: ManagedStore, said: BrokerDiagnosis, known: _Known, now_ms: int, *, has_lake: bool
+) -> tuple[Figures | None, Stamp | None, int]:
+    """Open the store and look at it; what can't be is a finding.
+
+    :return: also how many segments could be deleted now.
+    """
+    looked = _look(store, None, said, known, now_ms)
+    if looked is None:
+        return None, None, 0
+    known.findings += hold_end_findings(
+        looked.figures.hold, _unproven_at_the_end(store, known, looked, has_lake=has_lake), now_ms
+    )
+    if has_lake:
+        _ask_lakes(store, known, looked)
+        from storage_engine.retention.doctor.lake_check import lake_findings, place_findings
+
+        waiting = None if known.unproven is None else sum(one.disk_bytes for one in known.unproven)
+        known.findings += [
+            *lake_findings(known.lakes, store.broker, waiting, now_ms),
+            *place_findings(store, looked.data_paths),
+        ]
+    return looked.figures, looked.stamp, looked.due
+
+
+def _unproven_at_the_end(store: ManagedStore, known: _Known, looked: _Looked, *, has_lake: bool) -> str:
+    """Return what may go unproven once a hold has run out; "": nothing, or that is far off."""
+    if looked.unheld is None:
+        return ""
+    from storage_engine.retention.hold.leaving_unproven import UnprovenSegments, unproven_of
+
+    if not has_lake or known.journal is None or known.record is None:
+        segments, unknown = looked.unheld.segments, looked.unheld.unknown
+        return UnprovenSegments(segments, unknown, ("none was named",) if segments else ()).text
+    return unproven_of(store, known.journal, known.record, looked.unheld).text
+
+
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """What was seen of a store while it was open.
+
+    :param data_paths: where its broker writes.
+    :param due: how many segments could be deleted now; 0 where nobody asked.
+    :param missing: what the journal remembers of logs that should be here; nothing where nobody asked.
+    :param unheld: what goes within a day of a hold's end; None: that is far off, or nobody asked.
+    """
+
+    figures: Figures
+    stamp: Stamp | None
+    data_paths: tuple[Path, ...]
+    due: int
+    missing: tuple[Missing, ...]
+    unheld: UnheldSegments | None
+
+
+def _look(
+    store: ManagedStore, at: BrokerStore | None, said: BrokerDiagnosis, known: _Known, now_ms: int
+) -> _Looked | None:
+    """Look at a store; what is wrong is a finding.
+
+    :param at: the store where it is open, of which nothing is planned; None: it is opened.
+    :return: None: it can't be looked at.
+    """
+    found, due, missing, unheld = known.findings, 0, tuple[Missing, ...](), None
+    try:
+        with closing(open_store(store, known.memory)) if at is None else nullcontext(at) as opened:
+            data_paths = tuple(ask(store.broker, "tell where it writes", lambda: opened.data_paths))
+            found += access_findings(look_at_access(store.real_root, data_paths))
+            aside = _known_quarantines(known)
+            remains, stamp = look_at_remains(
+                store, data_paths, now_ms, running=said.running, quarantines=aside
+            )
+            found += remains
+            figures = take_figures(opened, store.broker, now_ms, known.samples, said.full_percent)
+            if at is None:
+                due = due_now(opened, figures, now_ms)
+                hold = figures.hold
+                if hold is not None and hold.ends_at_ms is not None and hold.is_half_over(now_ms):
+                    from storage_engine.retention.hold.leaving_unproven import unheld_by
+
+                    until_ms = (hold.deletes_from_ms or hold.ends_at_ms) + DAY_MS
+                    unheld = unheld_by(store, opened, now_ms, until_ms)
+                if known.journal is not None and known.record is not None:
+                    from storage_engine.retention.ranges.missing_logs import missing_logs
+
+                    missing = missing_logs(store, known.journal, known.record, opened, figures.snapshot)
+    except StoreNotFoundError:
+        raise
+    except (StorageEngineError, OSError) as error:
+        found.append(Finding(Severity.URGENT, "unreadable", str(error).removesuffix(".")))
+        return None
+    segments = [segment for log in figures.snapshot.logs for segment in log.segments]
+    places = look_at_mounts(data_paths, store.real_root)
+    found += mount_findings(places, segments, needs_shield=bool(said.running))
+    found += clock_findings(segments, said.newest_message_ms, known.last_sample_ms, now_ms, known.jumped_ms)
+    found += [*space_findings(figures), *retention_findings(figures, said.age_setting)]
+    found += minimum_findings(figures, store.policy.minimum_retention_hours)
+    if store.cleans_up or store.is_live:
+        unit = find_broker(store.broker).words.queue
+        found += [*consumer_findings(figures, unit), *hold_findings(figures.hold)]
+    found += pending_findings(figures)
+    return _Looked(figures, stamp, data_paths, due, missing, unheld)
+
+
+def _known_quarantines(known: _Known) -> frozenset[str] | None:
+    """Return the directories of quarantines that the journal knows; None: there is no journal to ask."""
+    if known.journal is None:
+        return None
+    from storage_engine.retention.quarantine.records import known_directories
+
+    return frozenset() if known.record is None else known_directories(known.journal, known.record.store_id)
+
+
+def _ask_journal(store: ManagedStore, now_ms: int) -> _Known:
+    """Read what the journal knows of the store; none is made."""
+    # The database's libraries, which a look without a lake needs for nothing.
+    from storage_engine.journal.journal import Journal
+    from storage_engine.journal.tables.database import missing_sqlite_file
+    from storage_engine.retention.store.known_heads import journalled_heads
+
+    known = _Known()
+    if missing_sqlite_file(store.journal_url):
+        return known
+    try:
+        known.journal = Journal(store.journal_url, read_only=True)
+        known.record = known.journal.find_store(store.real_root, store.host)
+        if known.record is not None:
+            known.journalled_heads = tuple(journalled_heads(known.journal, known.record.store_id))
+        _read_samples(known, now_ms)
+    except StorageEngineError as error:
+        known.journal, known.unknown_proof = None, UnknownProof.JOURNAL
+        known.findings.append(
+            Finding(Severity.WARNING, "journal", f"the journal can't be read: {str(error).removesuffix('.')}")
+        )
+    return known
+
+
+def _read_samples(known: _Known, now_ms: int) -> None:
+    """Read how far the log was in the last day, where the journal knows the store.
+
+    :raises StorageEngineError: the journal can't be read.
+    """
+    if known.journal is None or known.record is None:
+        return
+    last = known.journal.last_sample(known.record.store_id)
+    known.last_sample_ms = None if last is None else last.at_ms
+    known.jumped_ms = jumped_forward_ms(
+        read_clock(), known.journal.clock_readings(known.record.store_id, _READINGS)
+    )
+    known.samples = known.journal.max_offsets(known.record.store_id, now_ms - DAY_MS)
+
+
+def _ask_lakes(store: ManagedStore, known: _Known, looked: _Looked) -> None:
+    """Read what the lakes prove of sealed segments and missing logs; that nobody can tell is a finding."""
+    from storage_engine.retention.doctor.lake_check import (
+        has_segments_of,
+        look_at_lakes,
+        unproven_segments,
+    )
+    from storage_engine.retention.doctor.refused_archives import refused_by_last_archive, refused_findings
+
+    segments = looked.figures.archivable.segments
+    known.lakes = look_at_lakes(store, known.record, known.journal is not None)
+    if all(one.refused for one in known.lakes):
+        return
+    if known.record is None and has_segments_of(known.lakes, looked.stamp, store.real_root):
+        known.unknown_proof = known.unknown_proof or UnknownProof.STORE
+    if known.unknown_proof is not None:
+        known.findings.append(unknown_proof_finding(known.unknown_proof, len(segments)))
+        return
+    try:
+        known.unproven, known.touched, notices = unproven_segments(
+            store, known.journal, known.record, segments
+        )
+        mend = refused_by_last_archive(known.journal, known.record, known.unproven)
+    except StorageEngineError as error:
+        known.findings.append(
+            Finding(Severity.WARNING, "proof-unknown", f"what the lake proves isn't known: {error}")
+        )
+        return
+    known.some_unasked = bool(notices) or any(one.refused for one in known.lakes)
+    if looked.missing and known.journal and known.record and not known.some_unasked:
+        from storage_engine.retention.doctor.missing_check import missing_findings
+
+        known.findings += missing_findings(store, known.journal, known.record, looked.missing)
+    known.refused = frozenset(one.log for one in mend)
+    known.findings += refused_findings(mend)
+    known.findings += [
+        Finding(Severity.WARNING, "lake-unreachable", one.removesuffix("."))
+        for one in notices
+        if not any(lake.refused and lake.refused in one for lake in known.lakes)
+    ]

@@ -1,0 +1,172 @@
+"""The figures that a store is judged by, taken through its broker's contract. Reads no segment as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+
+from storage_engine.exceptions import StorageEngineError
+from storage_engine.model.broker_store import BrokerStore
+from storage_engine.model.hold import HoldStatus
+from storage_engine.model.lag import Unread
+from storage_engine.model.pending import Pending
+from storage_engine.model.plan import PlanRequest, Reason
+from storage_engine.model.store import Archivable, Segment, SegmentId, StoreSnapshot
+from storage_engine.retention.doctor.growth import DAY_MS, Growth, growth_of, room_bytes, time_to_fill_ms
+from storage_engine.retention.doctor.levels import Levels, levels_of
+from storage_engine.retention.store.broker_answers import ask, propose, take_archivable, take_glance
+
+HORIZONS_MS = (DAY_MS, 3 * DAY_MS)
+"""What consumers lose is told for the first of these spans in which anything goes."""
+
+
+_FAR_MS = 365 * DAY_MS
+"""No growth of a day tells what becomes of a disk after a year."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """
+    :param full_percent: level above which the broker takes no message; None: none.
+    :param deletes_at_ms: by sealed segment, when the broker's rules may delete it for its age; None: never.
+    :param going: segments that the broker's rules delete at this moment.
+    :param replicas_elsewhere: how many expired ones stay since other nodes have replicas of their log.
+    :param leaving: segments that go within ``leaves_in_ms``.
+    :param unread: what consumers lose by those.
+    :param archivable: what may be archived by now.
+    :param hold: of a running broker's store that was asked for; None: no broker was named.
+    """
+
+    now_ms: int
+    snapshot: StoreSnapshot
+    full_percent: int | None
+    oldest_message_ms: int | None
+    growth: Growth | None
+    levels: Levels
+    deletes_at_ms: Mapping[SegmentId, int | None]
+    going: tuple[Segment, ...]
+    leaving: tuple[Segment, ...]
+    leaves_in_ms: int
+    pending: tuple[Pending, ...]
+    unread: Unread
+    archivable: Archivable
+    hold: HoldStatus | None = None
+    replicas_elsewhere: int = 0
+
+    @property
+    def sealed(self) -> tuple[Segment, ...]:
+        return tuple(segment for log in self.snapshot.logs for segment in log.sealed)
+
+    @property
+    def log_bytes(self) -> int:
+        """Return what the logs' files take."""
+        return sum(segment.disk_bytes for log in self.snapshot.logs for segment in log.segments)
+
+    @cached_property
+    def forces_in_ms(self) -> int | None:
+        """Return in how long the disk makes the broker delete whatever the age; None: not known, or never."""
+        return self._fills_in_ms(self.levels.forces_percent)
+
+    @cached_property
+    def full_in_ms(self) -> int | None:
+        """Return in how long the broker takes no message any more; None likewise."""
+        return self._fills_in_ms(self.full_percent)
+
+    def _fills_in_ms(self, percent: int | None) -> int | None:
+        room = None if percent is None else room_bytes(self.snapshot.log_disks, percent)
+        return time_to_fill_ms(room, self.growth)
+
+    @property
+    def next_deletion_ms(self) -> int | None:
+        """Return when the broker's rules delete next, by age or by level; None: never, or not known."""
+        if self.going:
+            return self.now_ms
+        by_age = [at_ms for at_ms in self.deletes_at_ms.values() if at_ms is not None]
+        fills = self.sealed and self.forces_in_ms is not None and self.forces_in_ms < _FAR_MS
+        by_space = [self.now_ms + (self.forces_in_ms or 0)] if fills else []
+        return min(by_age + by_space, default=None)
+
+
+def take_figures(
+    broker: BrokerStore,
+    kind: str,
+    now_ms: int,
+    samples: Sequence[tuple[int, int]],
+    full_percent: int | None,
+) -> Figures:
+    """Look at an open store.
+
+    :param kind: the broker's name.
+    :param samples: as of :func:`~storage_engine.retention.doctor.growth.growth_of`.
+    :raises StorageEngineError: it can't be read, or isn't what it should be.
+    :raises OSError: a file can't be read.
+    """
+    snapshot = take_glance(broker, now_ms, kind)
+    deletes_at = ask(kind, "tell when it deletes", lambda: broker.deletes_at_ms(snapshot, now_ms))
+    plan = propose(broker, snapshot, now_ms, PlanRequest())
+    leaving, span_ms = _leaving(snapshot, deletes_at, plan.to_delete, now_ms)
+    oldest_ms = None
+    with suppress(OSError):
+        oldest_ms = ask(kind, "tell its oldest message", lambda: broker.oldest_message_ms(snapshot))
+    return Figures(
+        now_ms=now_ms,
+        snapshot=snapshot,
+        full_percent=full_percent,
+        oldest_message_ms=oldest_ms,
+        growth=growth_of(samples, snapshot.logs, now_ms),
+        levels=levels_of(broker, snapshot, now_ms),
+        deletes_at_ms=deletes_at,
+        going=plan.to_delete,
+        leaving=leaving,
+        leaves_in_ms=span_ms,
+        pending=ask(kind, "tell what it still has to deliver", lambda: broker.pending(snapshot)),
+        unread=_unread(broker, kind, snapshot, leaving),
+        archivable=take_archivable(broker, snapshot),
+        hold=broker.hold_status(now_ms) if broker.is_live else None,
+        replicas_elsewhere=sum(one.reason is Reason.REPLICAS_ELSEWHERE for one in plan.decisions),
+    )
+
+
+def _leaving(
+    snapshot: StoreSnapshot,
+    deletes_at: Mapping[SegmentId, int | None],
+    going: Sequence[Segment],
+    now_ms: int,
+) -> tuple[tuple[Segment, ...], int]:
+    """Return what goes within the first span in which anything does, and that span."""
+    now = {segment.id for segment in going}
+    for span_ms in HORIZONS_MS:
+        found = tuple(
+            segment
+            for log in snapshot.logs
+            for segment in log.sealed
+            if segment.id in now or _is_by(deletes_at.get(segment.id), now_ms + span_ms)
+        )
+        if found:
+            return found, span_ms
+    return (), HORIZONS_MS[-1]
+
+
+def _is_by(at_ms: int | None, end_ms: int) -> bool:
+    return at_ms is not None and at_ms <= end_ms
+
+
+def _unread(broker: BrokerStore, kind: str, snapshot: StoreSnapshot, leaving: Sequence[Segment]) -> Unread:
+    ends: dict[str, int] = {}
+    for segment in leaving:
+        ends[segment.log] = max(ends.get(segment.log, 0), segment.end_offset)
+    if not ends:
+        return Unread()
+    try:
+        return ask(kind, "tell what consumers have not read", lambda: broker.unread(snapshot, ends))
+    except (StorageEngineError, OSError) as error:
+        return Unread(error=str(error))
+
+
+def due_now(opened: BrokerStore, figures: Figures, now_ms: int) -> int:
+    """Return how many segments a cleanup asked for by a person would delete now."""
+    most = sum(len(log.segments) for log in figures.snapshot.logs)
+    request = PlanRequest(manual=True, max_segments=most)
+    return len(propose(opened, figures.snapshot, now_ms, request).to_delete)

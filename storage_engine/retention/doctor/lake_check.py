@@ -1,0 +1,310 @@
+"""A store's lakes: whether each opens, whose it is, what it proves, and what it lies on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage_engine.exceptions import StorageEngineError
+from storage_engine.journal.journal import Journal, StoreRecord
+from storage_engine.lake.catalog.nesting import place_around
+from storage_engine.lake.catalog.place import own_directory
+from storage_engine.lake.catalog.store_places import local_places
+from storage_engine.lake.move.describing import LakeInfo, describe
+from storage_engine.model.diagnosis import Finding, Severity
+from storage_engine.model.heads import LakeHead
+from storage_engine.model.store import DiskUsage, Segment
+from storage_engine.retention.archive.archiving import slots
+from storage_engine.retention.archive.unproven import still_unproven
+from storage_engine.retention.doctor.growth import DAY_MS
+from storage_engine.retention.proof.proofs import read_proofs
+from storage_engine.retention.proof.verification_memory import last_verified
+from storage_engine.retention.store.broker_disks import shared_disks
+from storage_engine.retention.store.known_heads import known_heads
+from storage_engine.retention.store.managed_store import ManagedStore
+from storage_engine.retention.store.stamp import Stamp
+from storage_engine.retention.store.unnamed_lakes import how_to_name, lake_named, unnamed_heads
+from storage_engine.wording import bytes_text, count_text, duration_text, time_text
+
+_LONG_UNVERIFIED_MS = 30 * DAY_MS
+_LOW_PERCENT = 90
+_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class LakeFacts:
+    """
+    :param title: lake or second lake.
+    :param refused: why no command works with it; "" where they do.
+    :param copy_of: UUID of the lake that it is a read-only copy of; None: it is none.
+    :param broker: whose segments it has; None: it can't be read.
+    :param stores: names, or ids, of the stores that it has segments of.
+    :param segments: that it has of this store.
+    :param disk: that it lies on; None: it isn't on this machine.
+    :param verified_at_ms: when a check of it was last remembered; None: never.
+    :param faults: that the last checks found.
+    :param lake_id: its UUID; None: an older version made it, or it can't be read.
+    :param store_ids: of the stores that it has segments of.
+    :param roots: where these stores lay.
+    :param ignored: what its tables and its catalog say and nobody follows: whose word, and the names.
+    """
+
+    title: str
+    location: str
+    refused: str
+    copy_of: str | None
+    broker: str | None
+    stores: tuple[str, ...]
+    segments: int
+    disk: DiskUsage | None
+    verified_at_ms: int | None
+    faults: int
+    lake_id: str | None = None
+    store_ids: tuple[str, ...] = ()
+    roots: tuple[str, ...] = ()
+    ignored: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+def look_at_lakes(
+    store: ManagedStore, record: StoreRecord | None, has_journal: bool
+) -> tuple[LakeFacts, ...]:
+    """Look at each of a store's lakes. Nothing is made or changed.
+
+    :param record: of the store in its journal; None: there is none yet.
+    """
+    return tuple(
+        _look(title, store, number, record, has_journal)
+        for number, title in zip(range(len(store.lakes)), ("lake", "second lake"), strict=False)
+    )
+
+
+def _look(
+    title: str, store: ManagedStore, number: int, record: StoreRecord | None, has_journal: bool
+) -> LakeFacts:
+    config = store.lakes[number]
+    local, place = local_places(config), str(own_directory(config) or config.location)
+    disk = DiskUsage.of(local["warehouse"]) if "warehouse" in local else None
+    try:
+        info = describe(config)
+    except StorageEngineError as error:
+        return LakeFacts(title, place, str(error), None, None, (), 0, disk, None, 0)
+    verified_at_ms, faults = _last_verified(store, info) if has_journal else (None, 0)
+    own = [one for one in info.stores if record is not None and one.store_id == record.store_id]
+    return LakeFacts(
+        title=title,
+        location=place,
+        refused=info.refused,
+        copy_of=info.copy_of,
+        broker=info.broker,
+        stores=tuple(one.name or one.store_id for one in info.stores),
+        segments=sum(one.segment_count for one in own),
+        disk=disk,
+        verified_at_ms=verified_at_ms,
+        faults=faults,
+        lake_id=info.lake_id,
+        store_ids=tuple(one.store_id for one in info.stores),
+        roots=tuple(one.root for one in info.stores),
+        ignored=info.ignored,
+    )
+
+
+def _last_verified(store: ManagedStore, info: LakeInfo) -> tuple[int | None, int]:
+    """Return what the journal remembers of checks of a lake."""
+    table = next((one.table_uuid for one in info.tables if one.name == "segments"), None)
+    if table is None:
+        return None, 0
+    try:
+        return last_verified(store.journal_url, table)
+    except StorageEngineError:
+        return None, 0
+
+
+def unproven_segments(
+    store: ManagedStore, journal: Journal | None, record: StoreRecord | None, segments: Sequence[Segment]
+) -> tuple[tuple[Segment, ...], tuple[Segment, ...], tuple[str, ...]]:
+    """Return the sealed segments that no lake proves, those that one has but whose files were touched since,
+    and lakes that couldn't be asked.
+
+    :param record: None: neither journal nor lake knows the store yet, so that nothing of it is proven.
+    :raises StorageEngineError: journal or lake can't be read.
+    """
+    if journal is None or record is None:
+        return tuple(segments), (), ()
+    proofs = read_proofs(store.lakes, record, slots(segments), known=known_heads(journal, record))
+    unproven = still_unproven(journal, record, proofs, segments)
+    touched = proofs.touched(unproven)
+    return tuple(one for one in unproven if one not in touched), tuple(touched), proofs.notices
+
+
+def lake_text(found: LakeFacts, now_ms: int) -> str:
+    """Say in a line what a lake is."""
+    if found.refused:
+        return f"{found.location}: can't be used"
+    verified = (
+        "never verified"
+        if found.verified_at_ms is None
+        else f"verified {duration_text(now_ms - found.verified_at_ms)} ago"
+    )
+    space = "" if found.disk is None else f", {bytes_text(found.disk.usable_bytes)} free"
+    return f"{found.location}: {count_text(found.segments, 'segment')} of this store, {verified}{space}"
+
+
+def has_segments_of(lakes: Sequence[LakeFacts], stamp: Stamp | None, root: str) -> bool:
+    """Return whether a lake has segments of a store that no journal knows: by its stamp, else by its place.
+
+    Pure.
+    """
+    if stamp is None:
+        return any(root in one.roots for one in lakes)
+    return any(stamp.store_id in one.store_ids for one in lakes)
+
+
+def misplaced(store_id: str | None, heads: Sequence[LakeHead], lakes: Sequence[LakeFacts]) -> LakeHead | None:
+    """Return the lake that a store was archived into, where none of the named ones has any of it. Pure.
+
+    None also where a named lake can't be read: nobody knows what it has.
+
+    :param store_id: by the journal, else by the stamp; None: neither knows the store.
+    :param heads: what both know of the store's lakes.
+    """
+    if store_id is None or not lakes or any(one.refused or one.broker is None for one in lakes):
+        return None
+    if any(store_id in one.store_ids for one in lakes):
+        return None
+    named = [lake_id for one in lakes for lake_id in (one.lake_id, one.copy_of)]
+    others = unnamed_heads(heads, named, [one.location for one in lakes])
+    # One of the named lakes is known to have had some: that it lacks them is told elsewhere.
+    is_other = len(others) == len(unnamed_heads(heads, (), ()))
+    return max(others, key=lambda head: head.sequence, default=None) if is_other else None
+
+
+def misplaced_findings(head: LakeHead | None, lakes: Sequence[LakeFacts]) -> Iterator[Finding]:
+    """Yield that the named lakes aren't the store's. Pure.
+
+    :param head: of the lake that the store was archived into; None: nothing is wrong.
+    """
+    if head is None:
+        return
+    named = " and ".join(one.location for one in lakes)
+    verb, kind = ("has", "this lake") if len(lakes) == 1 else ("have", "these lakes")
+    yield Finding(
+        Severity.URGENT,
+        "other-lake",
+        f"this store was archived into lake {lake_named(head)}, as its stamp or its journal says; {kind}, "
+        f"{named}, {verb} none of it, and what is archived here splits the history over two lakes",
+        f"name that lake: {how_to_name(head)}; to go on in this one beside it, name it as --second-lake",
+    )
+
+
+def lake_findings(
+    lakes: Sequence[LakeFacts], broker: str, unproven_bytes: int | None, now_ms: int
+) -> Iterator[Finding]:
+    """Judge lakes. Pure.
+
+    :param broker: the store's kind.
+    :param unproven_bytes: that still have to go into a lake; None: not known.
+    """
+    for lake in lakes:
+        yield from _of_lake(lake, broker, unproven_bytes, now_ms)
+
+
+def _of_properties(lake: LakeFacts) -> Iterator[Finding]:
+    for owner, names in lake.ignored:
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        table = f"ALTER TABLE {owner} UNSET TBLPROPERTIES ('{names[-1]}', …)"
+        yield Finding(
+            Severity.WARNING,
+            "lake-properties",
+            f"{f'table {owner}' if owner else 'the catalog'} of the {lake.title} {lake.location} says "
+            f"{', '.join(names[:_NAMED])}{more}, which another program follows and nothing here does",
+            "take that out of the catalog server's configuration; what is needed belongs into the lake's own"
+            if not owner
+            else "bring the table back to its place: storage-engine lake relocate"
+            if names == ("location",)
+            else f"remove it where nobody needs it: {table} in Spark",
+        )
+
+
+def _of_lake(lake: LakeFacts, broker: str, unproven_bytes: int | None, now_ms: int) -> Iterator[Finding]:
+    if lake.refused:
+        yield Finding(
+            Severity.URGENT,
+            "lake-refused",
+            f"nothing can be archived into the {lake.title}: {lake.refused.removesuffix('.')}",
+        )
+        return
+    yield from _of_properties(lake)
+    if lake.copy_of is not None:
+        yield Finding(
+            Severity.WARNING,
+            "lake-copy",
+            f"the {lake.title} {lake.location} is a copy of lake {lake.copy_of}, and proves nothing",
+            "name that lake; if it is gone for good: storage-engine lake promote",
+        )
+    if lake.broker not in (None, broker):
+        yield Finding(
+            Severity.URGENT,
+            "lake-broker",
+            f"the {lake.title} {lake.location} has segments of {lake.broker} stores, not of {broker}",
+            "name another lake",
+        )
+    if lake.faults:
+        yield Finding(
+            Severity.URGENT,
+            "lake-faults",
+            f"the last check of the {lake.title} found {count_text(lake.faults, 'fault')} in it",
+            "see them: storage-engine verify",
+        )
+    elif lake.segments and (
+        lake.verified_at_ms is None or now_ms - lake.verified_at_ms > _LONG_UNVERIFIED_MS
+    ):
+        when = "never" if lake.verified_at_ms is None else f"last {time_text(lake.verified_at_ms)}"
+        yield Finding(
+            Severity.NOTE,
+            "lake-unverified",
+            f"the {lake.title} was {when} verified",
+            "do it regularly: storage-engine verify",
+        )
+    yield from _of_disk(lake, unproven_bytes)
+
+
+def _of_disk(lake: LakeFacts, unproven_bytes: int | None) -> Iterator[Finding]:
+    if lake.disk is None or lake.disk.used_percent is None or lake.disk.usable_bytes is None:
+        return
+    if unproven_bytes is not None and unproven_bytes > lake.disk.usable_bytes:
+        yield Finding(
+            Severity.WARNING,
+            "lake-full",
+            f"{bytes_text(unproven_bytes)} have to be archived, the disk of the {lake.title} has "
+            f"{bytes_text(lake.disk.usable_bytes)} left",
+            "add space there, or name a lake on another disk",
+        )
+    elif lake.disk.used_percent > _LOW_PERCENT:
+        yield Finding(
+            Severity.WARNING, "lake-full", f"the disk of the {lake.title} is {lake.disk.used_percent} % used"
+        )
+
+
+def place_findings(store: ManagedStore, data_paths: Sequence[Path]) -> Iterator[Finding]:
+    """Yield lakes inside a store or another lake, and what is kept on a disk that the broker writes to."""
+    for lake in store.lakes:
+        if around := place_around(lake, Path(store.real_root)):
+            yield Finding(
+                Severity.WARNING,
+                "lake-nested",
+                f"the lake {lake.location} lies inside {around}: nothing is archived into it, and nothing is "
+                "released on its proof",
+                "move its directory to another disk, and run storage-engine lake relocate",
+            )
+    shared = shared_disks(store, data_paths)
+    if not shared:
+        return
+    kinds = dict.fromkeys(what.removesuffix(" warehouse").removesuffix(" catalog") for what, _ in shared)
+    what = f"on a disk that the broker writes to: {', '.join(kinds)} (such as {shared[0][1]})"
+    if store.may_share_disks:
+        said, advice = "what archiving writes fills the disk that it is to free", "put them on another disk"
+    else:
+        said = "every other command refuses that beside a running broker"
+        advice = "put them on another disk, or allow it: --allow-same-disk"
+    yield Finding(Severity.WARNING, "same-disk", f"{what}; {said}", advice)

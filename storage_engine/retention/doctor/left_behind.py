@@ -1,0 +1,183 @@
+"""What runs have left in a store: shield, quarantines, a stamp of another place, a hold in its broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from storage_engine.exceptions import StoreIdentityError
+from storage_engine.host import is_this_host
+from storage_engine.lake.catalog.config import CATALOG_FILE
+from storage_engine.model.diagnosis import Finding, Severity, named_in_short
+from storage_engine.model.hold import HoldStatus
+from storage_engine.retention.doctor.growth import DAY_MS
+from storage_engine.retention.hold.hold_text import hold_end_text
+from storage_engine.retention.proof.shielding import ShieldSummary, shield_summary
+from storage_engine.retention.quarantine.look import (
+    QuarantineLook,
+    look_at_quarantines,
+    unknown_quarantines,
+    unknown_text,
+)
+from storage_engine.retention.store.managed_store import ManagedStore
+from storage_engine.retention.store.stamp import Stamp, missing_stamps, read_stamp
+from storage_engine.retention.store.unnamed_lakes import directory_of
+from storage_engine.wording import bytes_text, count_text, time_text
+
+
+def shield_findings(found: ShieldSummary | None, *, running: bool | None) -> Iterator[Finding]:
+    """Judge a shield. Pure.
+
+    :param found: None: there is none.
+    :param running: a broker runs on the store.
+    """
+    if found is None:
+        return
+    if found.gone:
+        yield Finding(
+            Severity.WARNING,
+            "shield",
+            f"{count_text(len(found.gone), 'segment')} gone from the log, the first from offset "
+            f"{found.gone[0]} on, lie in the shield; whether a lake has them was not asked here",
+            "archive what no lake has, and have the others go: storage-engine shield",
+        )
+    elif found.links and not running:
+        yield Finding(
+            Severity.NOTE,
+            "shield",
+            f"a shield was left behind: {count_text(found.links, 'segment')} have a second name "
+            f"({bytes_text(found.kept_bytes)}), and deleting them frees no space",
+            "remove it once they are archived: storage-engine shield",
+        )
+    elif found.notices:
+        yield Finding(Severity.WARNING, "shield", found.notices[0])
+
+
+def quarantine_findings(
+    found: Sequence[QuarantineLook], now_ms: int, known: Iterable[str] | None = None
+) -> Iterator[Finding]:
+    """Judge quarantines. Pure.
+
+    :param known: directories of those that the journal knows to be there; None: it wasn't asked.
+    """
+    unknown = () if known is None else unknown_quarantines(found, known)
+    for one in unknown:
+        yield Finding(Severity.WARNING, "unknown-quarantine", *unknown_text(one))
+    found = [one for one in found if one not in unknown]
+    over = [one for one in found if one.until_ms is not None and one.until_ms <= now_ms]
+    size = bytes_text(sum(one.size_bytes for one in found))
+    if over:
+        yield Finding(
+            Severity.NOTE,
+            "quarantine",
+            f"{size} lie in quarantines, the first of which was to be emptied {time_text(over[0].until_ms)}",
+            "the next run that cleans empties it, where a lake proves still what lies there",
+        )
+    elif found:
+        yield Finding(
+            Severity.NOTE, "quarantine", f"{size} that runs deleted lie in quarantines and take their space"
+        )
+
+
+def stamp_findings(stamp: Stamp | None, real_root: str) -> Iterator[Finding]:
+    """Judge the stamp in a store's root; None: there is none."""
+    if stamp is None or (stamp.root == real_root and is_this_host(stamp.machine)):
+        return
+    there = f"{stamp.root} on machine {stamp.machine}"
+    if stamp.root == real_root:
+        there = f"machine {stamp.machine}"
+    yield Finding(
+        Severity.NOTE,
+        "moved",
+        f"its stamp was written on {there}: this store was moved, or is a copy",
+        "if it was moved, and nobody manages the other one: storage-engine move NAME",
+    )
+
+
+def replaced_findings(missing: Sequence[Path]) -> Iterator[Finding]:
+    """Judge the directories that lack a store's stamp, while others have it. Pure."""
+    for path in missing:
+        yield Finding(
+            Severity.WARNING,
+            "directory-without-stamp",
+            f"{path} has no stamp of the store, which its other directories have",
+            "see whether its disk was replaced, and whether its logs are there",
+        )
+
+
+def look_at_remains(
+    store: ManagedStore,
+    data_paths: Sequence[Path],
+    now_ms: int,
+    *,
+    running: bool | None,
+    quarantines: Iterable[str] | None = None,
+) -> tuple[tuple[Finding, ...], Stamp | None]:
+    """Look at all of it, and return the stamp as well; None: there is none that can be read.
+
+    :param quarantines: as ``known`` of :func:`quarantine_findings`.
+    """
+    found = [*shield_findings(shield_summary(store.real_root), running=running)]
+    with suppress(OSError):
+        found += quarantine_findings(look_at_quarantines(store, data_paths), now_ms, quarantines)
+    stamp = None
+    try:
+        stamp = read_stamp(store.real_root)
+        found += stamp_findings(stamp, store.real_root)
+        found += replaced_findings(missing_stamps(store.real_root))
+    except StoreIdentityError as error:
+        found.append(Finding(Severity.WARNING, "stamp", str(error)))
+    return tuple(found), stamp
+
+
+def hold_findings(hold: HoldStatus | None) -> Iterator[Finding]:
+    """Judge the hold on a running broker's store. Pure.
+
+    :param hold: None: no broker was named.
+    """
+    if hold is None:
+        return
+    for one in hold.disturbances:
+        yield Finding(Severity.WARNING, "drift", one.detail.removesuffix("."))
+    if hold.left_to_broker:
+        yield Finding(Severity.NOTE, "hold", f"its broker deletes by its own rules; {hold.described}")
+        return
+    for alarm in hold.alarms:
+        yield Finding(Severity.WARNING, "not-held", alarm.removesuffix("."))
+    if hold.unheld:
+        what = f"not held at this moment: {named_in_short(sorted(hold.unheld))}"
+        yield Finding(Severity.WARNING, "not-held", what, "hold it: storage-engine hold")
+    if hold.held:
+        for notice in hold.notices:
+            yield Finding(Severity.NOTE, "hold", notice.removesuffix("."))
+        return
+    why = f" ({hold.notices[0].removesuffix('.')})" if hold.notices else ""
+    what = f"the store isn't held, so its broker deletes by its own rules{why}"
+    yield Finding(Severity.WARNING, "not-held", what, "hold it: storage-engine hold")
+
+
+def hold_end_findings(hold: HoldStatus | None, unproven: str, now_ms: int) -> Iterator[Finding]:
+    """Judge when a hold runs out by itself. Pure.
+
+    :param unproven: what may go within a day then; "": all of it is proven.
+    """
+    if hold is None or not hold.is_half_over(now_ms):
+        return
+    severity = Severity.URGENT if unproven and (hold.ends_at_ms or 0) <= now_ms + DAY_MS else Severity.WARNING
+    advice = "find out why nobody renews it: storage-engine hold; archive: storage-engine archive"
+    yield Finding(severity, "hold-ends", hold_end_text(hold, unproven), advice)
+
+
+def local_lakes(stamp: Stamp | None) -> tuple[str, ...]:
+    """Return the directories of the lakes that a stamp names and that are there, as far as can be told."""
+    places = [] if stamp is None else [directory_of(head) for head in stamp.lakes]
+    return tuple(dict.fromkeys(one for one in places if one and _may_be_there(Path(one) / CATALOG_FILE)))
+
+
+def _may_be_there(path: Path) -> bool:
+    """Return whether a file is there; one that this user may not look for may be."""
+    try:
+        return path.is_file()
+    except PermissionError:
+        return True

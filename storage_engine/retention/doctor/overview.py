@@ -1,0 +1,200 @@
+"""What is managed: each store with its ranges on disk and in lakes, its last run, and what stands for it.
+
+It only looks: at the journal, at receipts, and at a store's files where they are on this host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+from storage_engine.exceptions import JournalUnavailableError, StorageEngineError
+from storage_engine.host import ANY_HOST, is_this_host
+from storage_engine.journal.reading.answers import RunRow, Standing, StoreRow
+from storage_engine.journal.reading.queries import JournalReader
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.move.describing import LakeInfo, StoreInfo, describe
+from storage_engine.model.store import LogSnapshot, Segment
+from storage_engine.retention.quarantine.look import QuarantineLook, look_at_quarantines
+from storage_engine.retention.store.broker_answers import take_snapshot
+from storage_engine.retention.store.brokers import open_to_look
+from storage_engine.retention.store.managed_store import ManagedStore
+
+
+@dataclass(frozen=True, slots=True)
+class DiskRange:
+    """Bytes [start_offset, end_offset) of a log that are in files, one behind another."""
+
+    log: str
+    start_offset: int
+    end_offset: int
+    segments: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedPart:
+    """What a lake has of a store.
+
+    :param ranges: per log and lineage the runs of bytes, as (log, lineage, from, to).
+    """
+
+    lake: str
+    segments: int
+    size_bytes: int
+    ranges: tuple[tuple[str, int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ManagedOverview:
+    """
+    :param on_disk: None: the files can't be seen from here, and ``not_seen`` says why.
+    :param last_run: None: none has begun.
+    :param standing: None: only a lake knows the store.
+    """
+
+    store_id: str
+    name: str | None
+    path: str | None
+    host: str | None
+    broker: str | None
+    lineage: int | None
+    on_disk: tuple[DiskRange, ...] | None
+    not_seen: str
+    archived: tuple[ArchivedPart, ...]
+    last_run: RunRow | None
+    standing: Standing | None
+    quarantines: tuple[QuarantineLook, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """:param journal: its place; ``journal_missing`` says why nothing is known by it."""
+
+    journal: str
+    journal_missing: str
+    lakes: tuple[LakeInfo, ...]
+    stores: tuple[ManagedOverview, ...]
+
+    @property
+    def is_known(self) -> bool:
+        """Return whether every lake told what it has."""
+        return not any(lake.refused for lake in self.lakes)
+
+
+def overview(base: ManagedStore, lakes: Sequence[LakeConfig], now_ms: int) -> Overview:
+    """Look at all stores of a journal and of lakes.
+
+    :param base: a store whose journal is asked; what is at its path is read with its settings.
+    """
+    infos = tuple(describe(lake) for lake in lakes)
+    known: tuple[StoreRow, ...] = ()
+    missing = ""
+    reader = JournalReader(base.journal_url)
+    try:
+        known = reader.stores()
+    except JournalUnavailableError as error:
+        missing = str(error)
+    found = [_by_journal(reader, row, base, infos, now_ms) for row in known]
+    ids = {row.store_id for row in known}
+    others = dict.fromkeys(store.store_id for info in infos for store in info.stores)
+    found += [_by_lakes(store_id, infos) for store_id in others if store_id not in ids]
+    return Overview(reader.name, missing, infos, tuple(found))
+
+
+def same_place(base: ManagedStore, row: StoreRow) -> ManagedStore:
+    """Return a store of the journal: with the settings of ``base`` where that is the same, else with none."""
+    if row.real_path == base.real_root:
+        return base
+    return ManagedStore(
+        name=row.name or row.real_path.rpartition("/")[2],
+        root=row.real_path,
+        lake=base.lake,
+        second_lake=base.second_lake,
+        journal_url=base.journal_url,
+        report_dir=base.report_dir,
+        broker=row.broker,
+        host=row.host,
+    )
+
+
+def _by_journal(
+    reader: JournalReader, row: StoreRow, base: ManagedStore, infos: Sequence[LakeInfo], now_ms: int
+) -> ManagedOverview:
+    store = same_place(base, row)
+    on_disk, quarantines, not_seen = _on_disk(store, row, now_ms)
+    return ManagedOverview(
+        row.store_id,
+        row.name,
+        row.real_path,
+        row.host,
+        row.broker,
+        row.lineage,
+        on_disk,
+        not_seen,
+        _archived(row.store_id, infos),
+        next(iter(reader.runs(row.store_id, limit=1)), None),
+        reader.standing(row.store_id, now_ms),
+        quarantines,
+    )
+
+
+def _by_lakes(store_id: str, infos: Sequence[LakeInfo]) -> ManagedOverview:
+    (info, store), *_ = ((info, one) for info in infos for one in info.stores if one.store_id == store_id)
+    return ManagedOverview(
+        store_id,
+        store.name,
+        None,
+        None,
+        info.broker,
+        None,
+        None,
+        "the journal doesn't know where it lies",
+        _archived(store_id, infos),
+        None,
+        None,
+        (),
+    )
+
+
+def _on_disk(
+    store: ManagedStore, row: StoreRow, now_ms: int
+) -> tuple[tuple[DiskRange, ...] | None, tuple[QuarantineLook, ...], str]:
+    if row.host not in (None, ANY_HOST) and not is_this_host(row.host):
+        return None, (), f"it is on host {row.host}"
+    try:
+        with closing(open_to_look(store)) as broker:
+            snapshot = take_snapshot(broker, now_ms, store.broker)
+            aside = look_at_quarantines(store, broker.data_paths)
+    except (StorageEngineError, OSError) as error:
+        return None, (), str(error)
+    return tuple(one for log in snapshot.logs for one in _ranges(log)), aside, ""
+
+
+def _ranges(log: LogSnapshot) -> Iterator[DiskRange]:
+    """Yield the log's runs of segments; where one doesn't begin at the end of the last, bytes are missing."""
+    runs: list[list[Segment]] = []
+    for segment in log.segments:
+        if runs and runs[-1][-1].end_offset == segment.base_offset:
+            runs[-1].append(segment)
+        else:
+            runs.append([segment])
+    for run in runs:
+        yield DiskRange(
+            log.name,
+            run[0].base_offset,
+            min(run[-1].end_offset, max(log.max_offset, run[-1].base_offset)),
+            len(run),
+            sum(segment.disk_bytes for segment in run),
+        )
+
+
+def _archived(store_id: str, infos: Sequence[LakeInfo]) -> tuple[ArchivedPart, ...]:
+    found: list[tuple[LakeInfo, StoreInfo]] = [
+        (info, one) for info in infos for one in info.stores if one.store_id == store_id
+    ]
+    return tuple(
+        ArchivedPart(info.location, store.segment_count, store.size_bytes, store.ranges)
+        for info, store in found
+    )

@@ -1,0 +1,184 @@
+"""A store's DAGs in Airflow: what was read of them, and what is wrong. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from storage_engine.model.diagnosis import Finding, Severity, named_in_short
+from storage_engine.retention.doctor.growth import DAY_MS
+from storage_engine.wording import duration_text, time_text
+
+SILENT_MS = 5 * 60_000
+"""A component whose heartbeat is older isn't alive; Airflow itself waits less."""
+_LONG_WAIT_MS = DAY_MS
+_LONG_QUEUED_MS = 3_600_000
+_LONG_RUN_MS = 6 * 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class DagRunFacts:
+    """The last run of a DAG."""
+
+    run_id: str
+    state: str
+    began_at_ms: int | None
+    ended_at_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class DagFacts:
+    """
+    :param needed: without it nothing is archived or deleted by itself.
+    :param known: Airflow has parsed it, and its file is still there.
+    :param last: None: it never ran.
+    :param waits: task ids that wait, each with the moment since which it does, or None.
+    :param active: runs that are queued or running, the oldest first; a queued one began when it was queued.
+    """
+
+    dag_id: str
+    needed: bool
+    known: bool
+    paused: bool = False
+    last: DagRunFacts | None = None
+    waits: tuple[tuple[str, int | None], ...] = ()
+    active: tuple[DagRunFacts, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentFacts:
+    """A component of Airflow, such as the scheduler.
+
+    :param heartbeat_ms: the newest of its kind; None: none ever ran.
+    """
+
+    name: str
+    heartbeat_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineFacts:
+    """
+    :param import_errors: by file, the first line of why it can't be parsed.
+    :param error: why Airflow's database couldn't be read; "" where it could.
+    """
+
+    dags: tuple[DagFacts, ...] = ()
+    components: tuple[ComponentFacts, ...] = ()
+    import_errors: tuple[tuple[str, str], ...] = ()
+    error: str = ""
+
+
+def pipeline_findings(found: PipelineFacts, now_ms: int) -> Iterator[Finding]:
+    """Judge a pipeline."""
+    if found.error:
+        yield Finding(
+            Severity.WARNING,
+            "airflow-unreachable",
+            f"Airflow's database can't be read: {found.error}",
+            "run this where Airflow runs, with its AIRFLOW_HOME and environment",
+        )
+        return
+    for component in found.components:
+        yield from _of_component(component, now_ms)
+    for file, error in found.import_errors:
+        yield Finding(
+            Severity.URGENT,
+            "dag-import",
+            f"Airflow can't parse {file}: {error}",
+            "see it whole: airflow dags list-import-errors",
+        )
+    yield from _missing_and_paused(found.dags)
+    for dag in found.dags:
+        yield from _of_dag(dag, now_ms)
+
+
+def _missing_and_paused(dags: Sequence[DagFacts]) -> Iterator[Finding]:
+    missing = [dag for dag in dags if not dag.known]
+    if missing:
+        yield Finding(
+            _severity(missing),
+            "dag-missing",
+            f"Airflow knows no DAG {named_in_short([dag.dag_id for dag in missing])}",
+            "make Airflow parse the DAG files: start it, or airflow dags reserialize; where the files or the "
+            "store's entry are missing: storage-engine init --airflow --conn-id ID",
+        )
+    paused = [dag.dag_id for dag in dags if dag.known and dag.paused]
+    if paused:
+        yield Finding(
+            _severity([dag for dag in dags if dag.known and dag.paused]),
+            "dag-paused",
+            f"paused, so that nothing of it runs: {named_in_short(paused)}",
+            f"airflow dags unpause {paused[0]}" + (", and likewise the others" if len(paused) > 1 else ""),
+        )
+
+
+def _severity(dags: Sequence[DagFacts]) -> Severity:
+    return Severity.URGENT if any(dag.needed for dag in dags) else Severity.WARNING
+
+
+def _of_component(component: ComponentFacts, now_ms: int) -> Iterator[Finding]:
+    at_ms = component.heartbeat_ms
+    if at_ms is not None and now_ms - at_ms <= SILENT_MS:
+        return
+    when = "never ran" if at_ms is None else f"was last alive {time_text(at_ms)}"
+    yield Finding(
+        Severity.URGENT,
+        "airflow-component",
+        f"Airflow's {component.name} {when}: no DAG gets on without it",
+        f"start it: airflow {component.name}",
+    )
+
+
+def _of_dag(dag: DagFacts, now_ms: int) -> Iterator[Finding]:
+    if not dag.known:
+        return
+    if dag.last is not None and dag.last.state == "failed":
+        ended = "" if dag.last.ended_at_ms is None else f" {time_text(dag.last.ended_at_ms)}"
+        yield Finding(
+            _severity([dag]),
+            "dag-failed",
+            f"the last run of {dag.dag_id} failed{ended}: {dag.last.run_id}",
+            f"see why: airflow tasks states-for-dag-run {dag.dag_id} {dag.last.run_id}",
+        )
+    yield from _stuck(dag, now_ms)
+    for task_id, since_ms in dag.waits:
+        if since_ms is not None and now_ms - since_ms > _LONG_WAIT_MS:
+            yield Finding(
+                Severity.NOTE,
+                "sensor-waits",
+                f"task {task_id} of {dag.dag_id} has waited for {duration_text(now_ms - since_ms)}",
+            )
+
+
+def _stuck(dag: DagFacts, now_ms: int) -> Iterator[Finding]:
+    """Yield the runs that don't get on: while there is one, no other is begun."""
+    for run in dag.active:
+        if run.began_at_ms is None:
+            continue
+        since_ms = now_ms - run.began_at_ms
+        told = f"run {run.run_id} of {dag.dag_id} has been {run.state} for {duration_text(since_ms)}"
+        if dag.paused:
+            advice = f"airflow dags unpause {dag.dag_id}"
+            yield Finding(_severity([dag]), "run-stuck", f"{told}, and its DAG is paused", advice)
+        elif since_ms > (_LONG_QUEUED_MS if run.state == "queued" else _LONG_RUN_MS):
+            yield Finding(
+                _severity([dag]),
+                "run-stuck",
+                told,
+                f"see where it is: airflow tasks states-for-dag-run {dag.dag_id} {run.run_id}; if nothing "
+                "does it any more, mark it failed in Airflow's grid: the next one goes on from there",
+            )
+
+
+def dag_text(dag: DagFacts, now_ms: int) -> str:
+    """Say in a line how a DAG is."""
+    if not dag.known:
+        return "not there"
+    paused = "paused; " if dag.paused else ""
+    if dag.last is None:
+        return f"{paused}never ran"
+    at_ms = dag.last.ended_at_ms or dag.last.began_at_ms
+    when = "" if at_ms is None else f" {duration_text(max(0, now_ms - at_ms))} ago"
+    waits = f"; waits: {', '.join(task for task, _ in dag.waits)}" if dag.waits else ""
+    return f"{paused}{dag.last.state}{when}{waits}"

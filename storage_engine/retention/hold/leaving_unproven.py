@@ -1,0 +1,212 @@
+"""What the broker's own rules take of a store within a day of its hold, though no lake proves it.
+
+Whoever ends a hold by a command is refused for that, or accepts it by number: what can't be told counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from storage_engine.exceptions import GateRefusedError, StorageEngineError
+from storage_engine.journal.journal import Event, Journal, Phase, Step, StoreRecord
+from storage_engine.model.broker_store import BrokerStore
+from storage_engine.model.held_store import UnheldSegments
+from storage_engine.model.hold import HoldStatus
+from storage_engine.model.policy import ArchiveMode
+from storage_engine.model.store import Segment, SegmentState
+from storage_engine.retention.archive.archiving import begin_background_run, slots
+from storage_engine.retention.archive.unproven import still_unproven
+from storage_engine.retention.hold.hold_text import hold_end_text
+from storage_engine.retention.proof.proofs import read_proofs
+from storage_engine.retention.store.broker_answers import ask
+from storage_engine.retention.store.brokers import open_store
+from storage_engine.retention.store.context import WHOLE, Context
+from storage_engine.retention.store.known_heads import known_heads
+from storage_engine.retention.store.managed_store import ManagedStore
+from storage_engine.wording import bytes_text, count_text, time_text
+
+DAY_MS: Final = 86_400_000
+UNMANAGE_RUN: Final = "unmanage"
+"""Run of a store under which it is recorded what was left unproven."""
+_NAMED: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """A person's word that a store is left to its broker though some of it is unproven.
+
+    :param at_most: so many segments; what can't be told counts as one each.
+    """
+
+    at_most: int
+    person: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnprovenSegments:
+    """What goes within a span though no lake proves it.
+
+    :param unknown: what else may go, and can't be told, a clause each.
+    :param unasked: why lakes couldn't be asked, of which nothing counts as proven.
+    """
+
+    segments: tuple[Segment, ...] = ()
+    unknown: tuple[str, ...] = ()
+    unasked: tuple[str, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """Return how many segments there are at least."""
+        return len(self.segments) + len(self.unknown)
+
+    @property
+    def text(self) -> str:
+        """Return what goes unproven, as what was found."""
+        said = []
+        if self.segments:
+            first = ", ".join(f"{one.log} {one.name}" for one in self.segments[:_NAMED])
+            more = f" and {len(self.segments) - _NAMED} more" if len(self.segments) > _NAMED else ""
+            size = bytes_text(sum(one.facts.size_bytes for one in self.segments))
+            said.append(
+                f"{count_text(len(self.segments), 'segment')}, {size}, that no lake proves ({first}{more})"
+            )
+        active = sum(one.state is SegmentState.ACTIVE for one in self.segments)
+        if active:
+            said.append(f"{active} of them active, which no lake can have before the broker closes them")
+        if self.unknown:
+            said.append(f"what can't be counted: {'; '.join(self.unknown)}")
+        if self.unasked:
+            said.append(f"and no word of a lake: {'; '.join(self.unasked)}")
+        return ", ".join(said)
+
+
+def unheld_by(store: ManagedStore, broker: BrokerStore, now_ms: int, until_ms: int) -> UnheldSegments:
+    """Ask a store's broker what goes by a moment if the store is held no more from now on."""
+    doing = "tell what it deletes of a store that isn't held"
+    try:
+        return ask(store.broker, doing, lambda: broker.unheld_segments(now_ms, until_ms))
+    except (StorageEngineError, OSError) as error:
+        return UnheldSegments((), (f"what its broker deletes ({_clause(error)})",))
+
+
+def unproven_of(
+    store: ManagedStore, journal: Journal, record: StoreRecord, unheld: UnheldSegments
+) -> UnprovenSegments:
+    """Leave out what the lakes prove; a lake that can't be asked proves nothing, wherever it lies."""
+    if store.policy.archive is ArchiveMode.OFF:
+        return UnprovenSegments()
+    segments: tuple[Segment, ...] = unheld.segments
+    unasked: tuple[str, ...] = ()
+    if segments:
+        try:
+            known = known_heads(journal, record)
+            proofs = read_proofs(store.lakes, record, slots(segments), known=known)
+            unasked = tuple(_clause(why) for _, why in proofs.unreachable)
+            asked = replace(proofs, unreachable=())
+            segments = tuple(still_unproven(journal, record, asked, segments))
+        except (StorageEngineError, OSError) as error:
+            unasked = (_clause(error),)
+    return UnprovenSegments(segments, unheld.unknown, unasked if segments else ())
+
+
+def _clause(error: object) -> str:
+    return str(error).replace(" Nothing was changed.", "").removesuffix(".")
+
+
+def _unproven_by(context: Context, now_ms: int, until_ms: int) -> UnprovenSegments:
+    unheld = unheld_by(context.store, context.broker, now_ms, until_ms)
+    return unproven_of(context.store, context.journal, context.record, unheld)
+
+
+def refusal(left: UnprovenSegments, acceptance: Acceptance | None) -> str:
+    """Return why a hold may not be ended, without its store; "": it may. Pure."""
+    if left.count <= (0 if acceptance is None else acceptance.at_most):
+        return ""
+    expected = "no segment" if acceptance is None else f"at most {acceptance.at_most}"
+    remedy = "Archive them: storage-engine archive" if left.segments else "Mend what keeps it from being told"
+    return (
+        f"expected {expected} that its broker deletes within a day and no lake proves once it isn't held, "
+        f"found {left.text}. Nothing was changed. {remedy}. To leave it to the broker all the same: "
+        f"--leave-unproven {left.count} --reason TEXT."
+    )
+
+
+def check_unproven(context: Context, acceptance: Acceptance | None, now_ms: int) -> UnprovenSegments:
+    """Make sure that a store may be left to its broker.
+
+    :return: what of it a person has accepted.
+    :raises GateRefusedError: some goes within a day that no lake proves, and nobody has accepted as much.
+    """
+    left = _unproven_by(context, now_ms, now_ms + DAY_MS)
+    if why := refusal(left, acceptance):
+        raise GateRefusedError(f"{context.store.real_root}: {why}")
+    return left
+
+
+def check_hold_of_other_journal(
+    store: ManagedStore, journal: Journal, record: StoreRecord, acceptance: Acceptance | None, now_ms: int
+) -> None:
+    """Make sure that a store may be taken into a journal that doesn't know its hold: nobody renews that then.
+
+    :param record: of the store, as that journal is to know it.
+    :raises GateRefusedError: a hold stands, some goes within a day without it that no lake proves, and nobody
+        has accepted as much.
+    """
+    with closing(open_store(store)) as broker:
+        held_until_ms = ask(store.broker, "tell until when it is held", broker.held_until_ms)
+        if held_until_ms is None or held_until_ms <= now_ms:
+            return
+        unheld = unheld_by(store, broker, now_ms, now_ms + DAY_MS)
+        left = unproven_of(store, journal, record, unheld)
+    if why := refusal(left, acceptance):
+        raise GateRefusedError(
+            f"{store.real_root}: another journal holds the store until {time_text(held_until_ms)}, and this "
+            f"one renews no such hold: {why} Or unmanage it by that journal first."
+        )
+
+
+def end_alarms(context: Context, status: HoldStatus | None, now_ms: int) -> tuple[str, ...]:
+    """Say from half of its time on when a hold runs out by itself, and what of it may go then unproven."""
+    if status is None or status.ends_at_ms is None or not status.is_half_over(now_ms):
+        return ()
+    until_ms = (status.deletes_from_ms or status.ends_at_ms) + DAY_MS
+    said = hold_end_text(status, _unproven_by(context, now_ms, until_ms).text)
+    return (f"{said}. Renew it: storage-engine hold; or archive: storage-engine archive",)
+
+
+def record_intent(context: Context, left: UnprovenSegments | None, acceptance: Acceptance | None) -> None:
+    """Record durably what is about to be left to the broker unproven, and by whose word.
+
+    :param left: None: nothing is protected any more, so that an intent is that of a call which was killed.
+    """
+    if left is None or not (left.count or _open_intent(context)):
+        return
+    said = {
+        "person": "" if acceptance is None else acceptance.person,
+        "reason": "" if acceptance is None else acceptance.reason,
+        "at_most": 0 if acceptance is None else acceptance.at_most,
+        "segments": len(left.segments),
+        "size_bytes": sum(one.facts.size_bytes for one in left.segments),
+        "unknown": [*left.unknown, *left.unasked],
+    }
+    _record(context, Phase.INTENT, said)
+
+
+def record_result(context: Context) -> None:
+    """Record that what was meant to be left to the broker is."""
+    if (intent := _open_intent(context)) is not None:
+        _record(context, Phase.RESULT, intent.payload)
+
+
+def _open_intent(context: Context) -> Event | None:
+    events = context.journal.store_events(context.record.store_id, Step.UNMANAGE)
+    return events[-1] if events and events[-1].phase is Phase.INTENT else None
+
+
+def _record(context: Context, phase: Phase, said: Mapping[str, Any]) -> None:
+    run = begin_background_run(context, UNMANAGE_RUN)
+    context.journal.record(run, Step.UNMANAGE, phase, [(WHOLE, said)])

@@ -1,0 +1,294 @@
+"""Removes from a journal what has expired, in batches that are one transaction each.
+
+Killed between two of them, what is left goes the next time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Select, and_, delete, func, or_, select, update
+
+from storage_engine.clock import ClockReading
+from storage_engine.journal.records import Phase, RunState, Step
+from storage_engine.journal.tables.database import JournalDatabase
+from storage_engine.journal.tables.schema import (
+    events,
+    plans,
+    reports,
+    runs,
+    samples,
+    stores,
+    topic_days,
+)
+from storage_engine.journal.writing.levels import delete_levels
+from storage_engine.model.jsonable import from_jsonable
+from storage_engine.retention.housekeeping.maintenance import (
+    DAY_MS,
+    EXPIRING_STEPS,
+    KEPT_BY_RESULT,
+    KEPT_BY_SEGMENT,
+    Expiry,
+    OldRun,
+    OldSample,
+    runs_to_expire,
+    samples_to_expire,
+)
+from storage_engine.retention.report.unchanged import SINCE
+
+BATCH = 200
+"""Runs in a transaction; so short that nobody who records waits for it."""
+_SAMPLE_BATCH = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiredRows:
+    """How many rows went, or would."""
+
+    runs: int = 0
+    events: int = 0
+    samples: int = 0
+    plans: int = 0
+    topic_days: int = 0
+
+    def __add__(self, other: ExpiredRows) -> ExpiredRows:
+        return ExpiredRows(
+            self.runs + other.runs,
+            self.events + other.events,
+            self.samples + other.samples,
+            self.plans + other.plans,
+            self.topic_days + other.topic_days,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """What a transaction did: up to which run it came, and which runs it took."""
+
+    last_id: int = 0
+    gone: ExpiredRows = ExpiredRows()
+    thinned: frozenset[int] = frozenset()
+
+
+class JournalExpiry:
+    """:param url: SQLAlchemy URL of the journal; errors as :class:`JournalDatabase` raises them."""
+
+    def __init__(self, url: str) -> None:
+        self._database = JournalDatabase(url)
+
+    def store_ids(self) -> tuple[str, ...]:
+        """Every store that the journal knows."""
+        query = select(stores.c.store_id).order_by(stores.c.created_at_ms)
+        return tuple(self._database.read(lambda connection: connection.execute(query).scalars().all()))
+
+    def protected_runs(self, store_id: str) -> frozenset[str]:
+        """Keys of runs that stay whole: the last that was planned, reported and validated, the one whose
+        report answers for it, and those with a quarantine."""
+        return self._database.read(lambda connection: _protected(connection, store_id))
+
+    def expire(self, store_id: str, now_ms: int, expiry: Expiry, *, dry_run: bool = False) -> ExpiredRows:
+        """Remove what has expired of a store: runs with their events, samples, bytes by topic and day, then
+        plans that no run names.
+
+        :param dry_run: only count it.
+        """
+        transaction = self._database.read if dry_run else self._database.write
+        gone, thinned = ExpiredRows(), set[int]()
+        batch: _Batch | None = _Batch()
+        while batch is not None:
+            step = partial(_expire_runs, store_id=store_id, after=batch, now_ms=now_ms, expiry=expiry)
+            batch = transaction(partial(step, dry_run=dry_run))
+            if batch is not None:
+                gone += batch.gone
+                thinned |= batch.thinned
+        old = self._database.read(partial(_old_samples, store_id=store_id, now_ms=now_ms, expiry=expiry))
+        for start in range(0, 0 if dry_run else len(old), _SAMPLE_BATCH):
+            some = old[start : start + _SAMPLE_BATCH]
+            self._database.write(partial(_delete_samples, store_id=store_id, sample_ids=some))
+        topic_rows = 0
+        for day in self._database.read(partial(_old_days, store_id=store_id, now_ms=now_ms, expiry=expiry)):
+            topic_rows += transaction(partial(_expire_day, store_id=store_id, day=day, dry_run=dry_run))
+        plans_gone = partial(_expire_plans, store_id=store_id, thinned=thinned, now_ms=now_ms)
+        unnamed = transaction(partial(plans_gone, dry_run=dry_run))
+        return gone + ExpiredRows(samples=len(old), plans=unnamed, topic_days=topic_rows)
+
+
+def _protected(connection: Connection, store_id: str) -> frozenset[str]:
+    planned = (
+        select(runs.c.run_key)
+        .where(runs.c.store_id == store_id, runs.c.plan_digest.is_not(None))
+        .order_by(runs.c.id.desc())
+        .limit(1)
+    )
+    found = set(connection.execute(planned).scalars())
+    for step in (Step.REPORT, Step.VALIDATE):
+        last = connection.execute(_last_result(store_id, step)).first()
+        if last is not None:
+            found |= {last.run_key, str(last.payload.get(SINCE) or last.run_key)}
+    return frozenset(found | _with_quarantine(connection, store_id))
+
+
+def _with_quarantine(connection: Connection, store_id: str) -> set[str]:
+    """Keys of runs whose quarantine was neither emptied nor brought back: either takes their events."""
+    keys = (
+        select(runs.c.run_key).join(events, events.c.run_id == runs.c.id).where(runs.c.store_id == store_id)
+    )
+    over = keys.where(
+        events.c.step.in_([Step.EMPTY_QUARANTINE.value, Step.UNDO.value]),
+        events.c.phase == Phase.RESULT.value,
+    )
+    begun = keys.where(events.c.step == Step.QUARANTINE.value)
+    return {*connection.execute(begun).scalars()} - {*connection.execute(over).scalars()}
+
+
+def _last_result(store_id: str, step: Step) -> Select[Any]:
+    return (
+        select(events.c.id, runs.c.run_key, events.c.payload)
+        .join(runs, events.c.run_id == runs.c.id)
+        .where(runs.c.store_id == store_id)
+        .where(events.c.step == step.value, events.c.phase == Phase.RESULT.value)
+        .order_by(events.c.id.desc())
+        .limit(1)
+    )
+
+
+def _expire_runs(
+    connection: Connection, store_id: str, after: _Batch, now_ms: int, expiry: Expiry, dry_run: bool
+) -> _Batch | None:
+    """Thin the batch of runs behind another one; None where that was the last."""
+    batch = _old_runs(connection, store_id, after.last_id, now_ms, expiry)
+    if not batch:
+        return None
+    expired = runs_to_expire(batch, _protected(connection, store_id), now_ms, expiry)
+    ids = [run.run_id for run in expired]
+    goes = _expiring(connection, store_id)
+    mine = events.c.run_id.in_(ids)
+    count = connection.execute(select(func.count()).select_from(events).where(mine, goes)).scalar_one()
+    with_kept = set(connection.execute(select(events.c.run_id).where(mine, ~goes).distinct()).scalars())
+    # One that was never planned may go on, under its key: that of accepted losses does.
+    thinned = {run.run_id for run in expired if run.planned and run.run_id in with_kept}
+    emptied = [number for number in ids if number not in with_kept]
+    if not dry_run:
+        connection.execute(delete(events).where(mine, goes))
+        connection.execute(delete(reports).where(reports.c.run_id.in_(ids)))
+        connection.execute(delete(runs).where(runs.c.id.in_(emptied)))
+        values = {"state": RunState.EXPIRED.value, "plan": None}
+        connection.execute(update(runs).where(runs.c.id.in_(thinned)).values(**values))
+    gone = ExpiredRows(runs=len(thinned) + len(emptied), events=count)
+    return _Batch(batch[-1].run_id, gone, frozenset({*thinned, *emptied}))
+
+
+def _expiring(connection: Connection, store_id: str) -> ColumnElement[bool]:
+    """The events that may go: all others are never thinned."""
+    expiring = or_(
+        events.c.step.in_([step.value for step in EXPIRING_STEPS]),
+        and_(events.c.step.in_([step.value for step in KEPT_BY_SEGMENT]), events.c.subject == ""),
+        and_(
+            events.c.step.in_([step.value for step in KEPT_BY_RESULT]),
+            events.c.phase != Phase.RESULT.value,
+        ),
+    )
+    kept = connection.execute(_last_result(store_id, Step.HOLD)).first()
+    return expiring if kept is None else and_(expiring, events.c.id != kept.id)
+
+
+def _old_runs(
+    connection: Connection, store_id: str, after: int, now_ms: int, expiry: Expiry
+) -> tuple[OldRun, ...]:
+    """The next runs that are old enough to be looked at."""
+    before_ms = now_ms - min(expiry.idle_run_days, expiry.report_days) * DAY_MS
+    last = select(func.max(events.c.at_ms)).where(events.c.run_id == runs.c.id).scalar_subquery()
+    query = (
+        select(
+            runs.c.id,
+            runs.c.run_key,
+            runs.c.state,
+            runs.c.plan_digest,
+            runs.c.created_at_ms,
+            runs.c.finished_at_ms,
+            last.label("event_ms"),
+        )
+        .where(runs.c.store_id == store_id, runs.c.id > after)
+        .where(runs.c.created_at_ms < before_ms, runs.c.state != RunState.EXPIRED.value)
+        .order_by(runs.c.id)
+        .limit(BATCH)
+        .with_for_update(of=runs)
+    )
+    rows = connection.execute(query).all()
+    of_report = (
+        select(events.c.run_id, events.c.payload)
+        .where(events.c.run_id.in_([row.id for row in rows]))
+        .where(events.c.step == Step.REPORT.value, events.c.phase == Phase.RESULT.value)
+    )
+    reported = {row.run_id for row in connection.execute(of_report) if not row.payload.get(SINCE)}
+    return tuple(
+        OldRun(
+            run_id=row.id,
+            run_key=row.run_key,
+            state=RunState(row.state),
+            planned=row.plan_digest is not None,
+            reported=row.id in reported,
+            last_ms=max(row.created_at_ms, row.finished_at_ms or 0, row.event_ms or 0),
+        )
+        for row in rows
+    )
+
+
+def _old_samples(connection: Connection, store_id: str, now_ms: int, expiry: Expiry) -> Sequence[int]:
+    mine = select(samples.c.id, samples.c.at_ms, samples.c.clock).where(samples.c.store_id == store_id)
+    old = mine.where(samples.c.at_ms < now_ms - expiry.sample_days * DAY_MS).order_by(samples.c.id)
+    newest = mine.where(samples.c.clock.is_not(None)).order_by(samples.c.id.desc()).limit(1)
+    last = connection.execute(newest).first()
+    found = [OldSample(row.id, row.at_ms, _clock(row.clock)) for row in connection.execute(old)]
+    return samples_to_expire(found, _clock(last.clock) if last else None, now_ms, expiry)
+
+
+def _delete_samples(connection: Connection, store_id: str, sample_ids: Sequence[int]) -> None:
+    mine = samples.c.id.in_(sample_ids)
+    moments = select(samples.c.at_ms).where(mine).scalar_subquery()
+    delete_levels(connection, store_id, moments)
+    connection.execute(delete(samples).where(mine))
+
+
+def _clock(stored: object) -> ClockReading | None:
+    return None if stored is None else from_jsonable(ClockReading, stored)
+
+
+def _old_days(connection: Connection, store_id: str, now_ms: int, expiry: Expiry) -> Sequence[int]:
+    """The days that are older than any sample that is kept for itself."""
+    before = (now_ms - expiry.sample_days * DAY_MS) // DAY_MS
+    query = select(topic_days.c.day).where(topic_days.c.store_id == store_id, topic_days.c.day < before)
+    return connection.execute(query.distinct()).scalars().all()
+
+
+def _expire_day(connection: Connection, store_id: str, day: int, dry_run: bool) -> int:
+    mine = topic_days.c.store_id == store_id, topic_days.c.day == day
+    count = connection.execute(select(func.count()).select_from(topic_days).where(*mine)).scalar_one()
+    if not dry_run:
+        connection.execute(delete(topic_days).where(*mine))
+    return count
+
+
+def _expire_plans(
+    connection: Connection, store_id: str, thinned: Collection[int], now_ms: int, dry_run: bool
+) -> int:
+    """Remove lists of decisions that no run's plan is made of, but for the last, which the next run's may be.
+
+    One that was read a moment ago to be named by a run that is being recorded is no day old.
+
+    :param thinned: runs that don't count, as they have no plan any more or wouldn't have.
+    """
+    mine = select(plans.c.id).where(plans.c.store_id == store_id)
+    last = connection.execute(mine.order_by(plans.c.id.desc()).limit(1)).scalar()
+    named = select(runs.c.id, runs.c.plan["decisions_in"].as_integer()).where(
+        runs.c.store_id == store_id, runs.c.plan.is_not(None)
+    )
+    in_use = {number for run_id, number in connection.execute(named) if run_id not in thinned}
+    old = mine.where(plans.c.at_ms < now_ms - DAY_MS, plans.c.id != last)
+    unnamed = [number for number in connection.execute(old).scalars() if number not in in_use]
+    if unnamed and not dry_run:
+        connection.execute(delete(plans).where(plans.c.id.in_(unnamed)))
+    return len(unnamed)

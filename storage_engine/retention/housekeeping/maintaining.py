@@ -1,0 +1,163 @@
+"""Remove what has expired of reports and journal, in this order: quarantines whose window is over; files of
+dead jobs; reports with their Data Docs; runs with their plans and events; samples; lists of decisions that no
+run's plan is made of.
+
+Reports go before the events that they are made of. Each step may be killed at any instant and run again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from storage_engine.clock import clock_ms, jumped_forward_ms, read_clock
+from storage_engine.exceptions import StoreBusyError
+from storage_engine.host import this_host
+from storage_engine.journal.journal import Journal
+from storage_engine.journal.tables.database import missing_sqlite_file
+from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.gc.maintenance import LakeMaintenance, LakePolicy, maintain_lake
+from storage_engine.retention.housekeeping.journal_expiry import ExpiredRows, JournalExpiry
+from storage_engine.retention.housekeeping.maintenance import Expiry, reports_to_expire
+from storage_engine.retention.housekeeping.report_expiry import (
+    emptied_directories,
+    old_reports,
+    remove_report,
+)
+from storage_engine.retention.quarantine.emptying import Keeper, empty_expired
+from storage_engine.retention.store.identity import identify
+from storage_engine.retention.store.job_files import sweep_job_files
+from storage_engine.retention.store.known_heads import known_heads
+from storage_engine.retention.store.managed_store import ManagedStore
+from storage_engine.wording import duration_text
+
+
+@dataclass(frozen=True, slots=True)
+class MaintainResult:
+    """What was removed, or would be.
+
+    :param job_directories: of Spark jobs whose process is dead.
+    :param report_directories: of reports, each with its Data Docs.
+    :param rows: of the journal.
+    :param notices: what was left alone, and why.
+    :param quarantines: those whose window is over, each with what became of it, as sentences.
+    """
+
+    dry_run: bool
+    job_directories: tuple[str, ...]
+    report_directories: tuple[str, ...]
+    rows: ExpiredRows
+    notices: tuple[str, ...]
+    quarantines: tuple[str, ...] = ()
+
+
+def maintain_store(
+    store: ManagedStore, now_ms: int | None = None, expiry: Expiry | None = None, *, dry_run: bool = False
+) -> MaintainResult:
+    """Remove what has expired of one store's quarantines, reports and journal.
+
+    :param now_ms: the moment to decide for; None: this machine's clock.
+    """
+    now_ms = clock_ms() if now_ms is None else now_ms
+    journal = Journal(store.journal_url)
+    record = identify(store, journal)
+    emptied = _empty(Keeper(journal, record, store.lakes), now_ms, dry_run)
+    done = _maintain(store.journal_url, Path(store.report_dir), {record.store_id}, now_ms, expiry, dry_run)
+    return replace(done, quarantines=emptied)
+
+
+def maintain_lakes(store: ManagedStore, now_ms: int | None = None) -> tuple[LakeMaintenance, ...]:
+    """Expire what a store's lakes need no more; of stores that share a lake, the first one's call does it.
+
+    :param now_ms: the moment to decide for; None: this machine's clock.
+    :raises StorageEngineError: as ``open_lake`` and ``maintain_lake`` do.
+    """
+    now_ms = clock_ms() if now_ms is None else now_ms
+    journal = Journal(store.journal_url)
+    record = identify(store, journal)
+    known = known_heads(journal, record)
+    done = []
+    for config in store.lakes:
+        lake = open_lake(config)
+        heads = {record.store_id: known.of(lake, lake.segments())}
+        done.append(maintain_lake(lake, LakePolicy(), now_ms, known_heads=heads))
+    return tuple(done)
+
+
+def maintain_directory(
+    journal_url: str,
+    reports: Path,
+    now_ms: int | None = None,
+    expiry: Expiry | None = None,
+    *,
+    dry_run: bool = False,
+    lakes: Sequence[LakeConfig] = (),
+) -> MaintainResult:
+    """Remove what has expired of all stores that a journal knows; without a journal there is nothing to do.
+
+    :param reports: with one directory a store.
+    :param lakes: that prove what lies in quarantines; what none of them proves stays there.
+    """
+    if missing_sqlite_file(journal_url):
+        return MaintainResult(dry_run, (), (), ExpiredRows(), ())
+    now_ms = clock_ms() if now_ms is None else now_ms
+    journal = Journal(journal_url)
+    # Another machine's disk is its own to look at.
+    here = [record for record in journal.all_stores() if record.host in (None, this_host())]
+    emptied = [line for record in here for line in _empty(Keeper(journal, record, lakes), now_ms, dry_run)]
+    known = JournalExpiry(journal_url).store_ids()
+    done = _maintain(journal_url, reports, known, now_ms, expiry, dry_run)
+    return replace(done, quarantines=tuple(emptied))
+
+
+def _empty(keeper: Keeper, now_ms: int, dry_run: bool) -> tuple[str, ...]:
+    try:
+        return empty_expired(keeper, now_ms, dry_run=dry_run)
+    except StoreBusyError as error:
+        return (f"no quarantine of store {keeper.record.store_id} was emptied: {error}",)
+
+
+def _maintain(
+    journal_url: str,
+    reports: Path,
+    store_ids: Collection[str],
+    now_ms: int,
+    expiry: Expiry | None,
+    dry_run: bool,
+) -> MaintainResult:
+    expiry = expiry or Expiry()
+    journal, rows = JournalExpiry(journal_url), ExpiredRows()
+    jumped = {store_id: _jumped(journal_url, store_id) for store_id in store_ids}
+    trusted = [store_id for store_id in store_ids if not jumped[store_id]]
+    jobs = sweep_job_files(reports, dry_run=dry_run)
+    protected = {(store_id, key) for store_id in trusted for key in journal.protected_runs(store_id)}
+    directories = sorted(path for path in reports.glob("*") if path.is_dir() and not path.is_symlink())
+    found = [one for one in old_reports(directories, now_ms, expiry) if one.store_id in trusted]
+    expired = reports_to_expire(found, protected, now_ms, expiry)
+    if not dry_run:
+        for report in expired:
+            remove_report(Path(report.path))
+        for directory in emptied_directories(directories, now_ms, expiry):
+            directory.rmdir()
+    for store_id in trusted:
+        rows += journal.expire(store_id, now_ms, expiry, dry_run=dry_run)
+    return MaintainResult(
+        dry_run=dry_run,
+        job_directories=tuple(map(str, jobs)),
+        report_directories=tuple(report.path for report in expired),
+        rows=rows,
+        notices=tuple(f"store {store_id}: {why}" for store_id, why in jumped.items() if why),
+    )
+
+
+def _jumped(journal_url: str, store_id: str) -> str:
+    """Return why nothing of a store expires now; "" where the clock can be believed."""
+    ahead_ms = jumped_forward_ms(read_clock(), Journal(journal_url).clock_readings(store_id))
+    if not ahead_ms:
+        return ""
+    return (
+        f"nothing expires, as the clock was set forward by {duration_text(ahead_ms)} within the last day. If "
+        "it is right, this goes on a day after it was set."
+    )

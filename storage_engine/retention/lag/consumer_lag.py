@@ -1,0 +1,220 @@
+"""Record how far consumers are, and hold back what they still have to read where the policy says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from storage_engine.brokers import find_broker
+from storage_engine.clock import clock_ms
+from storage_engine.exceptions import GateRefusedError
+from storage_engine.journal.journal import Phase, Run, Step
+from storage_engine.journal.tables.leases import Lease
+from storage_engine.model.jsonable import from_jsonable, to_jsonable
+from storage_engine.model.lag import Lag, LagSummary, QueueLag, Unread
+from storage_engine.model.plan import Plan
+from storage_engine.model.policy import LagPolicy
+from storage_engine.model.store import SegmentId, StoreSnapshot
+from storage_engine.retention.lag.lag_policy import apply_lag_policy, lag_doubt
+from storage_engine.retention.lag.unread import (
+    find_unread,
+    find_unread_by_log,
+    has_loss,
+    joined,
+    unread_lines,
+)
+from storage_engine.retention.proof.refusing import Refusal, refusal, refused_logs
+from storage_engine.retention.store.context import WHOLE, AnyStore, Context, approved_plan, open_context
+
+_NONE = "none recorded"
+_NOTHING = "Nothing was deleted."
+
+UNREAD = "unread"
+"""Subject and key of what consumers lose by a run's deletion."""
+
+
+@dataclass(frozen=True, slots=True)
+class LagQuestion:
+    """What a run has to know of its consumers.
+
+    :param segments: those of the plan that are still there.
+    :param decided_at_ms: the plan's moment.
+    :param answered: the lag that is on record and stands; None: it has to be taken.
+    """
+
+    segments: tuple[SegmentId, ...]
+    decided_at_ms: int
+    answered: LagSummary | None
+
+
+def lag_question(store: AnyStore, run_key: str) -> LagQuestion:
+    """Return whether the run's lag has to be taken, and for which segments.
+
+    It is taken again as long as every planned segment is there. Once one is gone, what was taken before
+    stands: what was at risk in that segment can't be found out any more.
+
+    :raises RunStateError: no such run, or it has no plan.
+    """
+    context = open_context(store)
+    run = context.run(run_key)
+    plan = approved_plan(run)
+    there = tuple(s.id for s in plan.to_delete if Path(s.facts.path).exists())
+    known = recorded_lag(context, run) if len(there) < len(plan.to_delete) else None
+    return LagQuestion(there, plan.decided_at_ms, known.summary if known else None)
+
+
+def record_lag(
+    store: AnyStore,
+    run_key: str,
+    summary: LagSummary,
+    rows: Iterable[QueueLag],
+    logs: Sequence[str] | None = None,
+    took_ms: int | None = None,
+) -> None:
+    """Record the lag that was computed for the run's plan; the latest one counts.
+
+    :param rows: of every group and queue; those at risk are kept, for the gate and the report.
+    :param logs: those that were measured; None: all of the store's.
+    :param took_ms: to measure it; None: not known.
+    :raises RunStateError: there is no such run.
+    """
+    context = open_context(store)
+    payload: dict[str, Any] = {
+        "result": {
+            "summary": to_jsonable(summary),
+            "at_risk": [to_jsonable(row) for row in rows if row.at_risk],
+            "logs": to_jsonable(logs),
+        },
+        "took_ms": took_ms,
+    }
+    context.journal.record(context.run(run_key), Step.LAG, Phase.RESULT, [(WHOLE, payload)])
+
+
+def recorded_lag(context: Context, run: Run) -> Lag | None:
+    """Return the run's latest lag."""
+    results = context.journal.events(run, Step.LAG, Phase.RESULT)
+    if not results:
+        return None
+    found = results[-1].payload["result"]
+    at_risk = tuple(from_jsonable(QueueLag, row) for row in found["at_risk"])
+    logs = found.get("logs")
+    summary = from_jsonable(LagSummary, found["summary"])
+    return Lag(summary, at_risk, None if logs is None else tuple(logs))
+
+
+def planned_unread(context: Context, run: Run) -> Unread:
+    """Return what consumers would lose, by the run's plan."""
+    events = context.journal.events(run, Step.PLAN, Phase.RESULT)
+    found = events[-1].payload.get(UNREAD) if events else None
+    return Unread() if found is None else from_jsonable(Unread, found)
+
+
+def released_unread(context: Context, run: Run) -> Unread | None:
+    """Return what consumers lose by the deletion, as it was found right before; None: it never was."""
+    # An intent: older releases take the last result of this step for the lag.
+    events = context.journal.events(run, Step.LAG, Phase.INTENT)
+    return from_jsonable(Unread, events[-1].payload) if events else None
+
+
+def find_losses(
+    context: Context, run: Run, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int]
+) -> tuple[Unread, list[Refusal]]:
+    """Find what consumers lose right before segments are deleted.
+
+    Once a segment is gone, what was found of its log before it went stands: nobody could find it again.
+
+    :param new_min_offsets: of the logs that go.
+    :return: what they lose by the logs that may go, and refusals of the logs of which they lose something
+        though the policy blocks.
+    """
+    known = released_unread(context, run)
+    if not context.journal.events(run, Step.RELEASE, Phase.INTENT):
+        known = None
+    ends = dict(new_min_offsets) if known is None else known.logs_beyond(new_min_offsets)
+    if not ends:
+        return known or Unread(), []
+    policy = context.store.policy.lag_policy
+    found = find_unread(context.broker, snapshot, ends, policy)
+    refusals = []
+    if policy is LagPolicy.BLOCK and has_loss(found):
+        refusals = _losing(context, run, snapshot, ends, found)
+        ends = {log: end for log, end in ends.items() if log not in refused_logs(refusals)}
+        found = find_unread(context.broker, snapshot, ends, policy) if ends else Unread()
+        if has_loss(found):
+            raise _loss_error(context, run, snapshot, found)
+    if len(snapshot.logs) > 1:
+        found = replace(found, logs=tuple(ends))
+    return found if known is None else joined(known, found), refusals
+
+
+def _losing(
+    context: Context, run: Run, snapshot: StoreSnapshot, ends: Mapping[str, int], found: Unread
+) -> list[Refusal]:
+    """Refuse the logs of which consumers lose something, or nobody knows.
+
+    :param found: what they lose of all of them.
+    """
+    by_log = dict.fromkeys(ends, found)
+    if len(ends) > 1:
+        by_log.update(find_unread_by_log(context.broker, snapshot, ends))
+    return [
+        refusal(log, _loss_error(context, run, snapshot, unread), _NOTHING, "Let its consumers read on.")
+        for log, unread in by_log.items()
+        if has_loss(unread)
+    ]
+
+
+def _loss_error(context: Context, run: Run, snapshot: StoreSnapshot, unread: Unread) -> GateRefusedError:
+    lines = "; ".join(unread_lines(context.store, unread, done=False))
+    return GateRefusedError(
+        f"run {run.run_key!r} of {snapshot.root}: expected consumers to have read what goes, as "
+        f"lag_policy is block, found otherwise: {lines}. {_NOTHING} Positions have changed "
+        "since they were taken: run this run's lag job again."
+    )
+
+
+def record_unread(context: Context, run: Run, unread: Unread, lease: Lease) -> None:
+    """Record what consumers lose, before the first segment goes; once for the same logs."""
+    began = bool(context.journal.events(run, Step.RELEASE, Phase.INTENT))
+    if not (began and unread == released_unread(context, run)):
+        said = [(UNREAD, to_jsonable(unread))]
+        context.journal.record(run, Step.LAG, Phase.INTENT, said, lease=lease)
+
+
+def without_held_back(context: Context, run: Run, fresh: Plan) -> Plan:
+    """The fresh plan, cut by the store's lag policy.
+
+    :raises GateRefusedError: the policy blocks and no lag is known, or only one that is too old.
+    """
+    policy = context.store.policy.lag_policy
+    if policy is not LagPolicy.BLOCK or not fresh.to_delete:
+        return fresh
+    doubt = _doubt(context, run)
+    lag = recorded_lag(context, run)
+    if doubt or lag is None:
+        raise GateRefusedError(
+            f"run {run.run_key!r} of {fresh.store_root}: expected the consumers' lag to be known, as "
+            f"lag_policy is block, found {doubt}. Nothing was deleted. Run this run's lag job first."
+        )
+    unit = find_broker(context.store.broker).words.queue
+    return apply_lag_policy(fresh, lag.at_risk, policy, lag.measured, unit)
+
+
+def lag_notices(context: Context, run: Run) -> tuple[str, ...]:
+    """Return what a person should know of the run's lag where the policy lets segments go all the same."""
+    doubt = _doubt(context, run)
+    if context.store.policy.lag_policy is not LagPolicy.WARN or doubt in ("", _NONE):
+        return ()
+    return (f"consumer lag was not known when segments were deleted: {doubt}",)
+
+
+def _doubt(context: Context, run: Run) -> str:
+    """Return why the recorded lag says nothing of the consumers as they are now; "" when it does."""
+    results = context.journal.events(run, Step.LAG, Phase.RESULT)
+    if not results:
+        return _NONE
+    source = from_jsonable(LagSummary, results[-1].payload["result"]["summary"]).source
+    most_minutes = context.store.policy.lag_max_age_minutes
+    return lag_doubt(source, results[-1].at_ms, clock_ms(), most_minutes)

@@ -1,0 +1,175 @@
+"""What consumers lose by a deletion: found before it, again when it is done, and said with its remedy."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from storage_engine.exceptions import StorageEngineError
+from storage_engine.lake.catalog.config import CATALOG_FILE, DESCRIPTION, LakeConfig
+from storage_engine.model.broker_store import BrokerStore
+from storage_engine.model.lag import Unread, UnreadMessages
+from storage_engine.model.policy import ArchiveMode, LagPolicy
+from storage_engine.model.store import StoreSnapshot
+from storage_engine.retention.lag.shielded_unread import (
+    error_text,
+    find_shielded_unread,
+    shielded_text,
+    unread_text,
+)
+from storage_engine.retention.store.broker_answers import ask
+from storage_engine.retention.store.managed_store import ManagedStore
+from storage_engine.wording import count_text, time_text
+
+ROWS_KEPT = 100
+ROWS_SHOWN = 10
+
+
+def find_unread(
+    broker: BrokerStore, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], lag_policy: LagPolicy
+) -> Unread:
+    """Find what consumers lose where logs begin at other offsets. What can't be found is unknown.
+
+    And what they have lost already of which only the shield has the bytes. Nothing is read where nothing
+    goes and the shield keeps nothing alone, or where the policy ignores consumers.
+
+    :param new_min_offsets: by the name of the log; the other logs stay as they are.
+    """
+    if lag_policy is LagPolicy.IGNORE:
+        return Unread()
+    shielded = find_shielded_unread(broker, snapshot)
+    found = Unread()
+    begin = {log.name: log.min_offset for log in snapshot.logs}
+    if any(offset > begin.get(log, -1) for log, offset in new_min_offsets.items()):
+        try:
+            doing = "tell what consumers have not read"
+            found = ask(snapshot.broker, doing, lambda: broker.unread(snapshot, new_min_offsets))
+        except (StorageEngineError, OSError) as error:
+            found = Unread(error=str(error))
+    return replace(
+        found,
+        rows=found.rows[:ROWS_KEPT],
+        more=max(len(found.rows) - ROWS_KEPT, 0),
+        notices=tuple(dict.fromkeys((*found.notices, *shielded.notices))),
+        shielded=shielded.rows[:ROWS_KEPT],
+        shielded_error=shielded.error,
+    )
+
+
+def find_unread_by_log(
+    broker: BrokerStore, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int]
+) -> Mapping[str, Unread]:
+    """Find what consumers lose of each of some logs alone; what can't be found is unknown.
+
+    :param new_min_offsets: by the name of the log.
+    """
+    doing = "tell what consumers have not read of each log"
+    try:
+        return ask(snapshot.broker, doing, lambda: broker.unread_by_log(snapshot, new_min_offsets))
+    except (StorageEngineError, OSError) as error:
+        return dict.fromkeys(new_min_offsets, Unread(error=str(error)))
+
+
+def joined(first: Unread, second: Unread) -> Unread:
+    """Return what consumers lose of the logs of both, which have no queue in common.
+
+    :param second: found later.
+    """
+    rows: dict[tuple[str, str], UnreadMessages] = {}
+    for row in (*first.rows, *second.rows):
+        known = rows.get((row.group, row.topic))
+        rows[row.group, row.topic] = row if known is None else _added(known, row)
+    most_first = sorted(rows.values(), key=lambda row: (-(row.messages or 0), row.group, row.topic))
+    return replace(
+        second,
+        rows=tuple(most_first[:ROWS_KEPT]),
+        more=first.more + second.more + max(len(most_first) - ROWS_KEPT, 0),
+        error="; ".join(error for error in (first.error, second.error) if error),
+        notices=tuple(dict.fromkeys((*first.notices, *second.notices))),
+        logs=None if first.logs is None or second.logs is None else (*first.logs, *second.logs),
+    )
+
+
+def _added(one: UnreadMessages, other: UnreadMessages) -> UnreadMessages:
+    counts = [row.messages for row in (one, other) if row.messages is not None]
+    times = [row.from_ms for row in (one, other) if row.from_ms is not None]
+    return replace(
+        one,
+        messages=sum(counts) if counts else None,
+        queues=one.queues + other.queues,
+        from_ms=min(times) if len(times) == 2 else None,
+    )
+
+
+def unread_lines(store: ManagedStore, unread: Unread, *, done: bool, waived: bool = False) -> tuple[str, ...]:
+    """Say what consumers lose and how to get it back, a line a group and topic; empty where it is nothing.
+
+    :param done: it is deleted.
+    :param waived: segments go without receipts.
+    """
+    return tuple(_lines(store, unread, done=done, waived=waived))
+
+
+def _lines(store: ManagedStore, unread: Unread, *, done: bool, waived: bool) -> Iterator[str]:
+    archived = store.policy.archive is not ArchiveMode.OFF and not waived
+    if unread.error:
+        yield f"what consumers have not read of what goes is not known: {unread.error}"
+    for row in unread.rows[:ROWS_SHOWN]:
+        yield f"{unread_text(row)} {_where(row, done=done, archived=archived)}" + (
+            f"; to get them: {_command(store, row)}" if archived else ""
+        )
+    more = len(unread.rows[ROWS_SHOWN:]) + unread.more
+    if more:
+        yield f"so it is for {count_text(more, 'more group and topic')}; report.json names {_named(unread)}"
+    if unread.shielded_error:
+        yield error_text(unread.shielded_error)
+    for row in unread.shielded[:ROWS_SHOWN]:
+        yield shielded_text(row) + (
+            f" until a lake has them; to get them then: {_command(store, row)}"
+            if store.policy.archive is not ArchiveMode.OFF
+            else ""
+        )
+    if more := len(unread.shielded[ROWS_SHOWN:]):
+        yield f"so it is for at least {count_text(more, 'more group and topic')} that report.json names"
+
+
+def _named(unread: Unread) -> str:
+    return f"the first {len(unread.rows)}" if unread.more else "all"
+
+
+def _where(row: UnreadMessages, *, done: bool, archived: bool) -> str:
+    verb = "is" if row.messages in (None, 1) else "are"
+    if archived:
+        return f"{verb} only in the lake now" if done else "would be only in the lake if deleted"
+    return f"{verb if done else 'would be'} gone{'' if done else ' if deleted'}, as far as no lake has them"
+
+
+def _command(store: ManagedStore, row: UnreadMessages) -> str:
+    words = ["storage-engine", "export", "--lake", lake_directory(store.lake), "--topic", row.topic]
+    if row.from_ms is not None:
+        words += ["--from-time", time_text(row.from_ms)]
+    return shlex.join([*words, "--to", "unread.parquet"])
+
+
+def lake_directory(lake: LakeConfig) -> str:
+    """Return what ``--lake`` takes for a lake; LAKE where no directory of this machine is known to be it."""
+    warehouse = urlsplit(lake.properties.get("warehouse", ""))
+    root = Path(unquote(warehouse.path)).parent
+    if warehouse.scheme in ("", "file") and any(
+        (root / name).exists() for name in (CATALOG_FILE, DESCRIPTION)
+    ):
+        return str(root)
+    return "LAKE"
+
+
+def has_loss(unread: Unread) -> bool:
+    """Tell whether consumers lose something, or nobody knows."""
+    return bool(unread.rows or unread.error)
+
+
+def loss_count(rows: Sequence[UnreadMessages]) -> int:
+    """Count the messages whose number is known."""
+    return sum(row.messages or 0 for row in rows)

@@ -1,0 +1,303 @@
+"""Look after the background tasks of a store's broker: beside a running one they are watched, of a stopped
+one's store that is ended which they left unfinished.
+
+What a broker was about to remove goes here only where a lake has the same bytes, or where no lake has it and
+a person's word stands for that, also where nothing is archived. Intent, the deed, directory flushed, result:
+killed at any instant and run again, it goes on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from storage_engine.clock import clock_ms
+from storage_engine.exceptions import ReceiptError
+from storage_engine.journal.journal import Phase, Run, Step
+from storage_engine.journal.tables.leases import Lease
+from storage_engine.lake.storage.pace import pace_at
+from storage_engine.model.broker_tasks import BrokerTask, LeftFile, LeftOver, TaskLimits
+from storage_engine.model.jsonable import from_jsonable, to_jsonable
+from storage_engine.model.policy import ArchiveMode
+from storage_engine.model.store import SegmentId
+from storage_engine.retention.archive.archiving import begin_background_run
+from storage_engine.retention.monitor.open_removals import (
+    UNKNOWN,
+    Notes,
+    open_removals,
+    settle_alone,
+    settle_removals,
+)
+from storage_engine.retention.monitor.topic_words import check_topic_words
+from storage_engine.retention.proof.deletion_checks import check_inside
+from storage_engine.retention.proof.proofs import Proofs
+from storage_engine.retention.proof.stamping import witness_release
+from storage_engine.retention.proof.unseen_writes import Reading, digest
+from storage_engine.retention.release.judging import read_proofs_to_delete
+from storage_engine.retention.store.broker_answers import ask, package_errors
+from storage_engine.retention.store.context import WHOLE, AnyStore, Context, open_context
+from storage_engine.retention.store.known_heads import KnownHeads, known_heads
+from storage_engine.same_bytes.settling import settle
+from storage_engine.wording import bytes_text, count_text
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """
+    :param name: the broker's of the task.
+    :param found: clauses of what was found.
+    :param alarms: sentences of what a person should know at once.
+    :param removed_files: that the broker had left, without directories.
+    :param gone_files: that a killed run meant to remove, and that are gone; by whom is unknown.
+    :param gone_bytes: theirs.
+    :param unproven: what went by a person's word alone.
+    :param kept: clauses of what stays and why.
+    :param notices: clauses of what a person should look at: removals that stay open, a disk without stamp.
+    """
+
+    name: str
+    found: tuple[str, ...]
+    alarms: tuple[str, ...] = ()
+    removed_files: int = 0
+    freed_bytes: int = 0
+    gone_files: int = 0
+    gone_bytes: int = 0
+    unproven: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The result in one line."""
+        done = f"removed {count_text(self.removed_files, 'file')}, {bytes_text(self.freed_bytes)} freed"
+        gone = f"{count_text(self.gone_files, 'file')}, {bytes_text(self.gone_bytes)}: {UNKNOWN}"
+        counts = (*((done,) if self.removed_files else ()), *((gone,) if self.gone_files else ()))
+        said = (*self.found, *counts, *self.unproven, *self.kept, *self.notices)
+        return f"{self.name}: {'; '.join((*said, *self.alarms))}"
+
+
+def run_broker_tasks(
+    store: AnyStore,
+    run_key: str,
+    only: str | None = None,
+    *,
+    words: Mapping[str, str] | None = None,
+    now_ms: int | None = None,
+) -> tuple[TaskResult, ...]:
+    """Look after a broker's background tasks, once a run.
+
+    :param only: one of them by name; None: all.
+    :param words: by deleted topic, why what no lake has of it may go, in a person's words; None: nothing may.
+    :raises BadInputError: such a reason is empty, or such a topic is there still.
+    :raises StoreBusyError: a broker or another run has the store.
+    :raises ChangedUnderUsError: a file changes under our eyes; others may be gone.
+    :raises BrokerError: the running broker can't be asked.
+    """
+    words = words or {}
+    context = open_context(store)
+    check_topic_words(context, run_key, words)
+    run = begin_background_run(context, run_key)
+    now_ms = clock_ms() if now_ms is None else now_ms
+    done = _done(context, run)
+    with context.errors(run, Step.BROKER_TASK):
+        tasks = [one for one in _look(context, now_ms) if only in (None, one.name)]
+        todo = {task.name for task in tasks} - set(done)
+        notes: Notes = {}
+        if any(task.left for task in tasks if task.name in todo):
+            with context.changing(now_ms) as held:
+                notes = settle_removals(context, run, todo, held.lease)
+                looked = {task.name: task for task in _look(context, now_ms)}
+                tasks = [looked[task.name] for task in tasks]
+                for task in tasks:
+                    if task.name not in done:
+                        done[task.name] = _end(
+                            context, run, task, held.lease, words, notes.get(task.name, ())
+                        )
+        elif open_removals(context, todo):
+            notes = settle_alone(context, run, todo, now_ms)
+        for task in tasks:
+            if task.name not in done:
+                result = _result(context, run, task, notices=notes.get(task.name, ()))
+                done[task.name] = _save(context, run, result, time.monotonic_ns())
+    return tuple(done[task.name] for task in tasks)
+
+
+def _look(context: Context, now_ms: int) -> tuple[BrokerTask, ...]:
+    policy = context.store.policy
+    limits = TaskLimits(policy.checkpoint_alarm_seconds * 1000, policy.flush_alarm_bytes)
+    looking = "tell how far its tasks are"
+    return ask(context.store.broker, looking, lambda: context.broker.background_tasks(now_ms, limits))
+
+
+def _done(context: Context, run: Run) -> dict[str, TaskResult]:
+    events = context.journal.events(run, Step.BROKER_TASK, Phase.RESULT)
+    results = (event.payload["result"] for event in events if event.subject == WHOLE)
+    return {one.name: one for one in (from_jsonable(TaskResult, result) for result in results)}
+
+
+def _result(
+    context: Context,
+    run: Run,
+    task: BrokerTask,
+    kept: Sequence[str] = (),
+    notices: Sequence[str] = (),
+) -> TaskResult:
+    meant, gone = _removed(context, run, task.name)
+    return TaskResult(
+        task.name,
+        task.found,
+        task.overdue,
+        removed_files=sum(len(one["files"]) for one in meant),
+        freed_bytes=sum(one["size_bytes"] for one in meant),
+        gone_files=sum(len(one["files"]) for one in gone),
+        gone_bytes=sum(one["size_bytes"] for one in gone),
+        unproven=tuple(one["unproven"] for one in (*meant, *gone) if one["unproven"]),
+        kept=(*task.kept, *kept),
+        notices=tuple(notices),
+    )
+
+
+def _save(context: Context, run: Run, result: TaskResult, started_ns: int) -> TaskResult:
+    took_ms = (time.monotonic_ns() - started_ns) // 1_000_000
+    said = {"result": to_jsonable(result), "took_ms": took_ms}
+    context.journal.record(run, Step.BROKER_TASK, Phase.RESULT, [(WHOLE, said)])
+    return result
+
+
+def _end(
+    context: Context,
+    run: Run,
+    task: BrokerTask,
+    lease: Lease,
+    words: Mapping[str, str],
+    notices: Sequence[str],
+) -> TaskResult:
+    """Remove what a task has left, as far as it is proven."""
+    started_ns = time.monotonic_ns()
+    paths = [one.facts.path for left in task.left for one in left.files]
+    check_inside(context.store.broker, paths, context.data_paths)
+    known = known_heads(context.journal, context.record)
+    proofs = _proofs(context, task.left, known, lease)
+    reading = Reading(pace_at(context.bytes_per_second()).spend, lambda: context.journal.renew(lease))
+    going, kept = [], []
+    for left in task.left:
+        word = words.get(left.topic, "") if left.topic else ""
+        unproven = _unproven(context, left, proofs)
+        no_word = f"{unproven}{_wanted(left)}" if unproven and not word else ""
+        if why := _silence(left, proofs) or no_word or _contradiction(left, proofs, reading):
+            kept.append(f"{left.what} stays: {why}")
+        else:
+            said = f"{left.what} went by a person's word: {left.purpose}, {word} ({unproven})"
+            going.append((left, said if unproven else ""))
+    if going:
+        notices = (*notices, *witness_release(context, run, proofs, known))
+    for left, unproven in going:
+        _remove(context, run, task.name, left, unproven, lease)
+    return _save(context, run, _result(context, run, task, kept, notices), started_ns)
+
+
+def _wanted(left: LeftOver) -> str:
+    if not left.topic:
+        return ""
+    return f"; {left.purpose}: a person's word, --deleted-topic {left.topic}=REASON, lets it go"
+
+
+def _proofs(context: Context, lefts: Sequence[LeftOver], known: KnownHeads, lease: Lease) -> Proofs:
+    wanted = {one.segment for left in lefts for one in left.files if one.segment is not None}
+    if context.store.policy.archive is ArchiveMode.OFF or not wanted:
+        return Proofs(())
+    return read_proofs_to_delete(context, wanted, known, lease)
+
+
+def _counting(left: LeftOver) -> Iterator[tuple[LeftFile, SegmentId]]:
+    """Yield the files that have what has to be elsewhere, with their segments."""
+    yield from ((one, one.segment) for one in left.files if one.segment is not None)
+
+
+def _unproven(context: Context, left: LeftOver, proofs: Proofs) -> str:
+    """Return what no lake has of all that would go; "" where one has each file, were it other bytes."""
+    lacking = [Path(one.facts.path).name for one, _ in _counting(left) if not any(_proven(one, proofs))]
+    if not lacking:
+        return ""
+    off = context.store.policy.archive is ArchiveMode.OFF
+    return f"no lake has {', '.join(lacking)}{', as nothing is archived' if off else ''}"
+
+
+def _silence(left: LeftOver, proofs: Proofs) -> str:
+    """Return why a lake may have what none proves: it doesn't answer, or its receipt isn't sound.
+
+    No word of a person is for that.
+    """
+    for one, segment in _counting(left):
+        if any(_proven(one, proofs)):
+            continue
+        unsound = [
+            f"a receipt in {asked.lake.location} isn't sound: {asked.faults[row.identity]}"
+            for asked in proofs.asked
+            for row in asked.of(segment)
+            if row.identity in asked.faults
+        ]
+        if unsound or proofs.notices:
+            return f"no lake proves {Path(one.facts.path).name}; {'; '.join((*unsound, *proofs.notices))}"
+    return ""
+
+
+def _contradiction(left: LeftOver, proofs: Proofs, reading: Reading) -> str:
+    """Return which file has other bytes than the lakes' under its name; no word of a person is for that."""
+    for one, _ in _counting(left):
+        proven = set(_proven(one, proofs))
+        if proven and (settle(one.facts.path) != one.facts or digest(one.facts.path, reading) not in proven):
+            return f"{Path(one.facts.path).name} isn't what a lake has of it"
+    return ""
+
+
+def _proven(one: LeftFile, proofs: Proofs) -> Iterator[str]:
+    """Yield the SHA-256 values that valid receipts have of a file."""
+    assert one.segment is not None
+    for lake in proofs.asked:
+        for receipt in lake.valid(one.segment):
+            if not one.companion:
+                yield receipt.sha256
+                continue
+            try:
+                yield from (file.sha256 for file in receipt.companions if file.name == one.companion)
+            except ReceiptError:
+                continue
+
+
+def _remove(context: Context, run: Run, task: str, left: LeftOver, unproven: str, lease: Lease) -> None:
+    """Have files go together: intent, the deed, result."""
+    said = {
+        "task": task,
+        "files": [one.facts.path for one in left.files],
+        "size_bytes": left.size_bytes,
+        "directory": left.directory,
+        "unproven": unproven,
+    }
+    context.journal.record(run, Step.BROKER_TASK, Phase.INTENT, [(left.what, said)], lease=lease)
+    with package_errors(context.store.broker, "remove what it left"):
+        context.broker.delete_left_over(left, lambda: context.journal.renew(lease))
+    context.journal.record(
+        run, Step.BROKER_TASK, Phase.RESULT, [(left.what, {"size_bytes": left.size_bytes})]
+    )
+
+
+def _removed(
+    context: Context, run: Run, task: str
+) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
+    """Return what a task's removals of this run took, each as it was meant, from before a kill, too.
+
+    :return: what this run removed; what is gone, by whom is unknown.
+    """
+    events = context.journal.events(run, Step.BROKER_TASK)
+    ended = {event.subject: event.payload for event in events if event.phase is Phase.RESULT}
+    meant: dict[str, Mapping[str, Any]] = {}
+    for event in events:
+        if event.phase is Phase.INTENT and event.payload["task"] == task and event.subject in ended:
+            # A run that was killed in the middle says less the second time.
+            meant.setdefault(event.subject, event.payload)
+    ours = [one for subject, one in meant.items() if "said" not in ended[subject]]
+    return ours, [one for subject, one in meant.items() if "said" in ended[subject]]

@@ -1,0 +1,204 @@
+"""What a store needs between its cleanups: its hold renewed, a sample taken, what is behind measured.
+
+That is the broker with its own work, its consumer groups, and the lake. And what is lost is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from storage_engine.clock import clock_ms
+from storage_engine.exceptions import GateRefusedError, StorageEngineError
+from storage_engine.journal.drift import drift_since_renewal
+from storage_engine.model.archive_lag import ArchiveLag
+from storage_engine.model.diagnosis import Finding, Severity
+from storage_engine.model.hold import HoldStatus
+from storage_engine.model.lag import GroupLag
+from storage_engine.model.policy import ArchiveMode, ShieldMode
+from storage_engine.retention.archive.sealed import MeasuredLag, measure_lag
+from storage_engine.retention.doctor.doctor import findings_of
+from storage_engine.retention.hold.hold_text import drift_text, due_alarms
+from storage_engine.retention.hold.holding import hold
+from storage_engine.retention.hold.leaving_unproven import end_alarms
+from storage_engine.retention.hold.recording_drift import alarms_of
+from storage_engine.retention.hold.unproven_expiry import expiry_alarms
+from storage_engine.retention.lag.group_lag import measure_groups
+from storage_engine.retention.monitor.recording_for_pages import found_for_pages
+from storage_engine.retention.plan.sensing import SenseResult, sense
+from storage_engine.retention.ranges.drift import recorded_gone
+from storage_engine.retention.ranges.loss_alarms import loss_alarms
+from storage_engine.retention.shield.shield import tend_shield
+from storage_engine.retention.store.context import AnyStore, Context, managed_of, open_context
+from storage_engine.shield.index import shield_path
+from storage_engine.wording import unexpected
+
+
+@dataclass(frozen=True, slots=True)
+class MonitorResult:
+    """:param hold: after it was renewed; None where no broker runs, or the hold was refused.
+    :param alarms: all that a person should know at once.
+    :param lag_error: why it isn't known how far consumer groups are behind; "" where it is.
+    :param archive_lag: what is sealed and in no lake; None where nothing is archived, or that isn't known.
+    """
+
+    hold: HoldStatus | None
+    sensed: SenseResult
+    alarms: tuple[str, ...]
+    lag_error: str = ""
+    archive_lag: ArchiveLag | None = None
+
+
+def monitor(store: AnyStore, run_key: str) -> MonitorResult:
+    """Look for drift of the hold and renew it, take a sample, and measure how far the broker is behind.
+
+    What is found is kept in the journal for who looks later.
+
+    :raises BrokerError: the running broker can't be asked.
+    """
+    managed = managed_of(store)
+    holds = managed.is_live and managed.cleans_up
+    # First, as drift of a hold can't be told any more once it is renewed.
+    try:
+        context = open_context(store)
+        sensed = sense(context)
+    except (StorageEngineError, OSError) as error:
+        if managed.is_live:
+            _hold_and_note(store, run_key, error)
+        raise
+    status, alarms = None, list(sensed.alarms)
+    if holds:
+        try:
+            status = hold(context, run_key=run_key).status
+        except GateRefusedError as error:
+            alarms.append(f"the store can't be held: {error}")
+        else:
+            told = sensed.hold.disturbances if sensed.hold else ()
+            new = tuple(one for one in status.disturbances if one not in told)
+            if new:
+                alarms += alarms_of(context, replace(status, disturbances=new))
+            if not status.is_well:
+                what = "not all of the store is held" if status.held else "the store isn't held"
+                alarms += [f"{what}: {notice}" for notice in (*status.notices, *status.alarms)]
+    alarms += _shield_alarms(context)
+    measured, behind = _archive_lag(context, sensed.sensed_at_ms)
+    alarms += behind
+    if managed.is_live and not managed.cleans_up:
+        status, said = _hold_due(context, run_key, measured)
+        alarms += said
+    elif status is None:
+        alarms += _expiry_alarms(context, measured)
+    alarms += end_alarms(context, sensed.hold if status is None else status, sensed.sensed_at_ms)
+    archive_lag = None if measured is None else measured.lag
+    lags, lag_error = _lags(context)
+    for_pages = found_for_pages(context, measured)
+    alarms += loss_alarms(for_pages.get("ranges") or (), recorded_gone(context.journal, context.record))
+    result = MonitorResult(status, sensed, tuple(dict.fromkeys(alarms)), lag_error, archive_lag)
+    _save(context, result, lags, for_pages)
+    return result
+
+
+def _hold_and_note(store: AnyStore, run_key: str, error: Exception) -> None:
+    """Renew a hold whatever can't be told of the store, which ends otherwise, and note what is found."""
+    with suppress(StorageEngineError):
+        status = hold(store, run_key=run_key).status
+        for said in (*map(drift_text, status.disturbances), *due_alarms(status, clock_ms())):
+            error.add_note(said)
+
+
+def _hold_due(
+    context: Context, run_key: str, measured: MeasuredLag | None
+) -> tuple[HoldStatus | None, tuple[str, ...]]:
+    """Hold what a broker that is left to its own rules would delete soon, and return what a person must know:
+    what of it can't be held, and what went.
+
+    :return: None in place of the status where it isn't known.
+    """
+    try:
+        result = hold(context, run_key=run_key, measured=measured)
+    except (StorageEngineError, OSError) as error:
+        # It may have found what went before it failed.
+        went = HoldStatus(False, disturbances=drift_since_renewal(context.journal, context.record))
+        said = (f"what goes soon can't be held: {error}", *alarms_of(context, went))
+        return None, (*said, *_expiry_alarms(context, measured))
+    told = () if result.renewed else _expiry_alarms(context, measured)
+    return result.status, (*alarms_of(context, result.status), *due_alarms(result.status, clock_ms()), *told)
+
+
+def _archive_lag(context: Context, sensed_at_ms: int) -> tuple[MeasuredLag | None, tuple[str, ...]]:
+    """Measure how far the lakes are behind, and return what of it a person should know at once.
+
+    It becomes part of the sample that was taken then: a chart of months has one for each look, not two.
+    """
+    policy = context.store.policy
+    if policy.archive is ArchiveMode.OFF:
+        return None, ()
+    try:
+        measured = measure_lag(context)
+        context.journal.add_archive_lag(context.record.store_id, sensed_at_ms, measured.lag)
+    except (StorageEngineError, OSError) as error:
+        return None, (f"archive lag is not known: {error}",)
+    return measured, measured.lag.alarms(policy)
+
+
+def _expiry_alarms(context: Context, measured: MeasuredLag | None) -> tuple[str, ...]:
+    """Say what a broker that no cleanup deletes from or holds is about to delete without a proof."""
+    if measured is None or context.store.cleans_up:
+        return ()
+    try:
+        return expiry_alarms(context, measured, clock_ms())
+    except OSError as error:
+        return (f"when the broker deletes what no lake proves isn't known: {error}",)
+
+
+def _lags(context: Context) -> tuple[tuple[GroupLag, ...] | None, str]:
+    """Measure how far consumer groups are behind, and return why not where that can't be told."""
+    try:
+        return measure_groups(context.store, clock_ms()), ""
+    except (StorageEngineError, OSError) as error:
+        return None, str(error)
+
+
+def _save(
+    context: Context,
+    result: MonitorResult,
+    lags: tuple[GroupLag, ...] | None,
+    for_pages: Mapping[str, Any],
+) -> None:
+    found = {
+        "alarms": result.alarms,
+        "notices": result.sensed.notices,
+        "causes": [trigger.cause for trigger in result.sensed.triggers],
+        "crashed": result.sensed.crashed,
+        "held": result.hold.held if result.hold and not result.hold.left_to_broker else None,
+        "hold_notices": result.hold.notices if result.hold else (),
+        "progress": result.sensed.progress,
+        "lag_error": result.lag_error,
+        "doctor": _findings(context),
+        **for_pages,
+    }
+    context.journal.save_findings(context.record.store_id, found, lags)
+
+
+def _findings(context: Context) -> tuple[Finding, ...]:
+    """Say what doctor would of the store, the most urgent first; a finding says why nothing can be said."""
+    try:
+        return findings_of(context.store, context.broker, context.journal, context.record, clock_ms())
+    except Exception as error:
+        # Whatever it is: what was found so far has to be kept, and alarms have to be told.
+        known = isinstance(error, (StorageEngineError, OSError))
+        told = str(error).removesuffix(".") if known else unexpected(error)
+        return (Finding(Severity.WARNING, "unreadable", told),)
+
+
+def _shield_alarms(context: Context) -> tuple[str, ...]:
+    """Tend the shield, where no watch does, and say what it keeps that is gone from the log."""
+    store = context.store
+    if store.policy.shield is not ShieldMode.ON and not shield_path(store.real_root).exists():
+        return ()
+    try:
+        result = tend_shield(context)
+    except (StorageEngineError, OSError) as error:
+        return (f"the shield can't be tended: {error}",)
+    return result.notices if result.gone or result.given_up else ()

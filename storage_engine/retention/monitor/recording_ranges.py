@@ -1,0 +1,194 @@
+"""Tell where the bytes of a store's logs are, from what the monitor has measured already."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from storage_engine.clock import clock_ms
+from storage_engine.exceptions import StorageEngineError
+from storage_engine.journal.reading.deletions import deletions_after, journal_ends
+from storage_engine.journal.reading.queries import JournalReader
+from storage_engine.lake.coverage.archived_spans import ArchivedSpan, receipt_spans
+from storage_engine.lake.coverage.coverage import ReleasedSpan, names_of_logs
+from storage_engine.lake.coverage.verify_turns import History, by_receipt, standing_fault
+from storage_engine.lake.verify.replica_coverage import replica_spans
+from storage_engine.model.known_logs import LogNames
+from storage_engine.model.plan import Decision, PlanRequest
+from storage_engine.model.policy import ArchiveMode
+from storage_engine.model.store import SegmentId, StoreSnapshot
+from storage_engine.retention.archive.sealed import MeasuredLag
+from storage_engine.retention.monitor.holes import ends_of_segments, hole_spans
+from storage_engine.retention.proof.proofs import LakeProofs
+from storage_engine.retention.proof.shielding import shielded_spans
+from storage_engine.retention.proof.verification_memory import checks_of_faulty
+from storage_engine.retention.ranges.drift import gone_spans
+from storage_engine.retention.ranges.missing_logs import missing_logs, missing_spans, present_logs
+from storage_engine.retention.ranges.offset_ranges import (
+    Lakes,
+    OffsetRange,
+    Place,
+    offset_ranges,
+)
+from storage_engine.retention.ranges.range_memory import (
+    DeletedMemory,
+    LakeLook,
+    RangeMemory,
+    joined,
+    look_at_lakes,
+)
+from storage_engine.retention.ranges.range_records import keep_ranges, kept_ranges
+from storage_engine.retention.replicas.replica_divergence import has_replicas
+from storage_engine.retention.store.broker_answers import propose, take_archivable
+from storage_engine.retention.store.context import Context
+from storage_engine.retention.store.known_heads import known_heads
+from storage_engine.retention.store.unnamed_lakes import lakes_unasked
+
+
+def store_ranges(
+    context: Context, snapshot: StoreSnapshot, measured: MeasuredLag | None
+) -> tuple[OffsetRange, ...]:
+    """Return where each byte is, between the first that is known of and the end of each log.
+
+    Of lakes and journal only that is read which came since the last look, where nothing contradicts it.
+
+    :param measured: None: the lakes were not asked, or none could be.
+    :raises StorageEngineError: the store, its shield or the journal can't be read.
+    :raises OSError: a file can't be read.
+    """
+    plan = propose(context.broker, snapshot, clock_ms(), PlanRequest())
+    lakes, deleted = Lakes(), tuple[ReleasedSpan, ...]()
+    if context.store.policy.archive is not ArchiveMode.OFF:
+        journal_url, store_id = context.store.journal_url, context.record.store_id
+        known = kept_ranges(journal_url, store_id)
+        lakes, found = _lakes(context, snapshot, measured, known)
+        found = _with_deleted(context, found)
+        if found != known:
+            keep_ranges(journal_url, store_id, found)
+        deleted = found.deleted.spans
+    shielded = shielded_spans(context.store.real_root, context.record.lineages)
+    present = present_logs(context.broker, context.store.broker, snapshot)
+    missing = missing_logs(context.store, context.journal, context.record, context.broker, snapshot)
+    missed = missing_spans(context.journal, context.record, missing)
+    own = ends_of_segments(context, snapshot, measured)
+    holes = hole_spans(context, snapshot, own, present)
+    gone = (*gone_spans(context.journal, context.record), *deleted, *missed, *holes)
+    decisions = [_ending_at(one, own.get(one.segment.id)) for one in plan.decisions]
+
+    def ranges(lakes: Lakes) -> tuple[OffsetRange, ...]:
+        ends = {log.name: log.max_offset for log in snapshot.logs}
+        lineages = context.record.lineages
+        return offset_ranges(decisions, ends, lakes, lineages, shielded=shielded, gone=gone, present=present)
+
+    found_ranges = ranges(lakes)
+    names = names_of_logs(present, lakes.spans, gone)
+    if measured is not None and (more := _of_replicas(context, measured, names, found_ranges)):
+        found_ranges = ranges(replace(lakes, spans=(*lakes.spans, *more)))
+    return found_ranges
+
+
+def _ending_at(decision: Decision, end: int | None) -> Decision:
+    """Return a decision on a segment that ends where it says itself."""
+    return decision if end is None else replace(decision, segment=replace(decision.segment, end=end))
+
+
+def _of_replicas(
+    context: Context, measured: MeasuredLag, names: LogNames, ranges: Sequence[OffsetRange]
+) -> tuple[ArchivedSpan, ...]:
+    """Return what other replicas have archived of what is in no place here.
+
+    :raises LakeUnavailableError: a lake can't be read any more.
+    """
+    lost = [one for one in ranges if one.where is Place.LOST or one.is_missing]
+    if not lost or not has_replicas(context.broker):
+        return ()
+    lineages = {one.log: one.lineage for one in lost}
+    return tuple(
+        ArchivedSpan(span.log, lineages[span.log], span.start_offset, span.end_offset, size_bytes=0)
+        for asked in measured.proofs.asked
+        for span in replica_spans(asked.lake, context.record.store_id, names, lost)
+    )
+
+
+def _lakes(
+    context: Context, snapshot: StoreSnapshot, measured: MeasuredLag | None, known: RangeMemory
+) -> tuple[Lakes, RangeMemory]:
+    if measured is None:
+        return Lakes(unasked="no lake could be asked"), known
+    proofs = measured.proofs
+    sealed = take_archivable(context.broker, snapshot).segments
+    unasked = [reason for _, reason in proofs.unreachable]
+    heads, store_id = known_heads(context.journal, context.record), context.record.store_id
+    unreachable = {config.location: why for config, why in proofs.unreachable}
+    unnamed = lakes_unasked(heads.heads, [one.lake for one in proofs.asked], unreachable)
+    asked: list[tuple[LakeProofs, str, History]] = []
+    sound: set[SegmentId] = set()
+    doubted: set[SegmentId] = set()
+    for proven in proofs.asked:
+        try:
+            # Which receipts of a broken chain are true, nobody can tell here.
+            heads.check(proven.lake, store_id)
+            lake_id = str(proven.lake.segments().metadata.table_uuid)
+            checks = checks_of_faulty(context.store.journal_url, lake_id)
+        except StorageEngineError as error:
+            unasked.append(str(error))
+            continue
+        history = by_receipt(check for check in checks if check.store_id == store_id)
+        asked.append((proven, lake_id, history))
+        for slot in proven.rows:
+            stands = [standing_fault(history, row) is None for row in proven.valid(slot)]
+            if stands:
+                (sound if any(stands) else doubted).add(SegmentId(*slot))
+    spans, found = _archived(context, snapshot, asked, known)
+    # By the journal's word alone nothing is in a lake that can't be asked.
+    unproven, touched = measured.unproven, measured.touched
+    if unasked:
+        missing = proofs.unproven(sealed)
+        unproven, touched = (frozenset(s.id for s in of) for of in (missing, proofs.touched(missing)))
+    proven_ids = frozenset(segment.id for segment in sealed) - (unproven - touched)
+    at_fault = proven_ids & (doubted - sound)
+    return Lakes(spans, proven_ids - at_fault, "; ".join(unasked), at_fault, unnamed), found
+
+
+def _archived(
+    context: Context,
+    snapshot: StoreSnapshot,
+    asked: Sequence[tuple[LakeProofs, str, History]],
+    known: RangeMemory,
+) -> tuple[Sequence[ArchivedSpan], RangeMemory]:
+    """Return what lakes have, by what is known of them and the receipts that came since.
+
+    :param asked: lakes with their ids and what verifying remembers of them.
+    :raises LakeUnavailableError: one can't be read any more.
+    """
+    if not asked:
+        return (), known
+    by_id = {lake_id: (proven, history) for proven, lake_id, history in asked}
+
+    def read(lake_id: str, first_sequence: int) -> LakeLook:
+        proven, history = by_id[lake_id]
+        rows = receipt_spans(proven.lake, context.record.store_id, first_sequence)
+        # Of these nothing is archived, as far as is known at this moment.
+        hidden = ((one.log, one.lineage, one.base_offset) for one in proven.faults)
+        return LakeLook(rows, history, frozenset(hidden))
+
+    first_offsets = {log.name: log.min_offset for log in snapshot.logs if log.segments}
+    found, spans = look_at_lakes(known, sorted(by_id), read, first_offsets, context.record.lineages)
+    return spans, found
+
+
+def _with_deleted(context: Context, known: RangeMemory) -> RangeMemory:
+    """Return the memory with what runs deleted since."""
+    reader, store_id = JournalReader(context.store.journal_url), context.record.store_id
+    ends = reader.read(lambda connection: journal_ends(connection, store_id, clock_ms()))
+    # What an undone run deleted is back.
+    memory = known.deleted if known.deleted.last_undo == ends.last_undo else DeletedMemory()
+    rows = reader.read(lambda connection: deletions_after(connection, store_id, memory.known_id))
+    new = (
+        ReleasedSpan(
+            one.log, one.start_offset, one.end_offset, one.excuse, lineage=one.lineage, log_id=one.log_id
+        )
+        for one in rows
+    )
+    spans = tuple(joined((*memory.spans, *new)))
+    return replace(known, deleted=DeletedMemory(ends.last_undo, ends.known_id, spans))

@@ -1,0 +1,232 @@
+"""Watch held stores where their disks are: what a hold rests on is mended within a look.
+
+A thread a store, so that a disk that hangs keeps nobody else waiting; none of them waits for a broker or for
+the journal, and none ends unsaid. :mod:`storage_engine.retention.monitor.watch_records` records what was
+mended.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from storage_engine.brokers import find_broker
+from storage_engine.clock import clock_ms
+from storage_engine.exceptions import BadInputError, StorageEngineError
+from storage_engine.model.fence_watch import Beating, FenceWatch
+from storage_engine.model.hold import Drift
+from storage_engine.retention.hold.hold_text import watching_text
+from storage_engine.retention.monitor.file_changes import FileChanges
+from storage_engine.retention.monitor.shield_watch import ShieldWatch
+from storage_engine.retention.monitor.watch_records import Recorder
+from storage_engine.retention.store.brokers import settings_of
+from storage_engine.retention.store.managed_store import ManagedStore
+from storage_engine.wording import unexpected
+
+LOOK_SECONDS: Final = 0.5
+"""Each look is some calls of stat: enough where a file system tells nobody of its changes."""
+_STAND_BY_SECONDS: Final = 2.0
+
+
+def _fence_watch(store: ManagedStore) -> FenceWatch:
+    """
+    :raises BadInputError: no hold of the store's broker rests on anything that can be watched.
+    """
+    broker = find_broker(store.broker)
+    if (fence := broker.watch_fence(settings_of(store))) is None:
+        raise BadInputError(
+            f"{store.root}: expected a store whose hold can be watched, found one of {broker.title}. Nothing "
+            "was changed. Leave it out of the watch."
+        )
+    return fence
+
+
+class StoreWatch(threading.Thread):
+    """Looks at one store twice a second, and at once when a file of its log has changed or it is woken.
+
+    :param say: told what was mended, and what keeps the watch from its work.
+    """
+
+    def __init__(self, store: ManagedStore, recorder: Recorder, say: Callable[[str], None]) -> None:
+        super().__init__(name=f"storage-engine-watch {store.root}", daemon=True)
+        self._fence = _fence_watch(store)
+        self._shield = ShieldWatch(store, say)
+        self._store = store
+        self._recorder = recorder
+        self._say = say
+        self._said = ""
+        self._silent = ""
+        self._changes = FileChanges(lambda text: say(f"{store.root}: {text}"))
+        self._ends = False
+
+    def end(self) -> None:
+        """Have it end after the look that it is at."""
+        self._ends = True
+        self._changes.wake()
+
+    def run(self) -> None:
+        try:
+            while not self._ends:
+                try:
+                    self._watch()
+                except (StorageEngineError, OSError) as error:
+                    self._say_once(str(error))
+                except Exception as error:
+                    # Whatever it is, a watch that ends with it would be missed by nobody.
+                    self._say_once(f"the watch has failed and begins again: {unexpected(error)}")
+                self._pause(_STAND_BY_SECONDS)
+        finally:
+            self._changes.close()
+
+    def _watch(self) -> None:
+        """Look until the end, or an error; return when another process watches the store."""
+        root = Path(self._store.root)
+        # The mount point of a disk that isn't mounted is empty, as no store is.
+        if not (root.is_dir() and any(root.iterdir())):
+            self._say_once(f"{root}: expected the store, found none: is it mounted?")
+            return
+        identity = _identity(self._store.root)
+        with self._fence.watching() as own:
+            if own is None:
+                self._stand_by()
+                return
+            self._silent = ""
+            # The lock and the sign of life are on the disk that was there: it may be unmounted.
+            while not self._ends and _identity(self._store.root) == identity:
+                problems = [
+                    *self._do(lambda: self._fence.look(clock_ms())),
+                    *self._do(self._shield.look),
+                    *self._do(lambda: self._beat(own)),
+                ]
+                self._tell(self._fence.left_over())
+                self._say_once("; ".join(problems) or watching_text(self._fence.last_look))
+                self._changes.follow(self._fence.directories)
+                self._pause(LOOK_SECONDS)
+            if self._ends:
+                self._shield.end()
+
+    def _stand_by(self) -> None:
+        """Mend the fence where the process that is to do so hangs: two that mend do no harm."""
+        before, self._silent = self._silent, self._fence.silent()
+        # One that has just begun is silent for a moment, too.
+        if not self._silent or self._silent != before:
+            self._say_once("another process watches the store; this one takes over when that ends")
+            return
+        problems = [*self._do(lambda: self._fence.look(clock_ms()))]
+        self._tell(self._fence.left_over())
+        said = f"{self._silent}: end it. Until then this one mends the fence, and doesn't tend the shield"
+        self._say_once("; ".join([said, *problems]))
+
+    def _beat(self, own: Beating) -> tuple[Drift, ...]:
+        """Show that the watch is alive, and when it looked; one that can't goes on mending."""
+        shield = self._shield
+        own.beat(self._fence.last_look, tends_shield=shield.is_tended, tended_at_ms=shield.tended_at_ms)
+        return ()
+
+    def _do(self, duty: Callable[[], tuple[Drift, ...]]) -> Iterator[str]:
+        """Do what a watch has to do at each look; more duties of it belong beside the calls of this.
+
+        :return: why it couldn't, which keeps it from none of the others.
+        """
+        try:
+            found = duty()
+        except (StorageEngineError, OSError) as error:
+            yield str(error)
+        except Exception as error:
+            # Whatever it is, what comes after it in the same look must not wait for its mend.
+            yield f"a part of the watch has failed, and is tried again: {unexpected(error)}"
+        else:
+            self._tell(found)
+
+    def _tell(self, found: tuple[Drift, ...]) -> None:
+        self._recorder.add(self._store, found)
+        for one in found:
+            self._say(f"{self._store.root}: {one.kind.value}: {one.detail}")
+
+    def _pause(self, seconds: float) -> None:
+        if not self._ends:
+            self._changes.wait(seconds)
+
+    def _say_once(self, text: str) -> None:
+        if text != self._said:
+            self._say(f"{self._store.root}: {text}")
+        self._said = text
+
+
+class HostWatch:
+    """Watches stores of this host, each once.
+
+    :param say: called from its threads; what it raises is ignored, since mending goes on unheard.
+    """
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = _never_raises(say)
+        self._recorder = Recorder(self._say)
+        self._watches: dict[str, tuple[StoreWatch, int]] = {}
+        self._leaving: list[StoreWatch] = []
+        self._changing = threading.Lock()
+
+    def add(self, store: ManagedStore) -> None:
+        """Watch a store until it was removed as often as it was added. Never waits for its disk."""
+        with self._changing:
+            if self._recorder.ident is None:
+                self._recorder.start()
+            known = self._watches.get(store.root)
+            if known is None:
+                watch = StoreWatch(store, self._recorder, self._say)
+                watch.start()
+                known = (watch, 0)
+            self._watches[store.root] = (known[0], known[1] + 1)
+
+    def remove(self, store: ManagedStore) -> None:
+        """Watch a store no more, once all who added it have removed it. Never waits."""
+        with self._changing:
+            watch, users = self._watches[store.root]
+            if users > 1:
+                self._watches[store.root] = (watch, users - 1)
+            else:
+                del self._watches[store.root]
+                watch.end()
+                self._leaving = [one for one in (*self._leaving, watch) if one.is_alive()]
+
+    @property
+    def dead(self) -> tuple[str, ...]:
+        """Return the names of threads that should be working and aren't."""
+        with self._changing:
+            threads = [self._recorder, *(watch for watch, _ in self._watches.values())]
+        return tuple(one.name for one in threads if one.ident is not None and not one.is_alive())
+
+    def end(self, seconds: float = 5.0) -> None:
+        """End all its threads; one that a disk or a database keeps for longer is left behind."""
+        deadline = time.monotonic() + seconds
+        watches = self._now()
+        for watch in watches:
+            watch.end()
+        if self._recorder.ident is None:
+            return
+        for thread in watches:
+            thread.join(max(deadline - time.monotonic(), 0))
+        self._recorder.end(max(deadline - time.monotonic(), 0))
+
+    def _now(self) -> list[StoreWatch]:
+        with self._changing:
+            return [*(watch for watch, _ in self._watches.values()), *self._leaving]
+
+
+def _never_raises(say: Callable[[str], None]) -> Callable[[str], None]:
+    """Return the same for threads that must not end because a disk is full or a pipe is closed."""
+
+    def try_to_say(text: str) -> None:
+        with suppress(Exception):
+            say(text)
+
+    return try_to_say
+
+
+def _identity(path: str) -> tuple[int, int]:
+    stat = Path(path).stat()
+    return stat.st_dev, stat.st_ino

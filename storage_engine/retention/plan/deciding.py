@@ -1,0 +1,124 @@
+"""What a store's broker decides at one moment, with every file read that the cleanup will depend on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from storage_engine.collector import no_collection
+from storage_engine.model.broker_store import BrokerStore
+from storage_engine.model.lag import Unread
+from storage_engine.model.pending import Pending
+from storage_engine.model.plan import DependentFile, Plan, PlanRequest
+from storage_engine.model.policy import LagPolicy, PendingPolicy, Policy
+from storage_engine.model.store import DiskUsage, SegmentId, StoreSnapshot
+from storage_engine.retention.lag.unread import find_unread
+from storage_engine.retention.plan.dependents_by_log import find_dependents
+from storage_engine.retention.plan.minimum_retention import apply_minimum_retention
+from storage_engine.retention.plan.pending_policy import apply_pending_policy, pending_notices
+from storage_engine.retention.plan.what_if import with_disk_levels
+from storage_engine.retention.proof.refusing import refuse_in_plan
+from storage_engine.retention.store.broker_answers import ask, propose, take_checkpoint, take_snapshot
+
+_NAMED = 3
+HoldBack = Callable[[Plan], Plan]
+"""Returns a plan of which less goes, or the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A plan and what it was decided from.
+
+    :param dependents: the files that would go after the plan's segments.
+    :param checkpoint: the values of the broker's checkpoint by name.
+    :param pending: what the broker still has to deliver or to decide; empty where the policy ignores it.
+    :param unread: what consumers lose by the plan; empty where the lag policy ignores or keeps it.
+    """
+
+    snapshot: StoreSnapshot
+    plan: Plan
+    dependents: tuple[DependentFile, ...]
+    checkpoint: Mapping[str, int]
+    pending: tuple[Pending, ...]
+    unread: Unread
+
+    @property
+    def disks(self) -> tuple[DiskUsage, ...]:
+        return self.snapshot.disks
+
+
+@no_collection()
+def decide(
+    broker: BrokerStore,
+    request: PlanRequest,
+    now_ms: int,
+    used_percents: Mapping[str, int] | None = None,
+    *,
+    kind: str,
+    policy: Policy,
+    hold_back: HoldBack | None = None,
+) -> Decided:
+    """Decide what goes and why. Reads only.
+
+    The dependents and the checkpoint are read although the plan doesn't need them: what is broken is told
+    while every segment is still there. What the broker can leave out stays; a log of which it can't is
+    refused, where there are others.
+
+    :param kind: the broker's name.
+    :param used_percents: levels to assume, by path; other disks are measured.
+    :param hold_back: cuts the plan once more, as by what consumers still have to read.
+    :raises BadInputError: a store that can't be planned or cleaned up, or a path that is none of its disks.
+    """
+    snapshot = with_disk_levels(take_snapshot(broker, now_ms, kind), used_percents or {})
+    plan = propose(broker, snapshot, now_ms, request)
+    pending = pending_by(broker, snapshot, policy.pending_policy)
+    plan = cut_by_policy(plan, pending, policy, now_ms, sealed_by(broker, snapshot, policy))
+    plan = replace(plan, notices=plan.notices + pending_notices(plan, pending, policy.pending_policy))
+    plan = plan if hold_back is None else hold_back(plan)
+    dependents, unreadable = find_dependents(broker, snapshot, plan.new_min_offsets)
+    if unreadable and unreadable.keys() == plan.new_min_offsets.keys():
+        raise next(iter(unreadable.values()))
+    plan = refuse_in_plan(plan, unreadable)
+    doing = "tell what it left out of segments' dependents"
+    unread_files = ask(snapshot.broker, doing, lambda: [*map(str, broker.unread_dependents)])
+    if unread_files:
+        stays = f"what depends on segments and can't be read stays: {'; '.join(unread_files[:_NAMED])}"
+        more = f", and {len(unread_files) - _NAMED} more" if len(unread_files) > _NAMED else ""
+        plan = replace(plan, notices=(*plan.notices, f"{stays}{more}"))
+    # What goes is kept for its consumers where the policy blocks.
+    going = plan.new_min_offsets if policy.lag_policy is LagPolicy.WARN else {}
+    unread = find_unread(broker, snapshot, going, policy.lag_policy)
+    plan = replace(plan, notices=plan.notices + unread.notices)
+    checkpoint, no_checkpoint = take_checkpoint(broker, kind)
+    plan = replace(plan, notices=plan.notices + no_checkpoint)
+    return Decided(snapshot, plan, dependents, checkpoint, pending, unread)
+
+
+def cut_by_policy(
+    plan: Plan, pending: Iterable[Pending], policy: Policy, now_ms: int, sealed_ms: Mapping[SegmentId, int]
+) -> Plan:
+    """Cut a broker's plan before the first segment that the store's policy keeps.
+
+    :param pending: as of :func:`pending_by`.
+    :param sealed_ms: as of :func:`sealed_by`.
+    """
+    plan = apply_minimum_retention(plan, policy.minimum_retention_hours, now_ms, sealed_ms)
+    return apply_pending_policy(plan, pending, policy.pending_policy)
+
+
+def sealed_by(broker: BrokerStore, snapshot: StoreSnapshot, policy: Policy) -> Mapping[SegmentId, int]:
+    """Return when segments were written to last by what they hold; nothing is read where nobody asks."""
+    if policy.minimum_retention_hours is None:
+        return {}
+    doing = "tell when segments were written to last"
+    return ask(snapshot.broker, doing, lambda: broker.sealed_at_ms(snapshot))
+
+
+def pending_by(
+    broker: BrokerStore, snapshot: StoreSnapshot, pending_policy: PendingPolicy
+) -> tuple[Pending, ...]:
+    """Return what a broker still has to deliver or to decide; nothing is read where nobody asks."""
+    if pending_policy is PendingPolicy.IGNORE:
+        return ()
+    doing = "tell what it still has to deliver"
+    return ask(snapshot.broker, doing, lambda: broker.pending(snapshot))

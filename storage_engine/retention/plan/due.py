@@ -1,0 +1,114 @@
+"""Look whether a cleanup is due: a cause holds, and a run would do or say something about it.
+
+It is decided as a run decides it; no plan is recorded.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from storage_engine.clock import clock_ms
+from storage_engine.journal.reading.queries import JournalReader
+from storage_engine.model.plan import Cause, Plan, PlanRequest, Reason
+from storage_engine.retention.archive.sealed import archive_lag_of_store
+from storage_engine.retention.plan.deciding import decide
+from storage_engine.retention.plan.sensing import SenseResult, sense
+from storage_engine.retention.quarantine.emptying import expired_or_in_the_way
+from storage_engine.retention.quarantine.set_aside import check_quarantine
+from storage_engine.retention.store.context import AnyStore, Context, open_context
+from storage_engine.wording import bytes_text, count_text
+
+_MOMENT_MS = 15 * 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class DueResult:
+    """What is due at one moment.
+
+    :param sensed: the causes that hold, and the disks' levels.
+    :param deletes: number of segments that a run would delete now.
+    :param delete_bytes: their size.
+    :param why: what a run would do or say, as sentences; empty: no cleanup is due.
+    :param stays: why nothing would go though a cause holds; "" where something would, or none holds.
+    """
+
+    sensed: SenseResult
+    deletes: int = 0
+    delete_bytes: int = 0
+    why: tuple[str, ...] = ()
+    stays: str = ""
+
+
+def look_for_due(store: AnyStore, now_ms: int | None = None) -> DueResult:
+    """Return whether a run would have anything to do now, and record a sample of the levels.
+
+    A run that may delete nothing, since the store has crashed or messages are pending, is due: it says so.
+    So is one that empties a quarantine.
+
+    :param now_ms: the moment to decide for; None: this machine's clock.
+    :raises BrokerError: the running broker can't be asked.
+    :raises BadInputError: a store that can't be planned or cleaned up, or whose files can't be set aside
+        though the policy wants it.
+    """
+    context = open_context(store)
+    now_ms = clock_ms() if now_ms is None else now_ms
+    sensed = sense(context, now_ms)
+    causes = {trigger.cause for trigger in sensed.triggers}
+    quarantine = expired_or_in_the_way(
+        context.journal, context.record.store_id, now_ms, space_is_short=Cause.SPACE_FULL in causes
+    )
+    if not causes or not context.store.cleans_up:
+        return DueResult(sensed, why=quarantine)
+    decided = decide(
+        context.broker, PlanRequest(), now_ms, kind=context.store.broker, policy=context.store.policy
+    )
+    check_quarantine(context.store, context.broker.data_paths, decided)
+    plan = decided.plan
+    size_bytes = sum(segment.disk_bytes for segment in plan.to_delete)
+    why = (*_deletes(plan, size_bytes), *_blocked(plan), *quarantine)
+    return DueResult(sensed, len(plan.to_delete), size_bytes, why, "" if why else _stays(plan))
+
+
+def segments_to_archive(store: AnyStore) -> int:
+    """Return how many sealed segments wait to be archived ahead; 0 where the policy archives none ahead.
+
+    Where the monitor found none a moment ago, that is taken: what was sealed since is found the next time.
+
+    :raises LakeUnavailableError: no lake can be read.
+    """
+    context = open_context(store)
+    if not context.store.archives_ahead:
+        return 0
+    if _nothing_lately(context):
+        return 0
+    lag = archive_lag_of_store(context)
+    return lag.segments + lag.touched
+
+
+def _nothing_lately(context: Context) -> bool:
+    """Return whether archive lag was measured within the last moment, and there was none."""
+    now_ms, reader = clock_ms(), JournalReader(context.store.journal_url)
+    taken = reader.log_extents(context.record.store_id, now_ms - _MOMENT_MS, now_ms + 1, _MOMENT_MS)
+    found = [one.archive_lag_bytes for one in taken if one.archive_lag_bytes is not None]
+    return bool(found) and not any(found)
+
+
+def _deletes(plan: Plan, size_bytes: int) -> tuple[str, ...]:
+    if not plan.to_delete:
+        return ()
+    return (f"{count_text(len(plan.to_delete), 'segment')}, {bytes_text(size_bytes)}, would go",)
+
+
+def _blocked(plan: Plan) -> tuple[str, ...]:
+    reasons = {decision.reason: decision.detail for decision in plan.decisions}
+    blocked = (Reason.STORE_CRASHED, Reason.PENDING_BLOCKED, Reason.REFUSED)
+    return tuple(
+        f"nothing may go: {reasons[one]}" for one in blocked if one in reasons and not plan.to_delete
+    )
+
+
+def _stays(plan: Plan) -> str:
+    counts = Counter(decision.reason.value for decision in plan.decisions)
+    reasons = ", ".join(f"{count} {reason}" for reason, count in counts.most_common())
+    return f"nothing would go: {reasons or 'there are no segments'}"

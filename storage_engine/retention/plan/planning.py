@@ -1,0 +1,160 @@
+"""Decide what a run deletes, once."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from storage_engine.clock import clock_ms
+from storage_engine.journal.journal import Run, Step
+from storage_engine.lake.catalog.place import check_any_catalog_file
+from storage_engine.model.jsonable import to_jsonable
+from storage_engine.model.plan import Plan, PlanRequest, of_only_log
+from storage_engine.model.policy import ArchiveMode
+from storage_engine.retention.hold.holding import keep_held
+from storage_engine.retention.lag.consumer_lag import UNREAD, planned_unread
+from storage_engine.retention.lag.unread import loss_count, unread_lines
+from storage_engine.retention.plan.deciding import decide
+from storage_engine.retention.proof.stamping import replaced_notices
+from storage_engine.retention.quarantine.emptying import tend_quarantines
+from storage_engine.retention.quarantine.look import unknown_notices
+from storage_engine.retention.quarantine.records import known_directories
+from storage_engine.retention.quarantine.set_aside import check_quarantine
+from storage_engine.retention.ranges.missing_logs import remember_logs
+from storage_engine.retention.shield.shield_proofs import asked_notices
+from storage_engine.retention.store.brokers import refuse_cleanup, refuse_in_use
+from storage_engine.retention.store.context import AnyStore, Context, approved_plan, managed_of, open_context
+from storage_engine.retention.store.store_moves import move_notice
+
+
+@dataclass(frozen=True, slots=True)
+class PlanResult:
+    """The plan in short; :func:`recorded_plan` has it whole.
+
+    :param causes: the causes that hold, such as ``time-up``.
+    :param deletes: number of segments to delete.
+    :param delete_offsets: their base offsets, oldest first; empty where the plan has several logs.
+    :param new_min_offset: where the log begins then; None where the plan has several logs.
+    :param unread_messages: how many messages some consumer loses, as far as that is known.
+    :param unread: what consumers lose, and how to get it back, in words.
+    """
+
+    run_key: str
+    store_id: str
+    lineage: int
+    digest: str
+    causes: tuple[str, ...]
+    deletes: int
+    delete_offsets: tuple[int, ...]
+    delete_bytes: int
+    kept: int
+    new_min_offset: int | None
+    notices: tuple[str, ...]
+    unread_messages: int = 0
+    unread: tuple[str, ...] = ()
+
+
+def make_plan(
+    store: AnyStore, run_key: str, request: PlanRequest | None = None, now_ms: int | None = None
+) -> PlanResult:
+    """Plan the run; a run that has a plan keeps it. Beside a running broker the store is held first.
+
+    :param run_key: names the run for all its steps: Airflow's run id, or any other unique text.
+    :param now_ms: the moment to decide for; None: this machine's clock.
+    :raises RunStateError: the run was begun with another request.
+    :raises BadInputError: a store that is archived alone, can't be planned, couldn't be cleaned up behind its
+        segments, or whose files can't be set aside though the policy wants it.
+    :raises StoreBusyError: a broker that wasn't named, or another run, has the store.
+    :raises GateRefusedError: beside a running broker the store can't be held; says why, and the remedy.
+    :raises LakeMissingError: no lake of the store is there: nothing that is planned could be archived.
+    """
+    managed = managed_of(store)
+    refuse_cleanup(managed)
+    if managed.policy.archive is ArchiveMode.REQUIRED:
+        check_any_catalog_file(managed.lakes)
+    context = open_context(store)
+    request = request or PlanRequest()
+    run = context.journal.begin_run(context.record.store_id, run_key, request)
+    if run.plan is None:
+        now_ms = clock_ms() if now_ms is None else now_ms
+        started_ns = time.monotonic_ns()
+        with context.errors(run, Step.PLAN):
+            if not request.dry_run:
+                refuse_in_use(context.store, context.broker, partial(context.journal.is_leased, run.store_id))
+            moved = move_notice(context.journal, context.record)
+            held = keep_held(context, run, now_ms)
+            emptied = tend_quarantines(context, request, now_ms)
+            decided = decide(
+                context.broker,
+                request,
+                now_ms,
+                kind=context.store.broker,
+                policy=context.store.policy,
+            )
+            decided_from: dict[str, Any] = {
+                "levels": to_jsonable(decided.disks),
+                "crashed": decided.snapshot.crashed,
+                "checkpoint": dict(decided.checkpoint),
+                "owed": to_jsonable(decided.pending),
+                UNREAD: to_jsonable(decided.unread),
+            }
+            check_quarantine(context.store, context.broker.data_paths, decided)
+            remember_logs(context.store, context.journal, context.record, context.broker, decided.snapshot)
+            shielded = asked_notices(context.store, context.journal, context.record, decided.plan.to_delete)
+            replaced = replaced_notices(context.store.real_root)
+            known = known_directories(context.journal, run.store_id)
+            aside = unknown_notices(context.store, context.broker.data_paths, known)
+            plan = replace(
+                decided.plan,
+                notices=(*moved, *held, *emptied, *decided.plan.notices, *shielded, *replaced, *aside),
+                store_id=run.store_id,
+                lineage=context.record.lineage,
+                log_lineages={
+                    log: lineage
+                    for log, lineage in context.record.log_lineages.items()
+                    if log in decided.plan.log_names
+                },
+            )
+            decided_from["took_ms"] = (time.monotonic_ns() - started_ns) // 1_000_000
+            run = context.journal.record_plan(run, plan, decided_from)
+            context.sample(decided.snapshot, decided.plan.decided_at_ms)
+    return _result(context, run)
+
+
+def recorded_plan(store: AnyStore, run_key: str) -> Plan:
+    """The whole plan of a run.
+
+    :raises RunStateError: no such run, or it has none.
+    """
+    return approved_plan(open_context(store).run(run_key))
+
+
+def is_dry_run(store: AnyStore, run_key: str) -> bool:
+    """Return whether a run only plans, measures lag and reports.
+
+    :raises RunStateError: there is no such run.
+    """
+    return open_context(store).run(run_key).request.dry_run
+
+
+def _result(context: Context, run: Run) -> PlanResult:
+    plan = approved_plan(run)
+    unread = planned_unread(context, run)
+    to_delete = plan.to_delete
+    return PlanResult(
+        run_key=run.run_key,
+        store_id=run.store_id,
+        lineage=context.record.lineage,
+        digest=plan.digest,
+        causes=tuple(dict.fromkeys(trigger.cause.value for trigger in plan.triggers)),
+        deletes=len(to_delete),
+        delete_offsets=tuple(segment.base_offset for segment in to_delete if len(plan.logs) == 1),
+        delete_bytes=sum(segment.disk_bytes for segment in to_delete),
+        kept=sum(not decision.deletes for decision in plan.decisions),
+        new_min_offset=of_only_log({log.log: log.new_min_offset for log in plan.logs}),
+        notices=plan.notices,
+        unread_messages=loss_count(unread.rows),
+        unread=unread_lines(context.store, unread, done=False),
+    )

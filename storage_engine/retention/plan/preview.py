@@ -1,0 +1,58 @@
+"""What a cleanup would do, at this moment or another one, without touching store, journal or lake."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
+
+from storage_engine.clock import clock_ms
+from storage_engine.exceptions import ShieldError
+from storage_engine.model.plan import PlanRequest
+from storage_engine.retention.plan.deciding import Decided, HoldBack, decide
+from storage_engine.retention.store.brokers import open_to_look
+from storage_engine.retention.store.managed_store import ManagedStore
+from storage_engine.shield.index import shield_path
+
+
+def preview(
+    store: ManagedStore,
+    request: PlanRequest,
+    *,
+    now_ms: int | None = None,
+    used_percents: Mapping[str, int] | None = None,
+    hold_back: HoldBack | None = None,
+) -> Decided:
+    """Decide what would go and why; nobody records it.
+
+    :param now_ms: the moment to decide for; None: this machine's clock.
+    :param used_percents: levels to assume, by path; other disks are measured.
+    :param hold_back: as of :func:`decide`.
+    :raises BadInputError: a path that is none of the store's disks, a store that can't be planned or cleaned
+        up, or whose files can't be set aside though the policy wants it.
+    """
+    with closing(open_to_look(store)) as broker:
+        decided = decide(
+            broker,
+            request,
+            clock_ms() if now_ms is None else now_ms,
+            used_percents,
+            kind=store.broker,
+            policy=store.policy,
+            hold_back=hold_back,
+        )
+        if store.policy.undo_window_hours is not None:
+            # The libraries of journal and lake, which a plan needs for nothing else.
+            from storage_engine.retention.quarantine.set_aside import check_quarantine
+
+            check_quarantine(store, broker.data_paths, decided)
+    if not shield_path(store.real_root).exists():
+        return decided
+    from storage_engine.retention.proof.shielding import shield_notices
+
+    try:
+        shielded = shield_notices(store.real_root, decided.plan.to_delete)
+    except ShieldError as error:
+        # A run refuses that; what it would do may be looked at.
+        shielded = (str(error),)
+    return replace(decided, plan=replace(decided.plan, notices=(*decided.plan.notices, *shielded)))

@@ -1,0 +1,215 @@
+"""A store's course by its settings as they are, and by others: from its files, and its journal's samples."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from zoneinfo import ZoneInfo
+
+from storage_engine.brokers import find_broker
+from storage_engine.exceptions import BadInputError
+from storage_engine.model.course import (
+    DAY_MS,
+    Advice,
+    BrokerRules,
+    Course,
+    CourseStart,
+    Ingest,
+    RuleLevels,
+)
+from storage_engine.model.ingest import ingest_from
+from storage_engine.nearest import meant
+from storage_engine.retention.store.broker_answers import ask, take_glance
+from storage_engine.retention.store.brokers import open_to_look
+from storage_engine.retention.store.managed_store import ManagedStore
+
+_SAMPLES_MS = 7 * DAY_MS
+_LEAST_SPAN_MS = 3_600_000
+"""Samples of a shorter time say too little."""
+
+
+class IngestFrom(StrEnum):
+    """What tells how much comes."""
+
+    SAMPLES = "samples"
+    SEGMENTS = "segments"
+    PERSON = "person"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a person asks for.
+
+    :param settings: of the broker, as texts.
+    :param bytes_per_day: instead of what is known; of both courses where nothing is.
+    """
+
+    settings: Mapping[str, str]
+    disk_bytes: int | None = None
+    ingest_factor: float | None = None
+    bytes_per_day: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """One course, with what it rests on.
+
+    :param settings: in effect.
+    :param windows: in which age alone deletes.
+    """
+
+    settings: Mapping[str, str]
+    disk_bytes: int
+    ingest: Ingest
+    levels: RuleLevels
+    windows: tuple[tuple[int, int], ...]
+    course: Course
+    advice: tuple[Advice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """:param changed: None: nothing was asked to change."""
+
+    store: str
+    broker: str
+    now_ms: int
+    end_ms: int
+    time_zone: str
+    log_bytes: int
+    ingest_from: IngestFrom
+    today: Simulated
+    changed: Simulated | None
+
+
+def simulate(store: ManagedStore, change: Change, days: int, now_ms: int) -> Simulation:
+    """Compute the course of a store by its settings, and by what a person asks for.
+
+    :raises BadInputError: a broker or store that can't be simulated, a setting that isn't one, or an ingest
+        that isn't known.
+    :raises SimulationTooLongError: it takes more time than it may.
+    """
+    rules = find_broker(store.broker).rules
+    if rules is None:
+        raise BadInputError(
+            f"{store.root}: expected a broker with rules that can be simulated, found {store.broker}."
+        )
+    for name in change.settings:
+        known = [setting.name for setting in rules.settings]
+        if name not in known:
+            raise BadInputError(
+                f"--set: expected one of {', '.join(known)}, found {name!r}.{meant(name, known)}"
+            )
+    values, start, source = _start(store, rules, now_ms)
+    if start.ingest.bytes_per_day == 0:
+        if change.bytes_per_day is None:
+            raise BadInputError(
+                f"{store.root}: expected segments or samples that tell how much is written a day, found "
+                "none. Say it: --ingest-per-day SIZE"
+            )
+        start, source = start.changed(ingest=Ingest(change.bytes_per_day)), IngestFrom.PERSON
+    horizon_ms = days * DAY_MS
+    today = _simulated(rules, values, start, horizon_ms)
+    differs = change.settings or change.disk_bytes or change.ingest_factor is not None
+    if differs or (change.bytes_per_day is not None and source is not IngestFrom.PERSON):
+        asked = rules.values({**values, **change.settings})
+        changed = _simulated(rules, asked, _asked(start, change), horizon_ms)
+    else:
+        changed = None
+    return Simulation(
+        store=store.root,
+        broker=store.broker,
+        now_ms=now_ms,
+        end_ms=now_ms + horizon_ms,
+        time_zone=start.time_zone,
+        log_bytes=start.log_bytes,
+        ingest_from=source,
+        today=today,
+        changed=changed,
+    )
+
+
+def _asked(start: CourseStart, change: Change) -> CourseStart:
+    ingest = start.ingest
+    if change.bytes_per_day is not None:
+        ingest = replace(ingest, bytes_per_day=change.bytes_per_day)
+    if change.ingest_factor is not None:
+        ingest = replace(ingest, factor=change.ingest_factor)
+    return start.changed(disk_bytes=change.disk_bytes, ingest=ingest)
+
+
+def _simulated(
+    rules: BrokerRules, values: Mapping[str, str], start: CourseStart, horizon_ms: int
+) -> Simulated:
+    return Simulated(
+        settings=values,
+        disk_bytes=start.disk_bytes,
+        ingest=start.ingest,
+        levels=rules.levels(values),
+        windows=rules.windows(values, start.time_zone, start.now_ms, start.now_ms + horizon_ms),
+        course=rules.course(values, start, horizon_ms),
+        advice=rules.advice(values, start),
+    )
+
+
+def _start(
+    store: ManagedStore, rules: BrokerRules, now_ms: int
+) -> tuple[dict[str, str], CourseStart, IngestFrom]:
+    """Return the settings in effect, what the course starts from, and what tells its ingest."""
+    samples, topic_bytes = _journalled(store, now_ms)
+    with closing(open_to_look(store)) as opened:
+        config = opened.rule_config()
+        why = rules.unsupported(config)
+        if why:
+            raise BadInputError(f"{store.root}: expected a store that can be simulated, but {why}.")
+        snapshot = take_glance(opened, now_ms, store.broker)
+        start = ask(store.broker, "tell its course", lambda: opened.course_start(snapshot))
+        if start is None:
+            raise BadInputError(f"{store.root}: expected a disk and a log that are known, found neither.")
+        source = IngestFrom.SEGMENTS
+        told = ingest_from(samples, _zone(start.time_zone)) if samples else None
+        if told is not None:
+            start, source = start.changed(ingest=told), IngestFrom.SAMPLES
+    return rules.values(config), replace(start, topic_bytes=topic_bytes), source
+
+
+def _zone(name: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    except (LookupError, ValueError, OSError) as error:
+        raise BadInputError(
+            f"time zone: expected an IANA name such as Asia/Shanghai, found {name!r}. Set the store's time "
+            "zone."
+        ) from error
+
+
+def _journalled(store: ManagedStore, now_ms: int) -> tuple[tuple[tuple[int, int], ...], dict[str, int]]:
+    """Return how far the log was in the last days, and the bytes of each topic that was archived then.
+
+    :return: nothing of a store that no journal knows.
+    """
+    if not store.journal_url:
+        return (), {}
+    # The database's libraries, which a store without a journal needs for nothing.
+    from storage_engine.journal.journal import Journal
+    from storage_engine.journal.reading.queries import JournalReader
+    from storage_engine.journal.tables.database import missing_sqlite_file
+
+    if missing_sqlite_file(store.journal_url):
+        return (), {}
+    journal = Journal(store.journal_url, read_only=True)
+    record = journal.find_store(store.real_root, store.host)
+    if record is None:
+        return (), {}
+    samples = journal.max_offsets(record.store_id, now_ms - _SAMPLES_MS)
+    if len(samples) < 2 or samples[-1][0] - samples[0][0] < _LEAST_SPAN_MS:
+        samples = ()
+    days = now_ms // DAY_MS
+    topics = JournalReader(store.journal_url).topic_days(record.store_id, days - 6, days + 1)
+    topic_bytes: Counter[str] = Counter()
+    for one in topics:
+        topic_bytes[one.topic] += one.size_bytes
+    return samples, dict(topic_bytes)

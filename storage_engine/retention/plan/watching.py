@@ -1,0 +1,66 @@
+"""Looking out for a cleanup's cause, without changing store, journal or lake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from storage_engine.brokers import find_broker
+from storage_engine.clock import clock_ms
+from storage_engine.exceptions import StorageEngineError
+from storage_engine.host import check_host, may_have_come
+from storage_engine.journal.journal import Journal
+from storage_engine.journal.tables.database import missing_sqlite_file
+from storage_engine.model.watch import Watch
+from storage_engine.retention.store.broker_answers import ask
+from storage_engine.retention.store.brokers import settings_of
+from storage_engine.retention.store.managed_store import ManagedStore
+
+
+def check_watcher(store: ManagedStore) -> None:
+    """Make sure that the store's disks are this machine's, before any is looked at.
+
+    Beside a running broker any machine may look: that broker says how full its disks are.
+
+    :raises WrongHostError: they are another one's.
+    """
+    if not store.is_live:
+        _check_is_here(store)
+
+
+def is_watched_here(store: ManagedStore) -> bool:
+    """Return whether a running broker's store lies on this machine, so that its hold can be watched."""
+    if not store.is_live or not Path(store.root).is_dir():
+        return False
+    if find_broker(store.broker).watch_fence(settings_of(store)) is None:
+        return False
+    try:
+        _check_is_here(store)
+    except StorageEngineError:
+        return False
+    return True
+
+
+def _check_is_here(store: ManagedStore) -> None:
+    known = None
+    if not missing_sqlite_file(store.journal_url):
+        journal = Journal(store.journal_url)
+        known = journal.find_store(store.real_root, store.host)
+        if known is not None and may_have_come(store.host, known.host):
+            # The lake's libraries, which a watcher needs for nothing else.
+            from storage_engine.retention.store.store_moves import has_come
+
+            if has_come(store, journal, known):
+                return
+    check_host(store.root, store.host, known.host if known else None)
+
+
+def watch(store: ManagedStore, now_ms: int | None = None) -> Watch:
+    """The causes that hold by clock and disks alone; settings are read again at each call.
+
+    :param now_ms: the moment to look for; None: this machine's clock.
+    :return: beside a broker that can't be asked, a look that isn't ``known``.
+    :raises BadInputError: settings that can't be used, or no such store.
+    """
+    broker = find_broker(store.broker)
+    at_ms = clock_ms() if now_ms is None else now_ms
+    return ask(store.broker, "look at clock and disks", lambda: broker.watch_store(settings_of(store), at_ms))

@@ -1,0 +1,22 @@
+"""The receipts that count for a store now: those of each log's lineage."""
+
+from __future__ import annotations
+
+from storage_engine.journal.records import StoreRecord
+from storage_engine.lake.catalog.catalog import Lake
+from storage_engine.lake.soundness.receipts import receipts
+from storage_engine.model.receipt import Receipt
+
+
+def current_receipts(
+    lake: Lake, record: StoreRecord, *, log: str | None = None, base_offsets: tuple[int, int] | None = None
+) -> tuple[Receipt, ...]:
+    """Return a store's receipts of its logs' lineages, one a segment, by log and offset.
+
+    :param log: only of this one.
+    :param base_offsets: only from the first to the second, both included.
+    :raises LakeUnavailableError: the table can't be read.
+    """
+    only = None if log is None and record.log_lineages else record.lineage_of(log or "")
+    found = receipts(lake, record.store_id, lineage=only, log=log, base_offsets=base_offsets)
+    return tuple(row for row in found if row.lineage == record.lineage_of(row.log))

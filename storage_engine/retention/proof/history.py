@@ -1,0 +1,168 @@
+"""What the journal says became of each segment: meant to go, gone, or never touched by us."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from storage_engine.journal.journal import Event, Journal, Phase, Step
+from storage_engine.lake.coverage.coverage import ReleasedSpan
+from storage_engine.model.jsonable import from_jsonable
+from storage_engine.model.plan import Reason
+from storage_engine.model.receipt import Receipt, SegmentIdentity
+from storage_engine.model.store import FileFacts, Segment, SegmentState
+from storage_engine.retention.proof.gate import Passage, files_fault_of, same_content
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRelease:
+    """One segment's deletion: what the intent says, and what its result confirms.
+
+    :param sha256: of its bytes by the receipt; None where it went without one.
+    :param data_file: where those bytes are in the lake; None likewise.
+    :param receipt_hash: ``row_hash`` of the receipt; None likewise.
+    :param lake: which of the store's lakes proves it; None likewise.
+    :param original_mtime_ns: as of :class:`Segment`, like ``end`` and ``companions``.
+    :param lineage: of its log then; None: an older version recorded none.
+    :param log_id: which log it was of, as its receipt has it; None: it isn't known.
+    :param replicas: of the receipts of other nodes that proved it together, where they did; then
+        ``receipt_hash`` and ``data_file`` are the first one's, and ``sha256`` is None.
+    """
+
+    log: str
+    base_offset: int
+    facts: FileFacts
+    reason: Reason
+    reason_detail: str
+    passage: Passage
+    passage_detail: str
+    sha256: str | None
+    data_file: str | None
+    receipt_hash: str | None
+    lake: str | None = None
+    original_mtime_ns: int | None = None
+    end: int | None = None
+    companions: tuple[FileFacts, ...] = ()
+    lineage: int | None = None
+    log_id: str | None = None
+    replicas: tuple[SegmentIdentity, ...] = ()
+
+    @property
+    def segment(self) -> Segment:
+        """As it was when it went."""
+        return Segment(
+            log=self.log,
+            base_offset=self.base_offset,
+            facts=self.facts,
+            state=SegmentState.SEALED,
+            original_mtime_ns=self.original_mtime_ns,
+            end=self.end,
+            companions=self.companions,
+        )
+
+    @property
+    def subject(self) -> str:
+        return segment_subject(self.log, self.base_offset)
+
+    @property
+    def end_offset(self) -> int:
+        return self.segment.end_offset
+
+
+def segment_subject(log: str, base_offset: int) -> str:
+    """Return how events name a segment."""
+    return f"{log}/{base_offset:020d}"
+
+
+def releases(events: Iterable[Event]) -> tuple[dict[str, SegmentRelease], dict[str, SegmentRelease]]:
+    """The segments that release events say are gone, and those that were meant to go without a result.
+
+    :param events: of the release step, oldest first.
+    :return: (done, open), each by subject. An error after an intent withdraws it.
+    """
+    done: dict[str, SegmentRelease] = {}
+    open_intents: dict[str, SegmentRelease] = {}
+    for event in events:
+        if not event.subject:
+            continue
+        if event.phase is Phase.ERROR:
+            open_intents.pop(event.subject, None)
+        elif event.phase is Phase.INTENT:
+            open_intents[event.subject] = _release(event.payload)
+        else:
+            open_intents.pop(event.subject, None)
+            done[event.subject] = _release(event.payload)
+    return done, open_intents
+
+
+def open_releases(journal: Journal, store_id: str) -> dict[str, dict[str, SegmentRelease]]:
+    """Return by run what it meant to delete and has no result of; not of runs whose undo has begun."""
+    undoing = {event.run_key for event in journal.store_events(store_id, Step.UNDO)}
+    by_run: dict[str, list[Event]] = {}
+    for event in journal.store_events(store_id, Step.RELEASE):
+        if event.run_key not in undoing:
+            by_run.setdefault(event.run_key, []).append(event)
+    return {run_key: releases(events)[1] for run_key, events in by_run.items()}
+
+
+def still_proves(receipt: Receipt, release: SegmentRelease) -> bool:
+    """Return whether a receipt that holds now is of what a deletion took."""
+    return receipt.sha256 == release.sha256 and not files_fault_of(release.segment, receipt)
+
+
+def _undone(journal: Journal, store_id: str) -> set[str]:
+    """Keys of runs that have brought back what they deleted."""
+    return {event.run_key for event in journal.store_events(store_id, Step.UNDO, Phase.RESULT)}
+
+
+def released_spans(
+    journal: Journal, store_id: str, unasked: Collection[str] = ()
+) -> tuple[ReleasedSpan, ...]:
+    """Return what all runs deleted from a store, for laying store and lake over each other.
+
+    :param unasked: where the lakes are that can't be asked now.
+    """
+    results = journal.store_events(store_id, Step.RELEASE, Phase.RESULT)
+    return spans_of_results(journal, store_id, results, unasked)
+
+
+def spans_of_results(
+    journal: Journal, store_id: str, results: Iterable[Event], unasked: Collection[str] = ()
+) -> tuple[ReleasedSpan, ...]:
+    """Return what runs deleted by some results of releases; what was undone since is back."""
+    undone = _undone(journal, store_id)
+    gone = (_release(event.payload) for event in results if event.subject and event.run_key not in undone)
+    return tuple(
+        ReleasedSpan(
+            log=release.log,
+            start_offset=release.base_offset,
+            end_offset=release.end_offset,
+            excused="" if release.receipt_hash else release.passage_detail,
+            unasked=release.lake if release.lake is not None and release.lake in unasked else "",
+            lineage=release.lineage or 0,
+            log_id=release.log_id or "",
+        )
+        for release in gone
+    )
+
+
+def release_by_any_run(journal: Journal, store_id: str, segment: Segment) -> SegmentRelease | None:
+    """The deletion of this very file by whichever of our runs meant it; None: none did.
+
+    An intent without a result counts where the file is gone: that run was killed before it could say so. A
+    run that was undone has brought it back: whoever deleted it since is another.
+    """
+    subject = segment_subject(segment.log, segment.base_offset)
+    events = journal.store_events(store_id, Step.RELEASE)
+    undone = _undone(journal, store_id)
+    run_keys = dict.fromkeys(event.run_key for event in events if event.subject == subject)
+    for run_key in (key for key in run_keys if key not in undone):
+        done, meant = releases(event for event in events if event.run_key == run_key)
+        release = done.get(subject) or meant.get(subject)
+        if release is not None and same_content(release.segment, segment):
+            return release
+    return None
+
+
+def _release(payload: Mapping[str, object]) -> SegmentRelease:
+    return from_jsonable(SegmentRelease, payload)

@@ -1,0 +1,355 @@
+"""What a store's lakes prove of its segments. A receipt in either lake counts.
+
+A lake that can't be asked proves nothing and contradicts nothing: what lies in the other one is enough, and
+where that isn't, nobody guesses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from storage_engine.brokers import same_companions
+from storage_engine.exceptions import LakeIdentityError, LakeUnavailableError, ReceiptError
+from storage_engine.journal.journal import StoreRecord, Waiver
+from storage_engine.lake.catalog.catalog import Lake, check_broker, open_lake
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.catalog.identity import copy_of, lake_id_of
+from storage_engine.lake.catalog.nesting import refuse_nested_proof
+from storage_engine.lake.catalog.writing import mark_commits, ready_to_write
+from storage_engine.lake.soundness.chain import forget_links
+from storage_engine.lake.soundness.soundness import Depth, chain_faults, reasons
+from storage_engine.lake.soundness.soundness_reader import broken_receipts
+from storage_engine.model.by_log import by_log
+from storage_engine.model.plan import Decision
+from storage_engine.model.policy import ArchiveMode, Policy
+from storage_engine.model.receipt import Receipt, SegmentIdentity
+from storage_engine.model.store import Segment, SegmentId
+from storage_engine.retention.proof.current_receipts import current_receipts
+from storage_engine.retention.proof.gate import (
+    NO_ACTS,
+    Passage,
+    Verdict,
+    files_fault_of,
+    is_proven_file,
+    judge,
+)
+from storage_engine.retention.store.known_heads import KnownHeads
+from storage_engine.retention.store.managed_store import ManagedStore
+from storage_engine.same_bytes.own_acts import OwnActs, read_own_acts
+
+Slot = tuple[str, int]
+"""(log, base offset) of a segment."""
+
+
+@dataclass(frozen=True, slots=True)
+class OtherNodesProof:
+    """Other nodes' receipts that together have a segment's bytes.
+
+    :param sha256: of the segment as it was compared, where its facts don't tell of each write; "": they do.
+    """
+
+    receipts: tuple[Receipt, ...]
+    sha256: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LakeProofs:
+    """One lake's receipts for the lineages of a store's logs.
+
+    :param rows: by segment.
+    :param faults: receipts that are not sound, and why.
+    :param of_logs: all receipts by log, also those of other segments; empty where only segments were asked
+        for.
+    :param covers: other nodes' receipts that prove segments which none of the store's own does.
+    """
+
+    lake: Lake
+    rows: Mapping[Slot, Sequence[Receipt]]
+    faults: Mapping[SegmentIdentity, str]
+    of_logs: Mapping[str, Sequence[Receipt]] = field(default_factory=dict)
+    covers: Mapping[SegmentId, OtherNodesProof] = field(default_factory=dict)
+
+    def of(self, slot: Slot) -> Sequence[Receipt]:
+        return self.rows.get(slot, ())
+
+    def valid(self, slot: Slot) -> list[Receipt]:
+        return [row for row in self.of(slot) if row.identity not in self.faults]
+
+
+@dataclass(frozen=True, slots=True)
+class Proofs:
+    """:param asked: the lakes that answered, in the order of the store's settings.
+    :param unreachable: the others, each with the reason.
+    :param acts: what we did ourselves to the store's files.
+    :param wrong_lakes: reasons of those of ``unreachable`` that aren't what they should be, such as a copy:
+        no outage that ends by itself.
+    """
+
+    asked: tuple[LakeProofs, ...]
+    unreachable: tuple[tuple[LakeConfig, str], ...] = ()
+    acts: OwnActs = NO_ACTS
+    wrong_lakes: tuple[str, ...] = ()
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """Lakes that could not be asked, as sentences."""
+        return tuple(f"a lake could not be asked: {reason}" for _, reason in self.unreachable)
+
+    @property
+    def outages(self) -> tuple[str, ...]:
+        """Those of ``notices`` with which a run need not end."""
+        wrong = {f"a lake could not be asked: {reason}" for reason in self.wrong_lakes}
+        return tuple(notice for notice in self.notices if notice not in wrong)
+
+    def unproven(self, segments: Sequence[Segment]) -> list[Segment]:
+        """Those that no valid receipt of the very same file proves."""
+        return [
+            segment
+            for segment in segments
+            if not any(
+                is_proven_file(segment, row, self.acts)
+                for proofs in self.asked
+                for row in proofs.valid(segment.id)
+            )
+        ]
+
+    def touched(self, unproven: Sequence[Segment]) -> list[Segment]:
+        """Those that were proven as long as they are, and whose files somebody touched since.
+
+        A hash tells whether their bytes are the same; until then they permit no deletion.
+
+        :param unproven: as :meth:`unproven` returns them.
+        """
+        return [
+            segment
+            for segment in unproven
+            if any(
+                row.size_bytes == segment.facts.size_bytes and not files_fault_of(segment, row)
+                for proofs in self.asked
+                for row in proofs.valid(segment.id)
+            )
+        ]
+
+    def lake_of(self, receipt: Receipt) -> str:
+        """Return where the lake is that a receipt comes from."""
+        slot = (receipt.log, receipt.base_offset)
+        return next(
+            proofs.lake.location
+            for proofs in self.asked
+            if receipt in proofs.of(slot)
+            or any(receipt in cover.receipts for cover in proofs.covers.values())
+        )
+
+    def judge(self, decision: Decision, planned: Segment, policy: Policy, waiver: Waiver | None) -> Verdict:
+        """The gate's verdict by the first lake that lets a segment pass.
+
+        Two lakes that prove other bytes under one offset, or other companions, prove nothing.
+        """
+        slot = planned.id
+        rows = [row for proofs in self.asked for row in proofs.valid(slot)]
+        if not all(_agree(rows[0], row) for row in rows[1:]):
+            said = "; ".join(
+                f"{proofs.lake.location} has SHA-256 {row.sha256}{_beside(row)}"
+                for proofs in self.asked
+                for row in proofs.valid(slot)
+            )
+            return Verdict(decision, Passage.REFUSED, None, f"its lakes disagree: {said}")
+        found = [
+            judge(decision, planned, proofs.of(slot), proofs.faults, policy, None, self.acts)
+            for proofs in self.asked
+        ]
+        for passage in (Passage.PROVEN, Passage.HASH_AGAIN):
+            for verdict in found:
+                if verdict.passage is passage:
+                    return verdict
+        for proofs in self.asked:
+            if policy.archive is not ArchiveMode.OFF and (cover := proofs.covers.get(slot)):
+                stores = ", ".join(sorted({row.store_name or row.store_id for row in cover.receipts}))
+                said = f"its bytes were compared just now with what other nodes archived: {stores}"
+                return Verdict(
+                    decision, Passage.PROVEN, cover.receipts[0], said, cover.receipts, cover.sha256
+                )
+        doubts = "; ".join([*dict.fromkeys(verdict.detail for verdict in found), *self.notices])
+        known, faults = (self.asked[0].of(slot), self.asked[0].faults) if self.asked else ((), {})
+        without = judge(decision, planned, known, faults, policy, waiver, self.acts)
+        if without.passage is not Passage.REFUSED or waiver is not None or not doubts:
+            return without
+        return Verdict(decision, Passage.REFUSED, None, doubts)
+
+
+def _agree(left: Receipt, right: Receipt) -> bool:
+    """Return whether two receipts of one segment are of the same content."""
+    return left.content[:2] == right.content[:2] and same_companions(
+        left.broker, left.companions, right.companions
+    )
+
+
+def _beside(row: Receipt) -> str:
+    if row.end_offset is None and row.files is None:
+        return ""
+    _, end, companions = row.content
+    return (
+        f" up to offset {end} with {', '.join(f'{name} {sha256}' for name, sha256 in companions) or 'none'}"
+    )
+
+
+def read_proofs(
+    lakes: Sequence[LakeConfig],
+    record: StoreRecord,
+    wanted: Collection[Slot],
+    *,
+    known: KnownHeads,
+    to_delete: bool = False,
+    read_files: bool = False,
+    whole_logs: bool = False,
+    looked: Callable[[], None] | None = None,
+) -> Proofs:
+    """Ask each lake for the receipts of these segments, and whether they hold.
+
+    A lake that lacks what it is known to have had counts as one that can't be asked. Where its chain of
+    receipts is broken, none of them holds.
+
+    :param known: receipts that the lakes are known to have had.
+    :param to_delete: segments are to be deleted on these proofs. Then a lake has to be one that may be
+        written, and its marks are brought up to date.
+    :param read_files: read the data files too: what is only of the right length may be damaged.
+    :param whole_logs: return all receipts of the store by log, too; only those of the segments are checked.
+    :param looked: called after each receipt whose files were read, which may take long.
+    :return: a lake that is a copy, or lies inside the store or another lake, counts as one that can't be
+        asked.
+    :raises BadInputError: a lake has another broker's segments.
+    """
+    asked: list[LakeProofs] = []
+    unreachable: list[tuple[LakeConfig, str]] = []
+    wrong_lakes: list[str] = []
+    for config in lakes:
+        try:
+            refuse_nested_proof(config, Path(record.real_path))
+            lake = open_lake(config)
+            check_broker(lake, record.broker)
+            _refuse_copy(lake)
+            _refuse_same(lake, [proofs.lake for proofs in asked])
+            if to_delete:
+                ready_to_write(lake)
+                mark_commits(lake)
+                # Not what this process has read before: a deletion rests on it.
+                forget_links()
+            asked.append(_read(lake, record, wanted, known, read_files, whole_logs, looked))
+        except LakeUnavailableError as error:
+            unreachable.append((config, str(error)))
+            if isinstance(error, LakeIdentityError):
+                wrong_lakes.append(str(error))
+    acts = read_own_acts(record.real_path)
+    return Proofs(tuple(asked), tuple(unreachable), acts, tuple(wrong_lakes))
+
+
+def reachable_lakes(store: ManagedStore) -> tuple[list[Lake], dict[str, str]]:
+    """The store's lakes that can be asked, and why the others can't, by location.
+
+    :raises BadInputError: one has another broker's segments.
+    :raises LakeUnavailableError: none can be; has every reason.
+    """
+    lakes: list[Lake] = []
+    unreachable: dict[str, str] = {}
+    for config in store.lakes:
+        try:
+            lake = open_lake(config)
+            check_broker(lake, store.broker)
+            _refuse_same(lake, lakes)
+            lakes.append(lake)
+        except LakeUnavailableError as error:
+            unreachable[config.location] = str(error)
+    if not lakes:
+        raise none_reachable(list(unreachable.values()))
+    return lakes, unreachable
+
+
+def without_older(
+    lakes: Sequence[Lake], unreachable: Mapping[str, str], known: KnownHeads, store_id: str
+) -> tuple[list[Lake], dict[str, str]]:
+    """Count lakes that lack what they are known to have had among those that can't be asked.
+
+    :return: lakes and reasons as :func:`reachable_lakes` does.
+    :raises LakeUnavailableError: none is left; has every reason.
+    """
+    left: list[Lake] = []
+    reasons = dict(unreachable)
+    for lake in lakes:
+        try:
+            # A chain that is broken is for whoever looks at the receipts to say.
+            with suppress(ReceiptError):
+                known.check(lake, store_id)
+            left.append(lake)
+        except LakeUnavailableError as error:
+            reasons[lake.location] = str(error)
+    if lakes and not left:
+        raise none_reachable(list(reasons.values()))
+    return left, reasons
+
+
+def none_reachable(reasons: Sequence[str]) -> LakeUnavailableError:
+    """The error for a store none of whose lakes can be used."""
+    if len(reasons) == 1:
+        return LakeUnavailableError(reasons[0])
+    listed = "; ".join(
+        f"({name}) {reason}" for name, reason in zip(("first", "second"), reasons, strict=True)
+    )
+    return LakeUnavailableError(
+        f"Expected one of the store's two lakes to be reachable, found neither. Nothing was deleted. {listed}"
+    )
+
+
+def _refuse_same(lake: Lake, others: Sequence[Lake]) -> None:
+    """A lake that is named twice is no second place.
+
+    :raises LakeIdentityError: it is one of the others.
+    """
+    lake_id = lake_id_of(lake.segments()) if others else None
+    if lake_id is not None and lake_id in {lake_id_of(other.segments()) for other in others}:
+        raise LakeIdentityError(
+            f"lake {lake.location}: expected a second lake of its own, found lake {lake_id} twice. Nothing "
+            "in it was changed. Name another directory or catalog, or none."
+        )
+
+
+def _refuse_copy(lake: Lake) -> None:
+    """A copy is made to outlive its lake: it is no second place for what the lake has, and takes nothing.
+
+    :raises LakeIdentityError: it is one.
+    """
+    original = copy_of(lake.segments())
+    if original is not None:
+        raise LakeIdentityError(
+            f"lake {lake.location}: expected a lake to archive into, found a copy of lake {original}, which "
+            "proves nothing for a release. Nothing in it was changed. Name that lake, or a second lake of "
+            "its own; if that lake is gone for good, run storage-engine lake promote on the copy."
+        )
+
+
+def _read(
+    lake: Lake,
+    record: StoreRecord,
+    wanted: Collection[Slot],
+    known: KnownHeads,
+    read_files: bool,
+    whole_logs: bool,
+    looked: Callable[[], None] | None,
+) -> LakeProofs:
+    offsets = [base_offset for _, base_offset in wanted]
+    span = None if whole_logs else (min(offsets, default=0), max(offsets, default=0))
+    rows: dict[Slot, list[Receipt]] = {}
+    counting = current_receipts(lake, record, base_offsets=span)
+    of_logs = by_log(counting) if whole_logs else {}
+    for row in counting:
+        if (row.log, row.base_offset) in wanted:
+            rows.setdefault((row.log, row.base_offset), []).append(row)
+    found = [row for of_slot in rows.values() for row in of_slot]
+    try:
+        known.check(lake, record.store_id)
+    except ReceiptError as error:
+        return LakeProofs(lake, rows, reasons(chain_faults(found, str(error))), of_logs)
+    depth = Depth.FILES if read_files else Depth.SIZES
+    return LakeProofs(lake, rows, broken_receipts(lake, found, depth, looked), of_logs)

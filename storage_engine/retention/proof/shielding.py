@@ -1,0 +1,190 @@
+"""What a store's shield keeps, for all who say where bytes are and how much space a deletion frees."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage_engine.exceptions import ShieldError
+from storage_engine.lake.coverage.coverage import LocalSpan, ReleasedSpan
+from storage_engine.model.lineages import Lineages
+from storage_engine.model.store import Segment
+from storage_engine.shield.seen import SeenLink, Shield, digest_of, look_at_shield
+from storage_engine.wording import bytes_text, count_text
+
+COMMAND = "storage-engine shield"
+WAY_OUT = "Nothing waits for this file once a person has moved it out of the shield (mv)"
+"""For what can be neither archived nor told to be in a lake."""
+
+
+def shielded_spans(root: str | os.PathLike[str], lineages: Lineages) -> tuple[LocalSpan, ...]:
+    """Return what is gone from the log and lies in the shield as it was, for laying store and lake over it.
+
+    :param root: the store's.
+    :param lineages: the store's; what was kept of an older one is no part of its log any more.
+    :raises ShieldError: what is kept there is unknown.
+    """
+    return tuple(
+        LocalSpan(
+            link.log,
+            link.base_offset,
+            link.end_offset,
+            Path(link.segment.path).name,
+            shielded=True,
+            lineage=link.lineage,
+        )
+        for link in (seen.link for seen in look_at_shield(root).gone if _has_its_bytes(root, seen))
+        if link.lineage == lineages.of(link.log)
+    )
+
+
+def changed_spans(root: str | os.PathLike[str], lineages: Lineages) -> tuple[ReleasedSpan, ...]:
+    """Return what is gone from the log and whose link doesn't provably have its bytes any more.
+
+    :raises ShieldError: what is kept there is unknown.
+    """
+    return tuple(
+        ReleasedSpan(
+            seen.link.log,
+            seen.link.base_offset,
+            seen.link.end_offset,
+            others=changed_text(seen),
+            lineage=seen.link.lineage,
+        )
+        for seen in look_at_shield(root).gone
+        if seen.link.lineage == lineages.of(seen.link.log) and not _has_its_bytes(root, seen)
+    )
+
+
+def _has_its_bytes(root: str | os.PathLike[str], seen: SeenLink) -> bool:
+    """Return whether a link is as it was; one that was only touched is told by its digest."""
+    known = seen.link.sha256
+    return seen.is_same or (bool(known) and digest_of(root, seen, lambda count: None) == known)
+
+
+def changed_text(seen: SeenLink) -> str:
+    """Say that a link was written to, or touched, since it was known to have the segment's bytes."""
+    return (
+        f"{seen.facts.path}: expected the file as it was when it was linked, {seen.link.kept}, found "
+        f"{seen.facts}: somebody wrote to it or touched it, so it is kept and not archived as that segment. "
+        f"{WAY_OUT}"
+    )
+
+
+def written_text(seen: SeenLink) -> str:
+    """Say that a clone may have bytes that its segment in the log has no more."""
+    return (
+        f"{seen.link.segment.path}: expected the file as it was when it was linked, {seen.link.segment}, "
+        f"found it written to or touched since: {seen.facts.path} keeps the bytes that it had. {WAY_OUT}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AskedGone:
+    """What lakes and journal say of the segments that are gone from the log.
+
+    :param unproven: those that no lake that could be asked proves, and that none of our runs deleted.
+    :param unreachable: why lakes couldn't be asked.
+    """
+
+    unproven: tuple[SeenLink, ...] = ()
+    unreachable: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ShieldSummary:
+    """
+    :param links: how many segments have a second name.
+    :param gone: base offsets of those that are gone from the log; no lake was asked for them.
+    """
+
+    links: int
+    kept_bytes: int
+    gone: tuple[int, ...]
+    notices: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        return (
+            f"{count_text(self.links, 'segment')} kept ({bytes_text(self.kept_bytes)}), {len(self.gone)} of "
+            "them gone from the log"
+        )
+
+
+def shield_summary(root: str | os.PathLike[str]) -> ShieldSummary | None:
+    """Return what is to be said of a shield; None: there is none. Who may not look into it is told that."""
+    try:
+        shield = look_at_shield(root)
+        if not (shield.links or shield.foreign):
+            return None
+        return ShieldSummary(
+            links=len(shield.links),
+            kept_bytes=sum(seen.link.segment.size_bytes for seen in shield.links),
+            gone=tuple(seen.link.base_offset for seen in shield.left_log),
+            notices=tuple(_notices(shield, (), None)),
+        )
+    except ShieldError as error:
+        return ShieldSummary(0, 0, (), (str(error),))
+
+
+def shield_notices(
+    root: str | os.PathLike[str],
+    going: Sequence[Segment] = (),
+    ask: Callable[[Shield], AskedGone] | None = None,
+) -> tuple[str, ...]:
+    """Say what a person should know of the shield.
+
+    :param going: segments that are to be deleted.
+    :param ask: asks lakes and journal for what is gone from the log; None: nobody does, and nothing is said
+        of what they have.
+    :raises ShieldError: what is kept there is unknown.
+    """
+    shield = look_at_shield(root)
+    return tuple(_notices(shield, going, None if ask is None else ask(shield)))
+
+
+def _notices(shield: Shield, going: Sequence[Segment], asked: AskedGone | None) -> Iterator[str]:
+    kept = [seen for seen in (shield.left_log if asked is None else asked.unproven) if seen.is_same]
+    if kept:
+        if asked is None:
+            lake = ""
+        elif asked.unreachable:
+            lake = f" and in no lake that could be asked ({'; '.join(asked.unreachable)})"
+        else:
+            lake = " and not in the lake yet"
+        yield (
+            f"{_segments(kept)} gone from the log, from offset {kept[0].link.base_offset} on, "
+            f"{'is' if len(kept) == 1 else 'are'} in the shield{lake}: their space comes "
+            f"back once they are archived, which a watch does, and {COMMAND}"
+        )
+    yield from (changed_text(seen) for seen in shield.left_log if not seen.is_same)
+    inodes = {(segment.facts.device, segment.facts.inode) for segment in going}
+    linked = [seen for seen in shield.links if (seen.link.segment.device, seen.link.segment.inode) in inodes]
+    if linked:
+        yield (
+            f"deleting frees no space of {_segments(linked)} that the shield keeps until they are proven in "
+            "the lake and their links go, which a release does"
+        )
+    if shield.foreign:
+        yield (
+            f"{count_text(len(shield.foreign), 'file')} in the shield, the first is {shield.foreign[0]}, "
+            "are of another store or were put there by somebody: they keep nothing of this one"
+        )
+
+
+def _segments(seen: Sequence[SeenLink]) -> str:
+    size = sum(one.link.segment.size_bytes for one in seen)
+    return f"{count_text(len(seen), 'segment')} ({bytes_text(size)})"
+
+
+def kept_text(root: str | os.PathLike[str], segment: Segment) -> str:
+    """Say of a segment that is gone from the log that the shield has it; "" where it hasn't.
+
+    :raises ShieldError: what is kept there is unknown.
+    """
+    slot = segment.id
+    if not any(seen.link.slot == slot and _has_its_bytes(root, seen) for seen in look_at_shield(root).gone):
+        return ""
+    return f" The shield has its bytes: a watch archives them, and so does {COMMAND}."

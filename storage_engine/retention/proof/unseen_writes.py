@@ -1,0 +1,133 @@
+"""Segments whose facts don't tell that they were written to: each is hashed again right before it goes."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from storage_engine.exceptions import ChangedUnderUsError, LakeConflictError
+from storage_engine.lake.coverage.local_spans import is_same_companion
+from storage_engine.model.receipt import Receipt
+from storage_engine.model.store import FileFacts, Segment
+from storage_engine.same_bytes.own_acts import read_own_acts
+from storage_engine.same_bytes.reading import Spend, paced_sha256
+from storage_engine.same_bytes.settling import settle
+from storage_engine.same_bytes.trusted_times import times_are_trusted
+from storage_engine.same_bytes.writers import mapped_for_writing
+from storage_engine.wording import count_text
+
+RENEW_SECONDS: Final = 30.0
+"""From one renewal of a lease to the next, while a file is read slowly."""
+
+
+def unseen_writes(root: str, segments: Sequence[Segment], broker_pid: int | None) -> dict[str, str]:
+    """Return why a write to a segment may not show, or nobody can tell, by path; without those where it does.
+
+    :param root: the store's.
+    :param broker_pid: of the running broker that is held, which has its files mapped; None: none is known.
+    """
+    files = [file for segment in segments for file in segment.files]
+    reasons: dict[str, str] = {}
+    for directory in {str(Path(file.path).parent) for file in files}:
+        if not times_are_trusted(directory, root):
+            said = f"the times of the file system of {directory} don't tell of each write"
+            reasons |= {file.path: said for file in files if str(Path(file.path).parent) == directory}
+    writers = mapped_for_writing(files, () if broker_pid is None else (broker_pid,))
+    if writers.unknown:
+        reasons = dict.fromkeys((file.path for file in files), writers.unknown) | reasons
+    return reasons | {
+        path: f"process {pid} has it mapped for writing" for path, pid in writers.by_path.items()
+    }
+
+
+def unseen_notices(unseen: Mapping[str, str], segments: Iterable[Segment]) -> tuple[str, ...]:
+    """Say once for each reason how many of these segments are hashed again right before they go.
+
+    :param unseen: why, by path.
+    """
+    reasons = ([unseen[file.path] for file in segment.files if file.path in unseen] for segment in segments)
+    counts = Counter(why[0] for why in reasons if why)
+    return tuple(
+        f"{count_text(count, 'segment')} hashed again right before deletion, as {why}"
+        for why, count in counts.items()
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How segments are read again.
+
+    :param spend: waits until so many bytes more may be read.
+    :param renew: keeps the store ours; called now and then while a file is read, and after it.
+    """
+
+    spend: Spend
+    renew: Callable[[], None]
+
+
+def check_bytes(segment: Segment, receipt: Receipt, root: str, otherwise: str, reading: Reading) -> None:
+    """Hash a segment's files, as they are from now on, and compare them with its receipt.
+
+    The gate has seen to it that the receipt has the same companions.
+
+    :param root: the store's.
+    :param otherwise: a sentence for the error: what was deleted.
+    :param reading: how fast.
+    :raises LakeConflictError: one has other bytes.
+    :raises ChangedUnderUsError: one is written to while it is hashed.
+    """
+    proven = {one.name: one for one in receipt.companions}
+    _check_file(segment.log, segment.facts.path, receipt.sha256, root, otherwise, reading)
+    for path in (Path(facts.path) for facts in segment.companions):
+        one = proven[path.name]
+        same = partial(is_same_companion, receipt.broker, one, path)
+        _check_file(segment.log, str(path), one.sha256, root, otherwise, reading, same)
+
+
+def _check_file(
+    log: str,
+    path: str,
+    expected: str,
+    root: str,
+    otherwise: str,
+    reading: Reading,
+    says_the_same: Callable[[], bool] = lambda: False,
+) -> None:
+    facts = settle(path)
+    sha256 = digest(path, reading)
+    if sha256 != expected and not says_the_same():
+        raise LakeConflictError(
+            f"{path}: expected SHA-256 {expected}, which its receipt proves, found {sha256}. "
+            f"{otherwise} If the broker recovered from a crash and wrote these offsets again, run "
+            "storage-engine adopt to open a new lineage, with --conn-id if it is a store of Airflow; of "
+            f"several logs, --log {shlex.quote(log)} opens it for this one alone. Otherwise find out "
+            "who changed the file."
+        )
+    found = FileFacts.of(path)
+    if found != facts and not read_own_acts(root).same_file(found, facts):
+        raise ChangedUnderUsError(
+            f"{path}: expected it as it was when its bytes were compared, {facts}, found {found}: somebody "
+            f"writes to it. {otherwise} Stop who does."
+        )
+
+
+def digest(path: str, reading: Reading) -> str:
+    renewed_at = time.monotonic()
+
+    def spend(size_bytes: int) -> None:
+        nonlocal renewed_at
+        reading.spend(size_bytes)
+        if time.monotonic() >= renewed_at + RENEW_SECONDS:
+            reading.renew()
+            renewed_at = time.monotonic()
+
+    with Path(path).open("rb", buffering=0) as file:
+        sha256 = paced_sha256(file, spend)
+    reading.renew()
+    return sha256

@@ -1,0 +1,156 @@
+"""Which archived segment was verified when, and how closely: what lets checks walk round a whole lake.
+
+It lies in the journal, in a table of its own: a lake directory has its journal beside its catalog, and it is
+made where nothing but verification has needed one. Nothing but verification reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Integer,
+    MetaData,
+    Row,
+    String,
+    Table,
+    Text,
+    bindparam,
+    delete,
+    false,
+    func,
+    insert,
+    inspect,
+    select,
+)
+
+from storage_engine.journal.tables.database import JournalDatabase
+from storage_engine.model.verification import Check, VerifyLevel
+
+_metadata = MetaData()
+
+_verifications = Table(
+    "storage_engine_verifications",
+    _metadata,
+    Column("lake_id", String(36), primary_key=True),
+    Column("receipt_hash", String(64), primary_key=True),
+    Column("level", String(16), primary_key=True),
+    Column("store_id", Text, nullable=False),
+    Column("lineage", Integer, nullable=False),
+    Column("log", Text, nullable=False),
+    Column("base_offset", BigInteger, nullable=False),
+    Column("at_ms", BigInteger, nullable=False),
+    Column("fault", Text, nullable=False),
+)
+"""The last check of each receipt at each level. A lake is the UUID of its ``segments`` table: a journal
+may serve several lakes that hold the same store."""
+
+
+class VerificationMemory:
+    """:param journal_url: SQLAlchemy URL; errors as :class:`JournalDatabase` raises them."""
+
+    def __init__(self, journal_url: str) -> None:
+        self._database = JournalDatabase(journal_url)
+        self._database.write(_prepare)
+
+    def recall(self, lake_id: str) -> tuple[Check, ...]:
+        """The last check of each receipt at each level."""
+        query = select(_verifications).where(_verifications.c.lake_id == lake_id)
+        rows = self._database.read(lambda connection: connection.execute(query).all())
+        return tuple(_check(row) for row in rows)
+
+    def record(self, lake_id: str, checks: Sequence[Check]) -> None:
+        """Remember checks in place of earlier ones of the same receipts at the same levels; all or none."""
+        newest = {(check.receipt_hash, check.level.value): check for check in checks}
+        keys = [{"hash": receipt_hash, "at_level": level} for receipt_hash, level in newest]
+        rows = [
+            {
+                "lake_id": lake_id,
+                "receipt_hash": check.receipt_hash,
+                "level": check.level.value,
+                "store_id": check.store_id,
+                "lineage": check.lineage,
+                "log": check.log,
+                "base_offset": check.base_offset,
+                "at_ms": check.at_ms,
+                "fault": check.fault,
+            }
+            for check in newest.values()
+        ]
+        if not rows:
+            return
+        same = (
+            (_verifications.c.lake_id == lake_id)
+            & (_verifications.c.receipt_hash == bindparam("hash"))
+            & (_verifications.c.level == bindparam("at_level"))
+        )
+
+        def write(connection: Connection) -> None:
+            connection.execute(delete(_verifications).where(same), keys)
+            connection.execute(insert(_verifications), rows)
+
+        self._database.write(write)
+
+
+def last_verified(journal_url: str, lake_id: str) -> tuple[int | None, int]:
+    """Return when a receipt of a lake was checked last, and how many the last checks found at fault.
+
+    Nothing is made or changed.
+
+    :param lake_id: UUID of the lake's ``segments`` table.
+    :return: None: no check is remembered.
+    :raises StorageEngineError: the journal can't be read.
+    """
+    faulty = func.count().filter(_verifications.c.fault != "")
+    query = select(func.max(_verifications.c.at_ms), faulty).where(_verifications.c.lake_id == lake_id)
+
+    def read(connection: Connection) -> tuple[int | None, int]:
+        if not inspect(connection).has_table(_verifications.name):
+            return None, 0
+        at_ms, faults = connection.execute(query).one()
+        return at_ms, faults
+
+    return JournalDatabase(journal_url, read_only=True).read(read)
+
+
+def checks_of_faulty(journal_url: str, lake_id: str) -> tuple[Check, ...]:
+    """Return the last checks, at each level, of the receipts of a lake that one of these found at fault.
+
+    Nothing is made or changed.
+
+    :param lake_id: UUID of the lake's ``segments`` table.
+    :raises StorageEngineError: the journal can't be read.
+    """
+    mine = _verifications.c.lake_id == lake_id
+    faulty = select(_verifications.c.receipt_hash).where(mine, _verifications.c.fault != "")
+    query = select(_verifications).where(mine, _verifications.c.receipt_hash.in_(faulty))
+
+    def read(connection: Connection) -> tuple[Check, ...]:
+        if not inspect(connection).has_table(_verifications.name):
+            return ()
+        return tuple(_check(row) for row in connection.execute(query))
+
+    return JournalDatabase(journal_url, read_only=True).read(read)
+
+
+def _check(row: Row[Any]) -> Check:
+    return Check(
+        store_id=row.store_id,
+        lineage=row.lineage,
+        log=row.log,
+        base_offset=row.base_offset,
+        receipt_hash=row.receipt_hash,
+        level=VerifyLevel(row.level),
+        at_ms=row.at_ms,
+        fault=row.fault,
+    )
+
+
+def _prepare(connection: Connection) -> None:
+    _metadata.create_all(connection)
+    # Says now, and not after an hour's work, that nothing can be remembered.
+    connection.execute(delete(_verifications).where(false()))

@@ -1,0 +1,201 @@
+"""What a run's events say that it deleted or lost, and the SHA-256 over them. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from storage_engine.journal.reading.deletions import GONE, DeletingRun
+from storage_engine.journal.records import Event, Phase, Step, Waiver
+from storage_engine.model.deleted_range import DeletedRange, RunDigest, What
+from storage_engine.model.hold import Drift, DriftKind
+from storage_engine.model.jsonable import from_jsonable
+from storage_engine.model.receipt import Receipt
+from storage_engine.retention.proof.gate import Passage
+from storage_engine.retention.proof.history import SegmentRelease
+from storage_engine.retention.ranges.losses import AcceptedLoss
+
+OURSELVES = "storage-engine"
+"""Who decided what a policy decides."""
+OTHERS = "not storage-engine"
+"""Who deleted what was found to have gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunHistory:
+    """A run as the journal has it.
+
+    :param events: by ``events_of_deletion``.
+    :param waiver: of its plan; None: nobody waived a proof.
+    """
+
+    store_id: str
+    run: DeletingRun
+    events: Sequence[Event]
+    waiver: Waiver | None = None
+
+    @property
+    def digest(self) -> RunDigest:
+        """The digest up to the last event that something went by."""
+        last_id = self.run.last_id
+        return RunDigest(
+            self.run.run_key, self.run.begun_at_ms, last_id, digests_of(self, (last_id,))[last_id]
+        )
+
+
+def digests_of(history: RunHistory, event_ids: Collection[int]) -> dict[int, str]:
+    """Return SHA-256, in hex, over the run and its events up to each of some.
+
+    Each is a line of canonical JSON: of the run its store, key, beginning, request and its plan's digest;
+    then of each event step, phase, subject, payload and time. None of them ever expires.
+    """
+    run = history.run
+    whole = hashlib.sha256(
+        _line([history.store_id, run.run_key, run.begun_at_ms, run.request, run.plan_digest])
+    )
+    found, events = {}, iter(history.events)
+    event = next(events, None)
+    for event_id in sorted(set(event_ids)):
+        while event is not None and event.event_id <= event_id:
+            whole.update(_line([event.step, event.phase.value, event.subject, event.payload, event.at_ms]))
+            event = next(events, None)
+        found[event_id] = whole.hexdigest()
+    return found
+
+
+def _line(content: object) -> bytes:
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return text.encode() + b"\n"
+
+
+def ranges_by_event(history: RunHistory, topic_id_of: Callable[[str], str] | None) -> Iterator[DeletedRange]:
+    """Yield what each event of a run says that went, by the number of the event and without a digest.
+
+    :param topic_id_of: of the broker's columns.
+    """
+    for event in history.events:
+        if event.phase is not Phase.RESULT:
+            continue
+        found, log_id = _range(history, event)
+        if found is not None:
+            yield replace(found, topic_id=topic_id_of(log_id) if topic_id_of and log_id else None)
+
+
+def _range(history: RunHistory, event: Event) -> tuple[DeletedRange | None, str]:
+    """Return what an event says that went, and the identity of its log; "": it isn't known."""
+    if event.step == Step.RELEASE:
+        release = from_jsonable(SegmentRelease, event.payload)
+        waived = release.passage is Passage.WAIVED and history.waiver is not None
+        who = history.waiver.person if waived and history.waiver else OURSELVES
+        said = (What.RELEASED, release.reason.value, release.reason_detail, who)
+        span = (release.log, release.base_offset, release.end_offset)
+        return _row(history, event, release.lineage or 0, span, said), release.log_id or ""
+    if event.step == Step.ACCEPT_LOSS:
+        loss = from_jsonable(AcceptedLoss, event.payload["loss"])
+        said = (What.LOST, event.step, loss.reason, loss.person)
+        span = (loss.log, loss.start_offset, loss.end_offset)
+        return _row(history, event, loss.lineage, span, said), loss.log_id
+    drift = from_jsonable(Drift, event.payload["disturbance"])
+    if drift.kind not in GONE:
+        return None, ""
+    who = OURSELVES if drift.kind is DriftKind.GIVEN_UP else OTHERS
+    said = (What.GONE, drift.kind.value, drift.detail, who)
+    span = (drift.log, drift.start_offset, drift.end_offset)
+    return _row(history, event, int(event.payload["lineage"]), span, said), drift.log_id
+
+
+def _row(
+    history: RunHistory,
+    event: Event,
+    lineage: int,
+    span: tuple[str, int, int],
+    said: tuple[What, str, str, str],
+) -> DeletedRange:
+    log, start_offset, end_offset = span
+    what, cause, detail, who = said
+    return DeletedRange(
+        store_id=history.store_id,
+        lineage=lineage,
+        log=log,
+        start_offset=start_offset,
+        end_offset=end_offset,
+        run=history.run.run_key,
+        run_begun_at_ms=history.run.begun_at_ms,
+        what=what.value,
+        cause=cause,
+        detail=detail,
+        who=who,
+        at_ms=event.at_ms,
+        event_id=event.event_id,
+        events_sha256="",
+    )
+
+
+def missing_ranges(
+    history: RunHistory, known: Iterable[DeletedRange], topic_id_of: Callable[[str], str] | None
+) -> tuple[DeletedRange, ...]:
+    """Return the rows that a lake lacks of a run: one a range that went for one cause, as events found it.
+
+    :param known: rows of any run.
+    """
+    digest = history.digest
+    reached: dict[tuple[object, ...], list[tuple[int, int]]] = {}
+    for row in known:
+        if (row.run, row.run_begun_at_ms) == (digest.run, digest.begun_at_ms):
+            reached.setdefault(_kind(row)[:4], []).append((row.start_offset, row.end_offset))
+    found = (
+        part
+        for row in ranges_by_event(history, topic_id_of)
+        for part in _without(row, reached.setdefault(_kind(row)[:4], []))
+    )
+    rows: list[DeletedRange] = []
+    ordered = sorted(found, key=lambda row: (*map(str, _kind(row)), row.start_offset))
+    for _, of_kind in groupby(ordered, key=_kind):
+        for row in of_kind:
+            if rows and _kind(rows[-1]) == _kind(row) and rows[-1].end_offset == row.start_offset:
+                at_ms = max(rows[-1].at_ms, row.at_ms)
+                rows[-1] = replace(rows[-1], end_offset=row.end_offset, at_ms=at_ms)
+            else:
+                rows.append(row)
+    return tuple(
+        replace(row, event_id=digest.event_id, events_sha256=digest.sha256)
+        for row in sorted(rows, key=lambda row: (row.log, row.lineage, row.start_offset))
+    )
+
+
+def _kind(row: DeletedRange) -> tuple[object, ...]:
+    """Return what ranges that are one row agree in; by the first four each offset goes once a run."""
+    return row.log, row.lineage, row.topic_id, row.what, row.cause, row.who
+
+
+def _without(row: DeletedRange, reached: list[tuple[int, int]]) -> Iterator[DeletedRange]:
+    """Yield the parts of a range that are in no other, and take them among these."""
+    start = row.start_offset
+    parts = []
+    for begun, ended in sorted(reached):
+        if begun > start and begun < row.end_offset:
+            parts.append((start, begun))
+        if ended > start and begun < row.end_offset:
+            start = ended
+    if start < row.end_offset:
+        parts.append((start, row.end_offset))
+    reached += parts
+    yield from (replace(row, start_offset=begun, end_offset=ended) for begun, ended in parts)
+
+
+def with_store_times(rows: Iterable[DeletedRange], receipts: Sequence[Receipt]) -> Iterator[DeletedRange]:
+    """Yield rows with the times of the messages that receipts have of them."""
+    for row in rows:
+        times = [
+            (one.first_store_timestamp_ms, one.last_store_timestamp_ms)
+            for one in receipts
+            if (one.log, one.lineage) == (row.log, row.lineage)
+            and one.base_offset < row.end_offset
+            and row.start_offset < one.end
+        ]
+        first = min((first for first, _ in times if first is not None), default=None)
+        last = max((last for _, last in times if last is not None), default=None)
+        yield replace(row, first_store_timestamp_ms=first, last_store_timestamp_ms=last)

@@ -1,0 +1,66 @@
+"""Reading from the journal what runs deleted or lost, with what else tells of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from functools import partial
+
+from storage_engine.brokers import find_broker
+from storage_engine.journal.reading.deletions import DeletingRun, deleting_runs, events_of_deletion
+from storage_engine.journal.reading.queries import JournalReader
+from storage_engine.journal.tables.rows import find_waiver_row
+from storage_engine.lake.catalog.catalog import Lake
+from storage_engine.lake.soundness.receipts import receipts_in
+from storage_engine.model.deleted_range import DeletedRange
+from storage_engine.retention.ranges.deleted_ranges import RunHistory, missing_ranges, with_store_times
+
+
+def read_deleting_runs(reader: JournalReader, store_id: str) -> tuple[DeletingRun, ...]:
+    """Return a store's runs that deleted or lost something, the last one last.
+
+    :raises JournalUnavailableError: the journal can't be read.
+    """
+    return reader.read(partial(deleting_runs, store_id=store_id))
+
+
+def read_history(reader: JournalReader, store_id: str, run: DeletingRun) -> RunHistory:
+    """
+    :raises JournalUnavailableError: the journal can't be read.
+    """
+    events = reader.read(partial(events_of_deletion, run_id=run.run_id))
+    waiver = reader.read(partial(find_waiver_row, plan_digest=run.plan_digest)) if run.plan_digest else None
+    return RunHistory(store_id, run, events, waiver)
+
+
+def missing_rows(
+    lake: Lake,
+    reader: JournalReader,
+    store_id: str,
+    runs: Collection[DeletingRun],
+    known: Collection[DeletedRange],
+) -> Iterator[DeletedRange]:
+    """Yield the rows that a lake lacks, run by run.
+
+    :param runs: by :func:`read_deleting_runs`.
+    :param known: the rows that it has of the store.
+    :raises JournalUnavailableError: the journal can't be read.
+    :raises LakeUnavailableError: the lake's receipts can't be read.
+    """
+    reached: dict[tuple[str, int], int] = {}
+    for row in known:
+        key = (row.run, row.run_begun_at_ms)
+        reached[key] = max(row.event_id, reached.get(key, 0))
+    topic_id_of = find_broker(lake.broker).codec.columns.topic_id_of
+    for run in runs:
+        if run.last_id > reached.get((run.run_key, run.begun_at_ms), 0):
+            rows = missing_ranges(read_history(reader, store_id, run), known, topic_id_of)
+            yield from _timed(lake, store_id, rows)
+
+
+def _timed(lake: Lake, store_id: str, rows: Collection[DeletedRange]) -> Iterator[DeletedRange]:
+    if not rows:
+        return
+    span = (min(row.start_offset for row in rows), max(row.end_offset for row in rows) - 1)
+    logs = {row.log for row in rows}
+    log = logs.pop() if len(logs) == 1 else None
+    yield from with_store_times(rows, receipts_in(lake.segments(), store_id, log=log, base_offsets=span))

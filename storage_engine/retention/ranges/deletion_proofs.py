@@ -1,0 +1,162 @@
+"""What lake, receipts and stamp witnessed of deletions, held against the journal that tells of them now."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from storage_engine.exceptions import BadInputError, StorageEngineError
+from storage_engine.journal.reading.queries import JournalReader
+from storage_engine.lake.archive.deletions import read_deletions
+from storage_engine.lake.catalog.catalog import Lake
+from storage_engine.lake.file.filters import all_equal
+from storage_engine.lake.file.scan import read_rows
+from storage_engine.model.deleted_range import DELETION, DeletedRange, RunDigest
+from storage_engine.model.jsonable import from_jsonable
+from storage_engine.model.validation import Status
+from storage_engine.model.verification import Finding
+from storage_engine.retention.ranges.deleted_ranges import RunHistory, digests_of, ranges_by_event
+from storage_engine.retention.ranges.deletion_histories import read_deleting_runs, read_history
+from storage_engine.wording import time_text
+
+_NAMED = 3
+"""Of more ranges of a run than these that were changed only the number is told."""
+
+_ADVICE = (
+    "Nothing was changed. Find out who writes to the journal; bring it back from a backup that agrees with "
+    "the lake."
+)
+
+
+def deletion_findings(
+    reader: JournalReader, lake: Lake, store_id: str, stamped: RunDigest | None
+) -> tuple[Finding, ...]:
+    """Return the runs of which the journal tells something else than was witnessed when they deleted.
+
+    :param stamped: by the store's stamp; None: there is none, or nobody asked.
+    :raises JournalUnavailableError: the journal can't be read.
+    """
+    return tuple(_findings(reader, lake, store_id, stamped))
+
+
+def _findings(
+    reader: JournalReader, lake: Lake, store_id: str, stamped: RunDigest | None
+) -> Iterator[Finding]:
+    rows: Sequence[DeletedRange] = ()
+    try:
+        rows = read_deletions(lake, store_id)
+    except StorageEngineError as error:
+        yield Finding(
+            Status.WARNING,
+            "table deletions",
+            f"could not be read: {error}",
+            "Nothing rests on it. Where it is lost the store's next run makes it again from the journal.",
+        )
+    witnesses: dict[tuple[str, int], dict[RunDigest, list[str]]] = {}
+    for digest, source in dict.fromkeys(_witnessed(lake, store_id, rows, stamped)):
+        of_run = witnesses.setdefault((digest.run, digest.begun_at_ms), {})
+        of_run.setdefault(digest, []).append(source)
+    if not witnesses:
+        return
+    runs = {(run.run_key, run.begun_at_ms): run for run in read_deleting_runs(reader, store_id)}
+    if not runs and not any(row.store_id == store_id for row in reader.stores()):
+        # A journal that never knew the store, such as one beside a copy of its lake.
+        return
+    for key, digests in witnesses.items():
+        mine = [row for row in rows if (row.run, row.run_begun_at_ms) == key]
+        if key not in runs:
+            yield Finding(
+                Status.WARNING,
+                f"run {key[0]}",
+                f"expected it in the journal, with what it deleted{_listed(row.name for row in mine)}, as "
+                f"{' and '.join(next(iter(digests.values())))} has it; found no such run",
+                "If the journal was put back from an older copy, bring back the newer one; otherwise find "
+                "out who removed the run.",
+            )
+            continue
+        history = read_history(reader, store_id, runs[key])
+        yield from _compared(history, digests, mine)
+
+
+def _witnessed(
+    lake: Lake, store_id: str, rows: Iterable[DeletedRange], stamped: RunDigest | None
+) -> Iterator[tuple[RunDigest, str]]:
+    for row in rows:
+        yield row.digest, "the lake's table deletions"
+    for digest in _evidence(lake, store_id):
+        yield digest, "a receipt's evidence"
+    if stamped is not None:
+        yield stamped, "the store's stamp"
+
+
+def _evidence(lake: Lake, store_id: str) -> Iterator[RunDigest]:
+    table = lake.segments()
+    if "evidence" not in table.schema().column_names:
+        # A lake of an older version.
+        return
+    rows = read_rows(table, all_equal({"store_id": store_id}), ("evidence",))
+    for text in rows["evidence"].unique().to_pylist():
+        # Whoever changed a receipt is found out by its hash; what is none says nothing here.
+        try:
+            evidence = json.loads(text or "{}")
+            if DELETION in evidence:
+                yield from_jsonable(RunDigest, evidence[DELETION])
+        except (ValueError, TypeError, BadInputError):
+            continue
+
+
+def _compared(
+    history: RunHistory, digests: Mapping[RunDigest, Sequence[str]], rows: Sequence[DeletedRange]
+) -> Iterator[Finding]:
+    """Yield a finding where the journal's events of a run aren't those that were witnessed."""
+    found = digests_of(history, {digest.event_id for digest in digests})
+    wrong = [digest for digest in digests if found[digest.event_id] != digest.sha256]
+    if not wrong:
+        return
+    digest = wrong[0]
+    sources = " and ".join(dict.fromkeys(source for it in wrong for source in digests[it]))
+    yield Finding(
+        Status.FAILURE,
+        f"run {digest.run}",
+        f"expected its plan, intents, results and losses with the SHA-256 {digest.sha256}, as {sources} has "
+        f"it, found {found[digest.event_id]} by the journal: it was changed since{_changes(history, rows)}",
+        _ADVICE,
+    )
+
+
+def _changes(history: RunHistory, rows: Sequence[DeletedRange]) -> str:
+    try:
+        now = tuple(ranges_by_event(history, None))
+    except (BadInputError, KeyError, TypeError, ValueError) as error:
+        return f"; it can't be understood any more ({error})"
+    return _listed(change for row in rows for change in _change(row, now))
+
+
+def _change(row: DeletedRange, now: Iterable[DeletedRange]) -> Iterator[str]:
+    """Yield what a journal says otherwise than a row of what went, as a clause."""
+    parts = [
+        part
+        for part in now
+        if (part.log, part.lineage, part.what) == (row.log, row.lineage, row.what)
+        and part.start_offset < row.end_offset
+        and row.start_offset < part.end_offset
+        and part.event_id <= row.event_id
+    ]
+    if not parts:
+        yield f"{row.name} is not among what it deleted"
+        return
+    said = []
+    if causes := sorted({part.cause for part in parts} - {row.cause}):
+        said.append(f"the cause {row.cause} became {', '.join(causes)}")
+    if (at_ms := max(part.at_ms for part in parts)) != row.at_ms:
+        said.append(f"the time {time_text(row.at_ms)} became {time_text(at_ms)}")
+    if people := sorted({part.who for part in parts} - {row.who}):
+        said.append(f"{row.who}, who decided it, became {', '.join(people)}")
+    if said:
+        yield f"{row.name}: {', '.join(said)}"
+
+
+def _listed(clauses: Iterable[str]) -> str:
+    every = list(clauses)
+    more = f"; and {len(every) - _NAMED} more" if len(every) > _NAMED else ""
+    return f" ({'; '.join(every[:_NAMED])}{more})" if every else ""

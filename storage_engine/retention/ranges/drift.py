@@ -1,0 +1,254 @@
+"""What others did to a held store, as the journal has it, and whether what they deleted is in a lake."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from storage_engine.exceptions import LakeUnavailableError, ReceiptError
+from storage_engine.journal.journal import Journal, Phase, Step, StoreRecord
+from storage_engine.journal.reading.deletions import GONE
+from storage_engine.lake.catalog.catalog import Lake, open_lake
+from storage_engine.lake.coverage.coverage import (
+    ReleasedSpan,
+    Witnesses,
+    log_ranges,
+    lost_ranges,
+    names_of_logs,
+)
+from storage_engine.lake.soundness.soundness import losses
+from storage_engine.lake.soundness.soundness_reader import find_faults
+from storage_engine.lake.verify.replica_coverage import replica_spans
+from storage_engine.model.by_log import by_log
+from storage_engine.model.hold import Drift
+from storage_engine.model.jsonable import from_jsonable
+from storage_engine.model.known_logs import log_label
+from storage_engine.model.policy import ArchiveMode
+from storage_engine.model.receipt import Receipt, SegmentIdentity
+from storage_engine.model.validation import RangeStatus
+from storage_engine.retention.proof.current_receipts import current_receipts
+from storage_engine.retention.proof.history import released_spans, segment_subject
+from storage_engine.retention.proof.shielding import changed_spans, shielded_spans
+from storage_engine.retention.ranges.losses import accepted_gaps, accepted_losses, excused_parts
+from storage_engine.retention.ranges.seen_logs import Missing
+from storage_engine.retention.store.known_heads import known_heads
+from storage_engine.retention.store.managed_store import ManagedStore
+from storage_engine.retention.store.unnamed_lakes import lakes_unasked
+
+
+def all_gone_spans(
+    journal: Journal, record: StoreRecord, unasked: Collection[str]
+) -> tuple[ReleasedSpan, ...]:
+    """Return what all runs deleted from a store, and what was found to have gone without them.
+
+    :param unasked: where the lakes are that can't be asked now.
+    """
+    return (*released_spans(journal, record.store_id, unasked), *gone_spans(journal, record, unasked))
+
+
+def gone_spans(
+    journal: Journal, record: StoreRecord, unasked: Iterable[str] = ()
+) -> tuple[ReleasedSpan, ...]:
+    """Return ranges that others deleted, for laying store and lake over each other.
+
+    What went before the present lineage was opened is excused, and what was accepted as lost: a person has
+    seen it and gone on.
+
+    :param unasked: where the lakes are that can't be asked now.
+    """
+    accepted = accepted_losses(journal, record)
+    spans: list[ReleasedSpan] = []
+    for one, lineage in _widest(recorded_gone(journal, record)):
+        is_open = lineage == record.lineage_of(one.log)
+        said = "" if is_open else f"in lineage {lineage}, which is closed: {one.detail}"
+        span = ReleasedSpan(
+            one.log,
+            one.start_offset,
+            one.end_offset,
+            said,
+            others=one.detail,
+            lineage=lineage,
+            log_id=one.log_id,
+        )
+        spans += excused_parts(span, accepted)
+    for changed in changed_spans(record.real_path, record.lineages):
+        spans += excused_parts(changed, accepted)
+    spans += accepted_gaps(accepted)
+    return (*spans, *_in_unasked_lakes(journal, record, spans, set(unasked)))
+
+
+def recorded_gone(journal: Journal, record: StoreRecord) -> tuple[tuple[Drift, int], ...]:
+    """Return what others deleted, each with the lineage in which it went, as it was found first."""
+    events = journal.store_events(record.store_id, Step.DRIFT, Phase.RESULT)
+    found = (
+        (from_jsonable(Drift, event.payload["disturbance"]), int(event.payload["lineage"]))
+        for event in events
+    )
+    return tuple(dict.fromkeys(row for row in found if row[0].kind in GONE))
+
+
+def _widest(found: Sequence[tuple[Drift, int]]) -> Iterator[tuple[Drift, int]]:
+    """Without what is part of another range of the same lineage: a loss that grew until the hold was renewed
+    is found once for each look at it.
+    """
+    for number, (one, lineage) in enumerate(found):
+        others = ((other, i) for i, (other, of) in enumerate(found) if of == lineage and i != number)
+        if not any(_covers(other, one, earlier=i < number) for other, i in others):
+            yield one, lineage
+
+
+def _covers(other: Drift, one: Drift, *, earlier: bool) -> bool:
+    """Return whether ``one`` is part of ``other``; of two equal ranges the earlier counts."""
+    if other.kind is not one.kind:
+        return False
+    same = (other.start_offset, other.end_offset) == (one.start_offset, one.end_offset)
+    inside = other.start_offset <= one.start_offset and one.end_offset <= other.end_offset
+    return other.log == one.log and inside and (earlier or not same)
+
+
+def gone_ranges(
+    journal: Journal,
+    record: StoreRecord,
+    store: ManagedStore,
+    drift: Iterable[Drift],
+    *,
+    missing: Iterable[Missing] = (),
+    present: Mapping[str, str] | None = None,
+) -> tuple[RangeStatus, ...]:
+    """Return which parts of ranges that others deleted are ARCHIVED, SHIELDED, LOST or UNKNOWN.
+
+    What one of our runs deleted after all counts as that.
+
+    :param missing: what else should be on disk and isn't.
+    :param present: identities of the logs on disk, by name; None: a log that lost something has its name.
+    """
+    wanted = (*_drift_spans(drift), *map(span_of_missing, missing))
+    if not wanted:
+        return ()
+    rows: list[Receipt] = []
+    broken: dict[SegmentIdentity, str] = {}
+    lakes: list[Lake] = []
+    unreachable: dict[str, str] = {}
+    known = known_heads(journal, record)
+    configs = store.lakes if store.policy.archive is not ArchiveMode.OFF else ()
+    for config in configs:
+        try:
+            lake = open_lake(config)
+            with suppress(ReceiptError):
+                known.check(lake, record.store_id)
+            for one in wanted:
+                span = (one.start_offset, one.end_offset - 1)
+                found = current_receipts(lake, record, log=one.log, base_offsets=span)
+                faults = losses(find_faults(lake, found))
+                rows += [row for row in found if row.identity not in faults]
+                broken.update(faults)
+            lakes.append(lake)
+        except LakeUnavailableError as error:
+            unreachable[config.location] = str(error)
+    proven = {row.identity: row for row in rows}
+    released = (
+        *wanted,
+        *changed_spans(store.real_root, record.lineages),
+        *released_spans(journal, record.store_id, unreachable),
+    )
+    released += _in_unasked_lakes(journal, record, released, set(unreachable))
+    kept = shielded_spans(store.real_root, record.lineages)
+    unasked = lakes_unasked(known.heads, lakes, unreachable) if configs else ()
+    witnesses = Witnesses(present or {}, unasked=unasked)
+    names = names_of_logs(witnesses.present, proven.values(), released)
+    called = by_log(wanted, names.name_of)
+
+    def lay_over(witnesses: Witnesses) -> tuple[RangeStatus, ...]:
+        return tuple(
+            row
+            for row in log_ranges(kept, proven.values(), released=released, witnesses=witnesses)
+            if any(
+                one.start_offset < row.end_offset and row.start_offset < one.end_offset
+                for one in called.get(row.log, ())
+            )
+        )
+
+    ranges = lay_over(witnesses)
+    lost = lost_ranges(ranges)
+    others = [span for lake in lakes for span in replica_spans(lake, record.store_id, names, lost)]
+    return lay_over(replace(witnesses, replicas=others)) if others else ranges
+
+
+def span_of_missing(one: Missing) -> ReleasedSpan:
+    """Return what is missing as what went from its log."""
+    return ReleasedSpan(
+        one.log,
+        one.start_offset,
+        one.end_offset,
+        others=one.why,
+        lineage=one.lineage,
+        unknown=one.is_unknown,
+        log_id=one.log_id,
+        is_other=one.is_other,
+    )
+
+
+def _drift_spans(drift: Iterable[Drift]) -> Iterator[ReleasedSpan]:
+    for one in drift:
+        if one.kind in GONE:
+            yield ReleasedSpan(
+                one.log, one.start_offset, one.end_offset, others=one.detail, log_id=one.log_id
+            )
+
+
+def ranges_of_drift(one: Drift, ranges: Sequence[RangeStatus]) -> list[RangeStatus]:
+    """Return which of some ranges have offsets that others deleted.
+
+    :param ranges: by :func:`gone_ranges`.
+    """
+    label = log_label(one.log, one.log_id)
+    called = label if any(row.log == label for row in ranges) else one.log
+    return [
+        row
+        for row in ranges
+        if row.log == called and row.start_offset < one.end_offset and one.start_offset < row.end_offset
+    ]
+
+
+def drift_alarms(drift: Iterable[Drift], ranges: Sequence[RangeStatus]) -> tuple[str, ...]:
+    """Return each as a sentence; of what others deleted, what became of it.
+
+    :param ranges: by :func:`gone_ranges`.
+    """
+    alarms = []
+    for one in drift:
+        if one.kind not in GONE:
+            alarms.append(f"{one.kind.value}: {one.detail}")
+            continue
+        parts = [
+            f"[{max(row.start_offset, one.start_offset)}, {min(row.end_offset, one.end_offset)}) is "
+            f"{row.where.value}"
+            for row in ranges_of_drift(one, ranges)
+        ]
+        alarms.append(f"{one.kind.value}: {one.detail} {one.log} {', '.join(parts)}.")
+    return tuple(alarms)
+
+
+def _in_unasked_lakes(
+    journal: Journal, record: StoreRecord, spans: Iterable[ReleasedSpan], unasked: set[str]
+) -> tuple[ReleasedSpan, ...]:
+    """Return what the journal knows to be in lakes that can't be asked, of these spans."""
+    if not unasked:
+        return ()
+    wanted = list(spans)
+    found = []
+    for step in (Step.ARCHIVE, Step.SEALED):
+        for event in journal.store_events(record.store_id, step, Phase.RESULT):
+            said = event.payload
+            log, _, base = event.subject.rpartition("/")
+            if "facts" not in said or said.get("lake") not in unasked:
+                continue
+            if said["lineage"] != record.lineage_of(log):
+                continue
+            assert event.subject == segment_subject(log, int(base))
+            end = said.get("end_offset") or int(base) + int(event.payload["facts"]["size_bytes"])
+            if any(s.log == log and s.start_offset < end and int(base) < s.end_offset for s in wanted):
+                lineage = int(said["lineage"])
+                found.append(ReleasedSpan(log, int(base), end, unasked=str(said["lake"]), lineage=lineage))
+    return tuple(found)

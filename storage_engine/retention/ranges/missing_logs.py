@@ -1,0 +1,118 @@
+"""Remember where a store's logs are at each look that may write, and tell what of them is missing since.
+
+A validation or a page lays this over what disk and lakes have: what no lake has of it is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+
+from storage_engine.journal.journal import Journal, Step, StoreRecord
+from storage_engine.lake.coverage.coverage import ReleasedSpan
+from storage_engine.model.broker_store import BrokerStore
+from storage_engine.model.known_logs import Absence, LogIdentity
+from storage_engine.model.store import StoreSnapshot
+from storage_engine.retention.ranges.drift import span_of_missing
+from storage_engine.retention.ranges.losses import accepted_losses, excused_parts
+from storage_engine.retention.ranges.seen_log_records import keep_logs, kept_logs
+from storage_engine.retention.ranges.seen_logs import (
+    Missing,
+    SeenLog,
+    absent_logs,
+    logs_of_plan,
+    logs_of_snapshot,
+    missing_ranges,
+    remembered,
+)
+from storage_engine.retention.store.broker_answers import ask
+from storage_engine.retention.store.managed_store import ManagedStore
+
+_NOTHING_TOLD = Absence(False, "nothing tells why", is_unknown=True)
+
+
+def remember_logs(
+    store: ManagedStore, journal: Journal, record: StoreRecord, broker: BrokerStore, snapshot: StoreSnapshot
+) -> None:
+    """Remember where logs are. One that is rightly gone is forgotten; what is missing stays remembered.
+
+    :raises StorageEngineError: the journal can't be read or written.
+    :raises OSError: a file can't be read.
+    """
+    if not broker.tells_absences:
+        return
+    known = _known(store, journal, record)
+    here = _here(store, record, broker, snapshot, known)
+    found = remembered(known, here, _absences(store, broker, absent_logs(known, here)))
+    if found != known:
+        keep_logs(store.journal_url, record.store_id, found)
+
+
+def missing_logs(
+    store: ManagedStore, journal: Journal, record: StoreRecord, broker: BrokerStore, snapshot: StoreSnapshot
+) -> tuple[Missing, ...]:
+    """Return what was remembered of logs, should be here, and isn't; of lineages that are open.
+
+    :raises StorageEngineError: the journal can't be read.
+    :raises OSError: a file can't be read.
+    """
+    if not broker.tells_absences:
+        return ()
+    known = _known(store, journal, record)
+    here = _here(store, record, broker, snapshot, known)
+    absences = _absences(store, broker, absent_logs(known, here))
+    found = missing_ranges(known, here, absences)
+    return tuple(one for one in found if one.lineage == record.lineage_of(one.log))
+
+
+def missing_spans(
+    journal: Journal, record: StoreRecord, found: Iterable[Missing]
+) -> tuple[ReleasedSpan, ...]:
+    """Return what is missing as what went from its logs; what a person has accepted as lost is excused."""
+    accepted = accepted_losses(journal, record)
+    return tuple(part for one in found for part in excused_parts(span_of_missing(one), accepted))
+
+
+def present_logs(broker: BrokerStore, broker_name: str, snapshot: StoreSnapshot) -> dict[str, str]:
+    """Return which logs a store has on disk: identities by name, "" where one can't be told.
+
+    :raises OSError: a file can't be read.
+    """
+    identities = ask(broker_name, "tell which logs it has", lambda: broker.log_identities(snapshot))
+    return {log: one.log_id for log, one in identities.items()}
+
+
+def _known(store: ManagedStore, journal: Journal, record: StoreRecord) -> tuple[SeenLog, ...]:
+    """Return what is remembered; of before anything was, what the last plan had."""
+    kept = kept_logs(store.journal_url, record.store_id)
+    if kept is not None:
+        return kept
+    last = journal.last_result(record.store_id, Step.PLAN)
+    plan = None if last is None else journal.run(record.store_id, last.run_key).plan
+    return () if plan is None else logs_of_plan(plan)
+
+
+def _here(
+    store: ManagedStore,
+    record: StoreRecord,
+    broker: BrokerStore,
+    snapshot: StoreSnapshot,
+    known: tuple[SeenLog, ...],
+) -> tuple[SeenLog, ...]:
+    identities = ask(store.broker, "tell which logs it has", lambda: broker.log_identities(snapshot))
+    return logs_of_snapshot(snapshot, identities, record.lineages, known)
+
+
+def _absences(store: ManagedStore, broker: BrokerStore, absent: Iterable[SeenLog]) -> dict[SeenLog, Absence]:
+    """Ask why logs aren't here: of several of one name one after the other."""
+    found: dict[SeenLog, Absence] = {}
+    left = list(absent)
+    while left:
+        batch: dict[str, SeenLog] = {}
+        for one in left:
+            batch.setdefault(one.log, one)
+        identities: dict[str, LogIdentity] = {log: one.identity for log, one in batch.items()}
+        said = ask(store.broker, "tell why logs aren't here", partial(broker.absences, identities))
+        found |= {one: said.get(log, _NOTHING_TOLD) for log, one in batch.items()}
+        left = [one for one in left if batch[one.log] is not one]
+    return found

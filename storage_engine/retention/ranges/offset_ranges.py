@@ -1,0 +1,296 @@
+"""Where each byte of a store's logs is, as runs that stay few where segments are many. Pure.
+
+Unknown is its own place: where a lake can't be asked, what only it could tell is neither archived nor lost.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import pairwise
+
+from storage_engine.lake.coverage.archived_spans import ArchivedSpan
+from storage_engine.lake.coverage.coverage import LocalSpan, ReleasedSpan, judge_absent, names_of_logs
+from storage_engine.model.by_log import by_log
+from storage_engine.model.lineages import Lineages
+from storage_engine.model.plan import Decision
+from storage_engine.model.store import SegmentId, SegmentState
+
+Interval = tuple[int, int]
+
+FAULTY = "faulty"
+_FAULTY_BESIDE = "a lake has it, and verify found a fault in it there"
+_SHIELDED = "gone from the log, and kept in the shield"
+
+ACCEPTED = "accepted"
+"""Reason of a loss that a person has accepted."""
+MISSING = "missing"
+"""Reason of what should be somewhere and isn't, or of which nobody can tell whether it should."""
+
+
+class Place(StrEnum):
+    """Where a range is, as pages name it; the journal keeps these words."""
+
+    LOCAL = "local"
+    """On disk, and in no lake."""
+    BOTH = "both"
+    ARCHIVED = "archived"
+    """Only in a lake, by its receipts."""
+    DUE = "due"
+    """On disk, and the broker's rules would delete it now."""
+    LOST = "lost"
+    """Neither on disk nor in a lake."""
+    UNKNOWN = "unknown"
+    """A lake can't be asked, or nobody can tell whether it should be on disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """Offsets [start_offset, end_offset) of a log that share a place and a reason.
+
+    :param segments: how many; 0 for what is nowhere.
+    :param reason: a stable word: the plan's, of what is on disk; shielded; accepted or missing, if lost;
+        missing, if nobody can tell whether it should be on disk; faulty, if verifying found a fault in the
+        lake that no later look found gone.
+    :param detail: of its first segment, as a sentence; "" where the reason says it all.
+    :param log_id: of what is nowhere: which log it is of; "": it isn't known.
+    """
+
+    log: str
+    lineage: int
+    start_offset: int
+    end_offset: int
+    segments: int
+    size_bytes: int
+    where: Place
+    reason: str = ""
+    detail: str = ""
+    log_id: str = ""
+
+    @property
+    def is_missing(self) -> bool:
+        """Return whether it should be somewhere and isn't, as far as anybody can tell; not once accepted."""
+        return self.reason == MISSING
+
+
+@dataclass(frozen=True, slots=True)
+class Lakes:
+    """What lakes tell of a store.
+
+    :param spans: what those have that could be asked. What is on disk as well is told segment by segment.
+    :param proven: sealed segments on disk that a lake proves.
+    :param unasked: why a lake can't be asked, as a sentence; "" where all could be.
+    :param faulty: sealed segments on disk that lakes have, but that verifying found at fault there.
+    :param unnamed: lakes that have receipts of the store and that nobody named, each as a clause.
+    """
+
+    spans: Sequence[ArchivedSpan] = ()
+    proven: frozenset[SegmentId] = frozenset()
+    unasked: str = ""
+    faulty: frozenset[SegmentId] = frozenset()
+    unnamed: Sequence[str] = ()
+
+
+def offset_ranges(
+    decisions: Iterable[Decision],
+    ends: Mapping[str, int],
+    lakes: Lakes,
+    lineages: Lineages,
+    *,
+    shielded: Iterable[LocalSpan] = (),
+    gone: Iterable[ReleasedSpan] = (),
+    present: Mapping[str, str] | None = None,
+) -> tuple[OffsetRange, ...]:
+    """Return all ranges of all logs, by log, lineage and offset. A log whose name another one has by now is a
+    log of its own, called by its label.
+
+    :param decisions: on every segment on disk.
+    :param ends: by log, its logical end; files behind it have no byte yet.
+    :param shielded: gone from the log, and kept under a second name.
+    :param gone: what was deleted, by the journal. It is part of the log, so a loss at its beginning shows.
+    :param present: identities of the logs on disk, by name.
+    """
+    gone = [span for span in gone if span.start_offset < span.end_offset]
+    spans = [span for span in lakes.spans if span.start_offset < span.end_offset]
+    names = names_of_logs(present or {}, spans, gone)
+    local: dict[str, list[OffsetRange]] = defaultdict(list)
+    for decision in decisions:
+        one = _local(decision, ends[decision.segment.log], lakes, lineages)
+        if one.start_offset < one.end_offset:
+            local[one.log].append(one)
+    archived, missing = by_log(spans, names.name_of), by_log(gone, names.name_of)
+    kept = by_log(span for span in shielded if span.start_offset < span.end_offset)
+    found: list[OffsetRange] = []
+    for log in sorted({*local, *archived, *kept, *missing}):
+        # A label is no name that a lineage was opened for.
+        told = (one.lineage for one in (*archived.get(log, ()), *missing.get(log, ())))
+        lineage = max(told) if names.is_label(log) else lineages.of(log)
+        pieces = list(local[log])
+        on_disk = _merged(pieces)
+        for span in archived.get(log, ()):
+            # Of an older lineage they are other bytes, whatever the disk has under these offsets.
+            cover = on_disk if span.lineage == lineage else ()
+            if not span.fault:
+                parts = _without(span.start_offset, span.end_offset, cover)
+                pieces += (_archived(log, span, *part) for part in parts)
+        pieces += _faulty(log, archived.get(log, ()), pieces)
+        cover = _merged(pieces)
+        pieces += (
+            OffsetRange(log, lineage, *part, 1, part[1] - part[0], Place.LOCAL, "shielded", _SHIELDED)
+            for span in kept.get(log, ())
+            for part in _without(span.start_offset, span.end_offset, cover)
+        )
+        went = missing.get(log, [])
+        covered = _covered(pieces, lineage, went)
+        pieces += (
+            replace(one, log_id=names.ids.get(log, ""))
+            for one in _nowhere(log, lineage, covered, went, lakes)
+        )
+        found += _condensed(pieces)
+    return tuple(found)
+
+
+def _local(decision: Decision, end_offset: int, lakes: Lakes, lineages: Lineages) -> OffsetRange:
+    segment = decision.segment
+    if segment.id in lakes.proven:
+        where, beside = Place.BOTH, "a lake has it"
+    elif segment.id in lakes.faulty:
+        where, beside = Place.LOCAL, _FAULTY_BESIDE
+    elif lakes.unasked and segment.state is SegmentState.SEALED:
+        where, beside = Place.UNKNOWN, f"on disk; {lakes.unasked}"
+    else:
+        where, beside = Place.LOCAL, "no lake has it"
+    detail, reason = decision.detail if where is not Place.UNKNOWN else beside, decision.reason.value
+    if segment.id in lakes.faulty:
+        detail, reason = f"{decision.detail}; {beside}", FAULTY
+    if decision.deletes:
+        where, detail = Place.DUE, f"{decision.detail}; {beside}"
+    return OffsetRange(
+        segment.log,
+        lineages.of(segment.log),
+        segment.base_offset,
+        min(segment.end_offset, end_offset),
+        1,
+        segment.disk_bytes,
+        where,
+        reason,
+        detail,
+    )
+
+
+def _archived(log: str, span: ArchivedSpan, start: int, end: int) -> OffsetRange:
+    is_whole = (start, end) == (span.start_offset, span.end_offset)
+    size_bytes = span.size_bytes if is_whole else min(span.size_bytes, end - start)
+    where, reason, detail = Place.ARCHIVED, "", ""
+    if span.fault:
+        where, reason, detail = Place.UNKNOWN, FAULTY, f"a lake has it, and verify found: {span.fault}"
+    segments = span.segments if is_whole else 1
+    return OffsetRange(log, span.lineage, start, end, segments, size_bytes, where, reason, detail)
+
+
+def _faulty(log: str, spans: Iterable[ArchivedSpan], pieces: Sequence[OffsetRange]) -> list[OffsetRange]:
+    """Return what lakes have, with a fault, of which nothing sound is in any place."""
+    found = {(span.lineage, span.start_offset): span for span in spans if span.fault}
+    covers = {lineage: _in_lineage(pieces, lineage) for lineage, _ in found}
+    return [
+        _archived(log, span, *part)
+        for span in found.values()
+        for part in _without(span.start_offset, span.end_offset, covers[span.lineage])
+    ]
+
+
+def _covered(pieces: Sequence[OffsetRange], lineage: int, gone: Sequence[ReleasedSpan]) -> list[Interval]:
+    """Return what has a place. What went in the present lineage is no older bytes under the same offsets."""
+    own = _in_lineage(pieces, lineage)
+    went = _merged(span for span in gone if span.lineage == lineage)
+    older = [
+        part
+        for one in pieces
+        if one.lineage != lineage
+        for part in _without(one.start_offset, one.end_offset, went)
+    ]
+    return _merged([*own, *older])
+
+
+def _nowhere(
+    log: str, lineage: int, cover: Sequence[Interval], gone: Sequence[ReleasedSpan], lakes: Lakes
+) -> Iterator[OffsetRange]:
+    """Yield what lies between the ends of a log and is in no place that is known."""
+    edges = [*(edge for part in cover for edge in part)]
+    edges += [edge for span in gone for edge in (span.start_offset, span.end_offset)]
+    if not edges:
+        return
+    cuts = sorted(set(edges))
+    for start, end in _without(cuts[0], cuts[-1], cover):
+        inside = cuts[bisect_right(cuts, start) : bisect_left(cuts, end)]
+        for part in pairwise([start, *inside, end]):
+            where, reason, detail = _why(part, gone, lakes)
+            yield OffsetRange(log, lineage, *part, 0, 0, where, reason, detail)
+
+
+def _why(part: Interval, gone: Sequence[ReleasedSpan], lakes: Lakes) -> tuple[Place, str, str]:
+    if lakes.unasked:
+        return Place.UNKNOWN, "", lakes.unasked
+    by = [one for one in gone if one.start_offset <= part[0] and part[1] <= one.end_offset]
+    absent = judge_absent(by, lakes.unnamed)
+    return Place(absent.where.value.lower()), ACCEPTED if absent.is_accepted else MISSING, absent.detail
+
+
+def _in_lineage(pieces: Iterable[OffsetRange], lineage: int) -> list[Interval]:
+    return _merged(one for one in pieces if one.lineage == lineage)
+
+
+def _merged(pieces: Iterable[OffsetRange | ReleasedSpan | Interval]) -> list[Interval]:
+    """Return what ranges cover, as intervals that don't touch, by offset."""
+    found: list[Interval] = []
+    ends = (one if isinstance(one, tuple) else (one.start_offset, one.end_offset) for one in pieces)
+    for start, end in sorted(ends):
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        else:
+            found.append((start, end))
+    return found
+
+
+def _without(start: int, end: int, cover: Sequence[Interval]) -> Iterator[Interval]:
+    """Yield the parts of an interval that intervals don't cover.
+
+    :param cover: as :func:`_merged` returns them.
+    """
+    for begun, ended in cover[max(0, bisect_right(cover, (start, end)) - 1) :]:
+        if begun >= end:
+            break
+        if start < begun:
+            yield start, begun
+        start = max(start, ended)
+    if start < end:
+        yield start, end
+
+
+def _condensed(pieces: Iterable[OffsetRange]) -> Iterator[OffsetRange]:
+    """Yield ranges by lineage and offset, with neighbours of one place and one reason as one."""
+    run: OffsetRange | None = None
+    for one in sorted(pieces, key=lambda piece: (piece.lineage, piece.start_offset)):
+        if run is not None and _is_same(run, one):
+            run = replace(
+                run,
+                end_offset=one.end_offset,
+                segments=run.segments + one.segments,
+                size_bytes=run.size_bytes + one.size_bytes,
+            )
+        else:
+            if run is not None:
+                yield run
+            run = one
+    if run is not None:
+        yield run
+
+
+def _is_same(run: OffsetRange, one: OffsetRange) -> bool:
+    alike = (run.lineage, run.where, run.reason) == (one.lineage, one.where, one.reason)
+    # What is lost is told one loss by one.
+    told = run.where not in (Place.LOST, Place.UNKNOWN) or run.reason == FAULTY or run.detail == one.detail
+    return alike and told and run.end_offset == one.start_offset

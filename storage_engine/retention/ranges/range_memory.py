@@ -1,0 +1,263 @@
+"""What the last look found in lakes and journal, so that the next one reads what came since. Pure.
+
+What only lakes have can't change any more: receipts are a chain to which rows are added, and what a run has
+deleted is gone. So it is kept as runs of segments that follow each other. What may still change is kept as it
+was read: segments that are on disk as well, and those with a fault. Where something contradicts what is kept,
+all is read again; so the answer is always the one that reading all would give.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from storage_engine.lake.coverage.archived_spans import ArchivedSpan, ReceiptSpan, archived_spans
+from storage_engine.lake.coverage.coverage import ReleasedSpan
+from storage_engine.lake.coverage.verify_turns import History, standing_fault
+from storage_engine.model.lineages import Lineages
+
+_KEPT_LAKES = 3
+"""Two lakes, and each of them while the other can't be asked."""
+
+LogLineage = tuple[str, int]
+Slot = tuple[str, int, int]
+"""(log, lineage, base offset) of a segment."""
+
+
+@dataclass(frozen=True, slots=True)
+class LakeMark:
+    """Up to where a lake's chain of receipts was read.
+
+    :param sequence: of its last receipt; -1: it had none.
+    :param open: receipts of segments that may still change place.
+    :param faulty: receipts that verifying found at fault, and that count as such.
+    """
+
+    lake_id: str
+    sequence: int = -1
+    row_hash: str = ""
+    open: tuple[ReceiptSpan, ...] = ()
+    faulty: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedMemory:
+    """What some lakes had together.
+
+    :param settled: what only they have, as runs.
+    """
+
+    marks: tuple[LakeMark, ...]
+    settled: tuple[ArchivedSpan, ...] = ()
+
+    @property
+    def lake_ids(self) -> tuple[str, ...]:
+        return tuple(mark.lake_id for mark in self.marks)
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedMemory:
+    """What runs had deleted.
+
+    :param last_undo: the newest event by which a run brought back what it had deleted.
+    :param known_id: all events up to this one are in ``spans``.
+    """
+
+    last_undo: int = 0
+    known_id: int = 0
+    spans: tuple[ReleasedSpan, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RangeMemory:
+    """:param archived: by the lakes that could be asked, the last ones first."""
+
+    archived: tuple[ArchivedMemory, ...] = ()
+    deleted: DeletedMemory = DeletedMemory()
+
+    def of(self, lake_ids: Sequence[str]) -> ArchivedMemory:
+        """Return what is kept of these lakes together; where nothing is, an empty one."""
+        found = (one for one in self.archived if one.lake_ids == tuple(lake_ids))
+        return next(found, ArchivedMemory(tuple(map(LakeMark, lake_ids))))
+
+    def with_archived(self, found: ArchivedMemory) -> RangeMemory:
+        others = (one for one in self.archived if one.lake_ids != found.lake_ids)
+        return replace(self, archived=(found, *others)[:_KEPT_LAKES])
+
+
+@dataclass(frozen=True, slots=True)
+class LakeLook:
+    """What a look found in a lake.
+
+    :param rows: its receipts from the last known one on, in their order.
+    :param history: what verifying remembers of its receipts of this store.
+    :param hidden: segments on disk whose receipts are not sound at this moment.
+    """
+
+    rows: Sequence[ReceiptSpan]
+    history: History
+    hidden: frozenset[Slot] = frozenset()
+
+
+def look_at_lakes(
+    known: RangeMemory,
+    lake_ids: Sequence[str],
+    read: Callable[[str, int], LakeLook],
+    first_offsets: Mapping[str, int],
+    lineages: Lineages,
+) -> tuple[RangeMemory, tuple[ArchivedSpan, ...]]:
+    """Return what lakes have together, and what to keep of it.
+
+    :param read: looks at a lake, from a receipt on: the last known one shows that the chain is the same.
+    :param first_offsets: where what is on disk begins, by log.
+    """
+    memory = known.of(lake_ids)
+    looks = [read(mark.lake_id, max(0, mark.sequence)) for mark in memory.marks]
+    if _is_contradicted(memory, looks, first_offsets, lineages):
+        memory = RangeMemory().of(lake_ids)
+        looks = [read(mark.lake_id, 0) for mark in memory.marks]
+    found, spans = _advanced(memory, looks, first_offsets, lineages)
+    return known.with_archived(found), spans
+
+
+def _advanced(
+    memory: ArchivedMemory,
+    looks: Sequence[LakeLook],
+    first_offsets: Mapping[str, int],
+    lineages: Lineages,
+) -> tuple[ArchivedMemory, tuple[ArchivedSpan, ...]]:
+    new = [_new_rows(mark, look) for mark, look in zip(memory.marks, looks, strict=True)]
+    known = [(*mark.open, *rows) for mark, rows in zip(memory.marks, new, strict=True)]
+    spans: set[ArchivedSpan] = set()
+    doubted: set[Slot] = set()
+    for rows, look in zip(known, looks, strict=True):
+        found = archived_spans(rows, look.history)
+        spans.update(one for one in found if (one.log, one.lineage, one.start_offset) not in look.hidden)
+        # One of a segment's receipts may be found right again, and say more or less of it.
+        at_fault = (row for row in rows if standing_fault(look.history, row) is not None)
+        doubted.update((row.log, row.lineage, row.start_offset) for row in at_fault)
+    settled = tuple(
+        one
+        for one in _settling(spans, first_offsets, lineages)
+        if (one.log, one.lineage, one.start_offset) not in doubted
+    )
+    slots = {(one.log, one.lineage, one.start_offset) for one in settled}
+    marks = tuple(
+        replace(
+            mark,
+            sequence=look.rows[-1].sequence if look.rows else mark.sequence,
+            row_hash=look.rows[-1].row_hash if look.rows else mark.row_hash,
+            open=tuple(row for row in rows if (row.log, row.lineage, row.start_offset) not in slots),
+            faulty=tuple(sorted(_faulty(look.history))),
+        )
+        for mark, rows, look in zip(memory.marks, known, looks, strict=True)
+    )
+    kept = ArchivedMemory(marks, tuple(_runs((*memory.settled, *settled))))
+    return kept, tuple(sorted({*spans.difference(settled), *kept.settled}))
+
+
+def _new_rows(mark: LakeMark, look: LakeLook) -> list[ReceiptSpan]:
+    return [row for row in look.rows if row.sequence > mark.sequence and row.start_offset < row.end_offset]
+
+
+def _is_contradicted(
+    memory: ArchivedMemory,
+    looks: Sequence[LakeLook],
+    first_offsets: Mapping[str, int],
+    lineages: Lineages,
+) -> bool:
+    if all(mark.sequence < 0 for mark in memory.marks):
+        return False
+    new = [_new_rows(mark, look) for mark, look in zip(memory.marks, looks, strict=True)]
+    for mark, look, rows in zip(memory.marks, looks, new, strict=True):
+        last = next((row for row in look.rows if row.sequence == mark.sequence), None)
+        if mark.sequence >= 0 and (last is None or last.row_hash != mark.row_hash):
+            return True
+        told = {*mark.faulty, *(row.row_hash for row in (*mark.open, *rows))}
+        if not _faulty(look.history) <= told:
+            return True
+    runs: dict[LogLineage, list[ArchivedSpan]] = defaultdict(list)
+    for run in memory.settled:
+        runs[run.log, run.lineage].append(run)
+    if any(_overlaps(runs[row.log, row.lineage], row) for rows in new for row in rows):
+        return True
+    # Something that was brought back lies before what was the first.
+    return any(
+        runs[log, lineages.of(log)] and first < runs[log, lineages.of(log)][-1].end_offset
+        for log, first in first_offsets.items()
+    )
+
+
+def _overlaps(runs: Sequence[ArchivedSpan], row: ReceiptSpan) -> bool:
+    """Return whether a receipt is of offsets that runs have; these don't overlap, and are in order."""
+    at = bisect_left(runs, row.end_offset, key=lambda run: run.start_offset)
+    return at > 0 and runs[at - 1].end_offset > row.start_offset
+
+
+def _faulty(history: History) -> set[str]:
+    return {row_hash for row_hash in history if standing_fault(history, _Hash(row_hash)) is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class _Hash:
+    row_hash: str
+
+
+def _settling(
+    spans: Iterable[ArchivedSpan], first_offsets: Mapping[str, int], lineages: Lineages
+) -> Iterator[ArchivedSpan]:
+    """Yield what is sound, lies before all that is on disk, and shares no offset with another."""
+    for (log, lineage), group in groupby(sorted(spans), key=lambda one: (one.log, one.lineage)):
+        mine = [*group]
+        first = first_offsets.get(log) if lineage == lineages.of(log) else None
+        starts = [one.start_offset for one in mine]
+        reached = mine[0].start_offset
+        for at, one in enumerate(mine):
+            alone = reached <= one.start_offset and bisect_left(starts, one.end_offset) == at + 1
+            reached = max(reached, one.end_offset)
+            if alone and not one.fault and (first is None or one.end_offset <= first):
+                yield one
+
+
+def _runs(spans: Iterable[ArchivedSpan]) -> Iterator[ArchivedSpan]:
+    """Yield what follows each other as one."""
+    run: ArchivedSpan | None = None
+    for one in sorted(spans):
+        if run is not None and (run.log, run.lineage, run.log_id, run.end_offset) == (
+            one.log,
+            one.lineage,
+            one.log_id,
+            one.start_offset,
+        ):
+            run = replace(
+                run,
+                end_offset=one.end_offset,
+                size_bytes=run.size_bytes + one.size_bytes,
+                segments=run.segments + one.segments,
+            )
+            continue
+        if run is not None:
+            yield run
+        run = one
+    if run is not None:
+        yield run
+
+
+def joined(spans: Iterable[ReleasedSpan]) -> Iterator[ReleasedSpan]:
+    """Yield what went for one reason as few spans that share no offset: whatever went twice counts once."""
+
+    def kind(one: ReleasedSpan) -> tuple[str, int, str, str]:
+        return one.log, one.lineage, one.log_id, one.excused
+
+    for (log, lineage, log_id, excused), group in groupby(sorted(spans, key=kind), key=kind):
+        ends = sorted((one.start_offset, one.end_offset) for one in group)
+        start, end = ends[0]
+        for begun, ended in ends[1:]:
+            if begun > end:
+                yield ReleasedSpan(log, start, end, excused, lineage=lineage, log_id=log_id)
+                start, end = begun, ended
+            end = max(end, ended)
+        yield ReleasedSpan(log, start, end, excused, lineage=lineage, log_id=log_id)

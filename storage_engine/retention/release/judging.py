@@ -1,0 +1,344 @@
+"""Judge a plan's segments before the first one is deleted: of each log all of them pass, or none goes.
+
+What concerns the store as a whole refuses every log; what concerns a log leaves the others alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from storage_engine import durable
+from storage_engine.clock import jumped_forward_ms, read_clock
+from storage_engine.exceptions import ChangedUnderUsError, GateRefusedError, LakeConflictError
+from storage_engine.journal.journal import Phase, Run, Step
+from storage_engine.journal.tables.leases import Lease
+from storage_engine.lake.storage.pace import pace_at
+from storage_engine.long_work import told
+from storage_engine.model.jsonable import to_jsonable
+from storage_engine.model.plan import Decision, Plan, Urgency
+from storage_engine.model.policy import ArchiveMode
+from storage_engine.model.store import Segment, SegmentId, StoreSnapshot
+from storage_engine.retention.archive.gone import GoneResult, settle_gone
+from storage_engine.retention.proof.gate import Passage, Verdict
+from storage_engine.retention.proof.history import (
+    SegmentRelease,
+    release_by_any_run,
+    releases,
+    segment_subject,
+)
+from storage_engine.retention.proof.proofs import Proofs, none_reachable, read_proofs
+from storage_engine.retention.proof.refusing import Refusal, RefusedLog, refusal, refused_logs, require_one
+from storage_engine.retention.proof.unseen_writes import Reading, check_bytes, digest
+from storage_engine.retention.store.context import Context
+from storage_engine.retention.store.known_heads import KnownHeads
+from storage_engine.same_bytes.own_acts import read_own_acts
+from storage_engine.wording import duration_text
+
+MAY_BE_GONE = "It was not deleted, older ones of the plan may be."
+"""What errors say while segments are deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What became of planned segments that are gone.
+
+    :param others: those that our other runs deleted.
+    :param gone: those that went by none of our runs.
+    :param went: logs of which segments are gone, and that go on.
+    """
+
+    others: tuple[SegmentRelease, ...]
+    gone: GoneResult
+    went: frozenset[str]
+
+    @property
+    def refusals(self) -> tuple[Refusal, ...]:
+        """Return why logs don't go on."""
+        return self.gone.refusals
+
+    def require_one(self, judged: Judged) -> None:
+        """Make sure that a log is left, one that goes or one that has gone.
+
+        :raises StorageEngineError: all are refused; what a release of the first one alone ends with.
+        """
+        require_one(judged.refusals, {*self.went, *judged.ends})
+
+
+def settle(context: Context, run: Run, plan: Plan, snapshot: StoreSnapshot) -> Settled:
+    """Account for planned segments that are gone: this run's doing, from before a kill, or somebody else's.
+
+    :raises StorageEngineError: no log is left, since each one lost what should have stayed.
+    """
+    others: list[SegmentRelease] = []
+    there = {segment.id for log in snapshot.logs for segment in log.segments}
+    done, meant = releases(context.journal.events(run, Step.RELEASE))
+    went = {release.log for release in done.values()}
+
+    def is_ours(segment: Segment) -> bool:
+        subject = segment_subject(segment.log, segment.base_offset)
+        if subject in meant:
+            record_gone(context, run, [meant[subject]])
+            went.add(segment.log)
+        elif subject not in done:
+            if (other := release_by_any_run(context.journal, run.store_id, segment)) is None:
+                return False
+            others.append(other)
+        return True
+
+    gone = settle_gone(
+        context,
+        run,
+        plan.logs,
+        lambda segment: segment.id in there,
+        is_ours,
+        "Nothing was deleted by this call.",
+    )
+    went |= {one.log for one in gone.segments}
+    require_one(gone.refusals, went | {segment.log for segment in plan.to_delete if segment.id in there})
+    return Settled(tuple(others), gone, frozenset(went))
+
+
+def record_gone(context: Context, run: Run, gone: Sequence[SegmentRelease]) -> None:
+    """Make durable, and record, that segments are gone that the run meant to delete."""
+    for directory in sorted({Path(one.facts.path).parent for one in gone}):
+        durable.fsync_path(directory)
+    said = [(one.subject, to_jsonable(one)) for one in gone]
+    context.journal.record(run, Step.RELEASE, Phase.RESULT, said)
+
+
+def read_proofs_to_delete(
+    context: Context, wanted: Collection[SegmentId], known: KnownHeads, lease: Lease
+) -> Proofs:
+    """Read what lakes prove of segments that are about to go; their data files are read once more.
+
+    :param lease: renewed as often as a data file was read, which may take longer than a lease lasts.
+    """
+    return read_proofs(
+        context.store.lakes,
+        context.record,
+        wanted,
+        known=known,
+        to_delete=True,
+        read_files=True,
+        looked=lambda: context.journal.renew(lease),
+    )
+
+
+def read_plan_proofs(context: Context, plan: Plan, known: KnownHeads, lease: Lease) -> Proofs:
+    """Read what the store's lakes prove of the plan's segments.
+
+    :param lease: renewed meanwhile.
+    :raises LakeUnavailableError: none of them can be asked, and nobody waived the plan.
+    """
+    if context.store.policy.archive is ArchiveMode.OFF:
+        return Proofs((), acts=read_own_acts(context.record.real_path))
+    proofs = read_proofs_to_delete(context, {segment.id for segment in plan.to_delete}, known, lease)
+    if not proofs.asked and context.journal.find_waiver(plan.digest) is None:
+        raise none_reachable([reason for _, reason in proofs.unreachable])
+    return proofs
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """:param verdicts: of the logs that pass, oldest first in each.
+    :param refusals: of the other logs.
+    """
+
+    verdicts: tuple[Verdict, ...]
+    refusals: tuple[Refusal, ...]
+
+    @property
+    def ends(self) -> dict[str, int]:
+        """By name, where each log that passes begins once its segments are gone."""
+        return {verdict.segment.log: verdict.segment.end_offset for verdict in self.verdicts}
+
+    def without(self, refusals: Sequence[Refusal]) -> Judged:
+        """Refuse more logs."""
+        logs = refused_logs(refusals)
+        left = tuple(verdict for verdict in self.verdicts if verdict.segment.log not in logs)
+        return Judged(left, (*self.refusals, *refusals))
+
+
+def judge_logs(
+    context: Context,
+    plan: Plan,
+    decisions: Sequence[Decision],
+    refusals: tuple[Refusal, ...],
+    proofs: Proofs,
+    lease: Lease,
+) -> Judged:
+    """Judge every segment of every log before the first one goes; a log goes as a whole or not at all.
+
+    A log is refused where one of its segments doesn't pass, has other bytes than its receipt, or can't be
+    read.
+
+    :param decisions: of logs that are not refused yet.
+    :param refusals: of the others.
+    :param lease: renewed while files are hashed, which may take longer than a lease lasts.
+    """
+    waiver = context.journal.find_waiver(plan.digest)
+    planned = {segment.id: segment for segment in plan.to_delete}
+    verdicts = [
+        proofs.judge(decision, planned[decision.segment.id], context.store.policy, waiver)
+        for decision in decisions
+    ]
+    judged = Judged(tuple(verdicts), refusals).without(_unproven(plan, verdicts, proofs))
+    again = {verdict.segment.id for verdict in judged.verdicts if verdict.passage is Passage.HASH_AGAIN}
+    return _hash_again(context, judged, again, lease, _kept_in(plan), _still_proven)
+
+
+def _unproven(plan: Plan, verdicts: Sequence[Verdict], proofs: Proofs) -> list[Refusal]:
+    """Refuse the logs of segments that don't pass. All have one error, which names each such segment."""
+    refused = [verdict for verdict in verdicts if verdict.passage is Passage.REFUSED]
+    said = {verdict.segment.id: f"{verdict.segment.facts.path}: {verdict.detail}" for verdict in refused}
+    what_now = _what_now(proofs)
+    error = GateRefusedError(
+        "Expected every segment to be proven in the lake before one is deleted; nothing was deleted. "
+        + "; ".join(said.values())
+        + f". {what_now}, or let a person waive plan {plan.digest}."
+    )
+    by_log: dict[str, list[Verdict]] = {}
+    for verdict in refused:
+        by_log.setdefault(verdict.segment.log, []).append(verdict)
+    return [
+        Refusal(
+            RefusedLog(
+                log,
+                type(error).__name__,
+                "Expected every segment to be proven in the lake before one is deleted. "
+                f"{'; '.join(said[one.segment.id] for one in mine)}.",
+                f"{what_now}, or let a person waive the plan of the next run.",
+            ),
+            error,
+            {one.segment.base_offset: one.detail for one in mine},
+        )
+        for log, mine in by_log.items()
+    ]
+
+
+def _still_proven(verdict: Verdict) -> Verdict:
+    assert verdict.receipt is not None
+    detail = f"{verdict.detail}, and its SHA-256 is still {verdict.receipt.sha256}"
+    return replace(verdict, passage=Passage.PROVEN, detail=detail)
+
+
+def _kept_in(plan: Plan) -> Callable[[str], str]:
+    """Return what says of a log's name that nothing of it was deleted."""
+    if len(plan.new_min_offsets) > 1:
+        return lambda log: f"Nothing of log {log} was deleted."
+    return lambda _: "Nothing was deleted."
+
+
+def _what_now(proofs: Proofs) -> str:
+    if not any(lake.faults for lake in proofs.asked):
+        return "Archive them"
+    return (
+        "Archive them again, which puts a new data file in the place of one that is lost or damaged; where "
+        "another engine has put rows into other files, run storage-engine verify --level bytes --renew, "
+        "which proves them there"
+    )
+
+
+def reading_of(context: Context, lease: Lease) -> Reading:
+    """Return how to read segments again: as gently to a broker as archiving is."""
+    return Reading(pace_at(context.bytes_per_second()).spend, lambda: context.journal.renew(lease))
+
+
+def compared_last(
+    context: Context, verdicts: Sequence[Verdict], unseen: Collection[str], lease: Lease
+) -> Judged:
+    """Compare with their receipts the files that may have been written to without a trace.
+
+    :param unseen: their paths.
+    :param lease: renewed while files are hashed.
+    """
+    judged = Judged(tuple(verdicts), ())
+    again = {
+        verdict.segment.id
+        for verdict in verdicts
+        if any(file.path in unseen for file in verdict.segment.files) and verdict.receipt is not None
+    }
+    return _hash_again(
+        context,
+        judged,
+        again,
+        lease,
+        lambda _: MAY_BE_GONE,
+        lambda verdict: replace(verdict, detail=f"{verdict.detail}; hashed again right before"),
+    )
+
+
+def _hash_again(
+    context: Context,
+    judged: Judged,
+    again: Collection[SegmentId],
+    lease: Lease,
+    nothing: Callable[[str], str],
+    passed: Callable[[Verdict], Verdict],
+) -> Judged:
+    """Compare files with their receipts; refuse the logs of those that have other bytes or can't be read.
+
+    :param again: which segments.
+    :param nothing: of a log's name, what errors say was deleted of it.
+    :param passed: makes of a verdict what it is once the bytes have been compared.
+    """
+    compared: list[Verdict] = []
+    refusals: dict[str, Refusal] = {}
+    reading = reading_of(context, lease) if again else None
+    sizes = [one.segment.disk_bytes for one in judged.verdicts if one.segment.id in again]
+    with told("Hashing segments again", sum(sizes)) as advance:
+        for verdict in judged.verdicts:
+            segment, receipt = verdict.segment, verdict.receipt
+            if segment.log in refusals:
+                continue
+            if reading is not None and receipt is not None and segment.id in again:
+                said = nothing(segment.log)
+                try:
+                    if verdict.covers:
+                        _check_compared(verdict, said, reading)
+                    else:
+                        check_bytes(segment, receipt, context.record.real_path, said, reading)
+                except (LakeConflictError, ChangedUnderUsError, OSError) as error:
+                    refusals[segment.log] = refusal(segment.log, error, said)
+                    continue
+                advance(segment.disk_bytes)
+                verdict = passed(verdict)
+            compared.append(verdict)
+    return Judged(tuple(compared), judged.refusals).without(tuple(refusals.values()))
+
+
+def _check_compared(verdict: Verdict, said: str, reading: Reading) -> None:
+    """Make sure that a segment is as it was when it was compared with other nodes' receipts.
+
+    :raises ChangedUnderUsError: it isn't, or nobody can tell.
+    """
+    path = verdict.segment.facts.path
+    sha256 = digest(path, reading) if verdict.sha256 else "none"
+    if sha256 != verdict.sha256:
+        raise ChangedUnderUsError(
+            f"{path}: expected SHA-256 {verdict.sha256 or 'taken'} as it was when it was compared with what "
+            f"other nodes archived, found {sha256}: somebody writes to it, or may. {said} Find out who does, "
+            "and run again.",
+            path=path,
+        )
+
+
+def check_clock(context: Context, plan: Plan) -> None:
+    """Make sure that the age of segments is certain.
+
+    :raises GateRefusedError: segments would go for their age, and the clock was set forward.
+    """
+    forced = any(trigger.urgency is Urgency.FORCED for trigger in plan.triggers)
+    if forced and context.store.policy.minimum_retention_hours is None:
+        return
+    jumped_ms = jumped_forward_ms(read_clock(), context.journal.clock_readings(context.record.store_id))
+    if jumped_ms:
+        raise GateRefusedError(
+            f"{plan.store_root}: expected the clock to go on as the time since the machine's start does, "
+            f"found it set forward by {duration_text(jumped_ms)} within the last day, so no age is certain. "
+            "Nothing was deleted. Set it right; if it is right now, it is believed a day after it was set. "
+            "What goes whatever its age, as by a forced cleanup where no minimum_retention_hours is set, "
+            "still may."
+        )

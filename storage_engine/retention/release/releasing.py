@@ -1,0 +1,380 @@
+"""Delete what the approved plan says, as far as the gate lets it pass. The only place that lets segments go.
+
+Holding the store, by its broker's means and our lease: a new snapshot, a new plan, every segment judged
+before the first one goes; then, oldest first: intent, the deed, directory flushed, result. Of a stopped
+broker's store one by one; beside a running broker together, since it deletes them itself. Killed at any
+instant and run again, it goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Collection, Sequence
+
+from storage_engine import durable
+from storage_engine.clock import clock_ms
+from storage_engine.exceptions import ChangedUnderUsError, GateRefusedError, RunStateError
+from storage_engine.journal.journal import Phase, Run, Step, StoreRecord
+from storage_engine.journal.tables.leases import Lease
+from storage_engine.long_work import told
+from storage_engine.model.broker_store import Remove
+from storage_engine.model.jsonable import to_jsonable
+from storage_engine.model.lag import Unread
+from storage_engine.model.plan import DependentFile, Plan, of_only_log
+from storage_engine.model.store import Segment, SegmentId, StoreSnapshot
+from storage_engine.retention.hold.holding import keep_held
+from storage_engine.retention.lag.consumer_lag import (
+    find_losses,
+    lag_notices,
+    record_unread,
+    released_unread,
+    without_held_back,
+)
+from storage_engine.retention.plan.deciding import cut_by_policy, pending_by, sealed_by
+from storage_engine.retention.plan.dependents_by_log import find_dependents
+from storage_engine.retention.proof.deletion_checks import check_gone, check_kept, check_left
+from storage_engine.retention.proof.gate import Verdict, request_again, still_eligible
+from storage_engine.retention.proof.history import SegmentRelease, releases
+from storage_engine.retention.proof.proofs import Proofs
+from storage_engine.retention.proof.refusing import (
+    Refusal,
+    account_for,
+    refusal,
+    refused_logs,
+    require_one,
+)
+from storage_engine.retention.proof.stamping import witness_release
+from storage_engine.retention.proof.unseen_writes import unseen_notices, unseen_writes
+from storage_engine.retention.quarantine.records import quarantine_of
+from storage_engine.retention.quarantine.set_aside import frees_nothing, refuse_undone, remover
+from storage_engine.retention.release.deleted_later import (
+    bytes_that_wait,
+    deleted_from,
+    deleted_of,
+    left_of,
+    waiting_notices,
+)
+from storage_engine.retention.release.half_gone import finish_removals
+from storage_engine.retention.release.judging import (
+    MAY_BE_GONE,
+    Judged,
+    check_clock,
+    compared_last,
+    judge_logs,
+    read_plan_proofs,
+    reading_of,
+    record_gone,
+    settle,
+)
+from storage_engine.retention.release.release_result import Kept, ReleaseResult
+from storage_engine.retention.replicas.replica_proofs import with_replicas
+from storage_engine.retention.shield.shield import drop_released
+from storage_engine.retention.store.answer_types import MEND
+from storage_engine.retention.store.broker_answers import ask, package_errors, propose
+from storage_engine.retention.store.context import (
+    AnyStore,
+    Context,
+    approved_plan,
+    flush_paths,
+    open_context,
+    refuse_dry_run,
+)
+from storage_engine.retention.store.known_heads import known_heads
+
+_MAY_GO = f"What it has deleted isn't recorded; the same run finds it out when it is run again. {MEND}"
+
+
+def release(
+    store: AnyStore, run_key: str, now_ms: int | None = None, *, approved_digest: str | None = None
+) -> ReleaseResult:
+    """Delete the planned segments that pass the gate, log by log.
+
+    A log goes as a whole or not at all. One that is refused blocks no other: where some go, what was refused
+    is in the result, which stands for this run, and whoever ends the run has to raise it
+    (:attr:`~storage_engine.retention.report.finishing.FinishResult.refused`). The errors below that name a
+    segment are raised where no log is left.
+
+    :param now_ms: the moment to decide for; None: this machine's clock.
+    :param approved_digest: of the plan that a person approved, where one had to; None: nobody had to.
+    :raises BadInputError: what goes can't be set aside, though the policy wants it; nothing was deleted.
+    :raises RunStateError: no such run, it has no plan, it is a dry run, it was undone, or another plan was
+        approved.
+    :raises StoreBusyError: a broker or another run has the store.
+    :raises StoreCrashedError: the broker has to recover the store first.
+    :raises GateRefusedError: a segment has no valid receipt, or is gone; or beside a running broker the store
+        can't be held.
+    :raises ChangedUnderUsError: a segment changes under our eyes; older ones may be gone.
+    :raises BrokerError: a running broker didn't delete all that was approved; run again, it goes on.
+    :raises ReleasedTooMuchError: a running broker, or somebody beside it, deleted more than was approved.
+    :raises LakeConflictError: a segment's bytes are not those that its receipt proves.
+    :raises LakeUnavailableError: receipts can't be read.
+    :raises CorruptFileError: what points into the segments couldn't be cleaned up behind them.
+    """
+    context = open_context(store)
+    run = context.run(run_key)
+    refuse_dry_run(run)
+    plan = approved_plan(run)
+    if approved_digest is not None and approved_digest != plan.digest:
+        raise RunStateError(
+            f"run {run_key!r}: expected approval of its plan {plan.digest}, found approval of "
+            f"{approved_digest}. Nothing was deleted. Approve the plan that is recorded."
+        )
+    done = context.result(run, Step.RELEASE, ReleaseResult)
+    if done is not None:
+        return done
+    refuse_undone(context, run)
+    started_ns = time.monotonic_ns()
+    with context.errors(run, Step.RELEASE):
+        if plan.to_delete:
+            result = _release(context, run, plan, clock_ms() if now_ms is None else now_ms)
+        else:
+            offsets = {log.log: log.new_min_offset for log in plan.logs}
+            result = ReleaseResult(
+                run_key, plan.digest, (), (), (), 0, of_only_log(offsets), (), new_min_offsets=offsets
+            )
+        context.save(run, Step.RELEASE, result, started_ns)
+    return result
+
+
+def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResult:
+    if now_ms < plan.decided_at_ms:
+        raise GateRefusedError(
+            f"{plan.store_root}: expected a time after the plan's, {plan.decided_at_ms} ms, found {now_ms} "
+            "ms: the clock went back, so no age is certain. Nothing was deleted. Set it and plan again."
+        )
+    kept_held = keep_held(context, run, now_ms)
+    with context.changing(now_ms) as held:
+        left_over = finish_removals(context, plan, held, now_ms)
+        settled = settle(context, run, plan, held.snapshot)
+        policy = context.store.policy
+        pending = pending_by(context.broker, held.snapshot, policy.pending_policy)
+        fresh = propose(context.broker, held.snapshot, now_ms, request_again(plan, run.request))
+        sealed_ms = sealed_by(context.broker, held.snapshot, policy)
+        fresh = cut_by_policy(fresh, pending, policy, now_ms, sealed_ms)
+        eligible = still_eligible(plan, without_held_back(context, run, fresh))
+        going = [one for one in eligible.go if one.segment.log not in refused_logs(settled.refusals)]
+        require_one(settled.refusals, settled.went | {decision.segment.log for decision in going})
+        if going:
+            check_clock(context, fresh)
+        known = known_heads(context.journal, context.record)
+        proofs = with_replicas(
+            context.broker,
+            context.record,
+            read_plan_proofs(context, plan, known, held.lease),
+            [decision.segment for decision in going],
+            held.snapshot,
+            reading_of(context, held.lease),
+        )
+        judged = judge_logs(context, plan, going, settled.refusals, proofs, held.lease)
+        settled.require_one(judged)
+        # A queue or index file that broke since the plan is found while every segment is still there.
+        judged, dependents = _dependents(context, held.snapshot, judged)
+        settled.require_one(judged)
+        unread, blocked = find_losses(context, run, held.snapshot, judged.ends)
+        if blocked:
+            judged, dependents = _dependents(context, held.snapshot, judged.without(blocked))
+            settled.require_one(judged)
+        segments = [verdict.segment for verdict in judged.verdicts]
+        unseen = _unseen(context, segments) if segments else {}
+        if judged.verdicts:
+            if context.broker.is_live:
+                # Its broker deletes them as soon as the segments are gone: nobody could list them then.
+                intend_dependents(context, run, dependents, held.lease)
+            record_unread(context, run, unread, held.lease)
+        unwitnessed = witness_release(context, run, proofs, known) if judged.verdicts else ()
+        facts = [
+            *(file for segment in segments for file in segment.files),
+            *(file.facts for file in dependents),
+        ]
+        remove = remover(context, run, facts, held.lease, now_ms, begin=bool(judged.verdicts))
+        _flush_directories(context, held.snapshot)
+        planned = {segment.id for segment in plan.to_delete}
+        watched = deleted_from(context, held.snapshot, planned)
+        try:
+            stopped = _delete_all(context, run, judged.verdicts, unseen, proofs, held.lease, remove)
+        finally:
+            check_kept(watched, planned)
+        deleted, _ = releases(context.journal.events(run, Step.RELEASE))
+        refusals = (*stopped, *judged.refusals)
+        require_one(refusals, {release.log for release in deleted.values()})
+        # Only then is their space free.
+        shielded = drop_released(context, run, proofs)
+        left = context.snapshot(now_ms)
+        done_now = {one.segment.id for one in judged.verdicts} & {one.segment.id for one in deleted.values()}
+        check_left(watched, left, planned, done_now)
+        aside = frees_nothing(quarantine_of(context.journal, run))
+    names = {log.log for log in plan.logs}
+    offsets = {log.name: log.min_offset for log in left.logs if log.name in names}
+    accounted = account_for(
+        refusals,
+        plan.to_delete,
+        eligible.stay,
+        there={segment.id for log in left.logs for segment in log.segments},
+        gone={
+            *(release.segment.id for release in (*deleted.values(), *settled.others)),
+            *(SegmentId(one.log, one.base_offset) for one in settled.gone.segments),
+        },
+    )
+    unread = released_unread(context, run) or Unread()
+    waiting_bytes = 0 if aside else bytes_that_wait([one.segment for one in deleted.values()])
+    return ReleaseResult(
+        run_key=run.run_key,
+        digest=plan.digest,
+        deleted=tuple(deleted.values()),
+        deleted_by_others=settled.others,
+        kept=tuple(Kept(*one.segment.id, one.reason, one.detail) for one in accounted.stay),
+        freed_bytes=0 if aside else sum(one.segment.disk_bytes for one in deleted.values()) - waiting_bytes,
+        new_min_offset=of_only_log(offsets),
+        notices=tuple(
+            dict.fromkeys(
+                (
+                    *kept_held,
+                    *held.notices,
+                    *proofs.outages,
+                    *left_over,
+                    *unwitnessed,
+                    *unseen_notices(unseen, (v.segment for v in judged.verdicts if v.receipt is not None)),
+                    *shielded,
+                    *lag_notices(context, run),
+                    *unread.notices,
+                    *waiting_notices(waiting_bytes),
+                    *settled.gone.notices,
+                )
+            )
+        ),
+        unread=unread,
+        new_min_offsets=offsets,
+        refused=accounted.refused,
+        gone=settled.gone.segments,
+    )
+
+
+def _unseen(context: Context, segments: Sequence[Segment]) -> dict[str, str]:
+    pid = ask(context.store.broker, "tell its process", context.broker.running_pid)
+    return unseen_writes(context.record.real_path, segments, pid)
+
+
+def _flush_directories(context: Context, snapshot: StoreSnapshot) -> None:
+    """Make durable what an earlier run unlinked before it was killed: after a power loss its segment could
+    come back in one directory, while a younger one, in another, is gone for good."""
+    for path in flush_paths(context, snapshot):
+        if path.is_dir():
+            durable.fsync_path(path)
+
+
+def _dependents(
+    context: Context, snapshot: StoreSnapshot, judged: Judged
+) -> tuple[Judged, tuple[DependentFile, ...]]:
+    """Find what goes after the segments; refuse the logs of which it can't be read."""
+    found, unreadable = find_dependents(context.broker, snapshot, judged.ends)
+    return judged.without([refusal(log, error) for log, error in unreadable.items()]), found
+
+
+def _delete_all(
+    context: Context,
+    run: Run,
+    verdicts: Sequence[Verdict],
+    unseen: Collection[str],
+    proofs: Proofs,
+    lease: Lease,
+    remove: Remove,
+) -> list[Refusal]:
+    """Delete segments, as many at a time as the broker takes.
+
+    :param unseen: paths of files that are compared with their receipts once more.
+    :return: the logs of which a file has changed: nothing more of them was deleted. The others have gone.
+    :raises ChangedUnderUsError: a file has changed, and the broker doesn't say which one.
+    """
+    stopped: list[Refusal] = []
+    left, size = deque(verdicts), context.broker.max_delete_batch or len(verdicts)
+    with told("Deleting segments", len(verdicts), "segments") as advance:
+        while left:
+            batch = [left.popleft() for _ in range(min(size, len(left)))]
+            compared = compared_last(context, batch, unseen, lease)
+            refusals = list(compared.refusals)
+            if not refusals:
+                try:
+                    _delete(context, run, compared.verdicts, proofs, lease, remove)
+                    advance(len(batch))
+                    continue
+                except ChangedUnderUsError as error:
+                    changed = [
+                        one.segment.log
+                        for one in batch
+                        if any(file.path == error.path for file in one.segment.files)
+                    ]
+                    if not changed:
+                        raise
+                    refusals = [refusal(changed[0], error, MAY_BE_GONE)]
+            stopped += refusals
+            done, _ = releases(context.journal.events(run, Step.RELEASE))
+            gone = {release.segment.id for release in done.values()}
+            logs = refused_logs(refusals)
+            again = [
+                one for one in (*batch, *left) if one.segment.log not in logs and one.segment.id not in gone
+            ]
+            left = deque(again)
+    return stopped
+
+
+def intend_dependents(context: Context, run: Run, files: Sequence[DependentFile], lease: Lease) -> None:
+    """Say once of each file that it goes after the run's segments."""
+    known = {event.subject for event in context.journal.events(run, Step.DEPENDENTS, Phase.INTENT)}
+    said = [(file.facts.path, to_jsonable(file)) for file in files if file.facts.path not in known]
+    context.journal.record(run, Step.DEPENDENTS, Phase.INTENT, said, lease=lease)
+
+
+def _delete(
+    context: Context,
+    run: Run,
+    verdicts: Sequence[Verdict],
+    proofs: Proofs,
+    lease: Lease,
+    remove: Remove,
+) -> None:
+    """Have segments go together: intents, the deed, results."""
+    entries = [_entry(verdict, proofs, context.record) for verdict in verdicts]
+    said = [(entry.subject, to_jsonable(entry)) for entry in entries]
+    context.journal.record(run, Step.RELEASE, Phase.INTENT, said, lease=lease)
+    segments = [verdict.segment for verdict in verdicts]
+    try:
+        with package_errors(context.store.broker, "delete segments", _MAY_GO):
+            context.broker.delete_segments(segments, lambda: context.journal.renew(lease), remove)
+    except ChangedUnderUsError as error:
+        deleted = deleted_of(context, segments) if error.path else frozenset()
+        gone = {
+            one.subject: one for one in entries if one.facts.path != error.path and one.segment.id in deleted
+        }
+        if gone:
+            record_gone(context, run, list(gone.values()))
+        # Withdraws the other intents: whatever becomes of the files now is not our doing.
+        withdrawn = [(one.subject, {"error": str(error)}) for one in entries if one.subject not in gone]
+        context.journal.record(run, Step.RELEASE, Phase.ERROR, withdrawn)
+        raise
+    # What isn't known to be gone keeps its intent alone: a run that goes on looks at it again.
+    check_gone(context.store.broker, left_of(context, segments))
+    context.journal.record(run, Step.RELEASE, Phase.RESULT, said)
+
+
+def _entry(verdict: Verdict, proofs: Proofs, record: StoreRecord) -> SegmentRelease:
+    segment, receipt = verdict.segment, verdict.receipt
+    return SegmentRelease(
+        log=segment.log,
+        base_offset=segment.base_offset,
+        facts=segment.facts,
+        reason=verdict.decision.reason,
+        reason_detail=verdict.decision.detail,
+        original_mtime_ns=segment.original_mtime_ns,
+        end=segment.end,
+        companions=segment.companions,
+        passage=verdict.passage,
+        passage_detail=verdict.detail,
+        sha256=receipt.sha256 if receipt and not verdict.covers else None,
+        data_file=receipt.data_file if receipt else None,
+        receipt_hash=receipt.row_hash if receipt else None,
+        lake=proofs.lake_of(receipt) if receipt else None,
+        lineage=record.lineage_of(segment.log),
+        log_id=receipt.log_id if receipt else None,
+        replicas=tuple(row.identity for row in verdict.covers),
+    )

@@ -1,0 +1,109 @@
+"""Whether other replicas archived other bytes than a store's logs have, or the same ones of other leaders.
+
+Replicas of a log have equal batches. Where they have not, one of them lost records or is damaged, and the
+lake must not take both for the same log without a person's word. A log that was adopted has a lineage of
+its own: it may differ from now on, and only what is equal is credited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
+
+from storage_engine.journal.records import StoreRecord
+from storage_engine.lake.catalog.catalog import Lake
+from storage_engine.lake.verify.replica_coverage import (
+    Difference,
+    ReplicaComparison,
+    compare_with_replicas,
+    replica_receipts,
+)
+from storage_engine.model.broker_store import BrokerStore
+from storage_engine.model.by_log import by_log
+from storage_engine.model.receipt import Receipt
+from storage_engine.model.store import Segment
+from storage_engine.retention.store.broker_answers import ask
+
+_FIRST_LINEAGE = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedLog:
+    """A log beside what other replicas have archived of it.
+
+    :param log_id: the broker's own identity of the log.
+    :param divergence: what shows that it isn't theirs; "": nothing does, or it may differ.
+    """
+
+    log: str
+    log_id: str
+    found: ReplicaComparison
+    divergence: str
+
+
+def has_replicas(broker: BrokerStore) -> bool:
+    """Return whether a broker's logs have an identity that their replicas share."""
+    return getattr(broker.range_sha256, "__func__", None) is not BrokerStore.range_sha256
+
+
+def compare_logs(
+    broker: BrokerStore,
+    lake: Lake,
+    record: StoreRecord,
+    segments: Sequence[Segment],
+    there: Sequence[Segment],
+) -> Iterator[ComparedLog]:
+    """Yield the logs of some segments that other stores have archived in a lake, too.
+
+    :param there: all archivable segments of these logs, by which bytes are compared.
+    :raises LakeUnavailableError: the lake can't be read.
+    """
+    if not segments or not has_replicas(broker):
+        return
+    doing = "tell what it knows of segments beside their files"
+    contexts = ask(record.broker, doing, lambda: broker.contexts(segments))
+    log_ids = {segment_id.log: str(context.log_id) for segment_id, context in contexts.items()}
+    wanted = by_log(sorted(segments, key=attrgetter("log", "base_offset")))
+    files = by_log(sorted(there, key=attrgetter("log", "base_offset")))
+    spans = {log_ids[log]: (files[log][0].base_offset, files[log][-1].end_offset) for log in wanted}
+    receipts = replica_receipts(lake, record.store_id, spans)
+    for log, of_log in wanted.items():
+        if rows := receipts.get(log_ids[log], ()):
+            found = compare_with_replicas(lake, of_log, rows, partial(broker.range_sha256, files[log]))
+            said = divergence(broker, record, log, found.same) or _other_bytes(record, found, files[log])
+            yield ComparedLog(log, log_ids[log], found, said)
+
+
+def divergence(broker: BrokerStore, record: StoreRecord, log: str, rows: Sequence[Receipt]) -> str:
+    """Return what else than bytes shows that a log isn't the one that other replicas archived.
+
+    :param rows: their receipts of bytes that this log has, too.
+    :return: "": nothing does, or the log may differ, as a person adopted it.
+    """
+    if not rows or record.lineage_of(log) != _FIRST_LINEAGE:
+        return ""
+    doing = "tell whether a log is the archived one"
+    return ask(record.broker, doing, partial(broker.contradiction, log, rows))
+
+
+def _other_bytes(record: StoreRecord, found: ReplicaComparison, files: Sequence[Segment]) -> str:
+    if not found.differences:
+        return ""
+    first = min(found.differences, key=lambda one: one.receipt.base_offset)
+    if record.lineage_of(first.receipt.log) != _FIRST_LINEAGE:
+        return ""
+    return _difference_text(first, files)
+
+
+def _difference_text(one: Difference, files: Sequence[Segment]) -> str:
+    row = one.receipt
+    path = next(
+        (file.facts.path for file in files if file.end_offset > row.base_offset), files[-1].facts.path
+    )
+    ours = f"SHA-256 {one.sha256}" if one.sha256 else "no batches that begin and end there"
+    return (
+        f"its replica of store {row.store_name or row.store_id} archived offsets "
+        f"[{row.base_offset}, {row.end}) with SHA-256 {row.sha256}, and here they have {ours}, in {path}"
+    )

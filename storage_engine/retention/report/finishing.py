@@ -1,0 +1,187 @@
+"""End a run with its report, whatever became of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from storage_engine import durable
+from storage_engine.exceptions import StorageEngineError
+from storage_engine.journal.journal import ReportRow, RunState, Step
+from storage_engine.model.jsonable import to_jsonable
+from storage_engine.model.validation import Status, Where
+from storage_engine.retention.proof.refusing import ending_error, refused_text
+from storage_engine.retention.report.recording_deletions import record_deletions
+from storage_engine.retention.report.report import Outcome, Report, read_lakes, report_of
+from storage_engine.retention.report.report_segments import Fate
+from storage_engine.retention.report.report_text import report_text
+from storage_engine.retention.report.unchanged import SINCE, WHY, reasons_digest, unchanged_since
+from storage_engine.retention.store.context import AnyStore, open_context
+from storage_engine.retention.store.report_files import (
+    PAGE,
+    REPORT_JSON,
+    REPORT_TEXT,
+    SUMMARY_HTML,
+    SUMMARY_TEXT,
+    page_links,
+    run_directory,
+)
+from storage_engine.wording import count_text
+
+REPORT_VERSION = 1
+"""Of a report's fields: it grows where one that was there means something else, or is gone."""
+_ENDED = frozenset(
+    {
+        Outcome.DONE,
+        Outcome.NOTHING_TO_DO,
+        Outcome.BLOCKED,
+        Outcome.RELEASED_IN_PART,
+        Outcome.UNDONE,
+        Outcome.DRY_RUN,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FinishResult:
+    """:param ok: nothing failed and nothing was refused.
+    :param finished: the run is over; otherwise the same run key goes on with it.
+    :param unread: what consumers lost by the run, and how to get it back, in words.
+    :param refused: the error with which the run has to end, since logs of it were refused; "" if none was, or
+        the run was undone since.
+    :param errors: why steps of the run failed, unless they were done since, and what validation found.
+    :param wrong_lakes: why lakes aren't what they should be, which fails the run's end as well.
+    :param unchanged_since: the earlier run whose report, named here, answers for this one, which wrote none.
+    :param notices: what could not be written of the store's deletions; the next run writes it.
+    """
+
+    run_key: str
+    outcome: Outcome
+    ok: bool
+    finished: bool
+    report_json: str
+    report_text: str
+    unchanged_since: str | None = None
+    unread: tuple[str, ...] = ()
+    refused: str = ""
+    errors: tuple[str, ...] = ()
+    wrong_lakes: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
+
+    @property
+    def ending_error(self) -> StorageEngineError | None:
+        """The error with which the run has to end; None: there is none."""
+        return ending_error(self.refused, self.wrong_lakes)
+
+    def raise_refused(self) -> None:
+        """
+        :raises LogsRefusedError: logs of the run were refused.
+        :raises LakeIdentityError: a lake isn't what it should be, such as a copy.
+        """
+        if (error := self.ending_error) is not None:
+            raise error
+
+
+def finish(store: AnyStore, run_key: str) -> FinishResult:
+    """Write the run's report as JSON and text, and close the run if it is at its end.
+
+    A run that did nothing, for the reasons that the last report gives, writes none.
+
+    :raises RunStateError: there is no such run.
+    """
+    context = open_context(store)
+    run = context.run(run_key)
+    with context.errors(run, Step.REPORT):
+        notices = record_deletions(context, run)
+        in_lakes = read_lakes(context, run)
+        report = report_of(context, run, in_lakes)
+        since = unchanged_since(context, run, report)
+        if report.outcome in _ENDED and run.state is not RunState.FINISHED:
+            result = {"result": report.outcome.value, WHY: reasons_digest(report)}
+            context.journal.finish_run(run, {**result, SINCE: since} if since else result)
+            report = report_of(context, context.run(run_key), in_lakes)
+        directory = run_directory(context.store, since or run_key)
+        json_path, text_path = directory / REPORT_JSON, directory / REPORT_TEXT
+        written = plain = None
+        if since is None:
+            plain = report_json(report)
+            written = json.dumps(plain, indent=2).encode()
+            durable.make_dirs(directory)
+            durable.write_file(json_path, written)
+            durable.write_file(text_path, report_text(report).encode())
+        context.journal.save_report(run, _row(report, written, since))
+        if plain is not None:
+            _write_pages(directory, plain)
+    ended = report.outcome in _ENDED
+    return FinishResult(
+        run_key=run_key,
+        outcome=report.outcome,
+        ok=report.ok,
+        finished=ended,
+        report_json=str(json_path),
+        report_text=str(text_path),
+        unchanged_since=since,
+        unread=report.unread_lines,
+        refused=_refused_text(report),
+        errors=_errors(report),
+        wrong_lakes=report.wrong_lakes,
+        notices=notices,
+    )
+
+
+def _errors(report: Report) -> tuple[str, ...]:
+    broken = report.validation.failures if report.validation else ()
+    rules = ", ".join(check.expectation for check in broken)
+    return (
+        *(f"{step.step}: {step.error}" for step in report.steps if step.error),
+        *([f"Validation found {count_text(len(broken), 'rule')} broken: {rules}."] if broken else ()),
+    )
+
+
+def _write_pages(directory: Path, report: Mapping[str, Any]) -> None:
+    """Write what a person reads in a browser or a mail program."""
+    # Templates take a fifth of a second to import and compile: only where a report is written.
+    from storage_engine.pages.report import report_html
+    from storage_engine.pages.summary import summary_html, summary_text
+
+    durable.write_file(directory / PAGE, report_html(report, links=page_links(directory)).encode())
+    durable.write_file(directory / SUMMARY_TEXT, summary_text(report).encode())
+    durable.write_file(directory / SUMMARY_HTML, summary_html(report).encode())
+
+
+def _row(report: Report, written: bytes | None, since: str | None) -> ReportRow:
+    deleted = 0 if report.outcome is Outcome.UNDONE else _deleted(report)
+    return ReportRow(
+        version=REPORT_VERSION,
+        outcome=report.outcome.value,
+        causes=tuple(dict.fromkeys(trigger.cause.value for trigger in report.triggers)),
+        deleted_segments=deleted,
+        freed_bytes=report.freed_bytes,
+        report=written,
+        unchanged_since=since,
+        validation=report.validation.overall.value if report.validation else "",
+        lost_ranges=_lost(report),
+    )
+
+
+def _lost(report: Report) -> int:
+    ranges = report.validation.ranges if report.validation else ()
+    return sum(row.where is Where.LOST and row.status is Status.FAILURE for row in ranges)
+
+
+def _deleted(report: Report) -> int:
+    return sum(segment.fate is Fate.DELETED for segment in report.segments)
+
+
+def _refused_text(report: Report) -> str:
+    if not report.refused or report.outcome is Outcome.UNDONE:
+        return ""
+    return refused_text(report.run_key, report.root, report.refused)
+
+
+def report_json(report: Report) -> dict[str, Any]:
+    """A report as plain values for JSON."""
+    return {**to_jsonable(report), "ok": report.ok}

@@ -1,0 +1,83 @@
+"""Write behind the results what the store's runs deleted or lost: into its lakes, then into its stamp.
+
+The journal is the truth. Nothing is released or refused on these rows, so that what can't be written now is a
+notice, and the next run writes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from storage_engine.exceptions import LakeIdentityError, StorageEngineError
+from storage_engine.journal.journal import Run
+from storage_engine.journal.reading.deletions import DeletingRun
+from storage_engine.journal.reading.queries import JournalReader
+from storage_engine.lake.archive.deletions import add_deletions, read_deletions
+from storage_engine.lake.catalog.catalog import Lake, open_lake
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.catalog.identity import copy_of
+from storage_engine.model.deleted_range import DeletedRange
+from storage_engine.model.policy import ArchiveMode
+from storage_engine.retention.proof.stamping import stamp_store
+from storage_engine.retention.ranges.deletion_histories import missing_rows, read_deleting_runs, read_history
+from storage_engine.retention.store.context import Context
+
+
+def record_deletions(context: Context, run: Run) -> tuple[str, ...]:
+    """Write what lakes and stamp lack of the store's deletions; a dry run writes nothing.
+
+    Killed at any instant and run again, it goes on. Each range of a run is there once.
+
+    :return: what could not be written, and why.
+    """
+    return () if run.request.dry_run else tuple(_record(context, run))
+
+
+def _record(context: Context, run: Run) -> Iterator[str]:
+    store_id = context.record.store_id
+    try:
+        reader = JournalReader(context.store.journal_url)
+        runs = read_deleting_runs(reader, store_id)
+    except (StorageEngineError, OSError) as error:
+        yield f"what runs deleted could not be read from the journal: {error}"
+        return
+    if not runs:
+        return
+    lakes = context.store.lakes if context.store.policy.archive is not ArchiveMode.OFF else ()
+    for config in lakes:
+        try:
+            if (lake := _open(config)) is not None:
+                _write_rows(lake, reader, store_id, runs)
+        except (StorageEngineError, OSError) as error:
+            yield (
+                f"lake {config.location}: what runs deleted could not be written into its table deletions, "
+                f"and will be by the next run: {error}"
+            )
+    try:
+        digest = read_history(reader, store_id, runs[-1]).digest
+        if missing := stamp_store(context, run, (), digest):
+            yield f"{missing}: only the journal tells what the last deletion came to"
+    except (StorageEngineError, OSError) as error:
+        yield f"{context.store.root}: what the last deletion came to could not be stamped: {error}"
+
+
+def _open(config: LakeConfig) -> Lake | None:
+    """Open a lake; None: it is a copy, or not what it should be, as the run's end says once."""
+    try:
+        lake = open_lake(config)
+    except LakeIdentityError:
+        return None
+    return lake if copy_of(lake.segments()) is None else None
+
+
+def _write_rows(lake: Lake, reader: JournalReader, store_id: str, runs: Sequence[DeletingRun]) -> None:
+    def missing(known: Sequence[DeletedRange]) -> Sequence[DeletedRange]:
+        return tuple(missing_rows(lake, reader, store_id, runs, known))
+
+    try:
+        is_whole = not missing(read_deletions(lake, store_id))
+    except StorageEngineError:
+        # A table that is damaged is made again; what else it is, writing says.
+        is_whole = False
+    if not is_whole:
+        add_deletions(lake, store_id, missing)

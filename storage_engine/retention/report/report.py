@@ -1,0 +1,392 @@
+"""What a run did and why: the answer to every question about a segment that went or stayed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from storage_engine.journal.journal import Event, Phase, Run, Step, Waiver
+from storage_engine.journal.reading.deletions import GONE
+from storage_engine.model.archive_lag import ArchiveLag
+from storage_engine.model.hold import HoldStatus
+from storage_engine.model.jsonable import from_jsonable
+from storage_engine.model.lag import LagSummary, QueueLag, Unread
+from storage_engine.model.pending import Pending
+from storage_engine.model.plan import DependentFile, PlanRequest, Reason, Trigger
+from storage_engine.model.receipt import Receipt
+from storage_engine.model.store import DiskUsage, SegmentId
+from storage_engine.model.validation import Status, ValidationResult
+from storage_engine.retention.archive.recording_proofs import HASHED_AGAIN, again_notices, recorded_faults
+from storage_engine.retention.archive.sealed import recorded_archive_lag
+from storage_engine.retention.hold.holding import recorded_hold
+from storage_engine.retention.hold.recording_drift import alarms_of
+from storage_engine.retention.lag.consumer_lag import planned_unread, recorded_lag, released_unread
+from storage_engine.retention.lag.unread import lake_directory, unread_lines
+from storage_engine.retention.proof.history import releases, segment_subject
+from storage_engine.retention.proof.proofs import read_proofs
+from storage_engine.retention.proof.refusing import REFUSED, RefusedLog, refused_by_plan
+from storage_engine.retention.quarantine.records import Quarantine, QuarantineState, quarantine_of
+from storage_engine.retention.release.checkpointing import CheckpointResult
+from storage_engine.retention.release.dependents import DependentsResult, deleted_dependents
+from storage_engine.retention.release.release_result import ReleaseResult
+from storage_engine.retention.release.validation import recorded_validation
+from storage_engine.retention.report.report_segments import SegmentReport, segment_reports
+from storage_engine.retention.report.report_steps import StepReport, step_reports
+from storage_engine.retention.store.context import WHOLE, AnyStore, Context, open_context
+from storage_engine.retention.store.known_heads import known_heads
+
+
+class Outcome(StrEnum):
+    DONE = "done"
+    """Everything that was approved and passed the gate is deleted, and what should hold does."""
+    NOTHING_TO_DO = "nothing-to-do"
+    BLOCKED = "blocked"
+    """Something would go, but nothing may; the segments say why."""
+    UNFINISHED = "unfinished"
+    """A step is still to be done: run the same again."""
+    FAILED = "failed"
+    """A step failed and was not done since, or validation found a failure."""
+    RELEASED_IN_PART = "released-in-part"
+    """What passed of some logs is deleted; other logs were refused, and stay as they are."""
+    UNDONE = "undone"
+    """What it deleted was brought back, all of it."""
+    DRY_RUN = "dry-run"
+    """It was asked only for what would go; nothing was archived or deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedSegment:
+    """One segment that the run wanted in the lake and that is there with a receipt.
+
+    :param by_this_run: False where it was proven before the run began.
+    :param lake: which of the store's lakes has it.
+    :param hashed_again: it had been touched since, and this run found its bytes unchanged.
+    :param first_stored_at_ms: when its oldest message was stored, and ``last_stored_at_ms`` its newest; None:
+        it has none.
+    """
+
+    log: str
+    base_offset: int
+    size_bytes: int
+    sha256: str
+    message_count: int
+    row_count: int
+    damaged_bytes: int
+    data_file: str
+    data_file_bytes: int
+    proven_at_ms: int
+    by_this_run: bool
+    lake: str
+    first_stored_at_ms: int | None = None
+    last_stored_at_ms: int | None = None
+    hashed_again: bool = False
+
+
+InLakes = tuple[tuple[ArchivedSegment, ...], tuple[SegmentId, ...], tuple[str, ...], tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """:param unproven: base offsets that the run wanted in the lake and that have no receipt.
+    :param unproven_logs: the log of each; empty in reports of before there was this field.
+    :param archived_ahead: number of segments that the run archived though they don't go yet.
+    :param archive_lag: what was sealed and not proven at the run's end; None when it was not measured.
+    :param alarms: thresholds of the policy that archive lag or a running broker's work exceed, and ranges of
+        the log that others deleted.
+    :param hold: on a store whose broker runs, at the run's last look, with all drift found in the run;
+        None where none runs.
+    :param levels: of the disks when the plan was made.
+    :param unread: what consumers lost by the deletion; where nothing is deleted yet, as the plan foresees it.
+    :param unread_lines: the same in words, with the commands that get it back.
+    :param owed: what the broker still had to deliver or to decide then; empty where the policy ignores it.
+    :param notices: what a person should read though it changed nothing.
+    :param freed_bytes: 0 while what was deleted lies in a quarantine; without what a broker removes later.
+    :param quarantine: of what was deleted; None: it was deleted for good.
+    :param refused: logs of which nothing more went, though the others did.
+    :param lake_directory: what ``--lake`` takes for the lake; LAKE where no directory here is known to be it.
+    :param wrong_lakes: why lakes of the store aren't what they should be, such as a copy, and what to do.
+    :param hashed_again: number of segments beside those that go which a lake had, and whose bytes this run
+        found unchanged.
+    """
+
+    outcome: Outcome
+    store: str
+    store_id: str
+    lineage: int
+    broker: str
+    root: str
+    run_key: str
+    request: PlanRequest
+    began_at_ms: int
+    finished_at_ms: int | None
+    plan_digest: str | None
+    decided_at_ms: int | None
+    triggers: tuple[Trigger, ...]
+    hold: HoldStatus | None
+    levels: tuple[DiskUsage, ...]
+    crashed: bool
+    segments: tuple[SegmentReport, ...]
+    archived: tuple[ArchivedSegment, ...]
+    unproven: tuple[int, ...]
+    archived_ahead: int
+    archive_lag: ArchiveLag | None
+    alarms: tuple[str, ...]
+    waiver: Waiver | None
+    freed_bytes: int
+    new_min_offset: int | None
+    dependents: tuple[DependentFile, ...]
+    lag: LagSummary | None
+    lagging: tuple[QueueLag, ...]
+    lag_policy: str
+    owed: tuple[Pending, ...]
+    pending_policy: str
+    archive_mode: str
+    checkpoint: CheckpointResult | None
+    validation: ValidationResult | None
+    notices: tuple[str, ...]
+    steps: tuple[StepReport, ...]
+    lake: str
+    second_lake: str | None
+    journal: str
+    quarantine: Quarantine | None = None
+    unread: Unread = field(default_factory=Unread)
+    unread_lines: tuple[str, ...] = ()
+    refused: tuple[RefusedLog, ...] = ()
+    lake_directory: str = "LAKE"
+    unproven_logs: tuple[str, ...] = ()
+    wrong_lakes: tuple[str, ...] = ()
+    hashed_again: int = 0
+
+    @property
+    def has_several_logs(self) -> bool:
+        """Return whether an offset alone names no segment."""
+        return len({row.log for row in self.segments} | {row.log for row in self.archived}) > 1
+
+    @property
+    def unproven_ids(self) -> tuple[tuple[str, int], ...]:
+        """Return what has no receipt, by log and base offset; of an older report no log is known."""
+        logs = self.unproven_logs or ("",) * len(self.unproven)
+        return tuple(zip(logs, self.unproven, strict=True))
+
+    @property
+    def ok(self) -> bool:
+        ended_well = (Outcome.DONE, Outcome.NOTHING_TO_DO, Outcome.UNDONE, Outcome.DRY_RUN)
+        return self.outcome in ended_well and not self.wrong_lakes
+
+
+def build_report(store: AnyStore, run_key: str) -> Report:
+    """Collect everything that the journal and the lake know of a run, at whatever step it is.
+
+    :raises RunStateError: there is no such run.
+    """
+    context = open_context(store)
+    return report_of(context, context.run(run_key))
+
+
+def report_of(context: Context, run: Run, in_lakes: InLakes | None = None) -> Report:
+    """As :func:`build_report`, for an open context, and what was just read from the lakes, if it was."""
+    store, plan = context.store, run.plan
+    events = context.journal.events(run)
+    released = context.result(run, Step.RELEASE, ReleaseResult)
+    gone, _ = releases(event for event in events if event.step == Step.RELEASE)
+    others = {release.subject: release for release in (released.deleted_by_others if released else ())}
+    archived, unproven, lake_notice, wrong_lakes = in_lakes or read_lakes(context, run)
+    decided_from = next((e.payload for e in events if (e.step, e.phase) == (Step.PLAN, Phase.RESULT)), {})
+    steps = step_reports(events, unproven)
+    validation = recorded_validation(context, run)
+    refused = (*(refused_by_plan(plan) if plan else ()), *(released.refused if released else ()))
+    left = {one.log for one in refused} | {release.log for release in gone.values()}
+    refused += tuple(one for one in _not_archived(events) if one.log not in left)
+    stay = {log.log for log in refused}
+    # What was waived went without a receipt: nobody waits for one any more, nor in a log that was refused.
+    done = {release.segment.id for release in gone.values()}
+    unarchived = {one for one in unproven if one not in done and one.log not in stay}
+    lag = recorded_lag(context, run)
+    archive_lag = recorded_archive_lag(context, run)
+    cleaned = context.result(run, Step.DEPENDENTS, DependentsResult)
+    checkpoint = context.result(run, Step.CHECKPOINT, CheckpointResult)
+    hold = recorded_hold(context, run)
+    planned = plan.notices if plan else ()
+    quarantine = quarantine_of(context.journal, run)
+    undone = quarantine is not None and quarantine.state is QuarantineState.UNDONE
+    kept = quarantine is not None and (quarantine.there or quarantine.came_back)
+    freed = () if kept else gone.values()
+    freed_bytes = sum(release.segment.disk_bytes for release in freed)
+    if quarantine is None and released is not None:
+        # A running broker may remove files later.
+        freed_bytes = min(freed_bytes, released.freed_bytes)
+    waiver = context.journal.find_waiver(plan.digest) if plan else None
+    lost = released_unread(context, run)
+    unread = planned_unread(context, run) if lost is None else lost
+    return Report(
+        outcome=Outcome.UNDONE if undone else _outcome(run, released, steps, validation, unarchived, refused),
+        store=context.name,
+        store_id=run.store_id,
+        lineage=context.record.lineage,
+        broker=store.broker,
+        root=store.real_root,
+        run_key=run.run_key,
+        request=run.request,
+        began_at_ms=run.created_at_ms,
+        finished_at_ms=run.finished_at_ms,
+        plan_digest=run.plan_digest,
+        decided_at_ms=plan.decided_at_ms if plan else None,
+        triggers=plan.triggers if plan else (),
+        hold=hold,
+        levels=tuple(from_jsonable(DiskUsage, level) for level in decided_from.get("levels", ())),
+        crashed=bool(decided_from.get("crashed", False)),
+        segments=segment_reports(plan, {**others, **gone}, released),
+        archived=archived,
+        unproven=tuple(segment.base_offset for segment in unproven),
+        unproven_logs=tuple(segment.log for segment in unproven),
+        archived_ahead=len(_ahead(events, hashed_again=False)),
+        hashed_again=len(_ahead(events, hashed_again=True)),
+        archive_lag=archive_lag,
+        alarms=(
+            *(archive_lag.alarms(store.policy) if archive_lag else ()),
+            *(checkpoint.alarms if checkpoint else ()),
+            *_gone(context, hold),
+        ),
+        waiver=waiver,
+        freed_bytes=freed_bytes,
+        new_min_offset=released.new_min_offset if released else None,
+        dependents=deleted_dependents(context, run),
+        lag=lag.summary if lag else None,
+        lagging=lag.at_risk if lag else (),
+        lag_policy=store.policy.lag_policy.value,
+        owed=tuple(from_jsonable(Pending, item) for item in decided_from.get("owed", ())),
+        pending_policy=store.policy.pending_policy.value,
+        archive_mode=store.policy.archive.value,
+        checkpoint=checkpoint,
+        validation=validation,
+        notices=(
+            *planned,
+            *again_notices(recorded_faults(events)),
+            *_while("segments were deleted", released, planned),
+            *_while("what pointed into them was deleted", cleaned, planned),
+            *(f"{subject} was deleted by another run meanwhile" for subject in others),
+            *lake_notice,
+            *(checkpoint.notices if checkpoint else ()),
+        ),
+        steps=steps,
+        lake=store.lake.location,
+        second_lake=store.second_lake.location if store.second_lake else None,
+        journal=context.journal.name,
+        # What it is compared with is for an undo alone, and long.
+        quarantine=None if quarantine is None else replace(quarantine, signs={}),
+        unread=unread,
+        unread_lines=unread_lines(store, unread, done=bool(gone), waived=waiver is not None),
+        refused=refused,
+        lake_directory=lake_directory(store.lake),
+        wrong_lakes=wrong_lakes,
+    )
+
+
+def _not_archived(events: Sequence[Event]) -> tuple[RefusedLog, ...]:
+    """Return the logs that could not be archived when it was tried last."""
+    found: dict[str, RefusedLog] = {}
+    for event in (event for event in events if event.step == Step.ARCHIVE):
+        if REFUSED in event.payload:
+            found[event.subject] = from_jsonable(RefusedLog, event.payload[REFUSED])
+        elif event.phase is Phase.RESULT:
+            found.pop(event.subject.rpartition("/")[0], None)
+    return tuple(found.values())
+
+
+def _gone(context: Context, hold: HoldStatus | None) -> tuple[str, ...]:
+    """Return what of the log others deleted in this run, and whether the lake has it."""
+    if not hold:
+        return ()
+    gone = [one for one in hold.disturbances if one.kind in GONE]
+    return alarms_of(context, replace(hold, disturbances=tuple(gone)))
+
+
+def _while(
+    what: str, result: ReleaseResult | DependentsResult | None, known: Collection[str]
+) -> Iterator[str]:
+    """Return what was noticed then, and wasn't ``known`` before."""
+    notices = result.notices if result else ()
+    yield from (f"while {what}: {notice}" for notice in notices if notice not in known)
+
+
+def read_lakes(context: Context, run: Run) -> InLakes:
+    """Read what the lakes have of what the run wanted in them, what they lack, why that is unknown, and which
+    lakes aren't what they should be."""
+    wanted = [
+        SegmentId(str(event.payload["log"]), int(event.payload["base_offset"]))
+        for event in context.journal.events(run, Step.ARCHIVE, Phase.INTENT)
+    ]
+    results = context.journal.events(run, Step.ARCHIVE, Phase.RESULT)
+    again = {event.subject for event in results if event.payload.get(HASHED_AGAIN)}
+    if not wanted:
+        return (), (), (), ()
+    known = known_heads(context.journal, context.record)
+    proofs = read_proofs(context.store.lakes, context.record, set(wanted), known=known)
+    if not proofs.asked:
+        unknown = (f"what is archived is unknown: {reason}" for _, reason in proofs.unreachable)
+        return (), tuple(wanted), tuple(unknown), ()
+    found = {key: (lake, row) for lake in reversed(proofs.asked) for key in wanted for row in lake.of(key)}
+    archived = tuple(
+        _archived_segment(found[key][1], run, found[key][0].lake.location, segment_subject(*key) in again)
+        for key in wanted
+        if key in found
+    )
+    lacking = tuple(key for key in wanted if key not in found)
+    return archived, lacking, proofs.outages, proofs.wrong_lakes
+
+
+def _ahead(events: Sequence[Event], *, hashed_again: bool) -> set[str]:
+    """Return the segments that the run proved beside those that it deletes, or found proven still."""
+    done = (event for event in events if (event.step, event.phase) == (Step.SEALED, Phase.RESULT))
+    return {one.subject for one in done if bool(one.payload.get(HASHED_AGAIN)) is hashed_again} - {WHOLE}
+
+
+def _archived_segment(receipt: Receipt, run: Run, lake: str, hashed_again: bool) -> ArchivedSegment:
+    return ArchivedSegment(
+        log=receipt.log,
+        base_offset=receipt.base_offset,
+        size_bytes=receipt.size_bytes,
+        sha256=receipt.sha256,
+        message_count=receipt.message_count,
+        row_count=receipt.row_count,
+        damaged_bytes=receipt.damaged_bytes,
+        data_file=receipt.data_file,
+        data_file_bytes=receipt.data_file_bytes,
+        proven_at_ms=receipt.proven_at_ms,
+        by_this_run=receipt.proven_at_ms >= run.created_at_ms,
+        lake=lake,
+        first_stored_at_ms=receipt.first_store_timestamp_ms,
+        last_stored_at_ms=receipt.last_store_timestamp_ms,
+        hashed_again=hashed_again,
+    )
+
+
+def _outcome(
+    run: Run,
+    released: ReleaseResult | None,
+    steps: Sequence[StepReport],
+    validation: ValidationResult | None,
+    unproven: Collection[SegmentId],
+    refused: Sequence[RefusedLog],
+) -> Outcome:
+    plan = run.plan
+    archive_error = any(row.error for row in steps if row.step == Step.ARCHIVE)
+    failed = any(row.error for row in steps if row.step != Step.ARCHIVE)
+    if failed or (archive_error and (unproven or released is None)):
+        return Outcome.FAILED
+    if validation is not None and validation.overall is Status.FAILURE:
+        return Outcome.FAILED
+    if plan is None:
+        return Outcome.UNFINISHED if unproven else Outcome.DONE
+    if run.request.dry_run:
+        return Outcome.DRY_RUN
+    if not plan.to_delete:
+        reasons = {decision.reason for decision in plan.decisions}
+        crashed = Reason.STORE_CRASHED in reasons and bool(plan.triggers)
+        return Outcome.BLOCKED if crashed or Reason.PENDING_BLOCKED in reasons else Outcome.NOTHING_TO_DO
+    if released is None or not any(row.step == Step.DEPENDENTS and row.done for row in steps):
+        return Outcome.UNFINISHED
+    if refused:
+        return Outcome.RELEASED_IN_PART
+    return Outcome.DONE if released.deleted or not released.kept else Outcome.BLOCKED

@@ -1,0 +1,321 @@
+"""A report for reading: plain text, one fact a line. Long names and hashes are whole in the JSON only."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from itertools import groupby
+
+from storage_engine.brokers import find_broker
+from storage_engine.model.lag import PositionsFrom, QueueLag
+from storage_engine.model.plan import Reason
+from storage_engine.retention.hold.hold_text import drift_text, hold_text
+from storage_engine.retention.hold.progress_alarms import positions_text, progress_text
+from storage_engine.retention.plan.decision_runs import with_spans, without_moments
+from storage_engine.retention.plan.pending_policy import pending_text
+from storage_engine.retention.proof.refusing import LOGS_SHOWN, log_text
+from storage_engine.retention.quarantine.records import QuarantineState
+from storage_engine.retention.report.report import Outcome, Report
+from storage_engine.retention.report.report_segments import Fate, SegmentReport
+from storage_engine.wording import (
+    UNCHANGED,
+    count_text,
+    duration_text,
+    exact_bytes_text,
+    printable,
+    shortened,
+    time_text,
+)
+
+_LAGGING_SHOWN = 10
+_NAME_WIDTH = 60
+
+
+def report_text(report: Report) -> str:
+    """Render a report."""
+    return "\n".join(map(printable, _lines(report))) + "\n"
+
+
+def _lines(report: Report) -> Iterator[str]:
+    yield f"Store {report.store} ({report.broker}, {report.root})"
+    yield f"Run {report.run_key}: {outcome_text(report.outcome)}"
+    yield from _refused(report)
+    for line in (*report.unread_lines, *report.alarms):
+        yield f"WARNING {line}"
+    yield f"Began {time_text(report.began_at_ms)}, ended {time_text(report.finished_at_ms) or 'not yet'}"
+    yield from _cause(report)
+    yield from _section("Hold beside the running broker", _hold(report))
+    yield from _section("Archived and proven", _archived(report))
+    yield from _section("Archive lag", _archive_lag(report))
+    yield from _section("Deleted", _segments(report, Fate.DELETED))
+    pending = "Would be deleted" if report.request.dry_run else "To be deleted"
+    yield from _section(pending, _segments(report, Fate.PENDING))
+    yield from _section("Gone by no run, and proven", _segments(report, Fate.GONE_PROVEN))
+    yield from _section("Missing", _segments(report, Fate.MISSING))
+    yield from _section("Kept", _segments(report, Fate.KEPT))
+    yield from _section(find_broker(report.broker).words.dependents, _dependents(report))
+    yield from _section("Quarantine", _quarantine(report))
+    yield from _section("Consumer lag", _lag(report))
+    yield from _section("Messages still pending", _pending(report))
+    yield from _section("Checkpoint", _checkpoint(report))
+    yield from _section("Validation", _validation(report))
+    yield from _section("Notices", _notices(report))
+    yield from _section("Steps", _steps(report))
+    yield ""
+    yield f"Lake     {report.lake}"
+    if report.second_lake is not None:
+        yield f"Second   {report.second_lake}"
+    yield f"Journal  {report.journal}"
+
+
+def outcome_text(outcome: Outcome) -> str:
+    """Say a run's outcome to a person."""
+    if outcome is Outcome.DRY_RUN:
+        return "dry run: nothing was archived or deleted"
+    return outcome.value
+
+
+def _refused(report: Report) -> Iterator[str]:
+    yield from (f"FAILED {reason}" for reason in report.wrong_lakes)
+    for one in report.refused[:LOGS_SHOWN]:
+        yield f"FAILED {log_text(one)}"
+    if (more := len(report.refused) - LOGS_SHOWN) > 0:
+        yield f"FAILED {count_text(more, 'more log')} refused; report.json names all of them"
+
+
+def _cause(report: Report) -> Iterator[str]:
+    if report.plan_digest is None:
+        return
+    if not report.triggers:
+        yield "Cause: none holds"
+    for trigger in report.triggers:
+        yield f"Cause: {trigger.cause.value} ({trigger.urgency.value}): {trigger.detail}"
+    for disk in report.levels:
+        level = f"unknown ({disk.error})" if disk.used_percent is None else f"{disk.used_percent} % used"
+        yield f"Disk {disk.path}: {level}"
+    if report.crashed:
+        yield "The broker did not stop cleanly: the store may be read, but not changed."
+    if report.request.reason:
+        yield f"Asked for because: {report.request.reason}"
+    yield f"Plan {report.plan_digest}"
+    if report.waiver is not None:
+        waiver = report.waiver
+        yield f"Receipts waived by {waiver.person} at {time_text(waiver.at_ms)}: {waiver.reason}"
+
+
+def _hold(report: Report) -> Iterator[str]:
+    hold = report.hold
+    if not hold:
+        return
+    yield hold_text(hold)
+    yield from (f"WARNING {drift_text(one)}" for one in hold.disturbances)
+
+
+def _section(title: str, lines: Iterator[str]) -> Iterator[str]:
+    body = [f"  {line}" for line in lines]
+    if body:
+        yield ""
+        yield title
+        yield from body
+
+
+def _named(report: Report, log: str, base_offset: int) -> str:
+    """Return what a segment is called: by its log too, where there are several."""
+    return f"{log}/{base_offset:020d}" if log and report.has_several_logs else f"{base_offset:020d}"
+
+
+def _archived(report: Report) -> Iterator[str]:
+    for row in report.archived:
+        damage = f", {exact_bytes_text(row.damaged_bytes)} that don't decode" if row.damaged_bytes else ""
+        when = "" if row.by_this_run else f", proven before, at {time_text(row.proven_at_ms)}"
+        when += f"; {UNCHANGED}" * row.hashed_again
+        yield (
+            f"{_named(report, row.log, row.base_offset)}  {count_text(row.message_count, 'message')}, "
+            f"{exact_bytes_text(row.size_bytes)}{damage}, SHA-256 {_short_hashes(row.sha256)}{when}"
+        )
+        yield f"  {row.data_file} ({exact_bytes_text(row.data_file_bytes)})"
+    gone = {(row.log, row.base_offset) for row in report.segments if row.fate is Fate.DELETED}
+    for log, offset in report.unproven_ids:
+        said = "never archived" if (log, offset) in gone else "not in the lake yet"
+        yield f"{_named(report, log, offset)}  {said}"
+    if report.archive_mode == "off":
+        yield "The store's policy is archive: off; nothing has to be in the lake."
+
+
+def _archive_lag(report: Report) -> Iterator[str]:
+    if report.archived_ahead:
+        yield f"{count_text(report.archived_ahead, 'segment')} archived and proven ahead of deletion"
+    if report.hashed_again:
+        yield f"{count_text(report.hashed_again, 'segment')} {UNCHANGED}"
+    lag = report.archive_lag
+    if lag is None:
+        return
+    yield lag.text
+    yield from lag.notes
+
+
+def _segments(report: Report, fate: Fate) -> Iterator[str]:
+    rows = [row for row in report.segments if row.fate is fate]
+    for _, group in groupby(
+        rows, lambda row: (row.log, row.reason, without_moments(_why(row)), _ground(row))
+    ):
+        first, *others = group
+        name = _named(report, first.log, first.base_offset)
+        if others:
+            name += f" … {others[-1].base_offset:020d} ({len(others) + 1} segments)"
+        why = with_spans([_why(row) for row in (first, *others)])
+        yield f"{name}  {first.reason.value}: {why}{_ground(first)}"
+    if rows and fate is Fate.DELETED:
+        begins = "" if report.new_min_offset is None else f"; the log begins at {report.new_min_offset} now"
+        yield f"{exact_bytes_text(report.freed_bytes)} freed{begins}"
+
+
+def _why(row: SegmentReport) -> str:
+    """The reason; of names in it that brokers let grow to 255 characters, both ends."""
+    if row.reason is not Reason.LAG_BLOCKED:
+        return row.detail
+    return re.sub(r"[^\s,;]+", lambda word: shortened(word[0], _NAME_WIDTH), row.detail)
+
+
+def _ground(row: SegmentReport) -> str:
+    return f" [{row.proof}: {_short_hashes(row.proof_detail)}]" if row.proof else ""
+
+
+def _short_hashes(text: str) -> str:
+    """Enough of each SHA-256 to find it in the JSON report, which has it whole."""
+    return re.sub(r"\b([0-9a-f]{16})[0-9a-f]{48}\b", r"\1…", text)
+
+
+def _dependents(report: Report) -> Iterator[str]:
+    counts = Counter(str(file.kind) for file in report.dependents)
+    freed = Counter[str]()
+    for file in report.dependents:
+        freed[file.kind] += file.facts.size_bytes
+    for kind, count in sorted(counts.items()):
+        yield f"{kind}: {count_text(count, 'file')} deleted, {exact_bytes_text(freed[kind])}"
+
+
+def _quarantine(report: Report) -> Iterator[str]:
+    found = report.quarantine
+    if found is None:
+        return
+    if not found.there:
+        yield f"{found.state.value} at {time_text(found.state_at_ms)}: {found.detail}"
+        return
+    if found.state is QuarantineState.UNDO_ENDED:
+        yield f"its undo ended at {time_text(found.state_at_ms)} in the middle: {found.detail}"
+        yield f"what is left frees nothing until {time_text(found.until_ms)}"
+        yield from (str(place.directory) for place in found.places)
+        return
+    deleted = [row.size_bytes for row in report.segments if row.fate is Fate.DELETED]
+    sizes = [*deleted, *(file.facts.size_bytes for file in report.dependents)]
+    yield (
+        f"{count_text(len(sizes), 'file')}, {exact_bytes_text(sum(sizes))}: frees nothing until "
+        f"{time_text(found.until_ms)}, or until space is the cause of a run"
+    )
+    yield from (str(place.directory) for place in found.places)
+    until = ", before its broker starts" if find_broker(report.broker).undo_outside else ""
+    yield f"storage-engine undo {report.run_key} brings all of it back{until}"
+
+
+def _lag(report: Report) -> Iterator[str]:
+    lag = report.lag
+    if lag is None:
+        return
+    unit = find_broker(report.broker).words.queue
+    yield (
+        f"{count_text(lag.groups, 'group')}, {count_text(lag.queues, unit)}, "
+        f"{count_text(lag.total_lag_messages, 'message')} behind, at most {duration_text(lag.max_lag_ms)}; "
+        f"{lag.unknown} unknown; policy: {report.lag_policy}"
+    )
+    if lag.source.positions is PositionsFrom.BROKER:
+        yield "positions: as the running broker had them"
+    for notice in lag.source.notices:
+        yield f"WARNING {notice}"
+    if lag.logs is not None:
+        yield f"measured in {count_text(lag.logs, 'log')}; of other logs it is unknown"
+    if lag.lost_messages:
+        yield f"{count_text(lag.lost_messages, 'message')} gone before some group read them"
+    if lag.soonest_loss_ms is not None:
+        when = f"in {duration_text(lag.soonest_loss_ms)}" if lag.soonest_loss_ms > 0 else "now"
+        yield f"the next loss by age: {when}"
+    if lag.worst:
+        yield "furthest behind:"
+    for row in lag.worst:
+        yield f"  {_position(row)}"
+    if lag.at_risk_groups:
+        names = [shortened(group, _NAME_WIDTH) for group in lag.at_risk_groups[:_LAGGING_SHOWN]]
+        unnamed = len(lag.at_risk_groups) - len(names) + lag.more_at_risk_groups
+        if unnamed:
+            names.append(f"{unnamed} more groups")
+        queues = count_text(lag.at_risk_queues, unit)
+        yield f"in {queues} these still have to read what goes: {', '.join(names)}"
+    told = {(row.group, row.topic, row.queue_id) for row in lag.worst}
+    others = [row for row in report.lagging if (row.group, row.topic, row.queue_id) not in told]
+    for row in others[:_LAGGING_SHOWN]:
+        yield _position(row)
+    if len(others) > _LAGGING_SHOWN:
+        yield f"and {len(others) - _LAGGING_SHOWN} more"
+
+
+def _notices(report: Report) -> Iterator[str]:
+    """Yield what was noticed; the same in several steps once, with all of them."""
+    steps: dict[str, list[str]] = {}
+    for notice in report.notices:
+        step, _, rest = notice.partition(": ") if notice.startswith("while ") else ("", "", notice)
+        steps.setdefault(rest, []).append(step)
+    for rest, named in steps.items():
+        told = ", and ".join(step for step in named if step)
+        yield f"{told}: {rest}" if told else rest
+
+
+def _position(row: QueueLag) -> str:
+    behind = "unknown" if row.lag_messages is None else count_text(row.lag_messages, "message")
+    group, topic = shortened(row.group, _NAME_WIDTH), shortened(row.topic, _NAME_WIDTH)
+    return f"{group} {topic}/{row.queue_id}: {behind} behind"
+
+
+def _pending(report: Report) -> Iterator[str]:
+    pending = [item for item in report.owed if item.count != 0]
+    yield from (pending_text(item) for item in pending)
+    if pending:
+        yield f"when the plan was made; policy: {report.pending_policy}"
+
+
+def _checkpoint(report: Report) -> Iterator[str]:
+    if report.checkpoint is not None:
+        if report.checkpoint.progress is None:
+            yield f"{report.checkpoint.flushed} files and directories flushed"
+        else:
+            yield progress_text(report.checkpoint.progress)
+        if report.checkpoint.positions_before is not None:
+            yield f"before the flush: {positions_text(report.checkpoint.positions_before)}"
+        if report.checkpoint.positions is not None:
+            yield positions_text(report.checkpoint.positions)
+        for name, value in report.checkpoint.checkpoint.items():
+            yield f"{name.removesuffix('_ms')} {time_text(value) if name.endswith('_ms') else value}"
+
+
+def _validation(report: Report) -> Iterator[str]:
+    result = report.validation
+    if result is None:
+        return
+    yield f"{result.overall.value} ({result.scope}, {count_text(len(result.checks), 'check')})"
+    for row in result.ranges:
+        span = f"{row.log} [{row.start_offset}, {row.end_offset})"
+        yield f"{span} {row.where.value} {row.status.value}: {row.detail}"
+    for check in result.failures:
+        yield f"{check.expectation}: {check.description}: {'; '.join(check.examples)}"
+    # Wrong lakes are said above.
+    yield from (note for note in result.notes if not note.endswith(report.wrong_lakes))
+
+
+def _steps(report: Report) -> Iterator[str]:
+    for step in report.steps:
+        took = f" in {step.took_ms} ms" if step.took_ms is not None else ""
+        if step.error:
+            # The report's JSON names the error's class, for programs.
+            yield f"{step.step}: failed: {step.error.partition(': ')[2]}"
+        elif step.done:
+            yield f"{step.step}: done{took}"

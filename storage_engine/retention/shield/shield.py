@@ -1,0 +1,400 @@
+"""Tend a store's shield: link what isn't proven, and archive from its link what is gone from the log.
+
+A link goes only when its segment is in the log, or its bytes are provably in a lake, by the rule by which a
+segment is deleted; or, on a disk that is too full, as a loss that the journal names. Killed anywhere and
+called again, it goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from storage_engine.exceptions import (
+    GateRefusedError,
+    LakeUnavailableError,
+    ShieldError,
+    StorageEngineError,
+)
+from storage_engine.journal.journal import Run, Step
+from storage_engine.lake.archive.archive import archive_all
+from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.lake.file.jobs import SegmentJob
+from storage_engine.model.lineages import Lineages
+from storage_engine.model.policy import ArchiveMode, ShieldMode
+from storage_engine.model.receipt import Receipt
+from storage_engine.model.shield import ShieldNeed
+from storage_engine.model.store import Segment
+from storage_engine.retention.archive.archiving import archive_somewhere, begin_background_run, slots
+from storage_engine.retention.archive.unproven import still_unproven
+from storage_engine.retention.proof.proofs import Proofs, read_proofs
+from storage_engine.retention.proof.shield_records import record_dropped, record_meant
+from storage_engine.retention.proof.shielding import COMMAND, changed_text, written_text
+from storage_engine.retention.proof.stamping import witness_release
+from storage_engine.retention.shield.giving_up import give_up
+from storage_engine.retention.shield.shield_log import ShieldedLog, look_at_log
+from storage_engine.retention.shield.shield_proofs import (
+    Judged,
+    ask_of_gone,
+    asked_notices,
+    by_lineage,
+    counting,
+    judge_link,
+    release_of,
+    unproven_segments,
+)
+from storage_engine.retention.store.brokers import refuse_shield
+from storage_engine.retention.store.context import AnyStore, Context, open_context
+from storage_engine.retention.store.known_heads import known_heads
+from storage_engine.retention.store.stamp import mark_shield
+from storage_engine.same_bytes.own_acts import read_own_acts
+from storage_engine.shield.index import remove_shield
+from storage_engine.shield.links import drop_links, drop_unchanged, make_links
+from storage_engine.shield.seen import Place, SeenLink, Shield, log_was_written, look_at_shield
+from storage_engine.shield.size import Wanted, room_bytes, wanted, without_use
+
+SHIELD_RUN = "shield"
+"""Run of a store under which its shield is recorded."""
+
+_TOGETHER = 2
+"""So many segments are archived by one commit: two threads work, and what is proven is soon off the disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShieldResult:
+    """
+    :param links: that there are now.
+    :param gone: base offsets of segments that only the shield has, and no lake provably; another file may
+        have its name in the log.
+    :param archived: base offsets that were archived from their links now.
+    :param given_up: base offsets that were given up for space now.
+    :param linked_paths: of the segments in the log that have a link.
+    :param next_segments: sealed and unproven, oldest first, without a link: the next ones to get one.
+    :param room_bytes: for these; None: no limit.
+    :param lineage: the store's.
+    :param log_lineages: by name, of logs that have one of their own.
+    :param notices: what a person should know.
+    :param is_log_known: the log could be looked at.
+    """
+
+    links: int = 0
+    gone: tuple[int, ...] = ()
+    archived: tuple[int, ...] = ()
+    given_up: tuple[int, ...] = ()
+    linked_paths: tuple[str, ...] = ()
+    next_segments: tuple[Segment, ...] = ()
+    room_bytes: int | None = None
+    lineage: int = 0
+    notices: tuple[str, ...] = ()
+    log_lineages: Mapping[str, int] = field(default_factory=dict)
+    is_log_known: bool = True
+
+    @property
+    def lineages(self) -> Lineages:
+        """The lineage of each log."""
+        return Lineages(self.lineage, self.log_lineages)
+
+    def following(self, count: int) -> tuple[Segment, ...]:
+        """Return the next segments to get a link, where so many are gone, as far as there is room."""
+        room_bytes, found = self.room_bytes, []
+        for segment in self.next_segments[:count]:
+            if room_bytes is not None:
+                room_bytes -= segment.facts.size_bytes
+                if room_bytes < 0:
+                    break
+            found.append(segment)
+        return tuple(found)
+
+
+@dataclass(slots=True)
+class _Tending:
+    """One look at a shield, and what comes of it.
+
+    :param in_lake: names of links whose segments were archived now.
+    :param failed: by name of a link that was tried: why its segment is in no lake.
+    """
+
+    context: Context
+    run: Run
+    need: ShieldNeed
+    archived: list[int] = field(default_factory=list)
+    in_lake: set[str] = field(default_factory=set)
+    failed: dict[str, str] = field(default_factory=dict)
+    given_up: list[int] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+
+    def fail(self, seen: SeenLink, why: str) -> None:
+        """Take note of why a link's segment can't be archived, unless it was and only its link stays."""
+        if seen.link.name not in self.in_lake:
+            self.failed[seen.link.name] = why
+
+    @property
+    def root(self) -> str:
+        return self.context.store.real_root
+
+
+def tend_shield(store: AnyStore, *, tends: bool = False) -> ShieldResult:
+    """Link what isn't proven, archive what is gone, drop what is proven, and give up what has to be.
+
+    Beside a running broker whose watch is alive only that watch does it.
+
+    :param tends: this process is the watch.
+    :raises BadInputError: this kind of broker has no shields.
+    :raises StorageEngineError: its broker can't be asked, or its shield not be read.
+    """
+    context = open_context(store)
+    refuse_shield(context.store)
+    need = context.broker.shield_need()
+    shield = look_at_shield(context.store.real_root)
+    unarchived = context.store.policy.archive is ArchiveMode.OFF and not shield.links
+    if unarchived or (need.is_tended and not tends):
+        return ShieldResult(len(shield.links), _gone(context, shield), notices=_notices(context))
+    return _tend(_Tending(context, begin_background_run(context, SHIELD_RUN), need), shield, tends)
+
+
+def _tend(tending: _Tending, shield: Shield, tends: bool) -> ShieldResult:
+    context, root = tending.context, tending.root
+    log = look_at_log(context, tending.notices)
+    judged, proofs = _judge(tending, shield, log.sealed)
+    unproven = still_unproven(context.journal, context.record, proofs, unproven_segments(log.sealed, judged))
+    # First, as archiving takes long; what is gone from the log is archived whatever can't be linked.
+    chosen = _link(tending, shield, log, (judged, proofs), unproven, tends) if log.is_known else Wanted()
+    _save_gone(tending, [one for one in judged if one.seen.has_left_log])
+    tending.given_up += give_up(context, tending.run, tending.failed, tending.notices)
+    left = look_at_shield(root)
+    if not left.links and remove_shield(root):
+        # On a full disk later: a stamp that still says so keeps older releases away, and nobody else.
+        with suppress(OSError):
+            mark_shield(root, context.record.store_id, context.record.lineages, False)
+    linked = {seen.link.segment.inode for seen in left.links}
+    following = tuple(one for one in unproven if one.facts.inode not in linked)
+    return ShieldResult(
+        links=len(left.links),
+        gone=_gone(context, left),
+        archived=tuple(tending.archived),
+        given_up=tuple(tending.given_up),
+        linked_paths=tuple(seen.link.segment.path for seen in left.links if seen.place is Place.IN_LOG),
+        next_segments=following if chosen.segments else (),
+        room_bytes=room_bytes(left.links, tending.need),
+        lineage=context.record.lineage,
+        notices=tuple(dict.fromkeys((*tending.notices, *_notices(context)))),
+        log_lineages=context.record.log_lineages,
+        is_log_known=log.is_known,
+    )
+
+
+def _gone(context: Context, shield: Shield) -> tuple[int, ...]:
+    asked = ask_of_gone(context.store, context.journal, context.record, shield)
+    return tuple(seen.link.base_offset for seen in asked.unproven)
+
+
+def _notices(context: Context) -> tuple[str, ...]:
+    return asked_notices(context.store, context.journal, context.record)
+
+
+def _link(
+    tending: _Tending,
+    shield: Shield,
+    log: ShieldedLog,
+    known: tuple[Sequence[Judged], Proofs],
+    unproven: Sequence[Segment],
+    tends: bool,
+) -> Wanted:
+    """Link what shall have a link, and drop the links that have no use any more."""
+    context, root = tending.context, tending.root
+    judged, proofs = known
+    policy = context.store.policy
+    mode = ShieldMode.OFF if policy.archive is ArchiveMode.OFF else policy.shield
+    acts = read_own_acts(root)
+    written = [seen for seen in shield.links if log_was_written(seen, acts)]
+    chosen = wanted(unproven, shield, tending.need, mode, tends=tends, written=written)
+    try:
+        if chosen.segments:
+            mark_shield(root, context.record.store_id, context.record.lineages, True)
+        for lineage, segments in context.record.lineages.grouped(chosen.segments).items():
+            make_links(root, segments, lineage)
+    except (ShieldError, OSError) as error:
+        tending.notices.append(f"not all that is unproven could be linked: {error}")
+    if chosen.why_not:
+        tending.notices.append(f"not all that is unproven is shielded: {chosen.why_not}")
+    if mode is ShieldMode.OFF or (log.is_whole and not proofs.unreachable):
+        # Of those that were there before: a watch may have made more meanwhile.
+        unused = without_use(shield, chosen.segments, context.record.lineages)
+        in_lake = {one.seen.link.name for one in judged if one.receipt is not None}
+        written = [seen for seen in unused if seen in written]
+        tending.notices += [written_text(seen) for seen in written if seen.link.name not in in_lake]
+        _drop_proven(tending, [seen for seen in written if seen.link.name in in_lake])
+        drop_links(root, [seen.link.name for seen in unused if seen not in written], in_log=True)
+    return chosen
+
+
+def _judge(tending: _Tending, shield: Shield, sealed: Sequence[Segment]) -> tuple[list[Judged], Proofs]:
+    """Return what lakes say of each link, and of the log's segments."""
+    context = tending.context
+    current = [one for one in shield.links if _is_current(context, one)]
+    proofs = _proofs(context, {*slots(sealed), *(one.link.slot for one in current)})
+    judged = [judge_link(tending.root, seen, proofs) for seen in current]
+    for links in by_lineage([one for one in shield.links if one not in current]).values():
+        found = _proofs(_of_lineage(context, links), {one.link.slot for one in links})
+        judged += [judge_link(tending.root, seen, found) for seen in links]
+    tending.notices += proofs.notices
+    return judged, proofs
+
+
+def _is_current(context: Context, seen: SeenLink) -> bool:
+    """Return whether a link is of the lineage that its log has now."""
+    return seen.link.lineage == context.record.lineage_of(seen.link.log)
+
+
+def _of_lineage(context: Context, links: Sequence[SeenLink]) -> Context:
+    """Return the context in which the logs of links of one lineage are at that lineage."""
+    logs = {seen.link.log for seen in links}
+    return replace(context, record=context.record.at_lineage(links[0].link.lineage, logs))
+
+
+def _proofs(context: Context, wanted_slots: set[tuple[str, int]], *, to_delete: bool = False) -> Proofs:
+    return read_proofs(
+        context.store.lakes,
+        context.record,
+        wanted_slots,
+        known=known_heads(context.journal, context.record),
+        to_delete=to_delete,
+        read_files=to_delete,
+    )
+
+
+def _save_gone(tending: _Tending, gone: Sequence[Judged]) -> None:
+    """Bring what is gone from the log into a lake, and drop the links of what is there.
+
+    A link is archived under the lineage that its segment was of, whatever file has its name by now.
+    """
+    released = [one for one in gone if one.receipt is None and _was_let_go(tending.context, one.seen)]
+    drop_links(tending.root, [one.seen.link.name for one in released])
+    left = [one for one in gone if one not in released]
+    for one in left:
+        if one.problem:
+            said = one.problem if one.problem != "changed" else changed_text(one.seen)
+            tending.notices.append(said)
+            tending.fail(one.seen, said)
+    _drop_proven(tending, [one.seen for one in left if one.receipt is not None])
+    todo = [one for one in left if one.receipt is None and not one.problem]
+    for start in range(0, len(todo), _TOGETHER):
+        batch = todo[start : start + _TOGETHER]
+        try:
+            _archive(tending, batch)
+        except LakeUnavailableError as error:
+            tending.notices.append(f"what only the shield has can't be archived now: {error}")
+            for one in batch:
+                tending.fail(one.seen, str(error))
+            return
+        except (StorageEngineError, OSError) as error:
+            if len(batch) > 1:
+                for one in batch:
+                    _try_alone(tending, one)
+            else:
+                _keep(tending, batch[0], error)
+
+
+def _try_alone(tending: _Tending, one: Judged) -> None:
+    try:
+        _archive(tending, [one])
+    except (StorageEngineError, OSError) as error:
+        _keep(tending, one, error)
+
+
+def _keep(tending: _Tending, one: Judged, error: Exception) -> None:
+    tending.notices.append(f"offset {one.seen.link.base_offset} stays in the shield: {error}")
+    tending.fail(one.seen, str(error))
+
+
+def _was_let_go(context: Context, seen: SeenLink) -> bool:
+    """Return whether one of our runs deleted the segment without a receipt: by the policy, or a waiver."""
+    release = release_of(context.journal, context.record, seen)
+    return release is not None and release.receipt_hash is None
+
+
+def _archive(tending: _Tending, batch: Sequence[Judged]) -> None:
+    """Archive links of one lineage or several, at full speed and with the same proof, and drop them."""
+    for links in by_lineage([one.seen for one in batch]).values():
+        context = _of_lineage(tending.context, links)
+        full_speed = replace(context.store.policy, archive_bytes_per_second=0)
+        context = replace(context, store=replace(context.store, policy=full_speed))
+        segments = tuple(one.segment for one in batch if one.seen in links)
+        result = archive_somewhere(
+            context, tending.run, Step.SEALED, _always(segments), segments, _archive_here
+        )
+        tending.archived += [receipt.base_offset for receipt in result.receipts]
+        tending.in_lake |= {seen.link.name for seen in links}
+        _drop_proven(tending, links)
+
+
+def _always(segments: Sequence[Segment]) -> Callable[[Proofs], Sequence[Segment]]:
+    return lambda _proofs: segments
+
+
+def _archive_here(jobs: Sequence[SegmentJob]) -> Sequence[Receipt]:
+    return archive_all(open_lake(jobs[0].lake), jobs)
+
+
+def _drop_proven(tending: _Tending, links: Sequence[SeenLink]) -> None:
+    """Drop the last names of segments that are in a lake, by the rule by which segments are deleted."""
+    for of_lineage in by_lineage(links).values():
+        context = _of_lineage(tending.context, of_lineage)
+        proofs = _proofs(context, {seen.link.slot for seen in of_lineage}, to_delete=True)
+        known = known_heads(context.journal, context.record)
+        try:
+            tending.notices += witness_release(context, tending.run, proofs, known)
+        except GateRefusedError as error:
+            tending.notices.append(f"links of archived segments stay: {error}")
+            continue
+        for seen in of_lineage:
+            now = next(
+                (one for one in look_at_shield(tending.root).links if one.link.name == seen.link.name), None
+            )
+            judged = None if now is None else judge_link(tending.root, now, proofs, to_drop=True)
+            if judged is None or judged.receipt is None:
+                if judged is not None and judged.problem:
+                    tending.notices.append(judged.problem)
+                continue
+            record_meant(context, tending.run, judged.seen.link, judged.receipt)
+            if drop_unchanged(tending.root, [judged.seen]):
+                record_dropped(context, tending.run, judged.seen.link, judged.receipt)
+            else:
+                tending.notices += _stays(judged.seen)
+
+
+def drop_released(context: Context, run: Run, proofs: Proofs) -> tuple[str, ...]:
+    """Drop the links of segments that a run has just deleted on these proofs: only then is their space free.
+
+    :return: what a person should know.
+    """
+    root = context.store.real_root
+    judged = [
+        judge_link(root, seen, proofs)
+        for seen in look_at_shield(root).gone
+        if _is_current(context, seen) and counting(proofs, seen.link.slot) is not None
+    ]
+    proven = [(one.seen, one.receipt) for one in judged if one.receipt is not None]
+    for seen, receipt in proven:
+        record_meant(context, run, seen.link, receipt)
+    # Together: the shield's records are read and written once.
+    dropped = drop_unchanged(root, [seen for seen, _ in proven]) if proven else ()
+    notices = [one.problem for one in judged if one.receipt is None and one.problem]
+    for seen, receipt in proven:
+        if seen.link.name in dropped:
+            record_dropped(context, run, seen.link, receipt)
+        else:
+            notices += _stays(seen)
+    return tuple(notices)
+
+
+def _stays(seen: SeenLink) -> list[str]:
+    """Say of a link that was not dropped why; nothing of one that somebody else has dropped meanwhile."""
+    if not Path(seen.facts.path).exists():
+        return []
+    return [
+        f"{seen.facts.path}: expected the file as it was when it was compared with its receipt, found it "
+        f"changed since, so it stays. A watch looks at it again, and so does {COMMAND}"
+    ]

@@ -1,0 +1,58 @@
+"""The steps of a run. Each may be killed at any instant and run again; all they share is the journal.
+
+Their order stands in :mod:`storage_engine.cycle`. At any time beside it: sense; hold, which make_plan and
+release do by themselves, and unmanage; monitor; accept_loss.
+"""
+
+from storage_engine.retention.archive.archiving import ArchiveResult, archive, archive_jobs, archive_planned
+from storage_engine.retention.archive.sealed import archive_sealed, record_archive_lag
+from storage_engine.retention.decisions.accepting_loss import accept_loss
+from storage_engine.retention.hold.holding import HoldResult, hold, unmanage
+from storage_engine.retention.lag.consumer_lag import LagQuestion, lag_question, record_lag
+from storage_engine.retention.monitor.broker_tasks import TaskResult, run_broker_tasks
+from storage_engine.retention.monitor.monitoring import MonitorResult, monitor
+from storage_engine.retention.plan.due import DueResult, look_for_due, segments_to_archive
+from storage_engine.retention.plan.planning import PlanResult, is_dry_run, make_plan, recorded_plan
+from storage_engine.retention.plan.sensing import SenseResult, sense
+from storage_engine.retention.release.checkpointing import CheckpointResult, flush_checkpoint
+from storage_engine.retention.release.dependents import DependentsResult, clean_dependents
+from storage_engine.retention.release.release_result import Kept, ReleaseResult
+from storage_engine.retention.release.releasing import release
+from storage_engine.retention.release.validation import record_validation
+
+__all__ = [
+    "ArchiveResult",
+    "CheckpointResult",
+    "DependentsResult",
+    "DueResult",
+    "HoldResult",
+    "Kept",
+    "LagQuestion",
+    "MonitorResult",
+    "PlanResult",
+    "ReleaseResult",
+    "SenseResult",
+    "TaskResult",
+    "accept_loss",
+    "archive",
+    "archive_jobs",
+    "archive_planned",
+    "archive_sealed",
+    "clean_dependents",
+    "flush_checkpoint",
+    "hold",
+    "is_dry_run",
+    "lag_question",
+    "look_for_due",
+    "make_plan",
+    "monitor",
+    "record_archive_lag",
+    "record_lag",
+    "record_validation",
+    "recorded_plan",
+    "release",
+    "run_broker_tasks",
+    "segments_to_archive",
+    "sense",
+    "unmanage",
+]

@@ -1,0 +1,382 @@
+"""A broker package's answers, taken and checked before anything is decided or recorded by them.
+
+Whatever is wrong with one, and whatever a package raises but our errors and those of the operating
+system, is a :class:`BrokerPackageError`. Checks go over whole columns, since a store may have
+100,000 segments; only what is found wrong is looked for one by one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from operator import attrgetter, le, lt
+from stat import S_ISREG
+from typing import Final, TypeVar
+
+from storage_engine.exceptions import BadInputError, BrokerPackageError, FileGoneError, StorageEngineError
+from storage_engine.model.broker_store import BrokerStore
+from storage_engine.model.diagnosis import reason_of
+from storage_engine.model.hold import BrokerProgress
+from storage_engine.model.log_names import log_name_fault
+from storage_engine.model.plan import Decision, DependentFile, LogPlan, Plan, PlanRequest, Trigger
+from storage_engine.model.store import (
+    Archivable,
+    DiskUsage,
+    FileFacts,
+    LogSnapshot,
+    Segment,
+    SegmentState,
+    StoreSnapshot,
+)
+from storage_engine.retention.store.answer_types import (
+    DECISION,
+    DISK,
+    FACTS,
+    LOG,
+    PLAN,
+    SEGMENT,
+    SNAPSHOT,
+    UNCHANGED,
+    check_all,
+    check_each,
+    refuse,
+)
+from storage_engine.retention.store.real_directories import RealDirectories
+
+T = TypeVar("T")
+
+_MAX_OFFSET: Final = (1 << 63) - 1
+
+
+@contextmanager
+def package_errors(broker: str, doing: str, then: str = UNCHANGED) -> Iterator[None]:
+    """Turn whatever a broker's package raises into one error.
+
+    Our errors, and those of the operating system, stay what they are: the contract names them. So does
+    being out of memory, which is no fault of the package. A file that isn't there any more is an error of its
+    log: its broker runs on while it is asked about.
+
+    :param broker: its name.
+    :param doing: what the package was to do, as in "expected the package to <doing>".
+    :param then: what is known of the store, and what to do.
+    :raises FileGoneError: a file went away between being listed and being read.
+    :raises BrokerPackageError: the package raised anything else.
+    """
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise FileGoneError.at(str(error.filename)) from error
+    except (StorageEngineError, OSError, MemoryError):
+        raise
+    except (Exception, SystemExit) as error:
+        raise BrokerPackageError(
+            f"broker {broker}: expected its package to {doing}, found {type(error).__name__}: {error}. {then}"
+        ) from error
+
+
+def ask(broker: str, doing: str, question: Callable[[], T]) -> T:
+    """Return a package's answer of which nothing but its coming is checked.
+
+    :raises BrokerPackageError: as :func:`package_errors`.
+    """
+    with package_errors(broker, doing):
+        return question()
+
+
+def take_snapshot(store: BrokerStore, now_ms: int, broker: str) -> StoreSnapshot:
+    """Return what a store is now, as far as that can be.
+
+    Offsets between two segments may be missing: whoever needs them says so of that log.
+
+    :param broker: the store's, by its name.
+    :raises BrokerPackageError: it can't be.
+    :raises StorageEngineError: as ``BrokerStore.snapshot`` does.
+    """
+    with package_errors(broker, "tell what its store is"):
+        snapshot = store.snapshot(now_ms)
+        data_paths = store.data_paths
+    check_snapshot(snapshot, data_paths, broker)
+    return snapshot
+
+
+def take_glance(store: BrokerStore, now_ms: int, broker: str) -> StoreSnapshot:
+    """Return the same for who only looks."""
+    with package_errors(broker, "tell what its store is"):
+        snapshot = store.glance(now_ms)
+        data_paths = store.data_paths
+    check_snapshot(snapshot, data_paths, broker)
+    return snapshot
+
+
+def take_sealed_files(store: BrokerStore, broker: str) -> tuple[Segment, ...]:
+    """Return the sealed segments that are there, whatever is missing between them.
+
+    :raises BrokerPackageError: they can't be.
+    :raises StorageEngineError: as ``BrokerStore.sealed_files`` does.
+    """
+    with package_errors(broker, "list its sealed files"):
+        segments = store.sealed_files()
+        data_paths = store.data_paths
+    where = f"broker {broker}: sealed files"
+    check_each(segments, Segment, SEGMENT, lambda one: f"{where}: log {one.log}, offset {one.base_offset}")
+    check_each([s.facts for s in segments], FileFacts, FACTS, lambda facts: f"{where}: {facts.path}")
+    _check_names({segment.log for segment in segments}, where)
+    _check_files(segments, RealDirectories(data_paths), where)
+    return segments
+
+
+def take_archivable(store: BrokerStore, snapshot: StoreSnapshot) -> Archivable:
+    """Return what of a store may be archived by now.
+
+    :raises BrokerPackageError: it isn't sealed, or none of the snapshot's.
+    :raises OSError: a file can't be read.
+    """
+    found = ask(snapshot.broker, "tell what may be archived", lambda: store.archivable(snapshot))
+    sealed = {segment.id: segment for log in snapshot.logs for segment in log.sealed}
+    for segment in found.segments:
+        if sealed.pop(segment.id, None) != segment:
+            where = (
+                f"broker {snapshot.broker}: {snapshot.root}: log {segment.log}, offset {segment.base_offset}"
+            )
+            refuse(where, "a sealed segment of the snapshot to be archived, once", repr(segment))
+    return found
+
+
+def check_snapshot(snapshot: StoreSnapshot, data_paths: Sequence[os.PathLike[str]], broker: str) -> None:
+    """Make sure that a snapshot can be true, and fits into journal, lake and reports.
+
+    :param data_paths: the directories that the broker writes to.
+    :raises BrokerPackageError: it can't be.
+    """
+    where = f"broker {broker}"
+    check_each([snapshot], StoreSnapshot, SNAPSHOT, lambda _: f"{where}: snapshot")
+    if snapshot.broker != broker:
+        refuse(f"{where}: snapshot", f"the broker's name {broker!r}", repr(snapshot.broker))
+    where = f"{where}: {snapshot.root}"
+    disks = [*snapshot.log_disks, snapshot.dependents_disk]
+    check_each(disks, DiskUsage, DISK, lambda _: f"{where}: disk")
+    _check_logs(snapshot.logs, where)
+    segments = [segment for log in snapshot.logs for segment in log.segments]
+    _check_segments(segments, [log.name for log in snapshot.logs for _ in log.segments], where)
+    _check_files(segments, RealDirectories(data_paths), where)
+
+
+def _check_logs(logs: Sequence[LogSnapshot], where: str) -> None:
+    check_all(logs, LogSnapshot, lambda _: f"{where}: log")
+    names: set[str] = set()
+    _check_names([log.name for log in logs], where)
+    for log in logs:
+        if log.name in names:
+            refuse(f"{where}: log {log.name}", "each log once", "it again")
+        names.add(log.name)
+    check_each(logs, LogSnapshot, LOG, lambda log: f"{where}: log {log.name}")
+
+
+def _check_names(names: Iterable[object], where: str) -> None:
+    for name in names:
+        if fault := log_name_fault(name):
+            refuse(f"{where}: name {name!r:.400} of a log", fault)
+
+
+def _check_segments(segments: Sequence[Segment], logs: Sequence[str], where: str) -> None:
+    """:param logs: for each segment, the name of the log that has it."""
+
+    def at(number: int) -> str:
+        return f"{where}: log {logs[number]}, offset {segments[number].base_offset}"
+
+    check_each(segments, Segment, SEGMENT, lambda one: f"{where}: log {one.log}, offset {one.base_offset}")
+    check_each([s.facts for s in segments], FileFacts, FACTS, lambda facts: f"{where}: {facts.path}")
+    found = list(map(attrgetter("log"), segments))
+    if found != logs:
+        number = next(i for i, (one, other) in enumerate(zip(found, logs, strict=True)) if one != other)
+        refuse(at(number), "a segment of that log", f"one of log {found[number]!r}")
+    starts = list(map(attrgetter("base_offset"), segments))
+    ends = list(map(attrgetter("end_offset"), segments))
+    if segments and (min(starts) < 0 or max(ends) > _MAX_OFFSET):
+        number = next(i for i, end in enumerate(ends) if starts[i] < 0 or end > _MAX_OFFSET)
+        refuse(at(number), f"offsets from 0 to {_MAX_OFFSET}", f"[{starts[number]}, {ends[number]})")
+    if not all(map(le, starts, ends)):
+        number = next(i for i, end in enumerate(ends) if end < starts[i])
+        refuse(at(number), "an end at its base offset or behind", str(ends[number]))
+    same = list(map(str.__eq__, logs, logs[1:]))
+    in_order = map(lt, starts, starts[1:]), map(le, ends, starts[1:])
+    for number, (is_one_log, grows, is_behind) in enumerate(zip(same, *in_order, strict=True)):
+        if is_one_log and not (grows and is_behind):
+            refuse(
+                at(number + 1),
+                f"segments oldest first that don't overlap, so one at {ends[number]} or behind",
+                f"it behind [{starts[number]}, {ends[number]})",
+            )
+    sealed = [state is SegmentState.SEALED for state in map(attrgetter("state"), segments)]
+    for number, (is_one_log, before, this) in enumerate(zip(same, sealed, sealed[1:], strict=False)):
+        if is_one_log and this and not before:
+            refuse(at(number + 1), "an active segment, as the one before it is", "a sealed one")
+
+
+def _check_files(segments: Sequence[Segment], directories: RealDirectories, where: str) -> None:
+    companions = [file for segment in segments for file in segment.companions]
+    check_each(companions, FileFacts, FACTS, lambda facts: f"{where}: {facts.path}")
+    files = [*map(attrgetter("facts"), segments), *companions]
+    paths = list(map(attrgetter("path"), files))
+    if min(map(attrgetter("size_bytes"), files), default=0) < 0:
+        path = next(facts.path for facts in files if facts.size_bytes < 0)
+        refuse(f"{where}: {path}", "a size in bytes", "one below 0")
+    if len(set(paths)) < len(paths):
+        path = next(path for path, count in Counter(paths).items() if count > 1)
+        refuse(f"{where}: {path}", "each file once", "it again, of another segment or as a companion")
+    if (path := directories.first_outside(paths)) is not None:
+        refuse(f"{where}: {path}", f"a file in {directories}", "one elsewhere")
+
+
+def take_triggers(
+    store: BrokerStore, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest
+) -> tuple[tuple[Trigger, ...], tuple[str, ...]]:
+    """Return the causes that hold now, and notices.
+
+    :raises BrokerPackageError: they are something else.
+    """
+    with package_errors(snapshot.broker, "tell which causes hold"):
+        triggers, notices = store.triggers(snapshot, now_ms, request)
+    _check_said(triggers, notices, f"broker {snapshot.broker}: {snapshot.root}")
+    return triggers, notices
+
+
+def _check_said(triggers: object, notices: object, where: str) -> None:
+    for name, said, of in (("causes", triggers, Trigger), ("notices", notices, str)):
+        if type(said) is not tuple or not all(isinstance(one, of) for one in said):
+            refuse(f"{where}: {name}", f"a tuple of {of.__name__}", f"{said!r:.400}")
+
+
+def take_checkpoint(store: BrokerStore, broker: str) -> tuple[Mapping[str, int], tuple[str, ...]]:
+    """Return what a store's checkpoint says, and why that isn't known; (): it is. No deletion rests on it."""
+    try:
+        return ask(broker, "read its checkpoint", store.checkpoint), ()
+    except BrokerPackageError:
+        raise
+    except (BadInputError, FileGoneError, OSError) as error:
+        return {}, (f"the store's checkpoint can't be read: {reason_of(error)}",)
+
+
+def take_progress(store: BrokerStore, now_ms: int, broker: str) -> BrokerProgress | None:
+    """Return how far a running broker is; None: its store has none that runs."""
+    return ask(broker, "tell how far it is", lambda: store.progress(now_ms))
+
+
+def propose(store: BrokerStore, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
+    """Return what a broker's own rules delete of a store.
+
+    :param snapshot: as it was taken, by :func:`take_snapshot`.
+    :raises BrokerPackageError: it is no plan for that snapshot.
+    :raises StorageEngineError: as ``BrokerStore.plan`` does.
+    """
+    with package_errors(snapshot.broker, "plan for its store"):
+        plan = store.plan(snapshot, now_ms, request)
+    check_plan(plan, snapshot)
+    return plan
+
+
+def check_plan(plan: Plan, snapshot: StoreSnapshot) -> None:
+    """Make sure that a plan deletes of each log the oldest sealed segments, each once and as they are.
+
+    :raises BrokerPackageError: it doesn't.
+    """
+    where = f"broker {snapshot.broker}: {snapshot.root}"
+    check_each([plan], Plan, PLAN, lambda _: f"{where}: plan")
+    if plan.store_root != snapshot.root:
+        refuse(f"{where}: plan", f"one for {snapshot.root}", f"one for {plan.store_root}")
+    _check_said(plan.triggers, plan.notices, f"{where}: plan")
+    check_all(plan.logs, LogPlan, lambda _: f"{where}: plan")
+    logs = {log.name: log for log in snapshot.logs}
+    names = [log.log for log in plan.logs]
+    if strange := [name for name in names if name not in logs]:
+        refuse(f"{where}: plan", "decisions on the store's logs", f"one on log {strange[0]!r:.400}")
+    if len(set(names)) < len(names):
+        refuse(f"{where}: plan", "each log once", "one again")
+    decisions = [decision for log in plan.logs for decision in log.decisions]
+    check_each(decisions, Decision, DECISION, lambda _: f"{where}: plan: decision")
+    for log in plan.logs:
+        _check_log_plan(log, logs[log.log].segments, f"{where}: plan: log {log.log}")
+
+
+def _check_log_plan(log: LogPlan, segments: tuple[Segment, ...], where: str) -> None:
+    """:param segments: the log's, as they are."""
+    if tuple([decision.segment for decision in log.decisions]) != segments:
+        by_offset = {segment.base_offset: segment for segment in segments}
+        for decision in log.decisions:
+            one = decision.segment
+            if by_offset.pop(one.base_offset, None) != one:
+                refuse(f"{where}, offset {one.base_offset}", "a segment of the snapshot, once", repr(one))
+    going = log.to_delete
+    if not going:
+        return
+    if going != segments[: len(going)]:
+        pairs = zip(going, segments, strict=False)
+        found, expected = next(pair for pair in pairs if pair[0] != pair[1])
+        refuse(
+            f"{where}, offset {expected.base_offset}",
+            "the oldest segments to go",
+            f"that it stays and {found.base_offset} goes",
+        )
+    if going[-1].state is not SegmentState.SEALED:
+        refuse(f"{where}, offset {going[-1].base_offset}", "sealed segments to go", "an active one")
+    at_most = segments[len(going)].base_offset if len(going) < len(segments) else _MAX_OFFSET
+    if not going[-1].end_offset <= log.new_min_offset <= at_most:
+        refuse(
+            f"{where}, offset {at_most}",
+            f"a decision on the first segment that stays, and the log to begin between "
+            f"{going[-1].end_offset} and {at_most}",
+            f"{log.new_min_offset}",
+        )
+
+
+def list_dependents(
+    store: BrokerStore, snapshot: StoreSnapshot, min_offsets: Mapping[str, int]
+) -> tuple[DependentFile, ...]:
+    """Return the files that go after segments; none of them is a segment's, or leads out of the store.
+
+    :param snapshot: of the store as it is.
+    :param min_offsets: by name, where logs are to begin.
+    :raises BrokerPackageError: the package names something else.
+    :raises StorageEngineError: as ``BrokerStore.dependents`` does.
+    :raises OSError: likewise.
+    """
+    with package_errors(snapshot.broker, "list what depends on segments"):
+        files = store.dependents(min_offsets)
+        data_paths = store.data_paths
+    where = f"broker {snapshot.broker}: {snapshot.root}: dependents of {', '.join(min_offsets):.400}"
+    if type(files) is not tuple:
+        refuse(where, "a tuple", type(files).__name__)
+    check_all(files, DependentFile, lambda _: where)
+    check_each([file.facts for file in files], FileFacts, FACTS, lambda facts: f"{where}: {facts.path}")
+    if not all(isinstance(text, str) for file in files for text in (file.kind, file.detail)):
+        refuse(where, "words for each file's kind and why it goes", "something else")
+    if not files:
+        return files
+    directories = RealDirectories(data_paths)
+    own = [file for log in snapshot.logs for segment in log.segments for file in segment.files]
+    taken_paths = {directories.real(file.path) for file in own}
+    taken_files = {(file.device, file.inode) for file in own}
+    for path in (file.facts.path for file in files):
+        if not directories.has(path):
+            refuse(f"{where}: {path}", f"a file in {directories}", "one elsewhere")
+        real = directories.real(path)
+        if real in taken_paths:
+            refuse(f"{where}: {path}", "a file of no segment, once", "a segment's, or one again")
+        taken_paths.add(real)
+        _check_dependent(path, taken_files, where)
+    return files
+
+
+def _check_dependent(path: str, taken: Collection[tuple[int, int]], where: str) -> None:
+    """:param taken: device and inode of all files of segments."""
+    try:
+        stat = os.lstat(path)
+    except FileNotFoundError:
+        # A running broker deletes them itself.
+        return
+    if not S_ISREG(stat.st_mode):
+        refuse(f"{where}: {path}", "an ordinary file", "a directory, a link, a pipe or a device")
+    if (stat.st_dev, stat.st_ino) in taken:
+        refuse(f"{where}: {path}", "a file of no segment", "another name of one")

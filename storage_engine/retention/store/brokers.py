@@ -1,0 +1,183 @@
+"""Finding a broker's store by the broker's name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+
+from storage_engine.brokers import find_broker
+from storage_engine.exceptions import BadInputError, StoreBusyError, TurnTakenError
+from storage_engine.model.broker_store import BrokerStore, StoreSettings
+from storage_engine.model.hold import HoldMemory
+from storage_engine.model.live import LiveBroker, RunningBroker
+from storage_engine.retention.store.broker_answers import ask
+from storage_engine.retention.store.managed_store import ManagedStore
+from storage_engine.turns import take_turn
+
+
+def open_store(store: ManagedStore, memory: HoldMemory | None = None) -> BrokerStore:
+    """Open ``store`` by its broker.
+
+    :param memory: what is remembered of a hold beside a running broker; None: nothing, so that it can be
+        looked at, and not be held.
+    :raises BadInputError: no such broker, or settings that its broker would not work with, as those of a
+        running one whose stores are managed while it is stopped.
+    :raises BrokerError: the store's broker runs by its settings, and can't be asked.
+    """
+    broker = find_broker(store.broker)
+    if store.engine and not broker.has_engine:
+        raise BadInputError(
+            f"{store.root}: expected a broker whose stores an engine of this package writes, found "
+            f"{broker.title}. Nothing was changed. Leave the mode engine out."
+        )
+    opened = ask(store.broker, "open its store", lambda: broker.open_store(settings_of(store), memory))
+    if store.is_live and not opened.is_live:
+        opened.close()
+        raise BadInputError(
+            f"{store.root}: expected a broker whose stores are managed while it runs, found {broker.title}. "
+            "Nothing was changed. Stop it, and leave its address out."
+        )
+    return opened
+
+
+def open_to_look(store: ManagedStore) -> BrokerStore:
+    """Open ``store`` with what its journal, if there is one, remembers of a hold; no journal is made.
+
+    Without it a held segment's age is that of its file as the hold has set it.
+
+    :raises StorageEngineError: as :func:`open_store` does, or the journal can't be read.
+    """
+    if not store.is_live or not store.journal_url:
+        return open_store(store)
+    # The database's libraries, which looking at a stopped broker's store needs for nothing.
+    from storage_engine.journal.journal import Journal
+    from storage_engine.journal.tables.database import missing_sqlite_file
+
+    if missing_sqlite_file(store.journal_url):
+        return open_store(store)
+    journal = Journal(store.journal_url)
+    known = journal.find_store(store.real_root, store.host)
+    return open_store(store, None if known is None else journal.hold_memory(known.store_id))
+
+
+def may_clean_now(store: ManagedStore) -> bool:
+    """Return whether a cleanup may delete from a store as it is now: of some kinds only while none runs."""
+    if store.cleans_up or not store.cleans_up_on_request:
+        return store.cleans_up
+    with closing(open_to_look(store)) as opened:
+        return not opened.used_by or opened.is_used_by_us
+
+
+def refuse_cleanup(store: ManagedStore) -> None:
+    """Make sure that a store may be held and cleaned up.
+
+    :raises BadInputError: such a store is archived alone.
+    """
+    if not store.cleans_up_on_request:
+        title = find_broker(store.broker).title
+        raise BadInputError(
+            f"{store.root}: expected a store that can be cleaned up, found one of {title} that is "
+            "left to its running broker. Nothing was changed. Let it delete by its own rules, which "
+            "storage-engine plan shows; or say that we delete, with --deletes-us or the setting deletes; or "
+            "stop the broker, and leave its address out."
+        )
+    check_undo_settings(store)
+
+
+def refuse_in_use(store: ManagedStore, broker: BrokerStore, is_leased: Callable[[], bool]) -> None:
+    """Make sure that nobody uses a store that is managed as a stopped broker's; another run is waited for.
+
+    Who deletes locks it as well; a run that has nothing to delete would never see who has it.
+
+    :param is_leased: tells whether a run changes the store, by its journal.
+    :raises StoreBusyError: another process has its lock.
+    """
+    take_turn(lambda: _refuse_in_use(store, broker, is_leased))
+
+
+def _refuse_in_use(store: ManagedStore, broker: BrokerStore, is_leased: Callable[[], bool]) -> None:
+    if broker.is_live or not (who := ask(store.broker, "tell who uses its store", lambda: broker.used_by)):
+        return
+    if is_leased() or ask(store.broker, "tell who uses its store", lambda: broker.is_used_by_us):
+        raise TurnTakenError(
+            f"{store.root}: expected a store that no other run changes, found that {who}, another run of "
+            "storage-engine. Nothing was changed. Wait until it is done."
+        )
+    kind = find_broker(store.broker)
+    deletes = "" if kind.cleans_up(LiveBroker()) else " with --deletes-us"
+    engine = " Of a store that storage-engine serve writes, say so: --engine." if kind.has_engine else ""
+    raise StoreBusyError(
+        f"{store.root}: expected a store whose broker is stopped, found that {who}: its broker runs, or "
+        "another run works on it. Nothing was changed. Stop it or wait for it; or, to clean up beside the "
+        f"running broker, name it: --broker ADDRESS{deletes} at a shell, its address in the connection."
+        f"{engine}"
+    )
+
+
+def refuse_shield(store: ManagedStore) -> None:
+    """Make sure that a store's segments can have a second name.
+
+    :raises BadInputError: they can't with this kind of broker.
+    """
+    broker = find_broker(store.broker)
+    if not broker.has_shield:
+        raise BadInputError(
+            f"{store.root}: expected a store that can have a shield, found one of {broker.title}. Nothing "
+            "was changed. Archive it: storage-engine archive; or keep its running broker from deleting: "
+            "storage-engine hold."
+        )
+
+
+def check_undo_settings(store: ManagedStore) -> None:
+    """Make sure that what a policy says of an undo can be done.
+
+    :raises BadInputError: it can't.
+    """
+    broker = find_broker(store.broker)
+    hours, directories = store.policy.undo_window_hours, store.policy.undo_directories
+    if hours is not None and not broker.has_undo:
+        raise BadInputError(
+            f"store {store.name}: expected no undo_window_hours with {broker.title}, found {hours}: what is "
+            "deleted can't be set aside there. Nothing was changed. Leave it empty; restore brings segments "
+            "back from the lake."
+        )
+    if directories and not broker.undo_outside:
+        raise BadInputError(
+            f"store {store.name}: expected no undo_directories with {broker.title}, found "
+            f"{', '.join(directories)}: its quarantine lies in the store. Nothing was changed. Leave them "
+            "empty."
+        )
+    if broker.undo_outside and (hours is None) == bool(directories):
+        found = "undo_directories alone" if directories else f"undo_window_hours {hours} alone"
+        raise BadInputError(
+            f"store {store.name}: expected undo_window_hours together with undo_directories, as "
+            f"{broker.title} bears no quarantine among its files, found {found}. Nothing was changed. Give "
+            "both, --undo-window-hours and --undo-directory at a shell, or neither."
+        )
+
+
+def running_broker(store: ManagedStore) -> RunningBroker | None:
+    """Return what the broker that runs on the store says of itself; None: the store's broker is stopped.
+
+    :raises BrokerError: the broker can't be asked.
+    """
+    if store.live is None:
+        return None
+    broker, live = find_broker(store.broker), store.live
+    return ask(store.broker, "tell what runs", lambda: broker.running_broker(live))
+
+
+def assumes_defaults(store: ManagedStore) -> bool:
+    """Return whether nobody said how long the broker keeps its segments, so that its defaults decide."""
+    if store.broker_conf is not None or store.is_live:
+        return False
+    names = find_broker(store.broker).age_settings
+    if names is None:
+        return not store.overrides
+    return bool(names) and not names & set(store.overrides)
+
+
+def settings_of(store: ManagedStore) -> StoreSettings:
+    return StoreSettings(
+        store.root, store.broker_conf, store.overrides, store.time_zone, store.live, store.engine
+    )

@@ -1,0 +1,303 @@
+"""An open store, which every step begins with: settings, journal, identity, and its broker's rules.
+
+A process opens it once (:func:`opened`) and closes it. Its steps look again which store it is, and ask its
+broker again for the settings: a person may have changed them while a step worked for hours.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from storage_engine.brokers import find_broker
+from storage_engine.clock import clock_ms
+from storage_engine.exceptions import FileGoneError, RunStateError, StorageEngineError, StoreCrashedError
+from storage_engine.journal.journal import Extent, Journal, Phase, Run, Step, StoreRecord
+from storage_engine.journal.tables.database import missing_sqlite_file
+from storage_engine.journal.tables.leases import Lease
+from storage_engine.lake.catalog.place import check_any_catalog_file
+from storage_engine.model.archive_lag import ArchiveLag
+from storage_engine.model.broker_store import BrokerStore, LockedStore
+from storage_engine.model.hold import BrokerProgress, HoldMemory
+from storage_engine.model.jsonable import from_jsonable, to_jsonable
+from storage_engine.model.plan import Plan
+from storage_engine.model.policy import ArchiveMode, archive_limit
+from storage_engine.model.store import StoreSnapshot
+from storage_engine.model.watch import Watch
+from storage_engine.own_directory import take_from_all
+from storage_engine.retention.store.answer_types import MEND
+from storage_engine.retention.store.broker_answers import ask, package_errors, take_snapshot
+from storage_engine.retention.store.broker_disks import checked_data_paths
+from storage_engine.retention.store.brokers import open_store
+from storage_engine.retention.store.identity import identify
+from storage_engine.retention.store.managed_store import ManagedStore
+
+T = TypeVar("T")
+
+WHOLE = ""
+"""Subject of the event that carries a step's result as a whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Locked:
+    """A store that is ours to change, as it was when it became so.
+
+    :param notices: what could not be checked.
+    """
+
+    snapshot: StoreSnapshot
+    lease: Lease
+    notices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """
+    :param data_paths: where the broker writes, as it said when that was held against where we write.
+    :param closing: ends all that was opened for the store, also to look at it again.
+    :param only_gives_back: nothing is written for the store, so that lakes may lie anywhere.
+    """
+
+    store: ManagedStore
+    journal: Journal
+    record: StoreRecord
+    broker: BrokerStore
+    data_paths: tuple[Path, ...]
+    closing: ExitStack = field(default_factory=ExitStack, repr=False, compare=False)
+    only_gives_back: bool = False
+
+    @property
+    def name(self) -> str:
+        """Return what the store is called: the name that it is known by, or as its settings call it."""
+        return self.record.name or self.store.name
+
+    def renewed(self) -> Context:
+        """Return the store as it is by now: its identity, and its broker's settings.
+
+        :raises StorageEngineError: as :func:`open_context` does.
+        """
+        record = identify(self.store, self.journal)
+        broker = _renewed(self.store, self.broker, self.journal.hold_memory(record.store_id))
+        if broker is not self.broker:
+            self.closing.callback(broker.close)
+        data_paths = checked_data_paths(self.store, broker, any_place=self.only_gives_back)
+        return replace(self, record=record, broker=broker, data_paths=data_paths)
+
+    def snapshot(self, now_ms: int) -> StoreSnapshot:
+        """Return what the store is now.
+
+        :raises BrokerPackageError: what its broker's package says can't be.
+        """
+        return take_snapshot(self.broker, now_ms, self.store.broker)
+
+    def watch(self, now_ms: int) -> Watch:
+        """Return the causes that hold now by clock and disks alone."""
+        return ask(self.store.broker, "look at clock and disks", lambda: self.broker.watch(now_ms))
+
+    def run(self, run_key: str) -> Run:
+        """
+        :raises RunStateError: there is no such run.
+        """
+        return self.journal.run(self.record.store_id, run_key)
+
+    def result(self, run: Run, step: Step, cls: type[T]) -> T | None:
+        """Return what the step came to, if it was done already."""
+        done = [e for e in self.journal.events(run, step, Phase.RESULT) if e.subject == WHOLE]
+        return from_jsonable(cls, done[0].payload["result"]) if done else None
+
+    def bytes_per_second(self) -> int | None:
+        """Return how fast segments may be read now; None: without a limit, as in an emergency."""
+        beside = self.broker.is_live
+        emergency = beside and any(trigger.at_once for trigger in self.watch(clock_ms()).triggers)
+        return archive_limit(self.store.policy, beside=beside, emergency=emergency)
+
+    def sample(
+        self,
+        snapshot: StoreSnapshot,
+        at_ms: int,
+        *,
+        archive_lag: ArchiveLag | None = None,
+        progress: BrokerProgress | None = None,
+    ) -> None:
+        """Record how full the store's disks are, and from where to where its logs reach."""
+        oldest_message_ms = None
+        # A chart's figure: what can't be read here is for who decides or archives to say.
+        with suppress(OSError, FileGoneError):
+            oldest_message_ms = ask(
+                self.store.broker,
+                "tell when its oldest message was stored",
+                lambda: self.broker.oldest_message_ms(snapshot),
+            )
+        extent = Extent(
+            min_offset=sum(log.min_offset for log in snapshot.logs),
+            max_offset=sum(log.max_offset for log in snapshot.logs),
+            oldest_message_ms=oldest_message_ms,
+        )
+        disks = snapshot.disks
+        self.journal.add_sample(self.record.store_id, disks, at_ms, archive_lag, progress, extent)
+
+    def save(self, run: Run, step: Step, result: Any, started_ns: int) -> None:
+        """Record what the step came to, and how long it took."""
+        took_ms = (time.monotonic_ns() - started_ns) // 1_000_000
+        self.journal.record(
+            run, step, Phase.RESULT, [(WHOLE, {"result": to_jsonable(result), "took_ms": took_ms})]
+        )
+
+    @contextmanager
+    def errors(self, run: Run, step: Step) -> Iterator[None]:
+        """Record why a step failed, for the report; the error goes on its way."""
+        try:
+            yield
+        except Exception as error:
+            with suppress(StorageEngineError):
+                self.record_error(run, step, error)
+            raise
+
+    def record_error(self, run: Run, step: Step, error: Exception) -> None:
+        """Record why a step failed, or a part of it."""
+        said = {"type": type(error).__name__, "message": str(error)}
+        self.journal.record(run, step, Phase.ERROR, [(WHOLE, said)])
+
+    @contextmanager
+    def _locked(self) -> Iterator[LockedStore]:
+        """Hold the broker's lock; whatever its package does, an error of the block goes on its way."""
+        with package_errors(self.store.broker, "lock its store"):
+            lock = self.broker.lock()
+            held = lock.__enter__()
+        try:
+            yield held
+        except BaseException as error:
+            with package_errors(self.store.broker, "unlock its store", MEND):
+                lock.__exit__(type(error), error, error.__traceback__)
+            raise
+        with package_errors(self.store.broker, "unlock its store", MEND):
+            lock.__exit__(None, None, None)
+
+    @contextmanager
+    def changing(self, now_ms: int) -> Iterator[Locked]:
+        """Hold the store, by our lease and by the broker's lock, and look at it again.
+
+        Another run that has it is waited for.
+
+        :raises StoreBusyError: a broker has it, or another run still does.
+        :raises GateRefusedError: beside a running broker the store can't be held.
+        :raises StoreCrashedError: its broker has to recover it first.
+        """
+        with ExitStack() as stack:
+            lease = stack.enter_context(self.journal.lease(self.record.store_id))
+            held = stack.enter_context(self._locked())
+            # It may have been waited for as long as a lease lasts.
+            self.journal.renew(lease)
+            snapshot = self.snapshot(now_ms)
+            if snapshot.crashed:
+                broker = find_broker(self.store.broker)
+                recover = "; or run storage-engine recover" if broker.has_engine else ""
+                raise StoreCrashedError(
+                    f"{snapshot.root}: its broker did not stop cleanly ({broker.crash_sign}), so where its "
+                    "log ends is not certain. Nothing was deleted. Start the broker, let it recover, stop it "
+                    f"cleanly, and run again{recover}."
+                )
+            yield Locked(snapshot, lease, held.notices)
+
+
+AnyStore = ManagedStore | Context
+"""A store by its settings, or open."""
+
+
+@contextmanager
+def opened(
+    store: ManagedStore, broker: BrokerStore | None = None, *, only_gives_back: bool = False
+) -> Iterator[Context]:
+    """Open a store for all that a process does with it.
+
+    :param broker: as of :func:`open_context`, and so is ``only_gives_back``.
+    :raises StorageEngineError: as :func:`open_context` does.
+    """
+    context = open_context(store, broker, only_gives_back=only_gives_back)
+    try:
+        yield context
+    finally:
+        context.closing.close()
+
+
+def open_context(
+    store: AnyStore, broker: BrokerStore | None = None, *, only_gives_back: bool = False
+) -> Context:
+    """Open a store; one that is open is looked at again.
+
+    :param broker: the store as it was opened for what only some runs do; None: it is opened as ever.
+    :param only_gives_back: to end its hold, which no lake's place prevents.
+    :raises BadInputError: settings that can't be used, or something that we write would lie on a disk of the
+        running broker, or among its files.
+    :raises StoreNotFoundError: there is no such store.
+    :raises BrokerError: the running broker can't be asked.
+    """
+    if isinstance(store, Context):
+        return store.renewed()
+    with ExitStack() as opening:
+        broker = open_store(store) if broker is None else broker
+        opening.callback(broker.close)
+        ask(store.broker, "say whether its store may be archived", broker.check_manageable)
+        data_paths = checked_data_paths(store, broker, any_place=only_gives_back)
+        if store.policy.archive is ArchiveMode.REQUIRED and missing_sqlite_file(store.journal_url):
+            # Where there is no lake no journal is made, as at the place of a disk that isn't mounted.
+            check_any_catalog_file(store.lakes)
+        journal = Journal(store.journal_url)
+        record = identify(store, journal)
+        take_from_all(dict.fromkeys((Path(store.real_root), *data_paths)))
+        broker = _renewed(store, broker, journal.hold_memory(record.store_id))
+        opening.callback(broker.close)
+        return Context(
+            store, journal, record, broker, data_paths, opening.pop_all(), only_gives_back=only_gives_back
+        )
+
+
+def _renewed(store: ManagedStore, broker: BrokerStore, memory: HoldMemory) -> BrokerStore:
+    """Return a store by the settings of this moment."""
+    renewed = ask(store.broker, "open its store again", lambda: broker.renewed(memory))
+    if renewed is None:
+        broker.close()
+        return open_store(store, memory)
+    return renewed
+
+
+def flush_paths(context: Context, snapshot: StoreSnapshot) -> tuple[Path, ...]:
+    """Return what matters to a start of the broker after a cleanup."""
+    doing = "tell what has to be flushed"
+    return ask(context.store.broker, doing, lambda: context.broker.flush_paths(snapshot))
+
+
+def managed_of(store: AnyStore) -> ManagedStore:
+    """Return the settings of a store that is open or not."""
+    return store.store if isinstance(store, Context) else store
+
+
+def refuse_dry_run(run: Run) -> None:
+    """Make sure that a run may archive and delete.
+
+    :raises RunStateError: it was begun as a dry run.
+    """
+    if run.request.dry_run:
+        raise RunStateError(
+            f"run {run.run_key!r}: expected a run that may archive and delete, found a dry run. Nothing was "
+            "changed. Begin another run, which is not a dry run."
+        )
+
+
+def approved_plan(run: Run) -> Plan:
+    """
+    :raises RunStateError: the run has no plan, or the journal has another than was recorded.
+    """
+    if run.plan is None:
+        raise RunStateError(f"run {run.run_key!r}: expected a plan, found none. Make its plan first.")
+    if run.plan.digest != run.plan_digest:
+        raise RunStateError(
+            f"run {run.run_key!r}: expected its plan {run.plan_digest} in the journal, found "
+            f"{run.plan.digest}: what is stored is not what was planned. Nothing was changed. Begin another "
+            "run."
+        )
+    return run.plan

@@ -1,0 +1,250 @@
+"""Which store this is: UUID and lineage, by its stamp, by the journal, or by what the lake remembers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from storage_engine.exceptions import BadInputError, StoreIdentityError, StoreNotFoundError
+from storage_engine.host import ANY_HOST, check_host, this_host
+from storage_engine.journal.journal import Journal, Step, StoreRecord
+from storage_engine.journal.tables.place_errors import (
+    moved,
+    name_taken,
+    name_taken_in_lake,
+    named_anew,
+    renamed,
+)
+from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.lake.soundness.receipts import StoreSummary, list_stores
+from storage_engine.model.lineages import Lineages
+from storage_engine.model.policy import ArchiveMode
+from storage_engine.retention.store.managed_store import ManagedStore
+from storage_engine.retention.store.stamp import Stamp, is_original, read_stamp, stamp_path
+from storage_engine.retention.store.stamp_files import share_directories
+from storage_engine.retention.store.store_moves import carry_out, has_come
+
+
+def identify(store: ManagedStore, journal: Journal) -> StoreRecord:
+    """Return the store's identity; a store that nobody knows gets one.
+
+    :raises BadInputError: it lies among what its kind of broker reads alone.
+    :raises WrongHostError: its disk is another machine's.
+    :raises StoreNotFoundError: there is no such directory.
+    :raises StoreIdentityError: the directory is a copy of a store, another store than the journal knows
+        there, or was moved; or the store has another name, or another store its name.
+    :raises LakeUnavailableError: only the lake could tell, and it can't be asked. Guessing would archive the
+        same segments under a second identity.
+    """
+    known = journal.find_store(store.real_root, store.host)
+    if not (known and has_come(store, journal, known)):
+        check_host(store.root, store.host, known.host if known else None)
+    if not Path(store.real_root).exists():
+        raise StoreNotFoundError(
+            f"{store.real_root}: expected the root of store {store.name!r}, found nothing there. "
+            "Check the path, and that its disk is mounted."
+        )
+    stamp = read_stamp(store.real_root)
+    if stamp is not None:
+        _check_place(store, journal, stamp)
+        known = known or _stamped(store, journal, stamp)
+    if known is not None:
+        check_broker(store, known)
+        check_same(store, journal, known, stamp)
+        return _followed(store, journal, known, stamp)
+    remembered = [] if store.policy.archive is ArchiveMode.OFF else _remembered(store)
+    store_id = stamp.store_id if stamp is not None else _by_place(store, remembered)
+    try:
+        _check_name(store, journal, store_id, remembered)
+    except StoreIdentityError:
+        if journal.find_store(store.real_root, store.host) is None:
+            raise
+        # Another process has looked at it for the first time at this moment, too.
+        return identify(store, journal)
+    lineages = archived_lineages(remembered, store_id, stamp.lineages if stamp else None)
+    return add_to_journal(store, journal, store_id, lineages)
+
+
+def add_to_journal(
+    store: ManagedStore, journal: Journal, store_id: str | None, lineages: Lineages, name: str | None = None
+) -> StoreRecord:
+    """Let a journal know a store that lies here.
+
+    :param store_id: None: it gets a new identity.
+    :param name: None: the one that was stated, if any was.
+    :raises StoreIdentityError: the store with this id is at another place, or another one has the name.
+    """
+    return journal.add_store(
+        store.real_root,
+        store.broker,
+        store_id=store_id,
+        lineage=lineages.whole,
+        host=store.host,
+        name=name or (store.name if store.named else None),
+        log_lineages=lineages.of_logs,
+    )
+
+
+def archived_lineages(
+    remembered: Iterable[StoreSummary], store_id: str | None, stamped: Lineages | None
+) -> Lineages:
+    """Return the lineages of a store by what its lakes together have of it, and its stamp if it has one."""
+    newest: dict[str, int] = {}
+    for row in (row for row in remembered if row.store_id == store_id):
+        newest |= {log: max(lineage, newest.get(log, 1)) for log, lineage in row.log_lineages.items()}
+    return Lineages.archived(newest, stamped)
+
+
+def _check_place(store: ManagedStore, journal: Journal, stamp: Stamp) -> None:
+    """
+    :raises StoreIdentityError: the stamp was written in another directory.
+    """
+    root = store.real_root
+    if stamp.root == root:
+        return
+    check_no_original(root, stamp.root, stamp.store_id)
+    known = journal.store_with_id(stamp.store_id)
+    known_at = f"it was stamped, at {stamp.root} on machine {stamp.machine}"
+    name = _name_here(store, known)
+    if is_original(stamp, root):
+        raise named_anew(root, stamp.store_id, known_at, name)
+    raise moved(root, stamp.store_id, known_at, name)
+
+
+def _stamped(store: ManagedStore, journal: Journal, stamp: Stamp) -> StoreRecord | None:
+    """Return the store of a stamp, whose disk has come here from another machine; None: nobody knows it.
+
+    :raises StoreIdentityError: the journal knows it at another place, and nothing proves that it has left.
+    """
+    known = journal.store_with_id(stamp.store_id)
+    if known is None or has_come(store, journal, known):
+        return known
+    known_at = f"the journal knows it, at {known.real_path} on machine {known.host}"
+    name = _name_here(store, known)
+    if share_directories(store.real_root, known.real_path):
+        raise named_anew(store.real_root, stamp.store_id, known_at, name)
+    raise moved(store.real_root, stamp.store_id, known_at, name)
+
+
+def _name_here(store: ManagedStore, known: StoreRecord | None) -> str:
+    """Return by which name a store is to be known here."""
+    return known.name if known and known.name and not store.named else store.name
+
+
+def _followed(store: ManagedStore, journal: Journal, known: StoreRecord, stamp: Stamp | None) -> StoreRecord:
+    """Return a known store as it is by now: where its disk is, what it is called, which lineage it is at."""
+    if has_come(store, journal, known):
+        known = carry_out(store, journal, known, store.name if store.named else None)
+    if store.named and known.name is None and journal.store_named(store.name) is None:
+        known = journal.name_store(known.store_id, store.name)
+    if store.named and known.name not in (None, store.name):
+        raise renamed(store.real_root, known.name, store.name)
+    if known.host is None and store.host not in (None, ANY_HOST):
+        # Of an older journal: from now on another machine's store at this path is another store.
+        known = journal.move_store(known.store_id, known.real_path)
+    if stamp is not None and known.lineages.merged(stamp.lineages) != known.lineages:
+        # The journal was put back from before a lineage was opened: the older one's receipts are over.
+        known = journal.follow_lineages(known.store_id, stamp.lineages)
+    return known
+
+
+def _check_name(
+    store: ManagedStore, journal: Journal, store_id: str | None, remembered: Sequence[StoreSummary]
+) -> None:
+    """Make sure that a store which the journal doesn't know takes no other one's name.
+
+    :raises StoreIdentityError: another store has it, by the journal or by a lake.
+    """
+    named = journal.store_named(store.name)
+    if named is not None and named.store_id != store_id:
+        raise name_taken(store.real_root, store.name, named)
+    if store_id not in {row.store_id for row in remembered}:
+        check_free(store, remembered)
+
+
+def check_free(store: ManagedStore, remembered: Iterable[StoreSummary]) -> None:
+    """Make sure that lakes know no store by the name of one that they don't know, stated or its directory's.
+
+    :raises StoreIdentityError: they know one.
+    """
+    for row in remembered:
+        if row.store_name == store.name:
+            raise name_taken_in_lake(store.real_root, store.name, row.store_id, row.store_root)
+
+
+def check_no_original(root: str, place: str, store_id: str, *, stamped_there: bool = False) -> None:
+    """Make sure that a store isn't still at another place.
+
+    :param root: real path of the store's root.
+    :param place: where the store was stamped or recorded.
+    :param stamped_there: only a stamp counts that was written there, not one that was copied there.
+    :raises StoreIdentityError: it is there, so that what lies in the root is a copy.
+    """
+    original = None
+    with suppress(StoreIdentityError, OSError):
+        if not share_directories(root, place):
+            original = read_stamp(place)
+    if stamped_there and original is not None and original.root != place:
+        return
+    if original is not None and original.store_id == store_id:
+        raise StoreIdentityError(
+            f"{root}: expected a store of its own, found a copy of store {store_id}, which lies at {place}. "
+            "Nothing was changed. To manage the copy as a store of its own, run storage-engine stamp --new "
+            "on it, with --conn-id if it is a store of Airflow."
+        )
+
+
+def check_broker(store: ManagedStore, known: StoreRecord) -> None:
+    """Make sure that a store is managed as its broker's.
+
+    :raises StoreIdentityError: the journal knows the store as another broker's.
+    """
+    if known.broker != store.broker:
+        raise StoreIdentityError(
+            f"{store.real_root}: expected a store of {known.broker}, as the journal knows it, found one that "
+            f"is managed as one of {store.broker}. Nothing was changed. Name its broker (broker_type in a "
+            "connection, --broker-type at the shell), or manage another store with a journal of its own."
+        )
+
+
+def check_same(store: ManagedStore, journal: Journal, known: StoreRecord, stamp: Stamp | None) -> None:
+    """Make sure that the store at a known place is the known one.
+
+    :raises StoreIdentityError: the journal knows another store at this place.
+    """
+    if stamp is not None and stamp.store_id == known.store_id:
+        return
+    if stamp is None and journal.last_result(known.store_id, Step.STAMP) is None:
+        return
+    found = "no stamp" if stamp is None else f"that of store {stamp.store_id}"
+    raise StoreIdentityError(
+        f"{stamp_path(store.real_root)}: expected the stamp of store {known.store_id}, which the journal "
+        f"knows at this place, found {found}: another store lies here, perhaps another machine's, or the "
+        "stamp was removed. Nothing was changed. If it is the same store, run storage-engine stamp on it, "
+        "with --conn-id if it is a store of Airflow; otherwise manage it with a lake and journal of its own."
+    )
+
+
+def _remembered(store: ManagedStore) -> list[StoreSummary]:
+    return [row for lake in store.lakes for row in list_stores(open_lake(lake))]
+
+
+def _by_place(store: ManagedStore, remembered: list[StoreSummary]) -> str | None:
+    """Return the id of the store that the lakes have receipts of from this place; None: of none.
+
+    :raises BadInputError: of several, and nothing tells which of them this is.
+    """
+    hosts = (None, this_host())
+    found = {
+        row.store_id
+        for row in remembered
+        if (row.store_root, row.broker) == (store.real_root, store.broker) and row.store_host in hosts
+    }
+    if len(found) > 1:
+        raise BadInputError(
+            f"{store.real_root}: expected one store with this path in the lake, found {len(found)}: "
+            f"{', '.join(sorted(found))}. Nothing was changed. Say which of them this is: storage-engine "
+            "stamp --store-id ID, with --conn-id if it is a store of Airflow."
+        )
+    return next(iter(found), None)

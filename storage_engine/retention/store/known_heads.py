@@ -1,0 +1,131 @@
+"""What a store's lakes are known to have had: by the journal, and by the stamp in the store's own directory.
+
+A lake that lacks it was put back from an older copy, or another lake lies in its place. Writing into it would
+fork the chain of receipts, and what it proves is not all that was proven.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pyiceberg.table import Table
+
+from storage_engine.exceptions import LakeIdentityError, ReceiptError
+from storage_engine.journal.journal import Journal, Step, StoreRecord
+from storage_engine.lake.catalog.catalog import Lake
+from storage_engine.lake.catalog.identity import ancestors_of, lake_id_of
+from storage_engine.lake.soundness.chain import check_links
+from storage_engine.model.heads import EMPTY_CHAIN, ChainHead, LakeHead
+from storage_engine.model.jsonable import from_jsonable
+from storage_engine.retention.store.stamp import read_stamp
+
+RESET = "reset"
+"""Field of a stamp event by which a person said that what was known of the lakes before is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownHeads:
+    """The last receipts that are known of each lake.
+
+    :param heads: by the journal and the stamp; ``lake_id`` is "" where an older version recorded none.
+    :param journalled: ids of the lakes, and locations of those without one, that the journal knows.
+    """
+
+    heads: tuple[LakeHead, ...] = ()
+    journalled: frozenset[str] = frozenset()
+
+    def of(self, lake: Lake, segments: Table) -> tuple[ChainHead, ...]:
+        """Return the receipts that a lake has to have.
+
+        :param segments: the lake's table, as loaded.
+        """
+        names = {lake_id_of(segments), *ancestors_of(segments)} - {None}
+        return tuple(
+            head.chain_head
+            for head in self.heads
+            if head.lake_id in names or (not head.lake_id and head.location == lake.location)
+        )
+
+    def in_journal(self, lake: Lake, segments: Table) -> bool:
+        """Return whether the journal by itself knows what the lake held last."""
+        return bool({lake_id_of(segments), lake.location} & self.journalled)
+
+    def check(self, lake: Lake, store_id: str) -> None:
+        """Make sure that a lake has what it is known to have had, and is the one that lay at its place.
+
+        :raises LakeIdentityError: it isn't; nothing is to be written into it or deleted on its proof.
+        :raises ReceiptError: the chain of receipts is broken.
+        :raises LakeUnavailableError: it can't be read.
+        """
+        segments = lake.segments()
+        lake_id = lake_id_of(segments)
+        ours = {lake_id, *ancestors_of(segments)}
+        place = segments.location()
+        for head in self.heads:
+            if head.lake_id and head.place == place and head.lake_id not in ours:
+                raise LakeIdentityError(
+                    f"lake {lake.location}: expected lake {head.lake_id}, which has receipts of store "
+                    f"{store_id}, found lake {lake_id or 'without a UUID'} in its place. Nothing was "
+                    "changed. Mount the right disk; a new lake needs a place of its own. If the old one is "
+                    "lost for good, run storage-engine stamp, which says so; --conn-id names a store of "
+                    "Airflow."
+                )
+        known = self.of(lake, segments)
+        try:
+            check_links(segments, store_id, known)
+        except ReceiptError as error:
+            newest = max(known, key=_sequence, default=EMPTY_CHAIN)
+            last = check_links(segments, store_id)
+            if newest.sequence <= last.sequence:
+                raise
+            raise LakeIdentityError(
+                f"lake {lake.location}: expected the receipt number {newest.sequence} of store {store_id}, "
+                f"which journal or stamp recorded, found receipts up to number {last.sequence}: the lake was "
+                "put back from an older copy, or isn't the one that it was. Nothing was changed. Run "
+                "storage-engine lake rebuild, which brings in what its warehouse holds, with --journal or "
+                "--conn-id where the journal isn't in the lake's directory; or bring back the newer copy."
+            ) from error
+
+
+def head_of(lake: Lake, segments: Table, last: ChainHead) -> LakeHead:
+    """Return the last receipt of a store as journal and stamp keep it.
+
+    :param segments: the lake's table, as loaded.
+    """
+    return LakeHead(
+        lake_id_of(segments) or "", lake.location, last.sequence, last.row_hash, segments.location()
+    )
+
+
+def known_heads(journal: Journal, record: StoreRecord) -> KnownHeads:
+    """Return what journal and stamp know of a store's lakes.
+
+    :raises StoreIdentityError: the stamp can't be read.
+    """
+    stamp = read_stamp(record.real_path)
+    last: dict[tuple[str, str], list[LakeHead]] = {}
+    for head in journalled_heads(journal, record.store_id):
+        heads = last.setdefault((head.lake_id, head.location), [head])
+        if head.sequence > heads[0].sequence:
+            heads[:] = [head]
+        elif head.sequence == heads[0].sequence and head not in heads:
+            # Of two that can't both be true the lake lacks one: that is for it to answer.
+            heads.append(head)
+    journalled = {lake_id or location for lake_id, location in last}
+    stamped = stamp.lakes if stamp is not None else ()
+    known = (head for heads in last.values() for head in heads)
+    return KnownHeads((*known, *stamped), frozenset(journalled))
+
+
+def journalled_heads(journal: Journal, store_id: str) -> Iterator[LakeHead]:
+    """Return what a person's last decision kept, and what was recorded since."""
+    reset = journal.last_event_with(store_id, Step.STAMP, RESET)
+    if reset is not None:
+        yield from (from_jsonable(LakeHead, head) for head in reset.payload["lakes"])
+    since = reset.event_id if reset is not None else 0
+    yield from journal.lake_heads(store_id, since)
+
+
+def _sequence(head: ChainHead) -> int:
+    return head.sequence

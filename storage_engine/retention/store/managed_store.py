@@ -1,0 +1,142 @@
+"""A store together with everything that managing it takes: settings, lake, journal, reports, policy."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from storage_engine.brokers import default_broker, find_broker
+from storage_engine.exceptions import BadInputError
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.model.jsonable import from_jsonable, to_jsonable
+from storage_engine.model.live import LiveBroker
+from storage_engine.model.policy import LONGEST_UNDO_HOURS, ArchiveMode, ArchiveWhen, Policy
+
+
+@dataclass(frozen=True, slots=True)
+class ManagedStore:
+    """What an Airflow connection or a command line amounts to; crosses processes as JSON.
+
+    :param name: what people call the store; names its reports, and keys the journal where it was stated.
+    :param root: the broker's storePathRootDir. The store's identity hangs on its real path.
+    :param journal_url: SQLAlchemy URL, such as ``sqlite:////var/lib/storage-engine/journal.db``.
+    :param report_dir: directory that receives one JSON and one text report a run.
+    :param broker: its kind, as it is registered.
+    :param broker_conf: the broker's own config file; None: the broker's defaults.
+    :param overrides: broker settings by the broker's names, which win over ``broker_conf``.
+    :param time_zone: IANA name of the zone in which deleteWhen is meant; None: this machine's.
+    :param second_lake: takes what is archived while ``lake`` can't be reached. What is in either counts.
+    :param host: where the store's disk is, by host name or machine id; "*": mounted on every host; None: the
+        host on which it was first seen.
+    :param live: the broker that runs on the store; None: it is stopped.
+    :param engine: this package's own engine writes the store, or will: what runs on it is asked, and what
+        does not is opened.
+    :param named: somebody stated the name, as a connection's id or an option; it is not only its path's.
+    """
+
+    name: str
+    root: str
+    lake: LakeConfig
+    journal_url: str = field(repr=False)
+    report_dir: str
+    broker: str = field(default_factory=default_broker)
+    broker_conf: str | None = None
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    time_zone: str | None = None
+    policy: Policy = field(default_factory=Policy)
+    second_lake: LakeConfig | None = None
+    host: str | None = None
+    live: LiveBroker | None = None
+    named: bool = False
+    engine: bool = False
+
+    def __post_init__(self) -> None:
+        if self.second_lake == self.lake:
+            raise BadInputError(
+                f"second lake {self.lake.location}: expected another one than the lake, found the same. "
+                "Nothing was changed. Name another directory or catalog, or none."
+            )
+
+        window_hours = self.policy.undo_window_hours
+        if window_hours is not None and (self.is_live or self.engine):
+            raise BadInputError(
+                f"store {self.name}: expected no undo_window_hours beside a running broker, which deletes by "
+                f"itself, found {window_hours}. Nothing was changed. Leave it empty, or stop the broker."
+            )
+        if window_hours is not None and not 1 <= window_hours <= LONGEST_UNDO_HOURS:
+            raise BadInputError(
+                f"store {self.name}: undo_window_hours: expected 1 to {LONGEST_UNDO_HOURS}, found "
+                f"{window_hours}. Nothing was changed. Choose a shorter time."
+            )
+
+    @property
+    def lakes(self) -> tuple[LakeConfig, ...]:
+        """The lake, and the second one if there is one."""
+        return (self.lake,) if self.second_lake is None else (self.lake, self.second_lake)
+
+    @property
+    def archives_ahead(self) -> bool:
+        """Return whether segments are archived once sealed: by policy, or for their kind of broker."""
+        policy = self.policy
+        at_seal = policy.archive_when is ArchiveWhen.SEAL or find_broker(self.broker).archives_at_seal
+        return policy.archive is not ArchiveMode.OFF and at_seal
+
+    @property
+    def cleans_up(self) -> bool:
+        """Return whether it may be held and deleted from; otherwise it is archived alone."""
+        return find_broker(self.broker).cleans_up(self.live)
+
+    @property
+    def cleans_up_on_request(self) -> bool:
+        """Return whether it may be deleted from where a cleanup is asked for."""
+        return find_broker(self.broker).cleans_up_on_request(self.live)
+
+    @property
+    def is_live(self) -> bool:
+        """Return whether the store's broker runs on, by its settings; of an open store its broker says it."""
+        return self.live is not None
+
+    @property
+    def may_share_disks(self) -> bool:
+        """Return whether what we keep may lie on a disk that the broker writes to."""
+        return self.live is None or self.live.allow_same_disk
+
+    @property
+    def real_root(self) -> str:
+        return os.path.realpath(self.root)
+
+    @classmethod
+    def local(cls, name: str, root: str, directory: str | os.PathLike[str], **settings: Any) -> ManagedStore:
+        """A store whose lake, journal and reports all lie under one local directory.
+
+        :param settings: any other field.
+        """
+        base = Path(directory).absolute()
+        return cls(
+            name=name,
+            root=root,
+            lake=settings.pop("lake", None) or LakeConfig.local(str(base / "lake")),
+            journal_url=f"sqlite:///{base / 'journal.db'}",
+            report_dir=str(base / "reports"),
+            **settings,
+        )
+
+    def to_json(self) -> str:
+        return json.dumps(to_jsonable(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> ManagedStore:
+        """Inverse of :meth:`to_json`.
+
+        :raises BadInputError: not JSON, or an unknown, missing or ill-typed key; names it.
+        """
+        try:
+            data = json.loads(text)
+        except ValueError as error:
+            # Not quoted: they may hold credentials.
+            raise BadInputError(f"store settings: expected JSON, found something else ({error})") from None
+        return from_jsonable(cls, data, "store settings")

@@ -1,0 +1,92 @@
+"""Lakes that a store was archived into, by its stamp or journal, and that were not asked now."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from storage_engine.model.heads import LakeHead
+
+if TYPE_CHECKING:
+    from storage_engine.lake.catalog.catalog import Lake
+
+
+def unnamed_heads(
+    heads: Iterable[LakeHead], lake_ids: Iterable[str | None], locations: Iterable[str]
+) -> tuple[LakeHead, ...]:
+    """Return what other lakes than the named ones held last of a store, each lake once. Pure.
+
+    :param heads: that are known of the store.
+    :param lake_ids: of the named lakes, and of those that they go on for or are copies of.
+    :param locations: of the named lakes, for heads without an id.
+    """
+    ids, places = set(lake_ids), set(locations)
+    found: dict[str, LakeHead] = {}
+    for head in heads:
+        is_named = head.lake_id in ids if head.lake_id else head.location in places
+        known = found.get(head.lake_id or head.location)
+        if head.sequence >= 0 and not is_named and (known is None or known.sequence < head.sequence):
+            found[head.lake_id or head.location] = head
+    return tuple(found.values())
+
+
+def directory_of(head: LakeHead) -> str:
+    """Return the directory of a lake that lies on a disk; "" where it doesn't."""
+    path = unquote(urlsplit(head.location).path)
+    is_local = urlsplit(head.location).scheme in ("", "file") and path.startswith("/")
+    return str(Path(path).parent) if is_local else ""
+
+
+def lake_named(head: LakeHead) -> str:
+    """Return a lake's UUID and place for a message."""
+    return f"{head.lake_id or 'without a UUID'} ({directory_of(head) or head.location})"
+
+
+def how_to_name(head: LakeHead) -> str:
+    """Return the option that names a lake, or what stands for it."""
+    directory = directory_of(head)
+    return f"--lake {shlex.quote(directory)}" if directory else f"the lake {head.location}"
+
+
+def heads_unasked(
+    heads: Iterable[LakeHead], asked: Sequence[Lake], unreachable: Iterable[str]
+) -> tuple[LakeHead, ...]:
+    """Return what lakes held last of a store that nobody named.
+
+    :param heads: that are known of the store.
+    :param asked: the named lakes that answered.
+    :param unreachable: locations of the named lakes that didn't.
+    """
+    # A lake's libraries, which a store without one is looked at without.
+    from storage_engine.lake.catalog.identity import ancestors_of, copy_of, lake_id_of
+
+    tables = [lake.segments() for lake in asked]
+    ids = [one for table in tables for one in (lake_id_of(table), copy_of(table), *ancestors_of(table))]
+    places = {*(lake.location for lake in asked), *unreachable}
+    found = unnamed_heads(heads, ids, places)
+    return tuple(head for head in found if head.location not in places)
+
+
+def lakes_unasked(
+    heads: Iterable[LakeHead], asked: Sequence[Lake], unreachable: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Return a clause for each lake that may have what those that answered lack, with how to reach it.
+
+    :param heads: that are known of the store.
+    :param asked: the named lakes that answered.
+    :param unreachable: why others didn't, by location.
+    """
+    return (
+        *(
+            f"lake {lake_named(head)} has receipts of the store up to number {head.sequence} and was not "
+            f"named ({how_to_name(head)})"
+            for head in heads_unasked(heads, asked, unreachable)
+        ),
+        *(
+            f"the lake at {location} can't be asked: {why.removesuffix('.')}"
+            for location, why in unreachable.items()
+        ),
+    )

@@ -1,0 +1,254 @@
+"""Message bodies as their producers made them: clients compress large ones before they send them.
+
+The broker and the lake keep a body as it came; this takes the compression off when it is read. The
+functions take and give Arrow arrays, so that they serve as they are as functions in DuckDB and Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from isal import isal_zlib
+from isal.igzip_lib import IsalError
+
+from storage_engine.exceptions import CorruptBodyError
+from storage_engine.rocketmq.codec import frame
+
+MAX_BODY_BYTES = 64 << 20
+"""Of a body without its compression, unless told otherwise. Clients send at most 4 MiB (maxMessageSize)."""
+
+_MAX_ARRAY_BYTES = (1 << 31) - 1
+"""What an Arrow array of binaries can hold; it also bounds what one call takes in memory."""
+
+_MAX_SQL_BYTES = 1 << 30
+"""What one call of the SQL function gives at most: DuckDB's batches have 2,048 rows."""
+
+PART_BYTES = 32 << 20
+"""Of bodies without their compression that are in memory at a time, unless one is larger."""
+
+_TYPE_SHIFT = 8
+
+_FIRST_READ_BYTES = 4096
+_LIKELY_RATIO = 8
+
+Longs = npt.NDArray[np.int64]
+
+_Decompress = Callable[[pa.Buffer, int], bytes]
+
+
+def decompress_bodies(
+    bodies: pa.Array[Any] | pa.ChunkedArray[Any],
+    sys_flags: pa.Array[Any] | pa.ChunkedArray[Any],
+    max_body_bytes: int = MAX_BODY_BYTES,
+    on_error: Literal["raise", "null"] = "raise",
+) -> pa.Array[Any]:
+    """Take the compression off every body that has one; others come back as they are.
+
+    ``sys_flag`` says which (MessageSysFlag): bit 0 compressed, bits 8 to 10 by what: 1 an LZ4 frame, 2 a
+    Zstandard frame, 3 or (older clients) 0 a zlib stream (CompressionType#findByValue, Lz4Compressor,
+    ZstdCompressor, ZlibCompressor).
+
+    :param bodies: column ``body``; a null stays null.
+    :param sys_flags: column ``sys_flag`` of the same rows.
+    :param max_body_bytes: a body that grows beyond it is an error: a few KB can expand to gigabytes.
+    :param on_error: ``null``: a body that can't be decompressed becomes null; so do the largest, as many as
+        it takes, where all of them together are more than an array can hold.
+    :return: of the type of ``bodies``.
+    :raises CorruptBodyError: a body is not what its flag says, too large, or all of them together are.
+    """
+    return _in_one(bodies, sys_flags, max_body_bytes, on_error, _MAX_ARRAY_BYTES)
+
+
+def decompressed_parts(
+    bodies: pa.Array[Any] | pa.ChunkedArray[Any],
+    sys_flags: pa.Array[Any] | pa.ChunkedArray[Any],
+    part_bytes: int = PART_BYTES,
+) -> Iterator[pa.Array[Any]]:
+    """:func:`decompress_bodies`, null for errors, of any number of bodies in bounded memory.
+
+    :param part_bytes: what the compressed bodies of a part come to at most, unless one alone is larger.
+    :return: arrays of one type whose lengths together are those of ``bodies``, in its order.
+    """
+    body_array, flags, rows = _compressed_rows(bodies, sys_flags)
+    start, total_bytes, plain = 0, 0, list[bytes | None]()
+    for row, flag in zip(rows.tolist(), flags[rows].tolist(), strict=True):
+        body = _body_or_null(body_array, row, flag, MAX_BODY_BYTES)
+        size_bytes = len(body or b"")
+        if plain and total_bytes + size_bytes > part_bytes:
+            yield _with_plain(body_array[start:row], _within(rows, start, row), plain)
+            start, total_bytes, plain = row, 0, []
+        plain.append(body)
+        total_bytes += size_bytes
+    yield _with_plain(body_array[start:], _within(rows, start, len(body_array)), plain)
+
+
+# DuckDB looks at these hints, and can't have them more exact.
+def decompress_bodies_or_null(bodies: pa.Array, sys_flags: pa.Array) -> pa.Array:  # type: ignore[type-arg]
+    """:func:`decompress_bodies` as a function of SQL: a body that can't be decompressed becomes null.
+
+    So do the largest of a batch, as many as it takes, where together they come to more than 1 GiB.
+    """
+    return _in_one(bodies, sys_flags, MAX_BODY_BYTES, "null", _MAX_SQL_BYTES)
+
+
+def is_compressed(sys_flags: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any]:
+    """Return which messages have a compressed body, whatever it is compressed by."""
+    bit = pa.scalar(frame.COMPRESSED, sys_flags.type)
+    found: pa.ChunkedArray[Any] = pc.equal(pc.bit_wise_and(sys_flags, bit), bit)
+    return found
+
+
+def _in_one(
+    bodies: pa.Array[Any] | pa.ChunkedArray[Any],
+    sys_flags: pa.Array[Any] | pa.ChunkedArray[Any],
+    max_body_bytes: int,
+    on_error: Literal["raise", "null"],
+    max_bytes: int,
+) -> pa.Array[Any]:
+    """One array of all; ``max_bytes`` of them together."""
+    body_array, flags, rows = _compressed_rows(bodies, sys_flags)
+    sizes = _sizes(body_array)
+    total_bytes = int(sizes.sum() - sizes[rows].sum())
+    largest: list[tuple[int, int]] = []
+    plain: list[bytes | None] = []
+    for row, flag in zip(rows.tolist(), flags[rows].tolist(), strict=True):
+        if on_error == "null":
+            body = _body_or_null(body_array, row, flag, max_body_bytes)
+        else:
+            body = _body(body_array, row, flag, max_body_bytes)
+        plain.append(body)
+        size_bytes = len(body or b"")
+        total_bytes += size_bytes
+        heappush(largest, (-size_bytes, len(plain) - 1))
+        while total_bytes > max_bytes and largest:
+            if on_error == "raise":
+                raise CorruptBodyError(
+                    f"row {row}: expected bodies of at most {max_bytes} bytes together, found more. "
+                    "Decompress fewer rows at a time."
+                )
+            dropped_bytes, number = heappop(largest)
+            plain[number] = None
+            total_bytes += dropped_bytes
+    return _with_plain(body_array, rows, plain)
+
+
+def _compressed_rows(
+    bodies: pa.Array[Any] | pa.ChunkedArray[Any], sys_flags: pa.Array[Any] | pa.ChunkedArray[Any]
+) -> tuple[pa.Array[Any], Longs, Longs]:
+    """The bodies and flags as flat arrays, and the rows whose bodies are compressed."""
+    body_array, flag_array = _flat(bodies), _flat(sys_flags)
+    if len(body_array) != len(flag_array):
+        raise ValueError(f"expected a sys_flag for each of {len(body_array)} bodies, found {len(flag_array)}")
+    flags = flag_array.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    compressed = (flags & frame.COMPRESSED != 0) & body_array.is_valid().to_numpy(zero_copy_only=False)
+    return body_array, flags, np.flatnonzero(compressed)
+
+
+def _body(bodies: pa.Array[Any], row: int, flag: int, max_body_bytes: int) -> bytes:
+    """:raises CorruptBodyError: it can't be decompressed as its flag says."""
+    content = bodies[row].as_buffer()
+    try:
+        return _decompressed(content, flag, max_body_bytes)
+    except ValueError as error:
+        raise CorruptBodyError(
+            f"row {row}: expected a body of {content.size} bytes compressed as sys_flag {flag} says, "
+            f"found {error}. Nothing was changed. Read it as it is stored, or take null for such bodies."
+        ) from error
+
+
+def _body_or_null(bodies: pa.Array[Any], row: int, flag: int, max_body_bytes: int) -> bytes | None:
+    try:
+        return _decompressed(bodies[row].as_buffer(), flag, max_body_bytes)
+    except ValueError:
+        return None
+
+
+def _with_plain(bodies: pa.Array[Any], rows: Longs, plain: list[bytes | None]) -> pa.Array[Any]:
+    """The bodies with those of some rows replaced."""
+    if not len(rows):
+        return bodies
+    if bodies.type == pa.binary_view():
+        # Arrow's kernels don't know views yet.
+        return _with_plain(bodies.cast(pa.binary()), rows, plain).cast(pa.binary_view())
+    replaced = np.zeros(len(bodies), np.bool_)
+    replaced[rows] = True
+    result: pa.Array[Any] = pc.replace_with_mask(bodies, pa.array(replaced), _binaries(plain, bodies.type))
+    return result
+
+
+def _within(rows: Longs, start: int, end: int) -> Longs:
+    """Return which of a slice's rows some rows are."""
+    return rows[np.searchsorted(rows, start) : np.searchsorted(rows, end)] - start
+
+
+def _sizes(bodies: pa.Array[Any]) -> Longs:
+    """Bytes of each; 0 of a null."""
+    known: Any = bodies.cast(pa.binary()) if bodies.type == pa.binary_view() else bodies
+    return np.asarray(pc.fill_null(pc.binary_length(known), 0), np.int64)
+
+
+def _flat(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> pa.Array[Any]:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _binaries(values: list[bytes | None], kind: pa.DataType) -> pa.Array[Any]:
+    """Return what ``pa.array`` makes, at a sixth of its cost."""
+    offsets = np.zeros(len(values) + 1, np.int64 if pa.types.is_large_binary(kind) else np.int32)
+    np.cumsum([len(value or b"") for value in values], out=offsets[1:])
+    valid = pa.array([value is not None for value in values]).buffers()[1]
+    data = pa.py_buffer(b"".join(value or b"" for value in values))
+    return pa.Array.from_buffers(kind, len(values), [valid, pa.py_buffer(offsets.data), data])
+
+
+def _decompressed(content: pa.Buffer, flag: int, max_bytes: int) -> bytes:
+    """:raises ValueError: with what was found instead."""
+    kind = (flag & frame.COMPRESSION_TYPE_MASK) >> _TYPE_SHIFT
+    if kind not in _DECOMPRESS:
+        raise ValueError(f"compression type {kind}, which no client writes")
+    if not content.size:
+        # Java's decompressors read such a body into an array of no bytes, and call that its end.
+        return b""
+    body = _DECOMPRESS[kind](content, max_bytes)
+    if len(body) > max_bytes:
+        raise ValueError(f"one that decompresses to more than {max_bytes} bytes")
+    return body
+
+
+def _inflate(content: pa.Buffer, max_bytes: int) -> bytes:
+    stream = isal_zlib.decompressobj()
+    try:
+        body: bytes = stream.decompress(content, max_bytes + 1)
+    except IsalError as error:  # type: ignore[misc]  # its stub has no base class
+        raise ValueError(f"no zlib stream ({error})") from error
+    if not stream.eof and len(body) <= max_bytes:
+        raise ValueError("a zlib stream that is cut off")
+    return body
+
+
+def _frames(codec: Literal["lz4", "zstd"]) -> _Decompress:
+    def decompress(content: pa.Buffer, max_bytes: int) -> bytes:
+        try:
+            with pa.CompressedInputStream(pa.BufferReader(content), codec) as stream:
+                parts: list[bytes] = []
+                wanted = max_bytes + 1
+                # A read takes as much memory as it asks for, so it asks for what such a body mostly has.
+                size = _FIRST_READ_BYTES + _LIKELY_RATIO * content.size
+                while wanted > 0 and (part := stream.read(min(size, wanted))):
+                    parts.append(part)
+                    wanted -= len(part)
+                    size *= 2
+        except (OSError, pa.ArrowException) as error:
+            raise ValueError(f"no whole {codec} frame ({error})") from error
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    return decompress
+
+
+_DECOMPRESS: dict[int, _Decompress] = {0: _inflate, 1: _frames("lz4"), 2: _frames("zstd"), 3: _inflate}
+"""By the number that the system flag has (CompressionType)."""

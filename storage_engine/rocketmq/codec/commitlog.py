@@ -1,0 +1,394 @@
+"""A commitlog segment's bytes: which frames lie in it, where they end, and what is damaged.
+
+Works on bytes that somebody else has read; opens no file but in ``read_store_timestamp``. The bytes
+must not change meanwhile: the kernels trust what they have checked. Copy what a broker still writes to.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_engine.arrow_memory import address_of
+from storage_engine.exceptions import CorruptFrameError
+from storage_engine.model.codec import Damage
+from storage_engine.rocketmq.codec import frame
+from storage_engine.rocketmq.format.stored_files import open_stored
+
+if TYPE_CHECKING:
+    from storage_engine.crc import CrcEngine
+
+SegmentBytes = memoryview | bytes | bytearray | npt.NDArray[np.uint8]
+
+MAX_CHUNK_BYTES = 1 << 30
+"""Arrow's 32-bit offsets must be able to address all texts and bodies of a chunk."""
+
+_MAX_DAMAGES = 1000
+_UINT32 = struct.Struct(">I")
+_INT64 = struct.Struct(">q")
+
+
+class FrameKind(IntEnum):
+    """What a row of a segment is; the values are those of the kernels."""
+
+    MESSAGE = 0
+    BLANK = 1
+    UNDECODABLE = 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FrameTable:
+    """Frames of a segment as they lie, one array element each.
+
+    :param physical_offset: int64, offset of the first byte in the log.
+    :param size_bytes: int32.
+    :param kind: uint8, a FrameKind. Blank and undecodable runs come in pieces of at most 1 MiB.
+    :param topic: int32, index into ``topics``; -1 where there is no message.
+    :param queue_id: int32.
+    :param queue_offset: int64.
+    :param sys_flag: int32.
+    :param store_timestamp_ms: int64.
+    :param topics: names, decoded with U+FFFD for bytes that are no UTF-8.
+    :param damages: what is no frame and why.
+
+    Elements of a blank or undecodable row are 0 where a message would have a value.
+    """
+
+    physical_offset: npt.NDArray[np.int64]
+    size_bytes: npt.NDArray[np.int32]
+    kind: npt.NDArray[np.uint8]
+    topic: npt.NDArray[np.int32]
+    queue_id: npt.NDArray[np.int32]
+    queue_offset: npt.NDArray[np.int64]
+    sys_flag: npt.NDArray[np.int32]
+    store_timestamp_ms: npt.NDArray[np.int64]
+    topics: tuple[str, ...]
+    damages: tuple[Damage, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QueueNames:
+    """The queues met so far in a walk, by code.
+
+    :param generation: another one, other queues: what was computed from them must be computed again.
+    """
+
+    topic_positions: npt.NDArray[np.int64]
+    topic_lengths: npt.NDArray[np.int32]
+    queue_ids: npt.NDArray[np.int32]
+    generation: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FrameChunk:
+    """Consecutive rows of a walk. The arrays are only valid until the walk goes on.
+
+    Totals are over the messages; they bound what decoding them needs.
+    """
+
+    positions: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int32]
+    kinds: npt.NDArray[np.uint8]
+    codes: npt.NDArray[np.int32]
+    is_blank_header: npt.NDArray[np.bool_]
+    queues: QueueNames
+    topic_bytes: int
+    property_bytes: int
+    born_ipv6_rows: int
+    store_ipv6_rows: int
+    damages: tuple[Damage, ...]
+
+
+def as_array(data: SegmentBytes) -> npt.NDArray[np.uint8]:
+    """The bytes as an array, without a copy.
+
+    :raises ValueError: when they aren't contiguous single bytes.
+    """
+    array = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
+    if array.dtype != np.uint8 or array.ndim != 1 or not array.flags.c_contiguous:
+        raise ValueError("segment bytes must be one contiguous run of uint8")
+    return array
+
+
+def iterate_frames(
+    data: SegmentBytes, base_offset: int, chunk_bytes: int, *, start: int = 0, check_crc: bool = True
+) -> Iterator[FrameChunk]:
+    """Walk over a segment in chunks of about ``chunk_bytes``; a longer frame is a chunk of its own.
+
+    :param data: the whole segment file: a blank frame is known by reaching to its end.
+    :param base_offset: physical offset of the first byte.
+    :param start: position in ``data`` of the first frame.
+    """
+    from storage_engine.crc import crc_engine
+    from storage_engine.rocketmq.codec import kernels
+
+    array = as_array(data)
+    _check_span(len(array), base_offset, start)
+    limit = max(1, min(chunk_bytes, MAX_CHUNK_BYTES))
+    capacity = min(limit, len(array)) // frame.MIN_MESSAGE_BYTES + 16
+    engine: CrcEngine = crc_engine()
+    seed = np.uint64(secrets.randbits(64))
+    state = np.zeros(kernels.STATE_SIZE, np.int64)
+    state[kernels.POSITION] = state[kernels.RUN_START] = start
+    positions = np.empty(capacity, np.int64)
+    sizes = np.empty(capacity, np.int32)
+    kinds = np.empty(capacity, np.uint8)
+    faults = np.empty(capacity, np.uint8)
+    origins = np.empty(capacity, np.int64)
+    codes = np.empty(capacity, np.int32)
+    queue_table = np.zeros(kernels.QUEUE_TABLE_BYTES, np.uint8)
+    slots = queue_table[: 4 * kernels.QUEUE_SLOTS]
+    queue_topic_at = queue_table[kernels.QUEUE_TOPIC_AT_AT : kernels.QUEUE_TOPIC_LENGTHS_AT].view(np.int64)
+    queue_topic_length = queue_table[kernels.QUEUE_TOPIC_LENGTHS_AT : kernels.QUEUE_IDS_AT].view(np.int32)
+    queue_ids = queue_table[kernels.QUEUE_IDS_AT :].view(np.int32)
+    resets = 0
+    while state[kernels.RUN_START] < len(array):
+        if state[kernels.QUEUES] > kernels.MOST_QUEUES // 2:
+            state[kernels.QUEUES] = 0
+            slots.fill(0)
+            resets += 1
+        kernels.scan(
+            address_of(array),
+            len(array),
+            base_offset,
+            limit,
+            engine.function,
+            engine.table,
+            check_crc,
+            seed,
+            state,
+            positions,
+            sizes,
+            kinds,
+            faults,
+            origins,
+            codes,
+            address_of(queue_table),
+        )
+        rows = int(state[kernels.ROWS])
+        queues = int(state[kernels.QUEUES])
+        yield FrameChunk(
+            positions=positions[:rows],
+            sizes=sizes[:rows],
+            kinds=kinds[:rows],
+            codes=codes[:rows],
+            is_blank_header=(kinds[:rows] == FrameKind.BLANK) & (origins[:rows] == positions[:rows]),
+            queues=QueueNames(
+                queue_topic_at[:queues], queue_topic_length[:queues], queue_ids[:queues], (resets, queues)
+            ),
+            topic_bytes=int(state[kernels.TOPIC_BYTES]),
+            property_bytes=int(state[kernels.PROPERTY_BYTES]),
+            born_ipv6_rows=int(state[kernels.BORN_IPV6_ROWS]),
+            store_ipv6_rows=int(state[kernels.STORE_IPV6_ROWS]),
+            damages=_damages(
+                array,
+                base_offset,
+                positions[:rows],
+                sizes[:rows],
+                kinds[:rows],
+                faults[:rows],
+                origins[:rows],
+            ),
+        )
+
+
+def scan_segment(
+    data: SegmentBytes, base_offset: int, *, start: int = 0, check_crc: bool = True
+) -> FrameTable:
+    """Every frame of a sealed segment, with what a check of queues, index and time needs of it.
+
+    :param data: the whole segment file.
+    :param base_offset: physical offset of its first byte.
+    :param start: position of the first frame to look at.
+    :raises ValueError: when ``start`` lies outside ``data``.
+    """
+    from storage_engine.rocketmq.codec import kernels
+
+    array = as_array(data)
+    columns: list[tuple[npt.NDArray[np.generic], ...]] = []
+    damages: list[Damage] = []
+    topics: dict[bytes, int] = {}
+    for chunk in iterate_frames(array, base_offset, 64 << 20, start=start, check_crc=check_crc):
+        rows = len(chunk.positions)
+        queue_offset = np.empty(rows, np.int64)
+        store_timestamp_ms = np.empty(rows, np.int64)
+        sys_flag = np.empty(rows, np.int32)
+        kernels.read_headers(
+            address_of(array), chunk.positions, chunk.kinds, queue_offset, sys_flag, store_timestamp_ms
+        )
+        names = [
+            array[at : at + size].tobytes()
+            for at, size in zip(
+                chunk.queues.topic_positions.tolist(), chunk.queues.topic_lengths.tolist(), strict=True
+            )
+        ]
+        # The last element serves code -1: no message, no topic, queue id 0.
+        topic_of_code = np.array([*(topics.setdefault(name, len(topics)) for name in names), -1], np.int32)
+        queue_of_code = np.append(chunk.queues.queue_ids, np.int32(0))
+        columns.append(
+            (
+                chunk.positions + base_offset,
+                chunk.sizes.copy(),
+                chunk.kinds.copy(),
+                topic_of_code[chunk.codes],
+                queue_of_code[chunk.codes],
+                queue_offset,
+                sys_flag,
+                store_timestamp_ms,
+            )
+        )
+        damages.extend(chunk.damages)
+    types = (np.int64, np.int32, np.uint8, np.int32, np.int32, np.int64, np.int32, np.int64)
+    whole: tuple[Any, ...] = tuple(
+        np.concatenate([np.empty(0, dtype), *(column[i] for column in columns)]).astype(dtype, copy=False)
+        for i, dtype in enumerate(types)
+    )
+    return FrameTable(
+        physical_offset=whole[0],
+        size_bytes=whole[1],
+        kind=whole[2],
+        topic=whole[3],
+        queue_id=whole[4],
+        queue_offset=whole[5],
+        sys_flag=whole[6],
+        store_timestamp_ms=whole[7],
+        topics=tuple(name.decode("utf-8", "replace") for name in topics),
+        damages=tuple(damages),
+    )
+
+
+def find_logical_end(data: SegmentBytes, base_offset: int, *, start: int = 0, check_crc: bool = True) -> int:
+    """Position in a segment where its frames end, as recovery walks it (CommitLog#recoverNormally).
+
+    :param data: the whole segment file.
+    :param start: position of a frame to begin with.
+    :return: position of the first thing that is no valid frame (zeros never written to, a torn frame);
+        the file's length when it is full.
+    """
+    from storage_engine.crc import crc_engine
+    from storage_engine.rocketmq.codec import kernels
+
+    array = as_array(data)
+    _check_span(len(array), base_offset, start)
+    engine = crc_engine()
+    return int(
+        kernels.walk_to_end(
+            address_of(array), len(array), base_offset, start, engine.function, engine.table, check_crc
+        )
+    )
+
+
+def has_dispatchable_frame(data: SegmentBytes, base_offset: int, start: int) -> bool:
+    """Return whether any frame at or behind ``start`` gets a consume queue entry.
+
+    Those flagged prepared or rollback get none (CommitLogDispatcherBuildConsumeQueue). Bad bytes are passed
+    over, not taken for the end: what lies behind them may still wait for dispatch.
+
+    :param start: position of a frame.
+    """
+    from storage_engine.rocketmq.codec import kernels
+
+    array = as_array(data)
+    _check_span(len(array), base_offset, start)
+    return bool(kernels.any_dispatchable(address_of(array), len(array), base_offset, start))
+
+
+def read_store_timestamp(path: str | os.PathLike[str], position: int, base_offset: int) -> int:
+    """Store timestamp of the message at ``position`` of a segment file, from its header alone.
+
+    :param base_offset: physical offset of the file's first byte.
+    :return: milliseconds since the epoch.
+    :raises CorruptFrameError: when no message begins there.
+    :raises OSError: when the file can't be read.
+    """
+    with open_stored(path) as file:
+        file.seek(position)
+        header = file.read(frame.STORE_HOST_AT + frame.IPV6_EXTRA_BYTES)
+    offset = base_offset + position
+    if len(header) < frame.STORE_HOST_AT + frame.IPV6_EXTRA_BYTES:
+        raise CorruptFrameError.at(str(path), offset, "a whole header", f"{len(header)} bytes before the end")
+    (magic,) = _UINT32.unpack_from(header, frame.MAGIC_AT)
+    (named,) = _INT64.unpack_from(header, frame.PHYSICAL_OFFSET_AT)
+    if magic not in (frame.MAGIC_V1, frame.MAGIC_V2):
+        raise CorruptFrameError.at(str(path), offset, "a message's magic", f"{magic:08x}")
+    if named != offset:
+        raise CorruptFrameError.at(str(path), offset, f"physical offset {offset} in the header", str(named))
+    (sys_flag,) = _UINT32.unpack_from(header, frame.SYS_FLAG_AT)
+    extra = frame.ip_bytes(sys_flag, frame.BORN_HOST_IPV6) - 4
+    (timestamp_ms,) = _INT64.unpack_from(header, frame.STORE_TIMESTAMP_AT + extra)
+    return int(timestamp_ms)
+
+
+def _check_span(length: int, base_offset: int, start: int) -> None:
+    if not 0 <= start <= length:
+        raise ValueError(f"start {start} lies outside the segment's {length} bytes")
+    if not 0 <= base_offset <= (1 << 63) - 1 - length:
+        raise ValueError(f"base offset {base_offset} is no 64-bit offset")
+
+
+def _damages(
+    data: npt.NDArray[np.uint8],
+    base_offset: int,
+    positions: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int32],
+    kinds: npt.NDArray[np.uint8],
+    faults: npt.NDArray[np.uint8],
+    origins: npt.NDArray[np.int64],
+) -> tuple[Damage, ...]:
+    """One entry a run of undecodable rows; the last one sums up what goes beyond a thousand."""
+    bad = np.flatnonzero(kinds == FrameKind.UNDECODABLE)
+    if len(bad) == 0:
+        return ()
+    first = np.flatnonzero(np.diff(origins[bad], prepend=-1))
+    run_sizes = np.add.reduceat(sizes[bad].astype(np.int64), first)
+    result = []
+    for row, size in zip(bad[first[:_MAX_DAMAGES]].tolist(), run_sizes.tolist(), strict=False):
+        expected, found = _explain(data, base_offset, int(origins[row]), int(faults[row]))
+        result.append(Damage(base_offset + int(positions[row]), size, expected, found))
+    if len(first) > _MAX_DAMAGES:
+        rest = bad[first[_MAX_DAMAGES]]
+        result.append(
+            Damage(
+                base_offset + int(positions[rest]),
+                int(run_sizes[_MAX_DAMAGES:].sum()),
+                "valid frames",
+                f"{len(first) - _MAX_DAMAGES} more runs of bad bytes up to offset "
+                f"{base_offset + int(positions[bad[-1]]) + int(sizes[bad[-1]])}",
+            )
+        )
+    return tuple(result)
+
+
+def _explain(data: npt.NDArray[np.uint8], base_offset: int, position: int, fault: int) -> tuple[str, str]:
+    """Return what a valid frame has at ``position``, and what is there."""
+    from storage_engine.rocketmq.codec import frame_kernels
+
+    header = data[position : position + frame.SYS_FLAG_AT].tobytes()
+    remaining = len(data) - position
+    if fault == frame_kernels.FAULT_TRUNCATED:
+        return f"a frame of at least {frame.BLANK_HEADER_BYTES} bytes", f"{remaining} bytes before the end"
+    size, magic = struct.unpack_from(">iI", header)
+    if fault == frame_kernels.FAULT_MAGIC:
+        expected = f"magic {frame.MAGIC_V1:08x}, {frame.MAGIC_V2:08x} or {frame.MAGIC_BLANK:08x}"
+        return expected, f"{magic:08x}" + (" (nothing was ever written here)" if not any(header) else "")
+    if fault == frame_kernels.FAULT_BLANK_SIZE:
+        return f"a blank frame of all {remaining} remaining bytes", f"size {size}"
+    if fault == frame_kernels.FAULT_SIZE:
+        return f"a frame size from {frame.MIN_MESSAGE_BYTES} to {remaining}", str(size)
+    if fault == frame_kernels.FAULT_PHYSICAL_OFFSET:
+        (named,) = _INT64.unpack_from(header, frame.PHYSICAL_OFFSET_AT)
+        return f"physical offset {base_offset + position} in the header", str(named)
+    if fault == frame_kernels.FAULT_LENGTHS:
+        return f"body, topic and properties lengths that make up {size} bytes", "others"
+    if fault == frame_kernels.FAULT_BODY_CRC:
+        (crc,) = _UINT32.unpack_from(header, frame.BODY_CRC_AT)
+        return f"a body with CRC {crc:08x}", "another CRC"
+    return "a frame with the CRC that its properties end with", "another CRC"

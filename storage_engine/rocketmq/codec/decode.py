@@ -1,0 +1,252 @@
+"""A chunk of frames → an Arrow table: allocates the columns, has the kernels fill them, wraps them."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage_engine.arrow_memory import Arena, address_of
+from storage_engine.rocketmq.codec import decode_columns as places
+from storage_engine.rocketmq.codec import decode_kernels as kernels
+from storage_engine.rocketmq.codec.commitlog import FrameChunk, FrameKind, QueueNames
+from storage_engine.rocketmq.codec.kernels import cluster
+from storage_engine.rocketmq.codec.message_schema import KINDS, SCHEMA
+
+_IPV4_TEXT_BYTES = 15
+_IPV6_TEXT_BYTES = 39
+_SEED = np.uint64(secrets.randbits(64))
+
+_INT_COLUMNS = {
+    "magic": places.MAGIC,
+    "queue_id": places.QUEUE_ID,
+    "queue_offset": places.QUEUE_OFFSET,
+    "flag": places.FLAG,
+    "sys_flag": places.SYS_FLAG,
+    "body_crc": places.BODY_CRC,
+    "born_port": places.BORN_PORT,
+    "store_port": places.STORE_PORT,
+    "reconsume_times": places.RECONSUME_TIMES,
+    "prepared_transaction_offset": places.PREPARED_TRANSACTION_OFFSET,
+}
+"""Present in every message."""
+
+_TIMESTAMP_COLUMNS = {
+    "born_timestamp": (places.BORN_TIMESTAMP, places.HAS_BORN_TIMESTAMP),
+    "store_timestamp": (places.STORE_TIMESTAMP, places.HAS_STORE_TIMESTAMP),
+}
+
+_TEXT_COLUMNS = {
+    "topic": (places.TOPIC, places.TOPIC_OFFSETS, places.HAS_TOPIC),
+    "born_host": (places.BORN_HOST, places.BORN_HOST_OFFSETS, None),
+    "store_host": (places.STORE_HOST, places.STORE_HOST_OFFSETS, None),
+    "keys": (places.KEYS, places.KEYS_OFFSETS, places.HAS_KEYS),
+    "tags": (places.TAGS, places.TAGS_OFFSETS, places.HAS_TAGS),
+    "unique_key": (places.UNIQUE_KEY, places.UNIQUE_KEY_OFFSETS, places.HAS_UNIQUE_KEY),
+}
+"""Text, its offsets, and whether it is there; None: in every message."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QueueRanking:
+    """The queues of a walk in the order in which their rows are written.
+
+    :param ranks: by code, place in the order of (topic, queue id); topics that are no UTF-8 come last.
+    :param topic_valid: by code, 1 where the topic is UTF-8.
+    :param generation: of the queues that were ranked.
+    """
+
+    ranks: npt.NDArray[np.int32]
+    topic_valid: npt.NDArray[np.uint8]
+    generation: tuple[int, int]
+
+
+def rank_queues(data: npt.NDArray[np.uint8], queues: QueueNames) -> QueueRanking:
+    """Sort a walk's queues by (topic, queue id), topics by their bytes."""
+    count = len(queues.queue_ids)
+    valid = np.empty(count, np.uint8)
+    kernels.check_utf8(address_of(data), queues.topic_positions, queues.topic_lengths, count, valid)
+    topics = [
+        data[at : at + size].tobytes()
+        for at, size in zip(queues.topic_positions.tolist(), queues.topic_lengths.tolist(), strict=True)
+    ]
+    table = pa.table(
+        {
+            "invalid": pa.array(1 - valid),
+            "topic": pa.array(topics, pa.binary()),
+            "queue_id": pa.array(queues.queue_ids),
+        }
+    )
+    order = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in table.column_names])
+    ranks = np.empty(count, np.int32)
+    ranks[order.to_numpy()] = np.arange(count, dtype=np.int32)
+    return QueueRanking(ranks, valid, queues.generation)
+
+
+class _Columns:
+    """The memory that the kernels fill; texts get what they need at most."""
+
+    def __init__(self, arena: Arena, chunk: FrameChunk, rows: int) -> None:
+        pairs = (chunk.property_bytes + rows) // 4 + 2
+        extra = _IPV6_TEXT_BYTES - _IPV4_TEXT_BYTES
+        sizes = dict.fromkeys(places.INT32_COLUMNS, 4 * rows)
+        sizes |= dict.fromkeys(places.INT64_COLUMNS, 8 * rows)
+        sizes |= dict.fromkeys(places.FLAG_COLUMNS, rows)
+        sizes[places.BODY] = places.VIEW_BYTES * rows
+        sizes |= dict.fromkeys(range(places.TOPIC_OFFSETS, places.NAME_OFFSETS), 4 * (rows + 1))
+        sizes |= dict.fromkeys((places.NAME_OFFSETS, places.VALUE_OFFSETS), 4 * pairs)
+        sizes |= dict.fromkeys(range(places.KEYS, places.VALUES + 1), chunk.property_bytes)
+        sizes |= {
+            places.TOPIC: chunk.topic_bytes,
+            places.BORN_HOST: rows * _IPV4_TEXT_BYTES + chunk.born_ipv6_rows * extra,
+            places.STORE_HOST: rows * _IPV4_TEXT_BYTES + chunk.store_ipv6_rows * extra,
+            places.PAIR_OFFSETS: 4 * (rows + 1),
+            places.TAIL: places.TAIL_BYTES,
+            places.HOSTS: places.HOSTS_BYTES,
+        }
+        self.rows = rows
+        self.buffers = [
+            arena.buffer(column, sizes[column] + places.SLACK_BYTES) for column in range(places.COLUMNS)
+        ]
+        self.addresses = np.array([buffer.address for buffer in self.buffers], np.int64)
+
+    def array(self, column: int, dtype: type[np.generic], count: int) -> npt.NDArray[Any]:
+        return np.frombuffer(memoryview(self.buffers[column]), dtype, count)
+
+    def flags(self, column: int) -> npt.NDArray[np.uint8]:
+        return self.array(column, np.uint8, self.rows)
+
+    def validity(self, column: int | None, otherwise: pa.Buffer | None) -> pa.Buffer | None:
+        """Bitmap of a flag column; None when nothing is missing."""
+        if column is None:
+            return otherwise
+        flags = self.flags(column)
+        return None if flags.all() else _bitmap(flags)
+
+    def fixed(self, column: int, kind: pa.DataType, validity: pa.Buffer | None) -> pa.Array[Any]:
+        return pa.Array.from_buffers(kind, self.rows, [validity, self.buffers[column]])
+
+    def text(
+        self, column: int, offsets: int, kind: pa.DataType, validity: pa.Buffer | None, count: int
+    ) -> pa.Array[Any]:
+        used = int(self.array(offsets, np.int32, count + 1)[count])
+        buffers = [
+            validity,
+            self.buffers[offsets].slice(0, 4 * (count + 1)),
+            self.buffers[column].slice(0, used),
+        ]
+        return pa.Array.from_buffers(kind, count, buffers)
+
+
+def decode_chunk(
+    data: npt.NDArray[np.uint8], base_offset: int, chunk: FrameChunk, ranking: QueueRanking, arena: Arena
+) -> pa.Table:
+    """The rows of a chunk, sorted by (topic, queue id, physical offset)."""
+    rows = len(chunk.positions)
+    order = np.empty(rows, np.int32)
+    positions = np.empty(rows, np.int64)
+    sizes = np.empty(rows, np.int32)
+    codes = np.empty(rows, np.int32)
+    messages = cluster(
+        chunk.positions,
+        chunk.sizes,
+        chunk.codes,
+        ranking.ranks,
+        np.empty(len(ranking.ranks) + 1, np.int64),
+        order,
+        positions,
+        sizes,
+        codes,
+    )
+    columns = _Columns(arena, chunk, rows)
+    scratch = np.zeros(places.SCRATCH_WORDS, np.int64)
+    begin = int(chunk.positions[0])
+    end = int(chunk.positions[-1]) + int(chunk.sizes[-1])
+    segment = pa.py_buffer(data[begin:end].data)
+    pairs = kernels.decode_messages(
+        address_of(data),
+        len(data),
+        begin,
+        messages,
+        positions,
+        sizes,
+        codes,
+        ranking.topic_valid,
+        chunk.queues.topic_lengths,
+        _SEED,
+        address_of(scratch),
+        address_of(columns.addresses),
+    )
+    typed = magic_valid = None
+    if messages < rows:
+        others = np.flatnonzero(chunk.codes < 0)
+        header = chunk.is_blank_header[others]
+        kernels.decode_others(
+            base_offset, messages, rows, positions, sizes, header, address_of(columns.addresses)
+        )
+        typed = _bitmap(np.arange(rows) < messages)
+        magic_valid = _bitmap(np.concatenate([np.ones(messages, bool), header]))
+
+    arrays: dict[str, pa.Array[Any]] = {
+        "physical_offset": columns.fixed(places.PHYSICAL_OFFSET, pa.int64(), None),
+        "size": columns.fixed(places.SIZE, pa.int32(), None),
+        "kind": _kinds(chunk, messages),
+        "properties": _properties(columns, pairs),
+        "properties_terminated": pa.Array.from_buffers(
+            pa.bool_(),
+            rows,
+            [columns.validity(places.HAS_PROPERTIES, None), _bitmap(columns.flags(places.TERMINATED))],
+        ),
+        "body": pa.Array.from_buffers(
+            pa.binary_view(), rows, [typed, columns.buffers[places.BODY].slice(0, 16 * rows), segment]
+        ),
+        "raw": _raw(address_of(data), begin, base_offset, columns, segment),
+    }
+    for name, column in _INT_COLUMNS.items():
+        validity = magic_valid if column == places.MAGIC else typed
+        arrays[name] = columns.fixed(column, SCHEMA.field(name).type, validity)
+    for name, (column, present) in _TIMESTAMP_COLUMNS.items():
+        arrays[name] = columns.fixed(column, SCHEMA.field(name).type, columns.validity(present, None))
+    for name, (column, offsets, flag) in _TEXT_COLUMNS.items():
+        validity = columns.validity(flag, typed)
+        arrays[name] = columns.text(column, offsets, SCHEMA.field(name).type, validity, rows)
+    return pa.Table.from_arrays([arrays[name] for name in SCHEMA.names], schema=SCHEMA)
+
+
+def _bitmap(flags: npt.NDArray[Any]) -> pa.Buffer:
+    return pa.py_buffer(np.packbits(flags, bitorder="little").data)
+
+
+def _kinds(chunk: FrameChunk, messages: int) -> pa.Array[Any]:
+    rows = len(chunk.kinds)
+    if messages == rows:
+        name = KINDS[FrameKind.MESSAGE].as_py().encode()
+        offsets = np.arange(0, (rows + 1) * len(name), len(name), dtype=np.int32)
+        buffers: list[pa.Buffer | None] = [None, pa.py_buffer(offsets.data), pa.py_buffer(name * rows)]
+        return pa.Array.from_buffers(pa.string(), rows, buffers)
+    kinds = np.zeros(rows, np.int8)
+    kinds[messages:] = chunk.kinds[chunk.kinds != FrameKind.MESSAGE]
+    return pa.DictionaryArray.from_arrays(kinds, KINDS).cast(pa.string())
+
+
+def _properties(columns: _Columns, pairs: int) -> pa.Array[Any]:
+    kind = SCHEMA.field("properties").type
+    names = columns.text(places.NAMES, places.NAME_OFFSETS, pa.string(), None, pairs)
+    values = columns.text(places.VALUES, places.VALUE_OFFSETS, pa.string(), None, pairs)
+    entries = pa.StructArray.from_arrays([names, values], fields=[kind.key_field, kind.item_field])
+    buffers = [columns.validity(places.HAS_PROPERTIES, None), columns.buffers[places.PAIR_OFFSETS]]
+    return pa.Array.from_buffers(kind, columns.rows, buffers, children=[entries])
+
+
+def _raw(address: int, begin: int, base_offset: int, columns: _Columns, segment: pa.Buffer) -> pa.Array[Any]:
+    needed = columns.flags(places.NEEDS_RAW)
+    if not needed.any():
+        return pa.nulls(columns.rows, pa.binary_view())
+    views = pa.allocate_buffer(places.VIEW_BYTES * columns.rows)
+    kernels.view_raw(address, begin, base_offset, address_of(columns.addresses), columns.rows, views.address)
+    return pa.Array.from_buffers(pa.binary_view(), columns.rows, [_bitmap(needed), views, segment])

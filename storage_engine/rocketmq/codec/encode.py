@@ -1,0 +1,134 @@
+"""Arrow rows → the bytes of a segment. The proof compares what this writes with the file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from storage_engine.arrow_memory import ColumnAddresses, address_of, boolean_flags, valid_flags
+from storage_engine.exceptions import ProofError
+from storage_engine.rocketmq.codec import encode_kernels as kernels
+from storage_engine.rocketmq.codec.message_schema import SCHEMA
+
+_INT_COLUMNS = {
+    "physical_offset": kernels.PHYSICAL_OFFSET,
+    "size": kernels.SIZE,
+    "magic": kernels.MAGIC,
+    "queue_id": kernels.QUEUE_ID,
+    "queue_offset": kernels.QUEUE_OFFSET,
+    "flag": kernels.FLAG,
+    "sys_flag": kernels.SYS_FLAG,
+    "body_crc": kernels.BODY_CRC,
+    "born_timestamp": kernels.BORN_TIMESTAMP,
+    "store_timestamp": kernels.STORE_TIMESTAMP,
+    "born_port": kernels.BORN_PORT,
+    "store_port": kernels.STORE_PORT,
+    "reconsume_times": kernels.RECONSUME_TIMES,
+    "prepared_transaction_offset": kernels.PREPARED_TRANSACTION_OFFSET,
+}
+
+_TEXT_COLUMNS = {
+    "topic": (kernels.TOPIC, kernels.TOPIC_OFFSETS),
+    "born_host": (kernels.BORN_HOST, kernels.BORN_HOST_OFFSETS),
+    "store_host": (kernels.STORE_HOST, kernels.STORE_HOST_OFFSETS),
+}
+
+_VIEW_COLUMNS = {"body": (kernels.BODY, kernels.BODY_BUFFERS), "raw": (kernels.RAW, kernels.RAW_BUFFERS)}
+
+_NEEDED = (*_INT_COLUMNS, *_TEXT_COLUMNS, "body")
+"""What a row without raw bytes must have."""
+
+ENCODED_COLUMNS = (*_NEEDED, "properties", "properties_terminated", "raw")
+"""What a row's bytes are made of."""
+
+_FAULTS = {
+    kernels.FAULT_RAW_SIZE: "as many raw bytes as its size says",
+    kernels.FAULT_INCOMPLETE: "raw bytes, or a value in every column that a frame is made of",
+    kernels.FAULT_MAGIC: "a message's magic, or raw bytes",
+    kernels.FAULT_TIMESTAMP: "timestamps in whole milliseconds",
+    kernels.FAULT_LENGTHS: "topic, body and properties that make up its size",
+    kernels.FAULT_HOST: "IP addresses as born_host and store_host, of the kind that sys_flag says",
+    kernels.FAULT_OUTSIDE: "to lie inside the segment",
+}
+
+
+def encode_rows(rows: pa.Table, out: memoryview, base_offset: int) -> int:
+    """Write each row's bytes into ``out`` at physical_offset - base_offset.
+
+    :raises ProofError: when a row lies outside ``out``, rows overlap, or a row can't be encoded.
+    :return: bytes written.
+    """
+    target = np.frombuffer(out, np.uint8)
+    if not target.flags.writeable:
+        raise ValueError("the buffer to encode into is read-only")
+    if not 0 <= base_offset <= (1 << 63) - 1 - len(target):
+        raise ValueError(f"base offset {base_offset} is no 64-bit offset")
+    missing = [name for name in ENCODED_COLUMNS if name not in rows.column_names]
+    if missing:
+        raise ProofError(f"rows to encode lack the columns {', '.join(missing)}")
+    rows = rows.select(list(ENCODED_COLUMNS)).cast(
+        pa.schema([SCHEMA.field(name) for name in ENCODED_COLUMNS])
+    )
+    sizes = _check_overlap(rows)
+    for batch in rows.to_batches():
+        _encode_batch(batch, target, base_offset)
+    return int(sizes.sum(dtype=np.int64))
+
+
+def _check_overlap(rows: pa.Table) -> npt.NDArray[np.int32]:
+    offset_column, size_column = rows.column("physical_offset"), rows.column("size")
+    if offset_column.null_count or size_column.null_count:
+        raise ProofError("a row to encode lacks its physical_offset or size")
+    # Copies: numba compiles another kernel for arrays that can't be written to.
+    offsets = np.array(offset_column.to_numpy(), np.int64)
+    sizes = np.array(size_column.to_numpy(), np.int32)
+    order = np.argsort(offsets, kind="stable")
+    place = kernels.first_overlap(order, offsets, sizes)
+    if place >= 0:
+        before, row = order[place - 1], order[place]
+        raise ProofError(
+            f"rows overlap: the one at physical offset {offsets[row]} begins before the one at "
+            f"{offsets[before]} with {sizes[before]} bytes ends"
+        )
+    return sizes
+
+
+def _encode_batch(batch: pa.RecordBatch, target: npt.NDArray[np.uint8], base_offset: int) -> None:
+    if batch.num_rows == 0:
+        return
+    addresses = ColumnAddresses(kernels.COLUMNS)
+    complete = np.ones(batch.num_rows, np.uint8)
+    for name in _NEEDED:
+        complete &= valid_flags(batch.column(name))
+    addresses.bytes(kernels.COMPLETE, complete)
+    addresses.bytes(kernels.HAS_RAW, valid_flags(batch.column("raw")))
+    addresses.bytes(kernels.TERMINATED, boolean_flags(batch.column("properties_terminated")))
+    for name, place in _INT_COLUMNS.items():
+        addresses.fixed(place, batch.column(name))
+    for name, (place, offsets_place) in _TEXT_COLUMNS.items():
+        addresses.text(place, offsets_place, batch.column(name))
+    for name, (place, buffers_place) in _VIEW_COLUMNS.items():
+        addresses.views(place, buffers_place, batch.column(name))
+    addresses.bytes(kernels.HOSTS, np.zeros(kernels.HOSTS_BYTES, np.uint8))
+    properties: Any = batch.column("properties")
+    names, values = properties.keys, properties.items
+    if values.null_count:
+        raise ProofError("a row to encode has a property whose value is null")
+    addresses.fixed(kernels.PAIR_OFFSETS, properties.offsets)
+    table = addresses.table
+    table[kernels.NAMES_BYTES] = addresses.text(kernels.NAMES, kernels.NAME_OFFSETS, names)
+    table[kernels.VALUES_BYTES] = addresses.text(kernels.VALUES, kernels.VALUE_OFFSETS, values)
+    failed = np.zeros(1, np.int64)
+    fault = kernels.encode_rows(
+        address_of(target), len(target), base_offset, batch.num_rows, address_of(table), failed
+    )
+    if fault != kernels.ENCODED:
+        row = int(failed[0])
+        raise ProofError(
+            f"row at physical offset {batch.column('physical_offset')[row]} with "
+            f"{batch.column('size')[row]} bytes can't be encoded into the {len(target)} bytes from "
+            f"{base_offset}: expected {_FAULTS[fault]}"
+        )

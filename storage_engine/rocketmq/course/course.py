@@ -1,0 +1,252 @@
+"""How a store fills and what its broker deletes over days, pass by pass (CleanCommitLogService). Pure.
+
+Only the passes are computed at which something could be decided otherwise: the level reaches another whole
+percent, a window opens or closes, a segment expires, the batch was full, or a segment was rolled that may go.
+Each lies on the broker's own grid of cleanResourceInterval. The passes in between find what the one before
+them found. Why a pass cleans, and which segment goes, say the rules of the real cleanup.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from collections import deque
+from zoneinfo import ZoneInfo
+
+from storage_engine.exceptions import SimulationTooLongError
+from storage_engine.model.course import Course, CourseStart
+from storage_engine.model.course_record import CourseRecord
+from storage_engine.model.daily_hours import hour_changes_ms
+from storage_engine.model.ingest import Inflow
+from storage_engine.model.plan import PlanRequest, Reason, Urgency
+from storage_engine.model.store import DiskUsage, StoreSnapshot, percent_rounded_up
+from storage_engine.rocketmq.format.broker_config import BrokerConfig
+from storage_engine.rocketmq.rules.cleanup_schedule import interval_ms
+from storage_engine.rocketmq.rules.rules import (
+    accepts_writes,
+    age_reason,
+    delete_hours,
+    expires_ms,
+    triggers,
+)
+
+SHARE_UNIT = 1_000_000
+"""Shares of the log are counted in parts of it."""
+_PATH = "the disk"
+_NEVER = 1 << 62
+_STEPS_A_LOOK = 2_048
+"""So often the clock is looked at."""
+
+
+def course(
+    config: BrokerConfig,
+    start: CourseStart,
+    horizon_ms: int,
+    zone: ZoneInfo,
+    limit_seconds: float,
+    record: CourseRecord | None = None,
+) -> Course:
+    """Compute the course of a store whose log and queues lie on one disk, and of which nothing is held.
+
+    Queues and indexes grow and go with their share of the log. All that is written is dispatched at once.
+
+    :param limit_seconds: of this thread's processor time.
+    :param record: that keeps it.
+    :raises SimulationTooLongError: it takes more.
+    """
+    walk = _Walk(config, start, horizon_ms, zone, limit_seconds)
+    return walk.through(CourseRecord(start, horizon_ms) if record is None else record)
+
+
+class _Walk:
+    """A store between two passes.
+
+    :ivar now_ms: at which the last pass began.
+    :ivar due_ms: at which that pass was due; one that deletes for long delays those behind it.
+    :ivar free_ms: from which on the next pass can begin.
+    """
+
+    def __init__(
+        self, config: BrokerConfig, start: CourseStart, horizon_ms: int, zone: ZoneInfo, limit_seconds: float
+    ) -> None:
+        self.config, self.start, self.zone = config, start, zone
+        self.interval_ms = interval_ms(config)
+        self.end_ms = start.now_ms + horizon_ms
+        self.now_ms = self.due_ms = self.free_ms = start.now_ms
+        self.inflow = Inflow(start.ingest, start.now_ms, self.end_ms, zone)
+        self.came_bytes = self.inflow.until(start.now_ms)
+        self.log_bytes, self.active_bytes = start.log_bytes, start.active_bytes
+        self.sealed = deque(
+            (run.size_bytes, run.written_ms(index)) for run in start.runs for index in range(run.segments)
+        )
+        self.oldest_ms = start.oldest_message_ms
+        self.accepted = True
+        self.refused_bytes = 0
+        self.share_parts = SHARE_UNIT + round(start.dependents_share * SHARE_UNIT)
+        self.window_changes = hour_changes_ms(start.now_ms, self.end_ms, delete_hours(config), zone)
+        self.causes: dict[tuple[int, bool], tuple[tuple[str, ...], bool]] = {}
+        self.deadline = time.thread_time() + limit_seconds
+        self.limit_seconds = limit_seconds
+        self.steps_left = _STEPS_A_LOOK
+
+    def through(self, record: CourseRecord) -> Course:
+        while True:
+            self._pass(record)
+            next_ms = self._next_pass_ms()
+            if next_ms > self.end_ms:
+                break
+            self._write_until(next_ms)
+        self._write_until(self.end_ms)
+        record.point(self.end_ms, self._used_bytes(), self.end_ms - self.oldest_ms)
+        return record.result(refused_bytes=self.refused_bytes)
+
+    def _pass(self, record: CourseRecord) -> None:
+        self._spend(1)
+        now_ms, used_bytes = self.now_ms, self._used_bytes()
+        record.point(now_ms, used_bytes, now_ms - self.oldest_ms)
+        percent = percent_rounded_up(used_bytes, self.start.disk_bytes)
+        accepted = accepts_writes(percent, self.accepted, self.config)
+        if accepted is not self.accepted:
+            self.accepted = accepted
+            record.accepts(now_ms, accepted)
+        causes, forced = self._causes(percent)
+        self.free_ms = now_ms
+        if causes:
+            segments, size_bytes, unexpired = self._delete(forced)
+            if segments:
+                record.deletion(now_ms, segments, size_bytes, causes, forced=forced, unexpired=unexpired)
+                record.point(now_ms, self._used_bytes(), now_ms - self.oldest_ms)
+
+    def _delete(self, forced: bool) -> tuple[int, int, int]:
+        """Delete the oldest segments, as long as each may go; the last with content never does.
+
+        Its age is asked for at each of them, and a pass pauses in between.
+
+        :return: segments, their bytes, and how many of them had not expired.
+        """
+        config, at_ms, sealed = self.config, self.now_ms, self.sealed
+        may_go = self._deletable()
+        most = min(may_go, config.delete_file_batch_max)
+        segments = size_bytes = unexpired = 0
+        while segments < most:
+            reason = age_reason(sealed[0][1], at_ms, config, forced=forced)
+            if reason is Reason.NOT_EXPIRED:
+                break
+            unexpired += reason is Reason.FORCED
+            bytes_, self.oldest_ms = sealed.popleft()
+            size_bytes += bytes_
+            segments += 1
+            # It pauses after each deletion, unless that was the batch's last or the last file is next.
+            if segments < most:
+                at_ms += config.delete_commit_log_files_interval_ms
+        self.log_bytes -= size_bytes
+        self.free_ms = at_ms
+        return segments, size_bytes, unexpired
+
+    def _next_pass_ms(self) -> int:
+        """Find the next pass at which something may differ, and make it the one that is due."""
+        percent = percent_rounded_up(self._used_bytes(), self.start.disk_bytes)
+        soonest_ms = self.now_ms
+        at_ms = self._crossing_ms(percent)
+        index = bisect_right(self.window_changes, self.now_ms)
+        if index < len(self.window_changes):
+            at_ms = min(at_ms, self.window_changes[index])
+        if accepts_writes(percent, self.accepted, self.config) is not self.accepted:
+            at_ms = soonest_ms
+        causes, forced = self._causes(percent)
+        if causes:
+            if self._deletable() == 0:
+                at_ms = min(at_ms, self._filled_ms())
+            elif forced:
+                at_ms = soonest_ms
+            else:
+                written_ms = self.sealed[0][1]
+                at_ms = min(at_ms, max(soonest_ms, written_ms, expires_ms(written_ms, self.config)))
+        return self._begin_at(at_ms)
+
+    def _begin_at(self, at_ms: int) -> int:
+        """Make the first pass at or after a moment the one that is due; return when it begins.
+
+        One that is late begins as soon as the one before it has ended.
+        """
+        next_due_ms = self.due_ms + self.interval_ms
+        if at_ms <= self.free_ms and self.free_ms > next_due_ms:
+            self.due_ms = next_due_ms
+            return self.free_ms
+        behind_ms = max(at_ms, next_due_ms, self.free_ms) - self.start.now_ms
+        self.due_ms = self.start.now_ms - (-behind_ms // self.interval_ms) * self.interval_ms
+        return self.due_ms
+
+    def _crossing_ms(self, percent: int) -> int:
+        """Return when the level is above this whole percent."""
+        if not self.accepted:
+            return _NEVER
+        least_used = percent * self.start.disk_bytes // 100 + 1 - self.start.other_bytes
+        least_log = -(-least_used * SHARE_UNIT // self.share_parts)
+        return self._when_came(least_log - self.log_bytes)
+
+    def _filled_ms(self) -> int:
+        """Return when the log goes on behind the segment that is written to now, or behind the last one."""
+        if not self.accepted:
+            return _NEVER
+        left_bytes = self.start.segment_bytes - self.active_bytes
+        return self._when_came(1 if self.sealed and self.active_bytes == 0 else left_bytes + 1)
+
+    def _when_came(self, more_bytes: int) -> int:
+        at_ms = self.inflow.when(self.came_bytes + more_bytes)
+        return _NEVER if at_ms is None else at_ms
+
+    def _write_until(self, at_ms: int) -> None:
+        came = self.inflow.until(at_ms)
+        more_bytes = came - self.came_bytes
+        if self.accepted:
+            self.log_bytes += more_bytes
+            self.active_bytes += more_bytes
+            segment_bytes = self.start.segment_bytes
+            if self.active_bytes >= segment_bytes:
+                full, self.active_bytes = divmod(self.active_bytes, segment_bytes)
+                self._spend(full)
+                filled_at = came - self.active_bytes - (full - 1) * segment_bytes
+                for _ in range(full):
+                    written_ms = self.inflow.when(filled_at)
+                    self.sealed.append((segment_bytes, at_ms if written_ms is None else written_ms))
+                    filled_at += segment_bytes
+        else:
+            self.refused_bytes += more_bytes
+        self.came_bytes, self.now_ms = came, at_ms
+
+    def _causes(self, percent: int) -> tuple[tuple[str, ...], bool]:
+        """Return the causes at a level and at this time of day, and whether they ignore age."""
+        is_open = bisect_right(self.window_changes, self.now_ms) % 2 == 1
+        found = self.causes.get((percent, is_open))
+        if found is None:
+            disk = DiskUsage(_PATH, percent)
+            snapshot = StoreSnapshot("rocketmq", _PATH, self.now_ms, (), (disk,), disk, crashed=False)
+            held, _ = triggers(snapshot, self.config, self.now_ms, self.zone, PlanRequest())
+            names = tuple(dict.fromkeys(trigger.cause.value for trigger in held))
+            found = names, any(trigger.urgency is Urgency.FORCED for trigger in held)
+            self.causes[percent, is_open] = found
+        return found
+
+    def _deletable(self) -> int:
+        """Return how many segments lie before the last with content."""
+        return len(self.sealed) if self.active_bytes or not self.sealed else len(self.sealed) - 1
+
+    def _used_bytes(self) -> int:
+        return self.start.other_bytes + self.log_bytes * self.share_parts // SHARE_UNIT
+
+    def _spend(self, steps: int) -> None:
+        """
+        :raises SimulationTooLongError: the time is up.
+        """
+        self.steps_left -= steps
+        if self.steps_left > 0:
+            return
+        self.steps_left = _STEPS_A_LOOK
+        if time.thread_time() > self.deadline or steps > 1_000_000:
+            days = (self.now_ms - self.start.now_ms) / 86_400_000
+            raise SimulationTooLongError(
+                f"simulation: expected its end within {self.limit_seconds:g} s of processor time, found day "
+                f"{days:.1f} of {(self.end_ms - self.start.now_ms) / 86_400_000:.1f}. Nothing was changed. "
+                "Ask for fewer days, or for a smaller ingest."
+            )

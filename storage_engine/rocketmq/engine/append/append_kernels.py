@@ -1,0 +1,282 @@
+"""Compiled writing of messages as frames, into the mapped log (MessageExtEncoder, doAppend)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from storage_engine.native import (
+    address_of_bytes,
+    copy_bytes,
+    held_kernel,
+    inlined,
+    load_be_i16,
+    load_be_i32,
+    load_u8,
+    set_word,
+    store_be_i16,
+    store_u8,
+    word,
+)
+from storage_engine.rocketmq.codec.frame import (
+    BLANK_HEADER_BYTES,
+    BODY_AT,
+    INNER_BATCH,
+    PROPERTY_CRC_BYTES,
+    PROPERTY_SEPARATOR,
+)
+from storage_engine.rocketmq.engine.append.frame_writing_kernels import (
+    BATCH_BYTES,
+    BODY_BYTES,
+    ENDS_WITH_CRC,
+    FRAME_BYTES,
+    HOST_BYTES,
+    MAGIC_BYTES,
+    fits_32,
+    is_host,
+    names_inner,
+    property_bytes,
+    put_header,
+    put_property_crc,
+    put_rest,
+    with_hosts,
+)
+
+# Places in a file's table, of 64 bits each.
+TARGET: Final = 0
+"""Address of the memory that messages are written to; 0: it is gone."""
+FILE_BYTES: Final = 1
+BASE_OFFSET: Final = 2
+WROTE: Final = 3
+STORE_MS: Final = 4
+FILE_FIELDS: Final = 5
+
+# Why nothing was written.
+MALFORMED: Final = -1
+PROPERTIES_TOO_LONG: Final = -2
+FRAME_TOO_LONG: Final = -3
+NO_ROOM: Final = -4
+"""Left in the file; the frame's end and the blank's header have to fit."""
+INNER: Final = -5
+"""A flag or a property says that a message is more than one."""
+OUT_OF_RANGE: Final = -6
+"""A number is too large for its field, or a host is no address and port."""
+UNMAPPED: Final = -7
+
+_MAX_SHORT = (1 << 15) - 1
+_BATCH_HEADER = 20
+
+
+@held_kernel
+def write_message(
+    file: int,
+    log: int,
+    topic: bytes,
+    body: bytes,
+    properties: bytes,
+    queue_id: int,
+    flag: int,
+    queue_offset: int,
+    sys_flag: int,
+    born_ms: int,
+    born_host: bytes,
+    store_ms: int,
+    store_host: bytes,
+    reconsume_times: int,
+    prepared_offset: int,
+    may_be_inner: bool,
+) -> tuple[int, int]:
+    """Write one message behind the last one; return its physical offset, or why it wasn't, and its size.
+
+    :param file: address of the file's table, whose positions go on.
+    :param log: address of the log's table.
+    :param topic: its magic, its length and its name, as a frame has them; no bytes: no frame has it.
+    :param may_be_inner: the caller knows what an ``INNER_`` property says.
+    """
+    if len(topic) == 0 or len(body) > word(log, BODY_BYTES):
+        return FRAME_TOO_LONG, 0
+    block, own = address_of_bytes(properties), len(properties)
+    if not may_be_inner and (sys_flag & INNER_BATCH or names_inner(block, own)):
+        return INNER, 0
+    numbers = (
+        queue_id >= 0
+        and fits_32(queue_id)
+        and fits_32(flag)
+        and fits_32(sys_flag)
+        and fits_32(reconsume_times)
+    )
+    if not (numbers and is_host(len(born_host)) and is_host(len(store_host))):
+        return OUT_OF_RANGE, 0
+    length = own
+    if word(log, ENDS_WITH_CRC):
+        length += PROPERTY_CRC_BYTES
+        if own > 0 and load_u8(block + own - 1) != PROPERTY_SEPARATOR:
+            length += 1
+    if length > _MAX_SHORT:
+        return PROPERTIES_TOO_LONG, 0
+    topic_bytes = len(topic) - MAGIC_BYTES
+    size = BODY_AT + len(born_host) + len(store_host) - 2 * HOST_BYTES
+    size += len(body) + topic_bytes + 2 + length
+    if size > word(log, FRAME_BYTES):
+        return FRAME_TOO_LONG, 0
+    wrote = word(file, WROTE)
+    if size + BLANK_HEADER_BYTES > word(file, FILE_BYTES) - wrote:
+        return NO_ROOM, 0
+    target = word(file, TARGET) + wrote
+    if target == wrote:
+        return UNMAPPED, 0
+    physical_offset = word(file, BASE_OFFSET) + wrote
+    length_at = put_header(
+        target,
+        address_of_bytes(topic),
+        queue_id,
+        with_hosts(sys_flag, len(born_host), len(store_host)),
+        born_ms,
+        address_of_bytes(born_host),
+        store_ms,
+        address_of_bytes(store_host),
+        reconsume_times,
+        prepared_offset,
+    )
+    place = put_rest(
+        target,
+        length_at,
+        size,
+        flag,
+        queue_offset,
+        physical_offset,
+        address_of_bytes(body),
+        len(body),
+        address_of_bytes(topic),
+        topic_bytes,
+        log,
+    )
+    store_be_i16(place - 2, length)
+    copy_bytes(place, block, own)
+    if word(log, ENDS_WITH_CRC):
+        if length > own + PROPERTY_CRC_BYTES:
+            store_u8(place + own, PROPERTY_SEPARATOR)
+        put_property_crc(target, size, log)
+    set_word(file, STORE_MS, store_ms)
+    set_word(file, WROTE, wrote + size)
+    return physical_offset, size
+
+
+@inlined
+def measure_batch(source: int, end: int, fixed: int, shared: int, reserved: int) -> tuple[int, int]:
+    """Return the bytes that a batch's frames take, or what is wrong with it, and how many there are."""
+    at = source
+    total = 0
+    messages = 0
+    while at < end:
+        if end - at < _BATCH_HEADER + 2:
+            return MALFORMED, 0
+        body = load_be_i32(at + 16)
+        if body < 0 or body > end - at - _BATCH_HEADER - 2:
+            return MALFORMED, 0
+        properties_at = at + _BATCH_HEADER + body + 2
+        own = load_be_i16(properties_at - 2)
+        if own < 0 or properties_at + own > end:
+            return MALFORMED, 0
+        length = property_bytes(properties_at, own, shared, reserved)
+        if length > _MAX_SHORT:
+            return PROPERTIES_TOO_LONG, 0
+        total += fixed + body + length
+        messages += 1
+        at = properties_at + own
+    return (total, messages) if messages else (MALFORMED, 0)
+
+
+@held_kernel
+def write_batch(
+    file: int,
+    log: int,
+    topic: bytes,
+    messages: bytes,
+    properties: bytes,
+    queue_id: int,
+    queue_offset: int,
+    sys_flag: int,
+    born_ms: int,
+    born_host: bytes,
+    store_ms: int,
+    store_host: bytes,
+    reconsume_times: int,
+) -> tuple[int, int, int]:
+    """Write a batch; return its physical offset, or why it wasn't written, its size and its messages.
+
+    :param file: address of the file's table, whose positions go on.
+    :param log: address of the log's table.
+    :param topic: its magic, its length and its name, as a frame has them.
+    :param messages: each with its size, a CRC, a magic, a flag, its body and its properties.
+    :param properties: that each message gets behind its own.
+    """
+    numbers = fits_32(queue_id) and fits_32(sys_flag) and fits_32(reconsume_times)
+    if not (numbers and is_host(len(born_host)) and is_host(len(store_host))):
+        return OUT_OF_RANGE, 0, 0
+    flags = with_hosts(sys_flag, len(born_host), len(store_host))
+    reserved = PROPERTY_CRC_BYTES if word(log, ENDS_WITH_CRC) else 0
+    block, shared = address_of_bytes(properties), len(properties)
+    topic_bytes = len(topic) - MAGIC_BYTES
+    fixed = BODY_AT + len(born_host) + len(store_host) - 2 * HOST_BYTES + topic_bytes + 2
+    at = address_of_bytes(messages)
+    end = at + len(messages)
+    total, count = measure_batch(at, end, fixed, shared, reserved)
+    if total <= 0:
+        return total, 0, 0
+    if total > word(log, BATCH_BYTES):
+        return FRAME_TOO_LONG, 0, 0
+    wrote = word(file, WROTE)
+    if total + BLANK_HEADER_BYTES > word(file, FILE_BYTES) - wrote:
+        return NO_ROOM, 0, 0
+    target = word(file, TARGET) + wrote
+    if target == wrote:
+        return UNMAPPED, 0, 0
+    begin = word(file, BASE_OFFSET) + wrote
+    physical_offset = begin
+    while at < end:
+        body = load_be_i32(at + 16)
+        own_at = at + _BATCH_HEADER + body + 2
+        own = load_be_i16(own_at - 2)
+        length = property_bytes(own_at, own, shared, reserved)
+        size = fixed + body + length
+        length_at = put_header(
+            target,
+            address_of_bytes(topic),
+            queue_id,
+            flags,
+            born_ms,
+            address_of_bytes(born_host),
+            store_ms,
+            address_of_bytes(store_host),
+            reconsume_times,
+            0,
+        )
+        place = put_rest(
+            target,
+            length_at,
+            size,
+            load_be_i32(at + 12),
+            queue_offset,
+            physical_offset,
+            at + _BATCH_HEADER,
+            body,
+            address_of_bytes(topic),
+            topic_bytes,
+            log,
+        )
+        store_be_i16(place - 2, length)
+        copy_bytes(place, own_at, own)
+        place += own
+        if length - reserved - own > shared:
+            store_u8(place, PROPERTY_SEPARATOR)
+            place += 1
+        copy_bytes(place, block, shared)
+        if reserved:
+            put_property_crc(target, size, log)
+        target += size
+        physical_offset += size
+        queue_offset += 1
+        at = own_at + own
+    set_word(file, STORE_MS, store_ms)
+    set_word(file, WROTE, wrote + total)
+    return begin, total, count

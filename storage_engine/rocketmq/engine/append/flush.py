@@ -1,0 +1,177 @@
+"""Taking log and queues to disk: by a timer, by commits of a pool, by groups of puts (FlushManager)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from storage_engine.clock import clock_ms
+from storage_engine.rocketmq.engine.append.flush_guard import FlushGuard
+from storage_engine.rocketmq.engine.append.group_commit import GroupCommit
+from storage_engine.rocketmq.engine.append.mapped_file_queue import FileQueue
+from storage_engine.rocketmq.engine.append.store_checkpoint import StoreCheckpoint
+from storage_engine.rocketmq.engine.dispatch.queue_table import QueueTable
+from storage_engine.rocketmq.engine.engine_settings import EngineSettings, FlushMode
+
+OnFailure = Callable[[OSError], None]
+
+
+class Service:
+    """A thread that works again and again until it is stopped, sooner when it is woken (ServiceThread)."""
+
+    def __init__(
+        self, name: str, work: Callable[[], None], interval_seconds: float, on_failure: OnFailure
+    ) -> None:
+        """:param on_failure: is told of an error of the disk, after which the thread ends."""
+        self._work, self._interval_seconds, self._on_failure = work, interval_seconds, on_failure
+        self._wake, self._stop = threading.Event(), False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Let the thread end what it does, and wait for it."""
+        self._stop = True
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while not self._stop:
+                self._wake.wait(self._interval_seconds)
+                self._wake.clear()
+                self._work()
+        except OSError as error:
+            self._on_failure(error)
+
+
+class LogFlusher:
+    """Flushes the commitlog, and tells who waits for it."""
+
+    def __init__(
+        self, files: FileQueue, settings: EngineSettings, checkpoint: StoreCheckpoint, on_failure: OnFailure
+    ) -> None:
+        self._files, self._settings, self._checkpoint = files, settings, checkpoint
+        self._failed = False
+        self._on_failure = on_failure
+        self._sync = settings.flush_mode is FlushMode.SYNC
+        self._commits = GroupCommit(self.flush, lambda: files.flushed_where)
+        self._last_flush_ms = self._last_commit_ms = 0
+        seconds = settings.flush_interval_ms / 1000
+        self._services = [Service("flush-commitlog", self._flush_by_time, seconds, self._fail)]
+        if settings.transient_pool_enable:
+            seconds = settings.commit_interval_ms / 1000
+            self._services.append(Service("commit-commitlog", self._commit_by_time, seconds, self._fail))
+
+    def start(self) -> None:
+        for service in self._services:
+            service.start()
+
+    def wait_for(self, offset: int) -> bool:
+        """Wait until the log is on disk up to an offset; False after the time that a put waits.
+
+        Without SYNC_FLUSH there is nothing to wait for.
+        """
+        if not self._sync:
+            return True
+        return self._commits.wait_for(offset, self._settings.sync_flush_timeout_ms / 1000)
+
+    def flush(self) -> None:
+        """Commit and flush all that is written.
+
+        :raises OSError: the disk refuses, or has refused before.
+        """
+        wrote = self._files.wrote_offset
+        try:
+            while self._files.committed_where < wrote and not self._files.commit(0):
+                pass
+            while self._files.flushed_where < wrote and not self._files.flush(0):
+                pass
+        except OSError as error:
+            self._fail(error)
+            raise
+        self._note_time()
+
+    def stop(self) -> None:
+        """Stop the threads and flush what is left."""
+        for service in reversed(self._services):
+            service.stop()
+        if not self._failed:
+            self.flush()
+
+    def _flush_by_time(self) -> None:
+        """Flush whole pages, from time to time all (FlushRealTimeService)."""
+        now_ms, least_pages = clock_ms(), self._settings.flush_least_pages
+        if now_ms >= self._last_flush_ms + self._settings.flush_thorough_interval_ms:
+            self._last_flush_ms, least_pages = now_ms, 0
+        self._files.flush(least_pages)
+        self._note_time()
+
+    def _commit_by_time(self) -> None:
+        """Write the pool's buffers into their files (CommitRealTimeService)."""
+        now_ms, least_pages = clock_ms(), self._settings.commit_least_pages
+        if now_ms >= self._last_commit_ms + self._settings.commit_thorough_interval_ms:
+            self._last_commit_ms, least_pages = now_ms, 0
+        if not self._files.commit(least_pages):
+            self._last_commit_ms = clock_ms()
+            self._services[0].wake()
+
+    def _note_time(self) -> None:
+        if self._files.store_timestamp_ms > 0:
+            self._checkpoint.flushed_log(self._files.store_timestamp_ms)
+
+    def _fail(self, error: OSError) -> None:
+        self._failed = True
+        self._on_failure(error)
+
+
+class QueueFlusher:
+    """Flushes queues, and writes the checkpoint (FlushConsumeQueueService)."""
+
+    def __init__(
+        self,
+        queues: QueueTable,
+        settings: EngineSettings,
+        checkpoint: StoreCheckpoint,
+        dispatched_ms: Callable[[], int],
+        on_failure: OnFailure,
+    ) -> None:
+        """:param dispatched_ms: store time of the newest message that has an entry."""
+        self._queues, self._settings = queues, settings
+        self._checkpoint, self._dispatched_ms = checkpoint, dispatched_ms
+        self._guard = FlushGuard(on_failure)
+        self._last_ms = 0
+        seconds = settings.flush_queue_interval_ms / 1000
+        self._service = Service("flush-queues", self._flush_by_time, seconds, on_failure)
+
+    def start(self) -> None:
+        self._service.start()
+
+    def stop(self) -> None:
+        self._service.stop()
+
+    def flush(self) -> None:
+        """Flush all queues, then note in the checkpoint up to which time.
+
+        :raises OSError: the disk refuses, or has refused before.
+        """
+        with self._guard.flushing():
+            dispatched_ms = self._dispatched_ms()
+            self._queues.flush(0)
+            if dispatched_ms > 0:
+                self._checkpoint.flushed_queues(dispatched_ms)
+            self._checkpoint.flush()
+
+    def _flush_by_time(self) -> None:
+        now_ms = clock_ms()
+        if now_ms >= self._last_ms + self._settings.flush_queue_thorough_interval_ms:
+            self._last_ms = now_ms
+            self.flush()
+        else:
+            with self._guard.flushing():
+                self._queues.flush(self._settings.flush_queue_least_pages)

@@ -1,0 +1,226 @@
+"""The files of the commitlog in the order of their offsets (MappedFileQueue, MultiPathMappedFileQueue)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from storage_engine import durable
+from storage_engine.clock import clock_ms
+from storage_engine.exceptions import StoreLayoutError
+from storage_engine.rocketmq.engine.append.flush_guard import FlushGuard
+from storage_engine.rocketmq.engine.append.mapped_file import WritableFile
+from storage_engine.rocketmq.engine.append.preallocation import Preallocation
+from storage_engine.rocketmq.engine.append.transient_pool import TransientPool
+from storage_engine.rocketmq.engine.open_files import allow_open_files
+from storage_engine.rocketmq.format.mapped_files import file_name, is_offset, list_raw_files
+
+_TRUNCATE_FORCED_AFTER_MS = 1000
+
+
+class FileQueue:
+    """Mapped files, oldest first, and how far the whole queue is committed and flushed."""
+
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        file_bytes: int,
+        *,
+        read_only_paths: Sequence[Path] = (),
+        pool: TransientPool | None = None,
+    ) -> None:
+        """:param paths: directories that files may be in; new ones go to those that aren't full, in turn."""
+        self.file_bytes = file_bytes
+        self.full_paths: frozenset[Path] = frozenset()
+        """Directories on disks that are too full for a new file."""
+        self.files: tuple[WritableFile, ...] = ()
+        self.flushed_where = self.committed_where = 0
+        self.store_timestamp_ms = 0
+        """Of the newest message that is on disk for sure."""
+        self._paths, self._read_only = tuple(paths), frozenset(read_only_paths)
+        self._pool = pool
+        self._guard = threading.Lock()
+        self._flushes = FlushGuard()
+        self._preallocation = Preallocation(self._make, file_bytes)
+
+    @property
+    def first(self) -> WritableFile | None:
+        files = self.files
+        return files[0] if files else None
+
+    @property
+    def last(self) -> WritableFile | None:
+        files = self.files
+        return files[-1] if files else None
+
+    @property
+    def max_offset(self) -> int:
+        """Return the end of what readers see."""
+        last = self.last
+        return last.base_offset + last.read_position if last else 0
+
+    @property
+    def wrote_offset(self) -> int:
+        """Return the end of what was written."""
+        last = self.last
+        return last.base_offset + last.wrote if last else 0
+
+    @property
+    def min_offset(self) -> int:
+        """Return where the log begins; behind a first file that is being deleted (CommitLog#getMinOffset)."""
+        first = self.first
+        if first is None:
+            return -1
+        return first.base_offset if first.available else first.end_offset
+
+    def load(self) -> None:
+        """Map the files that are there; all count as full until a recovery tells.
+
+        :raises StoreLayoutError: one has another size than the settings say, or no offset as its name.
+        :raises BadInputError: this process may not have so many files open.
+        """
+        directories = (*self._paths, *(path for path in self._read_only if path not in self._paths))
+        found = list_raw_files(directories)
+        allow_open_files(directories[0], len(found))
+        self._delete_empty_last(directories, found)
+        files = []
+        for path, size in found:
+            if size != self.file_bytes or not is_offset(path.name):
+                raise StoreLayoutError(
+                    f"{path}: expected a file of {self.file_bytes} bytes whose name is its first offset, "
+                    f"found {size} bytes. Nothing was changed. Check mappedFileSizeCommitLog, and compare "
+                    "the file with a replica."
+                )
+            file = WritableFile(path, int(path.name), size, None)
+            file.set_positions(size)
+            files.append(file)
+        self.files = tuple(files)
+
+    def last_for_write(self, start_offset: int = 0) -> WritableFile:
+        """Return the file to write to; a new one behind a full one (MappedFileQueue#getLastMappedFile).
+
+        :param start_offset: where a queue without files begins.
+        :raises OSError: a new file can't be made.
+        """
+        last = self.last
+        if last is not None and not last.is_full:
+            return last
+        base = last.end_offset if last else start_offset - start_offset % self.file_bytes
+        file = self._preallocation.take(base)
+        with self._guard:
+            self.files = (*self.files, file)
+        return file
+
+    def find(self, offset: int, *, or_first: bool = False) -> WritableFile | None:
+        """Return the file that has an offset (MappedFileQueue#findMappedFileByOffset)."""
+        files = self.files
+        if not files:
+            return None
+        index = offset // self.file_bytes - files[0].base_offset // self.file_bytes
+        if 0 <= index < len(files) and files[index].base_offset <= offset < files[index].end_offset:
+            return files[index]
+        for file in files:
+            if file.base_offset <= offset < file.end_offset:
+                return file
+        return files[0] if or_first else None
+
+    def commit(self, least_pages: int) -> bool:
+        """Commit the file that is next; True when there was nothing to do (MappedFileQueue#commit).
+
+        :raises OSError: the disk refuses, or has refused before.
+        """
+        with self._flushes.flushing():
+            file = self.find(self.committed_where, or_first=self.committed_where == 0)
+            if file is None:
+                return True
+            where = file.base_offset + file.commit(least_pages)
+            done = where == self.committed_where
+            self.committed_where = where
+            return done
+
+    def flush(self, least_pages: int) -> bool:
+        """Flush the file that is next; True when there was nothing to do (MappedFileQueue#flush).
+
+        :raises OSError: the disk refuses, or has refused before; nothing counts as flushed from then on.
+        """
+        with self._flushes.flushing():
+            file = self.find(self.flushed_where, or_first=self.flushed_where == 0)
+            if file is None:
+                return True
+            timestamp_ms = file.readable_timestamp_ms
+            where = file.base_offset + file.flush(least_pages)
+            done = where == self.flushed_where
+            self.flushed_where = where
+            if least_pages == 0:
+                self.store_timestamp_ms = timestamp_ms
+            return done
+
+    def map_ahead(self) -> None:
+        """Map the pages that are written next."""
+        if self.last is not None:
+            self.last.map_ahead()
+
+    def truncate(self, offset: int) -> None:
+        """Cut the queue off at an offset, whole files too (MappedFileQueue#truncateDirtyFiles)."""
+        gone = []
+        for file in self.files:
+            if file.end_offset <= offset:
+                continue
+            if offset >= file.base_offset:
+                file.set_positions(offset % self.file_bytes)
+            else:
+                file.destroy(_TRUNCATE_FORCED_AFTER_MS, clock_ms())
+                gone.append(file)
+        self.forget(gone)
+
+    def erase_rest(self) -> None:
+        """Write zeros over what lies behind the log's end, durably: no recovery may take it for messages.
+
+        :raises OSError: the disk refuses.
+        """
+        if self.last is not None:
+            self.last.erase_rest()
+
+    def forget(self, gone: Sequence[WritableFile]) -> None:
+        """Take files that were deleted out of the queue, durably."""
+        if gone:
+            with self._guard:
+                self.files = tuple(file for file in self.files if file not in gone)
+            for directory in {file.path.parent for file in gone}:
+                durable.fsync_path(directory)
+
+    def retry_first(self, forced_after_ms: int, now_ms: int) -> bool:
+        """Try again to delete a first file that a reader held (MappedFileQueue#retryDeleteFirstFile)."""
+        first = self.first
+        if first is None or first.available or not first.destroy(forced_after_ms, now_ms):
+            return False
+        self.forget([first])
+        return True
+
+    def close(self) -> None:
+        """Unmap all files; the one that was made beforehand is deleted."""
+        self._preallocation.close()
+        for file in self.files:
+            file.shutdown(0, clock_ms())
+        self.files = ()
+
+    def _make(self, base_offset: int) -> WritableFile:
+        directories = sorted(set(self._paths) - self._read_only - self.full_paths)
+        directories = directories or sorted(set(self._paths) - self._read_only)
+        directory = directories[base_offset // self.file_bytes % len(directories)]
+        durable.make_dirs(directory)
+        file = WritableFile(directory / file_name(base_offset), base_offset, self.file_bytes, self._pool)
+        # First its size: after a power loss only the last file of the log may be without a byte.
+        durable.fsync_path(file.path)
+        durable.fsync_path(directory)
+        return file
+
+    @staticmethod
+    def _delete_empty_last(directories: Sequence[Path], found: Sequence[tuple[Path, int]]) -> None:
+        """Delete a last file without a byte (MappedFileQueue#doLoad); :func:`list_raw_files` left it out."""
+        known = {path for path, _ in found}
+        for directory in directories:
+            for path in directory.iterdir() if directory.is_dir() else ():
+                if path not in known and path.is_file() and path.stat().st_size == 0:
+                    path.unlink()

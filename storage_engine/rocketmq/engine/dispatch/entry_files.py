@@ -1,0 +1,251 @@
+"""Files of one queue's entries, written at their end: consume queues of both kinds and their extensions.
+
+They aren't mapped: an entry is written through a descriptor, so that a full disk is an error and no signal,
+and a store of many queues holds none of their files open.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+from storage_engine import durable
+from storage_engine.exceptions import StoreLayoutError
+from storage_engine.rocketmq.engine.erasing import erase_behind
+from storage_engine.rocketmq.format.mapped_files import file_name, is_offset, list_raw_files
+from storage_engine.rocketmq.format.stored_files import refuse_link
+
+PAGE_BYTES = 4096
+QUEUE_DEPTH = 3
+"""Directories between a queue's own and the store's, as in ``consumequeue/TOPIC/QUEUE``, and the store's."""
+_OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class EntryFiles:
+    """A queue of files of one size of which only the last is not full."""
+
+    def __init__(self, directory: Path, file_bytes: int) -> None:
+        self.directory, self.file_bytes = directory, file_bytes
+        self._guard = threading.RLock()
+        self.bases: list[int] = []
+        self.wrote = 0
+        """Bytes of the last file that are in use."""
+        self.flushed = 0
+        """Offset up to which all is on disk."""
+        self._named = (-1, "")
+        self._new_directories: list[Path] = []
+        self._deleted = False
+        """A file was deleted, and its directory isn't flushed."""
+
+    @property
+    def end(self) -> int:
+        """Return the offset behind the last entry (MappedFileQueue#getMaxOffset)."""
+        with self._guard:
+            return self.bases[-1] + self.wrote if self.bases else 0
+
+    def written(self) -> tuple[tuple[int, ...], int]:
+        """Return where the files begin, and the offset behind the last entry, as of one moment."""
+        with self._guard:
+            return tuple(self.bases), self.end
+
+    def load(self) -> None:
+        """Find the files that are there; all count as full until a recovery tells.
+
+        :raises StoreLayoutError: one has another size than the settings say, or no offset as its name.
+        """
+        found = list_raw_files((self.directory,))
+        self._delete_empty_last(found)
+        for path, size in found:
+            if size != self.file_bytes or not is_offset(path.name):
+                raise StoreLayoutError(
+                    f"{path}: expected a file of {self.file_bytes} bytes whose name is its first offset, "
+                    f"found {size} bytes. Nothing was changed. Compare the broker's settings, or put "
+                    "the file back from a replica."
+                )
+        self.bases = [int(path.name) for path, _ in found]
+        self.wrote = self.file_bytes if found else 0
+        self.flushed = self.end
+
+    def path(self, base_offset: int) -> Path:
+        return self.directory / file_name(base_offset)
+
+    def _last_path(self) -> str:
+        """Return the path of the last file, which is made once for many appends."""
+        base, path = self._named
+        if base != self.bases[-1]:
+            base = self.bases[-1]
+            path = str(self.path(base))
+            self._named = base, path
+        return path
+
+    def begin_file(self, start_offset: int) -> bool:
+        """Make the file that the next entry goes to, if there is none with room.
+
+        :param start_offset: of that entry; decides where a queue without files begins.
+        :return: whether it is the first file of the queue.
+        """
+        if self.bases and self.wrote < self.file_bytes:
+            return False
+        first = not self.bases
+        base = start_offset - start_offset % self.file_bytes if first else self.bases[-1] + self.file_bytes
+        if not first and self.flushed <= self.bases[-1]:
+            # After a power loss only the last file of a queue may be without a byte.
+            durable.fsync_path(self.path(self.bases[-1]))
+        self._make(base)
+        with self._guard:
+            self.bases.append(base)
+            self.wrote = 0
+        return first
+
+    def append(self, content: bytes | memoryview) -> None:
+        """Write whole entries at the end, over as many files as it takes."""
+        view = memoryview(content)
+        while len(view):
+            self.begin_file(self.end)
+            count = min(len(view), self.file_bytes - self.wrote)
+            fd = os.open(self._last_path(), _OPEN)
+            try:
+                position = self.wrote
+                part = view[:count]
+                while len(part):
+                    done = os.pwrite(fd, part, position)
+                    part, position = part[done:], position + done
+            finally:
+                os.close(fd)
+            self.wrote += count
+            view = view[count:]
+
+    def read(self, base_offset: int, position: int, size_bytes: int) -> bytes:
+        """Return bytes of one file; fewer at its end."""
+        fd = os.open(self.path(base_offset), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            return os.pread(fd, size_bytes, position)
+        finally:
+            os.close(fd)
+
+    def flush(self, least_pages: int) -> None:
+        """Take what was written since the last flush to disk.
+
+        :param least_pages: do nothing for fewer.
+        :raises OSError: the disk refuses; what was flushed before counts on.
+        """
+        bases, end = self.written()
+        self._flush_deletions()
+        if end // PAGE_BYTES - self.flushed // PAGE_BYTES < least_pages or end == self.flushed:
+            return
+        while self._new_directories:
+            durable.fsync_path(self._new_directories[0])
+            self._new_directories.pop(0)
+        for base in bases:
+            if base + self.file_bytes > self.flushed and base < end:
+                self._flush_file(base)
+        durable.fsync_path(self.directory)
+        self.flushed = end
+
+    def _flush_deletions(self) -> None:
+        if self._deleted:
+            self._deleted = False
+            durable.fsync_path(self.directory)
+
+    def _flush_file(self, base: int) -> None:
+        try:
+            durable.fsync_path(self.path(base))
+        except FileNotFoundError:
+            # A cleanup deletes files meanwhile.
+            if base in self.bases:
+                raise
+
+    def truncate(self, offset: int) -> None:
+        """Cut off what lies behind an offset, whole files too (MappedFileQueue#truncateDirtyFiles).
+
+        The bytes behind it stay in their file, as in the broker.
+        """
+        for base in self.bases:
+            if base > offset:
+                durable.unlink(self.path(base))
+                self._deleted = True
+        self.bases = [base for base in self.bases if base <= offset]
+        if self.bases and self.bases[-1] + self.file_bytes > offset:
+            self.wrote = offset - self.bases[-1]
+        else:
+            self.wrote = self.file_bytes if self.bases else 0
+        self.flushed = min(self.flushed, self.end)
+
+    def delete_last(self) -> None:
+        """Delete the last file; the one before it is full then."""
+        durable.unlink(self.path(self.bases.pop()))
+        self._deleted = True
+        self.wrote = self.file_bytes if self.bases else 0
+        self.flushed = min(self.flushed, self.end)
+
+    def delete_first(self) -> None:
+        base = self.bases[0]
+        self.forget(base)
+        durable.unlink(self.path(base))
+        self._deleted = True
+
+    def forget(self, base_offset: int) -> None:
+        """Take a file that is about to be deleted out of the queue."""
+        with self._guard:
+            self.bases = [base for base in self.bases if base != base_offset]
+
+    def delete_all(self) -> None:
+        """Delete every file and the directory (MappedFileQueue#destroy)."""
+        while self.bases:
+            self.delete_last()
+        self.flushed, self._deleted = 0, False
+        if self.directory.is_dir() and not any(self.directory.iterdir()):
+            self.directory.rmdir()
+
+    def take_to_disk(self) -> None:
+        """Flush what a process wrote that was killed: it may be in the page cache alone.
+
+        :raises OSError: the disk refuses.
+        """
+        if self.bases:
+            self._new_directories += self.directory.parents[:QUEUE_DEPTH]
+        self.flush(0)
+
+    def erase_rest(self) -> None:
+        """Write zeros over what lies behind the last entry, durably: no recovery may take it for entries.
+
+        Files that were cut off don't come back either.
+
+        :raises OSError: the disk refuses.
+        """
+        self._flush_deletions()
+        if not self.bases or self.wrote == self.file_bytes:
+            return
+        fd = os.open(self.path(self.bases[-1]), _OPEN)
+        try:
+            erase_behind(fd, self.wrote, self.file_bytes)
+        finally:
+            os.close(fd)
+
+    def skip_to_next_file(self) -> None:
+        """Leave the rest of the last file as it is."""
+        self.wrote = self.file_bytes
+
+    def _make(self, base_offset: int) -> None:
+        missing = []
+        directory = self.directory
+        while not directory.exists():
+            missing.append(directory)
+            directory = directory.parent
+        for made in reversed(missing):
+            durable.make_dir(made)
+            self._new_directories.append(made.parent)
+        path = self.path(base_offset)
+        refuse_link(path)
+        try:
+            with durable.create(path) as file:
+                os.ftruncate(file.fileno(), self.file_bytes)
+        except FileExistsError:
+            os.truncate(path, self.file_bytes)
+
+    def _delete_empty_last(self, found: tuple[tuple[Path, int], ...]) -> None:
+        known = {path for path, _ in found}
+        for path in self.directory.iterdir() if self.directory.is_dir() else ():
+            if path not in known and path.is_file() and path.stat().st_size == 0:
+                path.unlink()

@@ -1,0 +1,383 @@
+"""Writing one consume queue and its extension, and finding its end again (ConsumeQueue, ConsumeQueueExt)."""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_engine.arrow_memory import address_of
+from storage_engine.rocketmq.engine.dispatch.entry_files import EntryFiles
+from storage_engine.rocketmq.engine.dispatch.queue_entry_kernels import next_entries
+from storage_engine.rocketmq.format import consume_queue
+from storage_engine.rocketmq.format.consume_queue_ext import (
+    END_BLANK_BYTES,
+    HEADER_BYTES,
+    MAX_ADDRESS,
+    unit_offset,
+)
+from storage_engine.rocketmq.format.queue_files import FILLER_SIZE, Entries, EntryFormat
+
+UNIT = consume_queue.DTYPE.itemsize
+Longs = npt.NDArray[np.int64]
+_FILES_TO_RECOVER = 3
+_BLOCK_ENTRIES = 3276
+_EXT_UNIT = np.dtype([("size", ">i2"), ("tags_code", ">i8"), ("store_time", ">i8"), ("bitmap_size", ">i2")])
+_MIN_LONG = -(1 << 63)
+_SHORT = struct.Struct(">h")
+
+
+class ExtWriter:
+    """The extension of a consume queue: a unit an entry, without a bitmap."""
+
+    def __init__(self, directory: Path, file_bytes: int) -> None:
+        self.files = EntryFiles(directory, file_bytes)
+
+    def append(self, tags_codes: Longs, store_ms: Longs) -> Longs:
+        """Write units and return their addresses (ConsumeQueueExt#put)."""
+        units = np.zeros(len(tags_codes), _EXT_UNIT)
+        units["size"], units["tags_code"], units["store_time"] = HEADER_BYTES, tags_codes, store_ms
+        addresses = np.empty(len(units), np.int64)
+        done = 0
+        while done < len(units):
+            self.files.begin_file(0)
+            room = self.files.file_bytes - self.files.wrote - END_BLANK_BYTES
+            count = min(len(units) - done, room // HEADER_BYTES)
+            if count <= 0:
+                wrote = self.files.wrote
+                self.files.append(_SHORT.pack(-1))
+                self.files.wrote = wrote
+                self.files.skip_to_next_file()
+                continue
+            addresses[done : done + count] = (
+                _MIN_LONG + self.files.end + HEADER_BYTES * np.arange(count, dtype=np.int64)
+            )
+            self.files.append(units[done : done + count].tobytes())
+            done += count
+        return addresses
+
+    def whole(self, addresses: Longs) -> npt.NDArray[np.bool_]:
+        """Return which addresses have a unit of which nothing is missing.
+
+        Of a page that a power loss took zeros are left, and a unit may lie on two pages.
+        """
+        found = np.zeros(len(addresses), bool)
+        offsets = addresses - _MIN_LONG
+        for base in self.files.bases:
+            here = (offsets >= base) & (offsets + HEADER_BYTES <= base + self.files.file_bytes)
+            if not here.any():
+                continue
+            first = int(offsets[here].min()) - base
+            count = int(offsets[here].max()) - base - first + HEADER_BYTES
+            data = np.frombuffer(self.files.read(base, first, count).ljust(count, b"\0"), np.uint8)
+            places = (offsets[here] - base - first)[:, None] + np.arange(HEADER_BYTES)
+            units = data[places].view(_EXT_UNIT)[:, 0]
+            found[here] = (units["store_time"] > 0) & (units["bitmap_size"] == units["size"] - HEADER_BYTES)
+        return found
+
+    def recover(self) -> None:
+        """Find the end: behind the units of the last file (ConsumeQueueExt#recover)."""
+        if not self.files.bases:
+            return
+        position = 0
+        for base in self.files.bases:
+            data = self.files.read(base, 0, self.files.file_bytes)
+            position = 0
+            while position + 2 <= len(data):
+                (size,) = _SHORT.unpack_from(data, position)
+                if size <= 0:
+                    break
+                position += size
+        self.files.truncate(self.files.bases[-1] + position)
+
+    def truncate_behind(self, address: int) -> None:
+        """Cut off the units behind the one at an address (ConsumeQueueExt#truncateByMaxAddress)."""
+        offset = unit_offset(address)
+        if offset is None:
+            return
+        base = offset - offset % self.files.file_bytes
+        position = offset - base
+        if base not in self.files.bases or offset + 2 > self.files.end:
+            return
+        (size,) = _SHORT.unpack(self.files.read(base, position, 2))
+        if size >= 1:
+            self.files.truncate(offset + size)
+
+    def delete_before(self, address: int) -> None:
+        """Delete files that end before a unit (ConsumeQueueExt#truncateByMinAddress)."""
+        offset = unit_offset(address)
+        while (
+            offset is not None and self.files.bases and self.files.bases[0] + self.files.file_bytes < offset
+        ):
+            self.files.delete_first()
+
+
+def files_to_look_at(files: EntryFiles, form: EntryFormat, unflushed_from: int | None) -> int:
+    """Return how many of a queue's last files a recovery looks at.
+
+    :param unflushed_from: as of :meth:`QueueWriter.recover`.
+    """
+    count = _FILES_TO_RECOVER
+    if unflushed_from is None:
+        return count
+    for number, base in enumerate(reversed(files.bases), 1):
+        count = max(count, number)
+        first = np.frombuffer(files.read(base, 0, form.dtype.itemsize), form.dtype)[0]
+        if form.in_use(first) and int(first["offset"]) < unflushed_from:
+            break
+    return count
+
+
+def cut_behind(files: EntryFiles, form: EntryFormat, log_end: int) -> None:
+    """Cut off entries of messages behind the log's end, and files without an entry.
+
+    The broker's own rule (``truncate``) stops at a last file in which nothing was written.
+    """
+    unit = form.dtype.itemsize
+    while files.bases:
+        entries = np.frombuffer(files.read(files.bases[-1], 0, files.wrote // unit * unit), form.dtype)
+        bad = np.flatnonzero(~form.in_use(entries) | (entries["offset"] >= log_end))
+        count = int(bad[0]) if bad.size else len(entries)
+        if count:
+            files.truncate(files.bases[-1] + count * unit)
+            return
+        files.delete_last()
+
+
+class QueueWriter:
+    """One consume queue."""
+
+    def __init__(self, directory: Path, file_bytes: int, ext: ExtWriter | None) -> None:
+        self.files = EntryFiles(directory, file_bytes)
+        self.ext = ext
+        self.max_physical_offset = -1
+        """End of the newest message that has an entry."""
+        self._min_position = 0
+
+    @property
+    def next_queue_offset(self) -> int:
+        return self.files.end // UNIT
+
+    @property
+    def min_queue_offset(self) -> int:
+        """Return the first queue offset whose message is in the log, as of the last :meth:`correct_min`."""
+        return self._min_position // UNIT
+
+    def load(self) -> None:
+        """Find the files (ConsumeQueue#load)."""
+        self.files.load()
+        if self.ext:
+            self.ext.files.load()
+
+    def append_next(self, rows: int, chosen: int, count: int) -> bool:
+        """Write the entries of messages that follow the last one and each other, as nearly all do.
+
+        :param rows: address of a dispatch's rows.
+        :param chosen: address of the numbers of those that are meant.
+        :return: False: nothing was written, and :meth:`append` has to look at each.
+        """
+        if self.ext or not self.files.bases:
+            return False
+        entries = np.empty(UNIT * count, np.uint8)
+        end = next_entries(
+            rows, chosen, count, self.max_physical_offset, self.next_queue_offset, address_of(entries)
+        )
+        if end:
+            self.files.append(entries.data)
+            self.max_physical_offset = end
+        return end > 0
+
+    def append(
+        self, physical: Longs, sizes: Longs, tags_codes: Longs, queue_offsets: Longs, store_ms: Longs | None
+    ) -> None:
+        """Write the entries of messages in their order (ConsumeQueue#putMessagePositionInfoWrapper).
+
+        Those of messages that have an entry already are passed over.
+
+        :param store_ms: for the extension; None: it gets no unit.
+        """
+        if self.ext and store_ms is not None:
+            tags_codes = self.ext.append(tags_codes, store_ms)
+        fresh = physical + sizes > self.max_physical_offset
+        if not fresh.all():
+            physical, sizes = physical[fresh], sizes[fresh]
+            tags_codes, queue_offsets = tags_codes[fresh], queue_offsets[fresh]
+        if not len(physical):
+            return
+        entries = np.empty(len(physical), consume_queue.DTYPE)
+        entries["offset"], entries["size"], entries["tags_code"] = physical, sizes, tags_codes
+        contiguous = bool((np.diff(queue_offsets) == 1).all())
+        for number, queue_offset in enumerate(queue_offsets.tolist()):
+            if contiguous and self.files.bases and queue_offset == self.next_queue_offset:
+                self.files.append(entries[number:].tobytes())
+                self.max_physical_offset = int(physical[-1] + sizes[-1])
+                return
+            self._append_one(entries[number], queue_offset)
+
+    def _append_one(self, entry: np.void, queue_offset: int) -> None:
+        """Write an entry that may not follow the one before it (ConsumeQueue#putMessagePositionInfo)."""
+        expected = queue_offset * UNIT
+        if self.files.begin_file(expected) and queue_offset != 0:
+            # Fillers up to where the queue begins (ConsumeQueue#fillPreBlank).
+            filler = struct.pack(">qiq", 0, FILLER_SIZE, 0)
+            self.files.append(filler * (expected % self.files.file_bytes // UNIT))
+            self.files.flushed = expected - expected % self.files.file_bytes
+        if queue_offset != 0 and expected < self.files.end:
+            return
+        self.max_physical_offset = int(entry["offset"]) + int(entry["size"])
+        self.files.append(entry.tobytes())
+
+    def flush(self, least_pages: int) -> None:
+        self.files.flush(least_pages)
+        if self.ext:
+            self.ext.files.flush(least_pages)
+
+    def recover(self, unflushed_from: int | None = None) -> None:
+        """Find the end: behind the entries in use, looking at the last three files (ConsumeQueue#recover).
+
+        :param unflushed_from: entries of messages from this offset of the log on may be on disk or not, each
+            page by itself, so that all their files are looked at; None: all are.
+        """
+        bases = self.files.bases
+        if not bases:
+            return
+        newest_ext = 1
+        end = 0
+        for base in bases[-files_to_look_at(self.files, consume_queue.FORMAT, unflushed_from) :]:
+            count = 0
+            for block in self._blocks(base):
+                entries = block[: self._with_units(block, unflushed_from)]
+                count += len(entries)
+                if len(entries):
+                    self.max_physical_offset = int(entries[-1]["offset"]) + int(entries[-1]["size"])
+                    addresses = entries["tags_code"][entries["tags_code"] <= MAX_ADDRESS]
+                    newest_ext = int(addresses[-1]) if len(addresses) else newest_ext
+                if len(entries) < len(block):
+                    break
+            end = base + count * UNIT
+            if count * UNIT != self.files.file_bytes:
+                break
+        self.files.truncate(end)
+        if self.ext:
+            # Units are written over next, maybe at other places: no entry of before may point to them.
+            self.files.erase_rest()
+            self.ext.recover()
+            self.ext.truncate_behind(newest_ext)
+            # Nor may a power loss leave a unit of before where an entry of then points to.
+            self.ext.files.erase_rest()
+
+    def _with_units(self, entries: Entries, unflushed_from: int | None) -> int:
+        """Return how many entries come before the first one whose unit a power loss took.
+
+        That one and all behind it are written again: their messages are dispatched again. (The broker goes on
+        at the end of the units that are left, so that entries get the units of others.)
+        """
+        if self.ext is None or unflushed_from is None:
+            return len(entries)
+        asked = np.flatnonzero((entries["offset"] >= unflushed_from) & (entries["tags_code"] <= MAX_ADDRESS))
+        lost = asked[~self.ext.whole(entries["tags_code"][asked].astype(np.int64))]
+        return int(lost[0]) if lost.size else len(entries)
+
+    def truncate(self, physical_offset: int) -> None:
+        """Cut off entries of messages at or behind an offset (ConsumeQueue#truncateDirtyLogicFiles)."""
+        self.max_physical_offset = physical_offset
+        while self.files.bases:
+            base = self.files.bases[-1]
+            first = np.frombuffer(self.files.read(base, 0, UNIT), consume_queue.DTYPE)[0]
+            if int(first["offset"]) >= physical_offset:
+                self.files.delete_last()
+                continue
+            # The broker takes a file's first entry as it is, even where nothing was written.
+            kept, last = 1, first
+            for number, entries in enumerate(self._blocks(base)):
+                behind = np.flatnonzero(entries["offset"] >= physical_offset)
+                count = int(behind[0]) if behind.size else len(entries)
+                if count:
+                    kept, last = number * _BLOCK_ENTRIES + count, entries[count - 1]
+                if behind.size:
+                    break
+            self.files.truncate(base + kept * UNIT)
+            self.max_physical_offset = int(last["offset"]) + int(last["size"])
+            return
+        if self.ext:
+            self.ext.truncate_behind(1)
+
+    def drop_behind(self, log_end: int) -> None:
+        """Cut off, for sure, entries of messages behind the log's end."""
+        end = self.files.end
+        cut_behind(self.files, consume_queue.FORMAT, log_end)
+        if self.files.end != end:
+            self.max_physical_offset = log_end
+
+    def delete_below(self, min_offset: int) -> int:
+        """Delete files whose last entry lies below an offset (MappedFileQueue#deleteExpiredFileByOffset)."""
+        deleted = 0
+        while len(self.files.bases) > 1:
+            if self._physical(self.files.bases[0], self.files.file_bytes // UNIT - 1) >= min_offset:
+                break
+            self.files.delete_first()
+            deleted += 1
+        return deleted
+
+    def clean_below(self, min_offset: int) -> int:
+        """Delete what points only below the log's min offset (ConsumeQueue#deleteExpiredFile).
+
+        :return: how many files of entries went.
+        """
+        deleted = self.delete_below(min_offset)
+        address = self.correct_min(min_offset)
+        if self.ext and address is not None:
+            self.ext.delete_before(address)
+        return deleted
+
+    def correct_min(self, min_offset: int) -> int | None:
+        """Find the first entry whose message is in the log (ConsumeQueue#correctMinOffset).
+
+        :return: what that entry has in place of its tags code, where that is another one than before.
+        """
+        bases, end = self.files.written()
+        if self._min_position >= end:
+            return None
+        if end > bases[-1] and self._physical(bases[-1], (end - bases[-1]) // UNIT - 1) < min_offset:
+            # None is left; the queue goes on where it ended.
+            self._min_position = end
+            return None
+        first = bases[0]
+        known = self._min_position >= first
+        start = (self._min_position - first) // UNIT if known else 0
+        count = (self.files.file_bytes if len(bases) > 1 else end - first) // UNIT
+        if start >= count or (known and self._physical(first, start) >= min_offset):
+            return None
+        found = bisect_left(
+            range(count), min_offset, lo=start, key=lambda number: self._physical(first, number)
+        )
+        if found == count:
+            return None
+        self._min_position = first + found * UNIT
+        return int(self._entry(first, found)["tags_code"])
+
+    def _physical(self, base: int, number: int) -> int:
+        return int(self._entry(base, number)["offset"])
+
+    def _entry(self, base: int, number: int) -> np.void:
+        entry: np.void = np.frombuffer(self.files.read(base, number * UNIT, UNIT), consume_queue.DTYPE)[0]
+        return entry
+
+    def _blocks(self, base: int) -> Iterator[Entries]:
+        """Yield the entries of a file that are in use, up to the first one that isn't."""
+        position = 0
+        while position < self.files.file_bytes:
+            data = self.files.read(base, position, _BLOCK_ENTRIES * UNIT)
+            entries = np.frombuffer(data[: len(data) // UNIT * UNIT], consume_queue.DTYPE)
+            unused = np.flatnonzero(~consume_queue.FORMAT.in_use(entries))
+            if unused.size:
+                yield entries[: unused[0]]
+                return
+            if not len(entries):
+                return
+            yield entries
+            position += len(entries) * UNIT

@@ -1,0 +1,224 @@
+"""Dispatch: from the frames of the commitlog to queue entries and index (ReputMessageService).
+
+A buffer's frames are read by one kernel, sorted by queue and written queue by queue, in the order of the log.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_engine.arrow_memory import address_of
+from storage_engine.clock import clock_ms
+from storage_engine.crc import crc_engine
+from storage_engine.rocketmq.codec.frame import SCHEDULE_TOPIC
+from storage_engine.rocketmq.engine.append.new_message import parse_properties
+from storage_engine.rocketmq.engine.dispatch import dispatch_kernels as kernels
+from storage_engine.rocketmq.engine.dispatch.batch_queue_writer import BatchQueueWriter
+from storage_engine.rocketmq.engine.dispatch.index_writer import IndexWriter
+from storage_engine.rocketmq.engine.dispatch.queue_entry_kernels import group_by_queue
+from storage_engine.rocketmq.engine.dispatch.queue_table import QueueTable
+from storage_engine.rocketmq.engine.dispatch.queue_writer import QueueWriter
+from storage_engine.rocketmq.engine.engine_settings import LIGHT_PREFIX, EngineSettings
+from storage_engine.rocketmq.format.index_file import java_hash
+
+Bytes = npt.NDArray[np.uint8]
+Rows = npt.NDArray[np.int64]
+
+ROWS_AT_ONCE = 1 << 14
+_SEED = np.uint64(secrets.randbits(64))
+_DISPATCH = "INNER_MULTI_DISPATCH"
+_OFFSETS = "INNER_MULTI_QUEUE_OFFSET"
+_NO_LIGHT_QUEUES = ("%RETRY%", "rmq_sys_")
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """Frames that were read, and where and why the walk ended."""
+
+    rows: Rows
+    position: int
+    reason: int
+
+
+class FrameReader:
+    """Reads frames as the broker's recovery and dispatch do (CommitLog#checkMessageAndReturnSize)."""
+
+    def __init__(self, settings: EngineSettings) -> None:
+        delays = settings.delays_ms()
+        self._check = kernels.PROPERTY_CRC if settings.force_verify_property_crc else kernels.BODY_CRC
+        self._delays = np.array(delays or (0,), np.int64)
+        self._levels = len(delays)
+        self._rows = np.empty((ROWS_AT_ONCE, kernels.FIELDS), np.int64)
+        self._delays_address, self._rows_address = address_of(self._delays), address_of(self._rows)
+        self._state = np.empty(2, np.int64)
+
+    def read(self, data: Bytes, position: int, end: int, limit: int, *, check_crc: bool) -> Walk:
+        """Read the frames from a position on, at most :data:`ROWS_AT_ONCE`.
+
+        :param end: of what may be read.
+        :param limit: no frame may reach beyond it.
+        :return: rows that stay valid until the next call.
+        """
+        crc = crc_engine()
+        count = kernels.read_frames(
+            address_of(data),
+            position,
+            end,
+            limit,
+            crc.function,
+            crc.table,
+            self._check if check_crc else kernels.NO_CRC,
+            _SEED,
+            self._delays_address,
+            self._levels,
+            self._rows_address,
+            ROWS_AT_ONCE,
+            self._state,
+        )
+        return Walk(self._rows[:count], int(self._state[0]), int(self._state[1]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    """Rows of a dispatch, queue by queue.
+
+    :param order: their numbers; only of those that have an entry.
+    :param begins: where in it each queue begins, and where the last ends.
+    :param marks: all marks of all rows together.
+    :param last: the last row that has an entry; -1: none has.
+    """
+
+    order: Rows
+    order_address: int
+    begins: list[int]
+    marks: int
+    last: int
+
+
+class _Sorter:
+    """Sorts rows by queue, always in the same memory."""
+
+    def __init__(self) -> None:
+        self._table, self._of_rows = np.empty(2 * ROWS_AT_ONCE, np.int64), np.empty(ROWS_AT_ONCE, np.int64)
+        self._order, self._begins = np.empty(ROWS_AT_ONCE, np.int64), np.empty(ROWS_AT_ONCE + 1, np.int64)
+        self._addresses = [
+            address_of(memory) for memory in (self._table, self._of_rows, self._order, self._begins)
+        ]
+
+    def sort(self, base: int, rows: int, count: int) -> _Groups:
+        """Sort so many rows; what is returned stays valid until the next call.
+
+        :param base: address of the buffer.
+        :param rows: address of the rows, at most :data:`ROWS_AT_ONCE`.
+        """
+        table, of_rows, order, begins = self._addresses
+        slots = 1 << count.bit_length()
+        queues, marks, last = group_by_queue(base, rows, count, table, slots, of_rows, order, begins)
+        return _Groups(self._order, order, self._begins[: queues + 1].tolist(), marks, last)
+
+
+class Dispatcher:
+    """Writes the entries of messages into queues and index (DefaultMessageStore#doDispatch)."""
+
+    def __init__(
+        self,
+        settings: EngineSettings,
+        queues: QueueTable,
+        index: IndexWriter | None,
+        clock: Callable[[], int] = clock_ms,
+    ) -> None:
+        """:param index: None: messages are not indexed.
+        :param clock: names new index files.
+        """
+        self._settings, self._queues, self._index, self._clock = settings, queues, index, clock
+        self._sorter = _Sorter()
+        self.timestamp_ms = 0
+        """Store time of the newest message that has an entry."""
+
+    def dispatch(self, data: Bytes, rows: Rows) -> None:
+        """Write what queues and index need of these messages, in their order.
+
+        :param rows: of :class:`FrameReader`, contiguous.
+        :raises OSError: an entry can't be written.
+        """
+        if not len(rows):
+            return
+        address = address_of(rows)
+        groups = self._sorter.sort(address_of(data), address, len(rows))
+        if groups.marks & kernels.MALFORMED:
+            for number in np.flatnonzero(rows[:, kernels.MARKS] & kernels.MALFORMED).tolist():
+                _correct_tags_code(data, rows[number])
+        for begin, end in pairwise(groups.begins):
+            first = rows[groups.order[begin]]
+            topic = _text(data, first, kernels.TOPIC_AT, kernels.TOPIC_BYTES)
+            writer = self._queues.find(topic, int(first[kernels.QUEUE_ID]))
+            chosen = groups.order_address + 8 * begin
+            if not isinstance(writer, QueueWriter) or not writer.append_next(address, chosen, end - begin):
+                _append(writer, rows[groups.order[begin:end]])
+        if groups.last >= 0:
+            self.timestamp_ms = int(rows[groups.last, kernels.STORE_MS])
+        if self._settings.multi_dispatch and groups.marks & kernels.MULTI_DISPATCH:
+            self._dispatch_further(data, rows[np.sort(groups.order[: groups.begins[-1]])])
+        if self._index is not None:
+            self._index.put(address_of(data), data, rows, self._clock())
+
+    def _dispatch_further(self, data: Bytes, rows: Rows) -> None:
+        """Write entries of messages that belong to more queues (ConsumeQueue#multiDispatchLmqQueue)."""
+        for row in rows[rows[:, kernels.MARKS] & kernels.MULTI_DISPATCH != 0]:
+            topic = _text(data, row, kernels.TOPIC_AT, kernels.TOPIC_BYTES)
+            if topic.startswith(_NO_LIGHT_QUEUES) or topic == SCHEDULE_TOPIC or self._queues.is_batch(topic):
+                continue
+            begin = int(row[kernels.PROPERTIES_AT])
+            block = bytes(data[begin : begin + int(row[kernels.PROPERTIES_BYTES])])
+            properties = parse_properties(block)
+            names = properties.get(_DISPATCH, "").split(",")
+            offsets = properties.get(_OFFSETS, "").split(",")
+            if len(names) != len(offsets) or not all(offset.isdecimal() for offset in offsets):
+                continue
+            for name, offset in zip(names, offsets, strict=True):
+                if "/" in name:
+                    continue
+                light = self._settings.light_queues and name.startswith(LIGHT_PREFIX)
+                writer = self._queues.find(name, 0 if light else int(row[kernels.QUEUE_ID]))
+                if not isinstance(writer, BatchQueueWriter):
+                    fields = (kernels.PHYSICAL_OFFSET, kernels.SIZE, kernels.TAGS_CODE)
+                    physical, size, tags_code = (row[field : field + 1] for field in fields)
+                    writer.append(physical, size, tags_code, np.array([int(offset)]), None)
+
+
+def _append(writer: QueueWriter | BatchQueueWriter, rows: Rows) -> None:
+    """Write entries of one queue."""
+    if isinstance(writer, BatchQueueWriter):
+        writer.append(
+            rows[:, kernels.PHYSICAL_OFFSET],
+            rows[:, kernels.SIZE],
+            rows[:, kernels.TAGS_CODE],
+            rows[:, kernels.STORE_MS],
+            rows[:, kernels.INNER_BASE],
+            rows[:, kernels.INNER_NUM],
+        )
+        return
+    writer.append(
+        rows[:, kernels.PHYSICAL_OFFSET],
+        rows[:, kernels.SIZE],
+        rows[:, kernels.TAGS_CODE],
+        rows[:, kernels.QUEUE_OFFSET],
+        rows[:, kernels.STORE_MS],
+    )
+
+
+def _text(data: Bytes, row: Rows, at: int, length: int) -> str:
+    begin = int(row[at])
+    return bytes(data[begin : begin + int(row[length])]).decode(errors="replace")
+
+
+def _correct_tags_code(data: Bytes, row: Rows) -> None:
+    """Set the code of tags that aren't UTF-8, as Java reads such bytes."""
+    if row[kernels.TAGS_BYTES] and not row[kernels.MARKS] & kernels.DELAYED:
+        row[kernels.TAGS_CODE] = java_hash(_text(data, row, kernels.TAGS_AT, kernels.TAGS_BYTES))

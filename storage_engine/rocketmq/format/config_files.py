@@ -1,0 +1,178 @@
+"""The broker's own records in ``config``: topics, groups, subscriptions. Offsets: ``consumer_offsets``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from storage_engine.exceptions import BadInputError, CorruptFileError
+from storage_engine.model.diagnosis import reason_of
+from storage_engine.rocketmq.format import fastjson
+from storage_engine.rocketmq.format.layout import StoreLayout
+from storage_engine.rocketmq.format.queue_files import iter_queues
+from storage_engine.rocketmq.format.stored_files import read_stored
+from storage_engine.untrusted import MALFORMED
+
+Content = TypeVar("Content")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """A topic as the broker has it (TopicConfig)."""
+
+    topic: str
+    read_queues: int
+    write_queues: int
+    permission: int
+
+
+def topics(layout: StoreLayout) -> tuple[TopicConfig, ...]:
+    """Every topic in ``topics.json``, system topics included, by name.
+
+    :raises CorruptFileError: neither the file nor its backup can be read as what it is.
+    """
+
+    def parse(data: bytes) -> tuple[TopicConfig, ...]:
+        found = [
+            TopicConfig(str(name), _int(it["readQueueNums"]), _int(it["writeQueueNums"]), _int(it["perm"]))
+            for name, it in _table(data, "topicConfigTable").items()
+        ]
+        return tuple(sorted(found, key=lambda topic: topic.topic))
+
+    expected = "readQueueNums, writeQueueNums and perm of each topic"
+    return read_config(layout.config / "topics.json", parse, expected) or ()
+
+
+def batch_topics(layout: StoreLayout) -> frozenset[str]:
+    """Topics that have batch consume queues (QueueTypeUtils#isBatchCq).
+
+    Where neither the file nor its backup can be read, those that have them on disk.
+    """
+
+    def parse(data: bytes) -> frozenset[str]:
+        table = _table(data, "topicConfigTable")
+        return frozenset(
+            str(name)
+            for name, it in table.items()
+            if (it.get("attributes") or {}).get("queue.type") == "BatchCQ"
+        )
+
+    try:
+        found = read_config(layout.config / "topics.json", parse, "the attributes of each topic")
+    except (BadInputError, OSError):
+        return frozenset(queue.topic for queue in iter_queues(layout.batchconsumequeue))
+    return found or frozenset()
+
+
+def groups(layout: StoreLayout) -> tuple[str, ...]:
+    """Names of the consumer groups in ``subscriptionGroup.json``.
+
+    :raises CorruptFileError: neither the file nor its backup can be read as what it is.
+    """
+
+    def parse(data: bytes) -> tuple[str, ...]:
+        return tuple(sorted(map(str, _table(data, "subscriptionGroupTable"))))
+
+    return read_config(layout.config / "subscriptionGroup.json", parse, "a table of groups") or ()
+
+
+def filtered_subscriptions(layout: StoreLayout) -> tuple[tuple[str, str], ...]:
+    """(group, topic) of each subscription with an SQL filter, dead ones included (ConsumerFilterManager).
+
+    The only subscriptions that a broker writes down.
+
+    :raises CorruptFileError: neither ``consumerFilter.json`` nor its backup can be read as what it is.
+    """
+
+    def parse(data: bytes) -> tuple[tuple[str, str], ...]:
+        return tuple(
+            sorted(
+                (str(group), str(topic))
+                for topic, filters in _table(data, "filterDataByTopic").items()
+                for group in filters["groupFilterData"]
+            )
+        )
+
+    path = layout.config / "consumerFilter.json"
+    return read_config(path, parse, "groupFilterData of each topic") or ()
+
+
+def delay_offsets(layout: StoreLayout) -> dict[int, int]:
+    """Next queue offset of SCHEDULE_TOPIC_XXXX to deliver, by delay level (1, 2, …).
+
+    :raises CorruptFileError: neither ``delayOffset.json`` nor its backup can be read as what it is.
+    """
+
+    def parse(data: bytes) -> dict[int, int]:
+        return {_int(level): _offset(offset) for level, offset in _table(data, "offsetTable").items()}
+
+    return read_config(layout.config / "delayOffset.json", parse, "an offset for each delay level") or {}
+
+
+def read_config(path: Path, parse: Callable[[bytes], Content], expected: str) -> Content | None:
+    """A config file's content; its backup's when it is missing, empty or can't be read (ConfigManager#load).
+
+    :param parse: raises one of ``MALFORMED`` for content that is not this file's.
+    :param expected: what the file has to have, for the error.
+    :return: None when there is neither: the broker had nothing to write yet.
+    :raises CorruptFileError: there is something, and neither can be read.
+    """
+    errors = []
+    for candidate in (path, path.with_name(path.name + ".bak")):
+        try:
+            data = read_stored(candidate)
+            if data:
+                return parse(data)
+        except FileNotFoundError:
+            continue
+        except UnicodeDecodeError as error:
+            errors.append(f"{candidate}: not UTF-8 at byte {error.start}")
+        except fastjson.FastjsonError as error:
+            errors.append(f"{candidate}: {error}")
+        except CorruptFileError as error:
+            errors.append(reason_of(error))
+        except MALFORMED as error:
+            errors.append(f"{candidate}: expected {expected}, found another ({error!r})")
+    if errors:
+        raise CorruptFileError(
+            "; ".join(errors) + ". Neither the file nor its backup can be read; restore one of them."
+        )
+    return None
+
+
+def parse_object(data: bytes) -> dict[Any, Any]:
+    """Parse a config file, which is an object.
+
+    :raises FastjsonError, UnicodeDecodeError: it is something else.
+    """
+    text = data.decode("utf-8")
+    content = fastjson.loads(text)
+    if not isinstance(content, dict):
+        raise fastjson.FastjsonError(0, "an object", text)
+    return content
+
+
+def _table(data: bytes, name: str) -> dict[Any, Any]:
+    table = parse_object(data).get(name, {})
+    if not isinstance(table, dict):
+        raise TypeError(f"expected an object {name}")
+    return table
+
+
+def _int(value: Any) -> int:
+    """A value that is one of Java's ints."""
+    return _within(value, -(1 << 31), 1 << 31)
+
+
+def _offset(value: Any) -> int:
+    """A value that is one of Java's longs, and not negative."""
+    return _within(value, 0, 1 << 63)
+
+
+def _within(value: Any, low: int, end: int) -> int:
+    number = int(value)
+    if not low <= number < end:
+        raise ValueError(f"{number} is not in [{low}, {end})")
+    return number

@@ -1,0 +1,260 @@
+"""Where a store keeps what, and whether it is a layout that we know.
+
+Only looks; never creates a missing directory (a disk that isn't mounted must not look like an empty store).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from storage_engine.exceptions import StoreLayoutError, StoreNotFoundError, UnsupportedLayoutError
+from storage_engine.rocketmq.format.broker_config import BrokerConfig, container_hint
+from storage_engine.rocketmq.format.mapped_files import MappedFile, list_mapped_files
+from storage_engine.turns import SharedLock
+
+_COMMITLOG = "commitlog"
+"""Directory of a store's log, where its settings name no other (StorePathConfigHelper)."""
+_RIGHTS = ("acls", "users")
+"""Databases of who may do what, below config, which say nothing of messages (AuthConfig)."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLayout:
+    """A store's paths (StorePathConfigHelper, CommitLog#<init>), without symbolic links in them.
+
+    :param segment_size_bytes: mappedFileSizeCommitLog where it is set; None: as the files are.
+    :param timers_in_rocksdb: timerRocksDBEnable, as the settings have it.
+    :param halves_in_rocksdb: transRocksDBEnable likewise.
+    :param reading: tells others that this process reads the store, as long as it may.
+    """
+
+    root: Path
+    commitlog_paths: tuple[Path, ...]
+    read_only_paths: tuple[Path, ...]
+    consumequeue: Path
+    consumequeue_ext: Path
+    batchconsumequeue: Path
+    index: Path
+    config: Path
+    segment_size_bytes: int | None
+    timers_in_rocksdb: bool = False
+    halves_in_rocksdb: bool = False
+    reading: SharedLock = field(default_factory=SharedLock, repr=False, compare=False)
+
+    @property
+    def log_paths(self) -> tuple[Path, ...]:
+        """Every directory that may hold segments."""
+        return tuple(dict.fromkeys(self.commitlog_paths + self.read_only_paths))
+
+    @property
+    def dependent_directories(self) -> tuple[Path, ...]:
+        """Return what holds the files that point into the log."""
+        return (self.consumequeue, self.consumequeue_ext, self.batchconsumequeue, self.index)
+
+    @property
+    def directories(self) -> tuple[Path, ...]:
+        """Return where any of the store's files are."""
+        return tuple(dict.fromkeys((self.root, *self.log_paths, *self.dependent_directories, self.config)))
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.root / "checkpoint"
+
+    @property
+    def abort(self) -> Path:
+        """Exists while a broker runs, and after one that did not stop cleanly."""
+        return self.root / "abort"
+
+    @property
+    def lock(self) -> Path:
+        """Opened by ``store_lock`` alone: closing any descriptor of it drops the process's lock."""
+        return self.root / "lock"
+
+    @property
+    def rocksdb(self) -> Path:
+        """In every store of 5.4 and later, whatever is in it."""
+        return self.root / "rocksdbstore"
+
+
+def resolve_layout(config: BrokerConfig) -> StoreLayout:
+    """Find a store's directories and refuse layouts by name that we can't handle.
+
+    The root, the log's directories and those of one kind of file may be symbolic links, which are resolved
+    here, once. Nothing below them may.
+
+    :raises StoreNotFoundError: the root or a configured commitlog directory is missing.
+    :raises UnsupportedLayoutError: RocksDB, DLedger or compaction.
+    :raises StoreLayoutError: a directory of it is another store's, or a symbolic link leads where its owner
+        could not have put it.
+    """
+    named = Path(config.store_path_root_dir)
+    _require_directory(named, "the store's root directory")
+    root = Path(os.path.realpath(named))
+    _refuse_unknown_layouts(root, config)
+    usual = root / _COMMITLOG
+    hint = container_hint([f"storePathCommitLog={usual}"]) if usual.is_dir() else ""
+    for path in config.store_path_commit_log:
+        _require_directory(Path(path), "a commitlog directory", _stores_nearby(root), hint)
+    for path in config.read_only_commit_log_store_paths:
+        _require_directory(Path(path), "a commitlog directory", _stores_nearby(root))
+    return store_layout(root, config)
+
+
+def store_layout(root: Path, config: BrokerConfig) -> StoreLayout:
+    """Return a store's directories, which need not be there.
+
+    :param root: without symbolic links in it.
+    :raises StoreLayoutError: as :func:`resolve_layout`.
+    """
+
+    def own(path: str | Path) -> Path:
+        return _own_directory(root, Path(path))
+
+    return StoreLayout(
+        root=root,
+        commitlog_paths=tuple(map(own, config.store_path_commit_log)),
+        read_only_paths=tuple(map(own, config.read_only_commit_log_store_paths)),
+        consumequeue=own(root / "consumequeue"),
+        consumequeue_ext=own(root / "consumequeue_ext"),
+        batchconsumequeue=own(root / "batchconsumequeue"),
+        index=own(root / "index"),
+        config=own(root / "config"),
+        segment_size_bytes=config.mapped_file_size_commit_log_bytes,
+        timers_in_rocksdb=config.timer_rocksdb_enable,
+        halves_in_rocksdb=config.trans_rocksdb_enable,
+        reading=SharedLock(map(own, config.store_path_commit_log)),
+    )
+
+
+def _own_directory(root: Path, path: Path) -> Path:
+    """Resolve a directory of a store, and make sure that it is this store's.
+
+    Whoever may write the root may put a link there, so that one leads only where its owner may delete.
+
+    :raises StoreLayoutError: it is in another store, or another user's.
+    """
+    real = Path(os.path.realpath(path))
+    link = path.lstat() if path.is_symlink() and path.parent.samefile(root) else None
+    if link is not None and link.st_uid not in (0, real.stat().st_uid if real.exists() else 0):
+        raise StoreLayoutError(
+            f"{path}: expected a directory, or a symbolic link to one of the same owner, found a link of uid "
+            f"{link.st_uid} to {real}. Nothing was changed. If it is right, have root make the link "
+            f"(chown -h root {path})."
+        )
+    lock = real.parent / "lock"
+    if real.parent != root and os.path.lexists(lock) and not _same_file(lock, root / "lock"):
+        raise StoreLayoutError(
+            f"{path}: expected a directory of the store {root}, found that it is another store's: "
+            f"{real.parent} has a lock of its own. Nothing was changed. Check the paths in broker.conf; if "
+            f"no broker uses {real.parent} any more, remove {lock}."
+        )
+    return real
+
+
+def _same_file(left: Path, right: Path) -> bool:
+    """Return whether two names are one file, as in a directory that is mounted twice."""
+    try:
+        return os.path.samestat(left.lstat(), right.lstat())
+    except FileNotFoundError:
+        return False
+
+
+def list_segments(layout: StoreLayout) -> tuple[MappedFile, ...]:
+    """The commitlog's files by base offset, over all its directories.
+
+    :raises StoreNotFoundError: there is none.
+    :raises StoreLayoutError: a wrong name or size, a hole, or one base offset on two paths.
+    """
+    files = list_mapped_files(layout.log_paths, error=StoreLayoutError, size_bytes=layout.segment_size_bytes)
+    if not files:
+        paths = ", ".join(str(path) for path in layout.log_paths)
+        raise StoreNotFoundError(
+            f"{paths}: no segment file: expected files of a commitlog, found an empty store. "
+            "Name the directory that the broker's storePathRootDir names."
+        )
+    return files
+
+
+def list_segment_files(layout: StoreLayout) -> tuple[Path, ...]:
+    """The paths of :func:`list_segments`."""
+    return tuple(segment.path for segment in list_segments(layout))
+
+
+def _stores_nearby(root: Path) -> list[Path]:
+    """Return what a person may have meant who named a directory of a store, or the one above stores."""
+    nearby = [root.parent]
+    with suppress(OSError):
+        nearby += sorted(root.iterdir())
+    return [path for path in nearby if os.access(path / _COMMITLOG / ".", os.X_OK)]
+
+
+def _require_directory(path: Path, what: str, stores: Sequence[Path] = (), elsewhere: str = "") -> None:
+    """:param elsewhere: what to say where an absolute path isn't here."""
+    if path.is_dir():
+        return
+    hint = (
+        elsewhere and f" {elsewhere}"
+        if path.is_absolute()
+        else f" The path is relative, so it was looked for in {Path.cwd()}, as the broker looks in its own "
+        "working directory; ~ and ${...} are not expanded."
+    )
+    if stores:
+        hint += f" Or name the store's root directory: did you mean {' or '.join(map(str, stores))}?"
+    raise StoreNotFoundError(
+        f"{path}: expected {what}, found {'a file' if path.exists() else 'nothing'}. "
+        f"Check the path and that its disk is mounted.{hint}"
+    )
+
+
+def unhandled_setting(config: BrokerConfig) -> tuple[str, str] | None:
+    """Return what a broker keeps in a form that we don't handle, and which setting says so; None: nothing."""
+    for kind, setting, is_set in (
+        ("RocksDB consume queue", f"storeType={config.store_type}", config.store_type.lower() != "default"),
+        ("RocksDB consume queue", "rocksdbCQDoubleWriteEnable", config.rocksdb_cq_double_write_enable),
+        (
+            "RocksDB consume queue",
+            "rocksdbCQSelectiveDoubleWriteEnable",
+            config.rocksdb_cq_selective_double_write_enable,
+        ),
+        ("RocksDB consume queue", "combineCQUseRocksdbForLmq", config.combine_cq_use_rocksdb_for_lmq),
+        ("DLedger commitlog", "enableDLegerCommitLog", config.enable_dledger_commit_log),
+        ("RocksDB configuration", "configManagerVersion", config.config_manager_version.lower() == "v2"),
+    ):
+        if is_set:
+            return kind, setting
+    return None
+
+
+def _refuse_unknown_layouts(root: Path, config: BrokerConfig) -> None:
+    if unhandled := unhandled_setting(config):
+        raise _unsupported(root, *unhandled)
+    # RocksDBConsumeQueueStore keeps its database in consumequeue itself, or beside it with
+    # useSeparateStorePathForRocksdbCQ; ConfigStorage in config/rdb, the managers of config v1 in one each
+    for directory in ("consumequeue", "consumequeue_rocksdb"):
+        if (root / directory / "CURRENT").exists():
+            raise _unsupported(root, "RocksDB consume queue", str(root / directory / "CURRENT"))
+    for database in sorted(root.glob("config/*/CURRENT")):
+        if database.parent.name in _RIGHTS:
+            continue
+        raise _unsupported(root, "RocksDB configuration", str(database))
+    for found in sorted(root.glob("dledger-*")):
+        raise _unsupported(root, "DLedger commitlog", str(found))
+    # a broker with compaction enabled (the default) leaves an empty position-checkpoint behind
+    for directory in ("compaction/compactionLog", "compaction/compactionCq"):
+        for found in _files_below(root / directory):
+            raise _unsupported(root, "compaction topics", str(found))
+
+
+def _files_below(directory: Path) -> Iterable[Path]:
+    return (path for path in directory.rglob("*") if path.is_file())
+
+
+def _unsupported(root: Path, kind: str, where: str) -> UnsupportedLayoutError:
+    return UnsupportedLayoutError(
+        f"{root}: this store uses {kind} (seen by {where}), which this version doesn't handle: expected a "
+        "file-based commitlog with file-based consume queues. Nothing was changed."
+    )

@@ -1,0 +1,243 @@
+"""Files that make up one offset space, named by their first offset: commitlog and every kind of queue.
+
+MappedFileQueue#doLoad and #checkSelf are the source of the rules. The broker logs a damaged run of files
+and goes on; in :func:`list_mapped_files` it is an error, since what is deleted is decided from it.
+Validation, which must not stop at the first fault, takes the files as they are: :func:`list_raw_files`.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage_engine.exceptions import BadInputError, CorruptFileError, StoreBusyError
+from storage_engine.rocketmq.format.stored_files import open_stored, symbolic_link
+
+NAME_DIGITS = 20
+MAX_FILE_BYTES = (1 << 31) - 1
+"""Of a file that a broker maps: Java counts its bytes in an int."""
+MAX_QUEUE_ID = (1 << 31) - 1
+
+_MAX_OFFSET = (1 << 63) - 1
+_MAX_NAME_BYTES = 255
+_LISTINGS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class MappedFile:
+    """One file: it covers the offsets [base_offset, base_offset + size_bytes)."""
+
+    path: Path
+    base_offset: int
+    size_bytes: int
+
+    @property
+    def end_offset(self) -> int:
+        return self.base_offset + self.size_bytes
+
+
+def file_name(base_offset: int) -> str:
+    """The name of the file that begins at ``base_offset`` (UtilAll#offset2FileName)."""
+    return f"{base_offset:0{NAME_DIGITS}d}"
+
+
+def is_offset(name: str) -> bool:
+    """Return whether a file's name is an offset (UtilAll#offset2FileName)."""
+    return len(name) == NAME_DIGITS and name.isascii() and name.isdecimal()
+
+
+def queue_id_of(name: str) -> int | None:
+    """The queue whose directory has this name; None where no queue of a broker's can have it."""
+    if not (name.isascii() and name.isdecimal()) or len(name) > NAME_DIGITS or int(name) > MAX_QUEUE_ID:
+        return None
+    return int(name)
+
+
+def has_directory(topic: str) -> bool:
+    """Return whether a topic of this name can have a directory among the queues, and only there.
+
+    A frame or an offset table of others may name any text as a topic.
+    """
+    return (
+        topic not in ("", ".", "..")
+        and not {"/", "\0"} & set(topic)
+        and len(topic.encode(errors="surrogateescape")) <= _MAX_NAME_BYTES
+    )
+
+
+def list_raw_files(directories: Sequence[Path]) -> tuple[tuple[Path, int], ...]:
+    """(path, size) of every file, in the order of names, whatever is wrong with it.
+
+    A missing directory has none, and directories inside are no files. What is no ordinary file (a pipe, a
+    device) has the size -1, and must not be opened: that may never end. A last file without a byte doesn't
+    count: the broker removes it when it opens the store (MappedFileQueue#doLoad), or is about to give it its
+    size.
+
+    :raises StoreBusyError: files keep going away while they are listed.
+    :raises StoreLayoutError: one is a symbolic link.
+    """
+    found: list[tuple[Path, int]] = []
+    for directory in directories:
+        found += _list_directory(directory)
+    found.sort(key=lambda item: (item[0].name, str(item[0])))
+    if found and found[-1][1] == 0:
+        found.pop()
+    return tuple(found)
+
+
+def check_not_emptied(queue: Path) -> None:
+    """Make sure that a queue without a readable file has none that is empty: it may have had entries.
+
+    :raises CorruptFileError: it has one.
+    """
+    for path, size in _list_directory(queue):
+        if size == 0:
+            raise CorruptFileError(
+                f"{path}: expected a file of whole entries, found 0 bytes and no other file of its queue: "
+                "what the queue had is not known. Nothing was changed. Start the broker, which makes queues "
+                "again from its log, and stop it cleanly; or put the file back from a replica or a backup."
+            )
+
+
+def _list_directory(directory: Path) -> list[tuple[Path, int]]:
+    for _ in range(_LISTINGS):
+        try:
+            entries = os.scandir(directory)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        found = []
+        with entries, suppress(FileNotFoundError):
+            for entry in entries:
+                if entry.is_symlink():
+                    raise symbolic_link(entry.path)
+                # of a file that goes away meanwhile others may have gone that were listed: look again
+                if (size := size_bytes_of(entry)) is not None:
+                    found.append((Path(entry.path), size))
+            return found
+    raise StoreBusyError(f"{directory}: files went away each time that it was listed: somebody deletes them.")
+
+
+def size_bytes_of(entry: os.DirEntry[str]) -> int | None:
+    """Size of an ordinary file; None for a directory, -1 for anything else."""
+    try:
+        if entry.is_file():
+            return entry.stat().st_size
+        return None if entry.is_dir() else -1
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return -1
+        raise
+
+
+def readable_files(files: Sequence[tuple[Path, int]], *, unit_bytes: int = 1) -> tuple[MappedFile, ...]:
+    """Of raw files those that a broker could have made and that have at least one unit, by offset."""
+    return tuple(
+        MappedFile(path, int(path.name), size)
+        for path, size in files
+        if is_offset(path.name) and unit_bytes <= size <= MAX_FILE_BYTES and _is_reachable(path.name, size)
+    )
+
+
+def _is_reachable(name: str, size_bytes: int) -> bool:
+    """Return whether a file's last byte has an offset that a broker can count (a long)."""
+    return int(name) + size_bytes <= _MAX_OFFSET
+
+
+def list_mapped_files(
+    directories: Sequence[Path],
+    *,
+    error: type[BadInputError],
+    size_bytes: int | None = None,
+    unit_bytes: int = 1,
+) -> tuple[MappedFile, ...]:
+    """List the files of one offset space, by base offset, and check that they form one.
+
+    :param directories: where the files may lie; one that is missing holds none.
+    :param error: what to raise when they don't form one contiguous run.
+    :param size_bytes: size that the broker is configured for; None: the size that most files have.
+    :param unit_bytes: a file holds whole units of this size.
+    """
+    found = list_raw_files(directories)
+    if not found:
+        return ()
+    sizes = Counter(size for _, size in found if size > 0)
+    expected = size_bytes or (sizes.most_common(1)[0][0] if sizes else 0)
+    why = "as configured" if size_bytes else "as the other files"
+    files: list[MappedFile] = []
+    for path, size in found:
+        if not is_offset(path.name):
+            raise error(
+                f"{path}: expected a name of {NAME_DIGITS} digits, the file's first offset. "
+                "Move the file out of the store."
+            )
+        if size < 0:
+            raise error(
+                f"{path}: expected an ordinary file, found a link to nothing, a pipe or a device. {_CHECK}"
+            )
+        if size > MAX_FILE_BYTES:
+            raise error(f"{path}: expected at most {MAX_FILE_BYTES} bytes, found {size}. {_CHECK}")
+        if size == 0:
+            raise error(f"{path}: expected a file of whole entries, found 0 bytes. {_EMPTY}")
+        if size != expected:
+            raise error(f"{path}: expected {expected} bytes {why}, found {size}. {_CHECK}")
+        if size % unit_bytes:
+            raise error(f"{path}: expected a multiple of {unit_bytes} bytes, found {size}. {_CHECK}")
+        if not _is_reachable(path.name, size):
+            raise error(f"{path}: expected a file that ends below offset {_MAX_OFFSET}. {_CHECK}")
+        base_offset = int(path.name)
+        if base_offset % expected:
+            raise error(f"{path}: expected a name that is a multiple of the file size {expected}. {_CHECK}")
+        if files and base_offset == files[-1].base_offset:
+            raise error(
+                f"{path}: base offset {base_offset} exists twice, also as {files[-1].path}. "
+                "Find out which one the broker wrote last and move the other one away."
+            )
+        if files and base_offset != files[-1].end_offset:
+            raise error(
+                f"{path}: a hole before this file: expected {file_name(files[-1].end_offset)} after "
+                f"{files[-1].path}, found base offset {base_offset}. {_CHECK}"
+            )
+        files.append(MappedFile(path, base_offset, size))
+    return tuple(files)
+
+
+_CHECK = "Compare the directory with a replica or a backup; nothing was changed."
+_EMPTY = (
+    "Nothing was changed. Put the file back from a replica or a backup. The broker removes an empty file by "
+    "itself only where it is the last one."
+)
+
+
+@contextmanager
+def mapped(path: Path, *, scattered: bool = False) -> Iterator[memoryview]:
+    """A file's bytes as a read-only mapping that is gone when the block ends.
+
+    For looking at a few pages of a large file. No view of it may outlive the block.
+
+    :param scattered: read from disk the pages that are looked at, and none behind them.
+    :raises StoreBusyError: the file is empty by now.
+    """
+    with open_stored(path) as file:
+        try:
+            mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except ValueError as error:
+            raise StoreBusyError(f"{path}: expected bytes, found none: somebody changes the file.") from error
+    if scattered:
+        mapping.madvise(mmap.MADV_RANDOM)
+    view = memoryview(mapping)
+    try:
+        yield view
+    except BaseException:
+        # The error's own traceback may hold views, which would put a BufferError in its place.
+        with suppress(BufferError):
+            view.release()
+            mapping.close()
+        raise
+    view.release()
+    mapping.close()

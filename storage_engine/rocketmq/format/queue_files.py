@@ -1,0 +1,228 @@
+"""Directories <kind>/<topic>/<queue id>/ of fixed-size entries: what consume queues of both kinds share.
+
+Reads as little as possible: one entry by position, the end by bisection, whole files only when asked.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_engine.exceptions import CorruptFileError
+from storage_engine.rocketmq.format.mapped_files import MappedFile, list_mapped_files, queue_id_of
+from storage_engine.rocketmq.format.stored_files import open_stored, symbolic_link
+
+Entries = npt.NDArray[np.void]
+Position = tuple[MappedFile, int] | None
+"""File of an entry and its place there, counted in entries; None: there is none, or it isn't known."""
+
+FILLER_SIZE = 0x7FFFFFFF
+"""Size in the entries (with offset 0) that fill up a queue that begins in the middle of a file
+(ConsumeQueue#fillPreBlank); they lie before every message."""
+
+
+def physical_offset(entry: Mapping[str, int]) -> int:
+    """Return where an entry's message lies in the commitlog; -1 for a filler."""
+    return -1 if int(entry["size"]) == FILLER_SIZE else int(entry["offset"])
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDirectory:
+    """One queue of one topic."""
+
+    topic: str
+    queue_id: int
+    path: Path
+
+
+def iter_queues(directory: Path, *, min_files: int = 0) -> Iterator[QueueDirectory]:
+    """The queues below ``consumequeue`` (or a directory like it), in the order the file system gives.
+
+    A directory whose name is not a number is no queue (ConsumeQueueStore#loadConsumeQueues).
+
+    :param min_files: pass over queues of fewer files; cheaper than asking afterwards.
+    :raises StoreLayoutError: a topic or a queue is a symbolic link.
+    """
+    try:
+        topics = os.scandir(directory)
+    except FileNotFoundError:
+        return
+    with topics:
+        for topic in topics:
+            if topic.is_symlink():
+                raise symbolic_link(topic.path)
+            if not topic.is_dir():
+                continue
+            with os.scandir(topic.path) as queues:
+                for queue in queues:
+                    queue_id = queue_id_of(queue.name)
+                    if queue_id is None:
+                        continue
+                    if queue.is_symlink():
+                        raise symbolic_link(queue.path)
+                    if queue.is_dir() and _has_files(queue.path, min_files):
+                        yield QueueDirectory(topic.name, queue_id, Path(queue.path))
+
+
+def _has_files(directory: str, count: int) -> bool:
+    if count == 0:
+        return True
+    with os.scandir(directory) as files:
+        return sum(1 for _ in islice(files, count)) == count
+
+
+@dataclass(frozen=True, slots=True)
+class EntryFormat:
+    """The entries of one kind of queue.
+
+    :param dtype: big-endian, packed; has a field ``offset``: the physical offset.
+    :param in_use: which entries of an array the recovery of the broker takes for written; or whether one
+        entry, given as its fields, is.
+    """
+
+    dtype: np.dtype[Any]
+    in_use: Callable[[Any], Any]
+
+    def files(self, queue: Path, *, size_bytes: int | None = None) -> tuple[MappedFile, ...]:
+        """A queue's files, oldest first.
+
+        :raises CorruptFileError: they don't form one contiguous queue.
+        """
+        return list_mapped_files(
+            (queue,), error=CorruptFileError, size_bytes=size_bytes, unit_bytes=self.dtype.itemsize
+        )
+
+    def read_file(self, file: MappedFile) -> Entries:
+        """The whole entries of one file in use: up to the first one that isn't, as recovery reads."""
+        # What isn't in use is not read: the file may be a sparse one of gigabytes.
+        size = self.count_in_use(file) * self.dtype.itemsize
+        with open_stored(file.path) as opened:
+            data = opened.read(size)
+        if len(data) != size:
+            raise CorruptFileError(f"{file.path}: expected at least {size} bytes, found {len(data)}.")
+        entries = np.frombuffer(data, self.dtype)
+        unused = np.flatnonzero(~self.in_use(entries))
+        return entries[: unused[0]] if unused.size else entries
+
+    def read_queue(self, files: tuple[MappedFile, ...]) -> Entries:
+        """All entries of a queue's files that are in use."""
+        parts = []
+        for file in files:
+            parts.append(self.read_file(file))
+            if len(parts[-1]) < self.capacity(file):
+                break
+        return np.concatenate(parts) if parts else np.empty(0, self.dtype)
+
+    def capacity(self, file: MappedFile) -> int:
+        return file.size_bytes // self.dtype.itemsize
+
+    def entry(self, file: MappedFile, position: int) -> Mapping[str, int] | None:
+        """The fields of the entry at ``position`` (counted in entries) of a file; None when not in use."""
+        with open_stored(file.path) as opened:
+            entry = self._read_at(opened.fileno(), file, position)
+        return entry if self.in_use(entry) else None
+
+    def count_in_use(self, file: MappedFile) -> int:
+        """Return how many entries of a file are in use, by bisection: written ones come first."""
+        with open_stored(file.path) as opened:
+            fd, high = opened.fileno(), self.capacity(file)
+            if self.in_use(self._read_at(fd, file, high - 1)):
+                return high
+            return self._bisect(fd, file, high - 1, self.in_use)
+
+    def last_position(self, files: tuple[MappedFile, ...]) -> tuple[MappedFile, int] | None:
+        """Return where a queue's last entry in use is: its file and position there; None in an empty queue.
+
+        Files behind it are preallocated or left over.
+        """
+        for file in reversed(files):
+            count = self.count_in_use(file)
+            if count:
+                return file, count - 1
+        return None
+
+    def first_at_or_above(
+        self, files: tuple[MappedFile, ...], minimum: int, last: tuple[MappedFile, int] | None = None
+    ) -> tuple[MappedFile, int]:
+        """Position of the first entry in use whose message lies at or above the physical offset ``minimum``.
+
+        It is that of the entry to come when there is none (ConsumeQueue#correctMinOffset: the min offset
+        of a queue without valid entries is its max offset). By bisection: entries ascend.
+
+        :param files: at least one.
+        :param last: their :meth:`last_position` where it is known already.
+        """
+
+        def below(entry: Mapping[str, int]) -> bool:
+            return physical_offset(entry) < minimum
+
+        for file in files:
+            count = last[1] + 1 if last and file == last[0] else self.count_in_use(file)
+            with open_stored(file.path) as opened:
+                fd = opened.fileno()
+                if not count or not below(self._read_at(fd, file, 0)):
+                    position = 0
+                else:
+                    position = self._bisect(fd, file, count, below)
+            if position < self.capacity(file):
+                break
+        return file, position
+
+    def first_left(self, files: tuple[MappedFile, ...], minimum: int) -> tuple[MappedFile, int]:
+        """Return the same as :meth:`first_at_or_above`, without asking where the queue ends.
+
+        :param files: at least one.
+        """
+
+        def is_gone(entry: Mapping[str, int]) -> bool:
+            return bool(self.in_use(entry)) and physical_offset(entry) < minimum
+
+        for file in files:
+            with open_stored(file.path) as opened:
+                fd, count = opened.fileno(), self.capacity(file)
+                if not is_gone(self._read_at(fd, file, count - 1)):
+                    return file, self._bisect(fd, file, count - 1, is_gone)
+        return files[-1], self.capacity(files[-1])
+
+    def _bisect(
+        self, fd: int, file: MappedFile, count: int, holds: Callable[[Mapping[str, int]], Any]
+    ) -> int:
+        """Return how many of the first ``count`` entries something holds for; it does for those that come
+        first.
+        """
+        low, high = 0, count
+        while low < high:
+            middle = (low + high) // 2
+            if holds(self._read_at(fd, file, middle)):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _read_at(self, fd: int, file: MappedFile, position: int) -> Mapping[str, int]:
+        form = _struct(self.dtype)
+        data = os.pread(fd, form.size, position * form.size)
+        if len(data) != form.size:
+            raise CorruptFileError(
+                f"{file.path}: expected an entry of {form.size} bytes at position {position * form.size}, "
+                f"found the file's end after {len(data)}."
+            )
+        return dict(zip(self.dtype.names or (), form.unpack(data), strict=True))
+
+
+_LETTERS = {2: "h", 4: "i", 8: "q"}
+
+
+@cache
+def _struct(dtype: np.dtype[Any]) -> struct.Struct:
+    """The same fields; several times as quick for a single entry."""
+    return struct.Struct(">" + "".join(_LETTERS[dtype[name].itemsize] for name in dtype.names or ()))

@@ -1,0 +1,289 @@
+"""The fence: the oldest segments, with mtimes that keep them and all younger ones; and no deletion by force.
+
+A broker deletes from the oldest segment on and stops at the first whose mtime + fileReservedTime hasn't
+passed (MappedFileQueue#deleteExpiredFileByTime). It reads the mtime at every pass. So the segments that must
+stay get an mtime in the future: the moment at which the hold is to end. Until then no fileReservedTime from 0
+on makes them old, whoever sets it; nothing has to run for that.
+
+One such segment would do, until somebody touches or removes it. A pass deletes deleteFileBatchMax segments
+at most; the fence has one more, so that a pass through a gap in it doesn't come to its end.
+
+No mtime stands against force (cleanFileForciblyEnable). Segments' ages, and what the broker's rules mean, are
+decided by the store as it would be without all this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from storage_engine.exceptions import GateRefusedError
+from storage_engine.model.hold import HoldMemory
+from storage_engine.model.store import DiskUsage, LogSnapshot, Segment
+from storage_engine.rocketmq.format.broker_config import BrokerConfig
+from storage_engine.rocketmq.hold.local_hold import read_local
+from storage_engine.rocketmq.hold.mtimes import original_mtime_ns, same_ms
+from storage_engine.rocketmq.hold.state import (
+    BATCH_MAX,
+    FORCIBLY,
+    RESERVED,
+    ChangedSetting,
+    HoldState,
+    Observed,
+    SeenFile,
+    load_state,
+)
+
+HOUR_MS = 3_600_000
+_MS_NS = 1_000_000
+_SECOND_MS = 1000
+_DEFAULT_BATCH_MAX: Final = 10
+"""Of releases that have no such setting (MappedFileQueue.DELETE_FILES_BATCH_MAX)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """:param mtimes_ns: its segments, oldest first, with the mtime that each should have; none: only the
+        active one is left, which no broker deletes.
+    :param ends_at_ms: until when it stands, whatever fileReservedTime becomes, from 0 on.
+    :param deletes_from_ms: when it, or what is left, can go by the broker's rules as they are now.
+    """
+
+    mtimes_ns: tuple[tuple[SeenFile, int], ...]
+    ends_at_ms: int
+    deletes_from_ms: int
+
+    @property
+    def offset(self) -> int:
+        """Base offset of its first segment; -1: it has none."""
+        return self.mtimes_ns[0][0].base_offset if self.mtimes_ns else -1
+
+
+def fence_count(settings: Mapping[str, str]) -> int:
+    """Return how many segments a fence has: one more than this broker deletes in a pass."""
+    try:
+        batch_max = int(settings.get(BATCH_MAX, _DEFAULT_BATCH_MAX))
+    except ValueError:
+        batch_max = _DEFAULT_BATCH_MAX
+    # It deletes one before it looks whether that was too many.
+    return max(batch_max, 1) + 1
+
+
+def first_that_stay(found: Observed, releasing: Collection[int] = (), count: int = 1) -> tuple[SeenFile, ...]:
+    """Return the oldest segments that must stay, as far as a fence can be put on them.
+
+    What lies below the broker's min offset it has given up already: no mtime holds that
+    (MappedFileQueue#retryDeleteFirstFile). The active segment is none of them: the broker writes to it.
+
+    :param releasing: base offsets of the segments that are deleted.
+    :param count: so many at most.
+    """
+    start = max((found.min_offset, *(offset + 1 for offset in releasing)))
+    sealed = (f for f in found.files if f.base_offset >= start and f.end_offset <= found.max_offset)
+    return tuple(sealed)[:count]
+
+
+def lease_mtime_ns(now_ms: int, hold_hours: int, reserved_hours: int) -> int:
+    """Return the mtime of a segment that the broker must not delete before ``hold_hours`` have passed.
+
+    A negative fileReservedTime, which a broker takes as it is, makes files older; the mtime makes up for it.
+    A whole second, rounded up: some file systems, and Java 8, keep no more.
+    """
+    mtime_ms = now_ms + (hold_hours + max(-reserved_hours, 0)) * HOUR_MS
+    return -(-mtime_ms // _SECOND_MS) * _SECOND_MS * _MS_NS
+
+
+def stands_until_ms(mtime_ns: int, reserved_hours: int) -> int:
+    """Return until when no broker takes a file for expired, whatever fileReservedTime becomes, from 0 on."""
+    return mtime_ns // _MS_NS + min(reserved_hours, 0) * HOUR_MS
+
+
+def expires_at_ms(mtime_ns: int, reserved_hours: int) -> int:
+    """Return when a broker takes a file for expired (MappedFileQueue#deleteExpiredFileByTime)."""
+    return mtime_ns // _MS_NS + reserved_hours * HOUR_MS
+
+
+def fence(found: Observed, state: HoldState | None, hold_hours: int, reserved_hours: int) -> Fence:
+    """Return where the fence belongs now, and with which mtimes: never older ones than the segments' own.
+
+    A lease of which more than half is left is kept as it is.
+    """
+    releasing = () if state is None else state.releasing
+    files = first_that_stay(found, releasing, fence_count(found.settings))
+    mtimes_ns = tuple((file, _mtime_ns(found, state, file, hold_hours, reserved_hours)) for file in files)
+    if not mtimes_ns:
+        # What is sealed next was written to just now.
+        expires_ms = found.at_ms + reserved_hours * HOUR_MS
+        return Fence((), expires_ms, expires_ms)
+    # A pass that deletes the first of them has come to the next.
+    first_ns = min(mtime_ns for _, mtime_ns in mtimes_ns)
+    return Fence(
+        mtimes_ns, stands_until_ms(first_ns, reserved_hours), expires_at_ms(first_ns, reserved_hours)
+    )
+
+
+def is_due(left_ms: int, hold_hours: int) -> bool:
+    """Return whether a hold of which so much is left is to be renewed: less than half of it."""
+    return 2 * left_ms < hold_hours * HOUR_MS
+
+
+def _mtime_ns(
+    found: Observed, state: HoldState | None, file: SeenFile, hold_hours: int, reserved_hours: int
+) -> int:
+    if state is not None and _has_lease(state, file):
+        left_ms = stands_until_ms(file.mtime_ns, reserved_hours) - found.at_ms
+        if not is_due(left_ms, hold_hours) and left_ms <= hold_hours * HOUR_MS + _SECOND_MS:
+            return file.mtime_ns
+    lease_ns = lease_mtime_ns(found.at_ms, hold_hours, reserved_hours)
+    return max(original_mtime_ns(state, file), lease_ns)
+
+
+def _has_lease(state: HoldState, file: SeenFile) -> bool:
+    """Return whether a file is of our fence, and untouched."""
+    touched = state.touched_at(file.base_offset)
+    return touched is not None and touched.inode == file.inode and touched.mtime_ns == file.mtime_ns
+
+
+LOWEST_HOURS: Final = 24 * 365
+"""A negative fileReservedTime is made up for so far; file systems end somewhere."""
+
+MARGIN_PERCENT: Final = 5
+"""So far below the force level a hold is refused, where the broker may delete by force above it."""
+
+
+def reserved_hours(found: Observed, root: str) -> int:
+    """Return fileReservedTime as it works now; a broker takes any number, below 0 too.
+
+    :raises GateRefusedError: it isn't known, or so far below 0 that no mtime makes up for it.
+    """
+    value = found.settings.get(RESERVED, "")
+    try:
+        hours = int(value)
+    except ValueError:
+        hours = -LOWEST_HOURS - 1
+    if hours >= -LOWEST_HOURS:
+        return hours
+    raise GateRefusedError(
+        f"{root}: expected {RESERVED} of 0 hours or more, found {value!r} at broker {found.address}: no "
+        "segment can be young enough for it, so nothing can be held. Nothing was changed. Set "
+        f"{RESERVED} to 48 or so, by mqadmin updateBrokerConfig or in broker.conf."
+    )
+
+
+def deletes_by_force(found: Observed) -> bool:
+    """Return whether the broker deletes whatever a segment's mtime above the force level; unknown is yes."""
+    return found.settings.get(FORCIBLY) != "false"
+
+
+def with_force_ended(state: HoldState, found: str) -> HoldState:
+    """Return a hold that sets the broker's deletion by force to false, and what it was before the hold back.
+
+    :param found: the setting now; it counts where the hold knows of none before.
+    """
+    if any(changed.key == FORCIBLY for changed in state.changed_settings):
+        return state
+    original = state.expected_settings.get(FORCIBLY, found)
+    changed = ChangedSetting(FORCIBLY, original, "false")
+    return replace(state, changed_settings=(*state.changed_settings, changed))
+
+
+def check_force_is_far(found: Observed, config: BrokerConfig, disks: Sequence[DiskUsage], root: str) -> str:
+    """Return whether a store can be held though its broker may delete by force, since its disks are far from
+    that.
+
+    Above the force level the broker ignores mtimes (CleanCommitLogService#isSpaceToDelete).
+
+    :param disks: of every commitlog path, then the consume queues'.
+    :return: a notice for a person.
+    :raises GateRefusedError: a disk is near the force level, or isn't known.
+    """
+    limit = config.disk_space_clean_forcibly_percent - MARGIN_PERCENT
+    remedy = (
+        "Nothing was changed. Let us set it (may_change_settings), or set it yourself: mqadmin "
+        f"updateBrokerConfig -b {found.address} -k {FORCIBLY} -v false, and the same in broker.conf."
+    )
+    said = (
+        f"{root}: expected {FORCIBLY}=false, found {found.settings.get(FORCIBLY)} at broker {found.address}"
+    )
+    if config.replicas_per_disk_partition > 1:
+        raise GateRefusedError(
+            f"{said}, with replicasPerDiskPartition={config.replicas_per_disk_partition}, where force begins "
+            f"at a share of the disk. {remedy}"
+        )
+    for disk in disks:
+        if disk.used_percent is None:
+            raise GateRefusedError(
+                f"{said}, and how full {disk.path} is isn't known ({disk.error}). {remedy}"
+            )
+        if disk.used_percent >= limit:
+            raise GateRefusedError(
+                f"{said}: above {config.disk_space_clean_forcibly_percent} % the broker deletes whatever is "
+                f"held, and {disk.path} is {disk.used_percent} % full. {remedy}"
+            )
+    fullest = max((disk.used_percent or 0 for disk in disks), default=0)
+    return (
+        f"{FORCIBLY} is true at broker {found.address}: above {config.disk_space_clean_forcibly_percent} % "
+        f"it deletes whatever is held (the fullest disk is at {fullest} %). Let us set it to false "
+        "(may_change_settings)."
+    )
+
+
+def announce_rewrite(found: Observed) -> str:
+    """Say before a hold sets a setting what that makes the broker do, and how it can be had without."""
+    conf = found.saved.path or "its broker.conf"
+    return (
+        f"a hold sets {FORCIBLY}=false at broker {found.address} by updateBrokerConfig, which makes the "
+        f"broker rewrite {conf} with all of its settings, without comments. To keep that file as it is, "
+        f"write {FORCIBLY}=false there yourself, restart the broker, and hold without may_change_settings "
+        "(--may-change-settings)"
+    )
+
+
+def with_original_times(log: LogSnapshot, memory: HoldMemory | None, root: Path) -> LogSnapshot:
+    """Return the log with the mtimes that its segments had before a hold set them.
+
+    One that has another mtime than the hold gave it was touched by somebody else: it is as it is found.
+
+    :param memory: what the journal knows; None, or without a hold: what lies with the store counts.
+    :param root: the store's.
+    """
+    state = _known_state(memory, root)
+    if state is None or not state.touched:
+        return log
+    return replace(log, segments=tuple(_with_original_time(segment, state) for segment in log.segments))
+
+
+def _known_state(memory: HoldMemory | None, root: Path) -> HoldState | None:
+    state = load_state(memory)
+    if state is None:
+        # Without what lies with the store its segments only look younger than they are.
+        with suppress(GateRefusedError):
+            state = read_local(root)
+    return state
+
+
+def with_original_settings(
+    settings: Mapping[str, str], memory: HoldMemory | None, root: Path
+) -> dict[str, str]:
+    """A broker's settings as they were before a hold changed them: what its rules mean is decided by these.
+
+    One that somebody else has set since is as it is found.
+
+    :param memory: see :func:`with_original_times`.
+    :param root: likewise.
+    """
+    state = _known_state(memory, root)
+    changed = () if state is None else state.changed_settings
+    return {**settings, **{c.key: c.original for c in changed if settings.get(c.key) == c.ours}}
+
+
+def _with_original_time(segment: Segment, state: HoldState) -> Segment:
+    touched = state.touched_at(segment.base_offset)
+    if touched is None or touched.inode != segment.facts.inode:
+        return segment
+    if not any(same_ms(segment.facts.mtime_ns, ours) for ours in touched.possible_mtimes_ns):
+        return segment
+    return replace(segment, original_mtime_ns=touched.original_mtime_ns)

@@ -1,0 +1,235 @@
+"""The hold as it lies with the store, ``.storage-engine/hold``: what the journal has, and a watch reads.
+
+A lost journal doesn't take the segments' first mtimes with it, and whoever watches the fence needs neither
+journal nor broker. Two slots of one size are written in turn and in place: that works on a full disk too, and
+a write that is cut short leaves the other slot.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from storage_engine import durable
+from storage_engine.exceptions import BadInputError, CorruptFileError, GateRefusedError
+from storage_engine.model.hold import Drift, HoldMemory
+from storage_engine.model.jsonable import from_jsonable, to_jsonable
+from storage_engine.own_directory import DIRECTORY, WAIT_SECONDS, locked, own_directory
+from storage_engine.rocketmq.hold.mtimes import is_ours
+from storage_engine.rocketmq.hold.state import HoldState, load_state
+from storage_engine.untrusted import MALFORMED, read_file
+
+NAME: Final = "hold"
+_LOCK: Final = "hold-record.lock"
+_SLOT_BYTES: Final = 16 * 1024
+_MAX_BYTES: Final = 16 << 20
+"""Of both slots: a fence of tens of thousands of segments."""
+
+
+@contextmanager
+def settled(root: Path, *, wait_seconds: float = WAIT_SECONDS) -> Iterator[int]:
+    """Keep the local hold from being written until the block ends: what it says of the fence stays true.
+
+    :return: the descriptor of our directory.
+    :raises TimeoutError: another process does so for longer.
+    :raises OSError: that can't be written.
+    """
+    with locked(root, _LOCK, wait_seconds=wait_seconds) as directory:
+        yield directory
+
+
+def read_local(root: Path) -> HoldState | None:
+    """Return the hold that lies with a store; None: there is none, or a damaged one: the journal's counts.
+
+    :raises GateRefusedError: there is one that may not be read, or that this release can't read.
+    """
+    path = root / DIRECTORY / NAME
+    try:
+        with own_directory(root) as directory:
+            data = _read(directory)
+    except FileNotFoundError:
+        return None
+    except CorruptFileError as error:
+        raise GateRefusedError(
+            f"{path}: expected the hold that lies with the store, found something else ({error}) Remove "
+            "it: the journal has the hold, and the next renewal writes it again."
+        ) from error
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    newest = max(_slots(data), key=_sequence, default=None)
+    if newest is None or newest["state"] is None:
+        return None
+    try:
+        return from_jsonable(HoldState, newest["state"], str(path))
+    except BadInputError as error:
+        raise _unreadable(path, error) from error
+
+
+def write_local(root: Path, state: HoldState | None) -> None:
+    """Replace the hold that lies with a store, durably; None: there is none any more.
+
+    Without space there is none either: the journal has it, and an old one would misguide a watch.
+
+    :raises OSError: it can't be written; what was there before is there.
+    """
+    path = root / DIRECTORY / NAME
+    if state is None and not path.exists():
+        return
+    try:
+        with settled(root) as directory:
+            write_settled(directory, state)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        path.unlink(missing_ok=True)
+
+
+def write_settled(directory: int, state: HoldState | None) -> None:
+    """Replace the hold that lies with a store, for who has it :func:`settled`.
+
+    :param directory: ours, by its descriptor.
+    :raises OSError: it can't be written; what was there before is there.
+    """
+    try:
+        data = _read(directory)
+    except FileNotFoundError:
+        data = b""
+    sequence = max(map(_sequence, _slots(data)), default=0) + 1
+    # Of no use here: which segments there were, and what was reported, is for who has the journal.
+    said = None if state is None else to_jsonable(replace(state, segments=(), reported=()))
+    content = json.dumps({"sequence": sequence, "state": said}).encode()
+    line = f"{zlib.crc32(content):08x} ".encode() + content + b"\n"
+    size = len(data) // 2
+    if len(line) > size:
+        _make(directory, line)
+        return
+    # Never over the newest one: cut short, this write would leave none.
+    newest = max(range(2), key=lambda slot: _sequence_of(data[slot * size : (slot + 1) * size]))
+    descriptor = os.open(NAME, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    try:
+        os.pwrite(descriptor, line.ljust(size), (1 - newest) * size)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _make(directory: int, line: bytes) -> None:
+    """Make the file with slots that this line fits into."""
+    size = max(_SLOT_BYTES, 1 << len(line).bit_length())
+    durable.write_file(NAME, line.ljust(size) + b" " * size, dir_fd=directory, shared=True)
+
+
+@dataclass(frozen=True, slots=True)
+class HoldMemories:
+    """Implements :class:`storage_engine.model.hold.HoldMemory`: the journal's, with a copy in the store.
+
+    :param journal: counts wherever both say something.
+    """
+
+    journal: HoldMemory
+    root: Path
+
+    def load(self) -> Mapping[str, Any] | None:
+        """Return what the journal has, with the segments that a watch has fenced since.
+
+        :raises GateRefusedError: what lies in the store can't be read.
+        """
+        saved, local = load_state(self.journal), read_local(self.root)
+        if saved is None:
+            return None
+        if local is not None and local.manager == saved.manager:
+            saved = with_fenced_since(saved, local)
+        return to_jsonable(saved)  # type: ignore[no-any-return]
+
+    def of_others(self) -> Sequence[Mapping[str, Any]]:
+        return self.journal.of_others()
+
+    def alone(self, cluster: str) -> AbstractContextManager[Callable[[], None]]:
+        return self.journal.alone(cluster)
+
+    def record_drift(self, found: Sequence[Drift]) -> None:
+        self.journal.record_drift(found)
+
+    def save(self, state: Mapping[str, Any] | None) -> None:
+        """Durable in both, the journal first: who comes after a kill goes by that.
+
+        :raises GateRefusedError: the store's directory can't be written.
+        """
+        self.journal.save(state)
+        known = None if state is None else from_jsonable(HoldState, state, "the hold")
+        try:
+            write_local(self.root, known)
+        except OSError as error:
+            raise GateRefusedError(
+                f"{self.root / DIRECTORY}: expected to write down the hold beside the store, found "
+                f"{error.strerror}. The journal has it; no file was touched. Run as the broker's user, with "
+                "its file system mounted writable, and free some space if it is full."
+            ) from error
+
+
+def with_fenced_since(saved: HoldState, local: HoldState) -> HoldState:
+    """Add the segments that a watch has fenced; those have the mtimes that it gave them still."""
+    known = {(touched.base_offset, touched.inode) for touched in saved.touched}
+    more = [one for one in local.touched if (one.base_offset, one.inode) not in known and is_ours(one)]
+    if not more:
+        return saved
+    touched = {one.base_offset: one for one in (*saved.touched, *more)}
+    fence = {*saved.fence, *(one.base_offset for one in more)}
+    return replace(
+        saved, touched=tuple(one for _, one in sorted(touched.items())), fence=tuple(sorted(fence))
+    )
+
+
+def left_behind(root: Path) -> HoldState | None:
+    """Return what a hold that no journal knows any more has left of itself: the segments that it still keeps.
+
+    :raises GateRefusedError: it can't be read.
+    """
+    local = read_local(root)
+    if local is None:
+        return None
+    return replace(local, touched=tuple(one for one in local.touched if is_ours(one)))
+
+
+def _read(directory: int) -> bytes:
+    return read_file(Path(NAME), _MAX_BYTES, follow_links=False, dir_fd=directory)
+
+
+def _slots(data: bytes) -> Iterator[dict[str, Any]]:
+    size = len(data) // 2
+    for slot in (data[:size], data[size:]):
+        if (found := _slot(slot)) is not None:
+            yield found
+
+
+def _slot(data: bytes) -> dict[str, Any] | None:
+    """Return what is in a slot; None: nothing whole."""
+    checksum, _, content = data.rstrip().partition(b" ")
+    with suppress(*MALFORMED):
+        if int(checksum, 16) == zlib.crc32(content):
+            found: dict[str, Any] = json.loads(content)
+            return {"sequence": int(found["sequence"]), "state": found["state"]}
+    return None
+
+
+def _sequence(slot: Mapping[str, Any]) -> int:
+    return int(slot["sequence"])
+
+
+def _sequence_of(data: bytes) -> int:
+    found = _slot(data)
+    return 0 if found is None else _sequence(found)
+
+
+def _unreadable(path: Path, why: object) -> GateRefusedError:
+    return GateRefusedError(
+        f"{path}: expected the hold that lies with the store, found what can't be read ({why}). Nothing was "
+        "changed. Run as the broker's user, with the release of Storage Engine that made the hold."
+    )

@@ -1,0 +1,120 @@
+"""How far the commitlog has been dispatched to the consume queues, seen from the files.
+
+The broker dispatches in the order of the log (ReputMessageService#doReput), so one entry for a message
+proves that everything before it has been dispatched. Until that is proven a segment must stay: its
+messages would be lost to consumers.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from storage_engine.exceptions import BadInputError
+from storage_engine.rocketmq.codec import frame
+from storage_engine.rocketmq.codec.commitlog import has_dispatchable_frame
+from storage_engine.rocketmq.format import batch_consume_queue, consume_queue
+from storage_engine.rocketmq.format.layout import StoreLayout
+from storage_engine.rocketmq.format.mapped_files import MappedFile, has_directory, mapped
+from storage_engine.rocketmq.format.queue_files import iter_queues
+from storage_engine.rocketmq.format.stored_files import open_stored
+
+_FRAMES_TO_PROBE = 64
+
+
+def dispatched_offset(
+    layout: StoreLayout, segments: Sequence[MappedFile], sealed_end: int, max_offset: int
+) -> int:
+    """Offset below which every message is in its consume queue.
+
+    Asks the consume queue of the first message behind the sealed segments; without an answer the ends of
+    all queues, until one proves it; behind the highest entry a segment without messages for a consume
+    queue counts as dispatched too.
+
+    :param segments: the commitlog's files, oldest first.
+    :param sealed_end: where the active segment begins; more than that needs no proof.
+    :param max_offset: the logical end of the log.
+    :return: at most ``max_offset``; the log's min offset when nothing is proven. An entry that points behind
+        ``max_offset`` proves nothing.
+    """
+    proven = segments[0].base_offset
+    for end in _proofs(layout, segments, sealed_end, max_offset):
+        # An entry of what the log doesn't have is a stray queue's, or of a log that was cut off.
+        proven = max(proven, end) if end <= max_offset else proven
+        if proven >= sealed_end:
+            return min(proven, max_offset)
+    for segment in segments:
+        if segment.base_offset <= proven < segment.end_offset <= sealed_end:
+            with mapped(segment.path) as data:
+                if has_dispatchable_frame(data, segment.base_offset, proven - segment.base_offset):
+                    break
+            proven = segment.end_offset
+    return min(proven, max_offset)
+
+
+def _proofs(
+    layout: StoreLayout, segments: Sequence[MappedFile], sealed_end: int, max_offset: int
+) -> Iterator[int]:
+    """Ends of messages that are in a consume queue, the cheapest and highest first.
+
+    A queue whose files can't be read proves nothing.
+    """
+    for segment in segments:
+        if segment.base_offset == sealed_end:
+            with suppress(BadInputError):
+                yield from _first_dispatched(layout, segment, max_offset - sealed_end)
+    for queue in iter_queues(layout.consumequeue):
+        with suppress(BadInputError):
+            last = consume_queue.last_entry(consume_queue.list_files(queue.path))
+            if last is not None:
+                yield last.physical_offset + last.size_bytes
+    for queue in iter_queues(layout.batchconsumequeue):
+        with suppress(BadInputError):
+            batch = batch_consume_queue.last_entry(batch_consume_queue.list_files(queue.path))
+            if batch is not None:
+                yield batch.physical_offset + batch.size_bytes
+
+
+def _first_dispatched(layout: StoreLayout, segment: MappedFile, length: int) -> Iterator[int]:
+    """Probe the consume queues of a segment's first messages, at most ``_FRAMES_TO_PROBE``."""
+    with open_stored(segment.path) as file:
+        position = 0
+        for _ in range(_FRAMES_TO_PROBE):
+            header = os.pread(file.fileno(), frame.BODY_AT + 2 * frame.IPV6_EXTRA_BYTES, position)
+            if position >= length or len(header) < frame.BODY_AT:
+                return
+            size, magic = struct.unpack_from(">iI", header, frame.SIZE_AT)
+            if magic not in (frame.MAGIC_V1, frame.MAGIC_V2) or size < frame.MIN_MESSAGE_BYTES:
+                return
+            queue = _consume_queue(layout, file.fileno(), position, header, magic)
+            if queue is not None:
+                (queue_offset,) = struct.unpack_from(">q", header, frame.QUEUE_OFFSET_AT)
+                entry = consume_queue.entry_at(consume_queue.list_files(queue), queue_offset)
+                if entry is not None and entry.physical_offset == segment.base_offset + position:
+                    yield entry.physical_offset + entry.size_bytes
+                return
+            position += size
+
+
+def _consume_queue(layout: StoreLayout, fd: int, position: int, header: bytes, magic: int) -> Path | None:
+    """The queue directory that a message is dispatched to; None when it gets no plain entry there."""
+    (sys_flag,) = struct.unpack_from(">i", header, frame.SYS_FLAG_AT)
+    if sys_flag & frame.TRANSACTION_MASK in (frame.TRANSACTION_PREPARED, frame.TRANSACTION_ROLLBACK):
+        return None
+    if sys_flag & frame.INNER_BATCH:
+        return None
+    extra = sum(
+        frame.IPV6_EXTRA_BYTES for bit in (frame.BORN_HOST_IPV6, frame.STORE_HOST_IPV6) if sys_flag & bit
+    )
+    (body_length,) = struct.unpack_from(">i", header, frame.BODY_LENGTH_AT + extra)
+    topic_at = position + frame.BODY_AT + extra + body_length
+    length_bytes = 1 if magic == frame.MAGIC_V1 else 2
+    topic_length = int.from_bytes(os.pread(fd, length_bytes, topic_at), "big")
+    topic = os.pread(fd, topic_length, topic_at + length_bytes).decode(errors="surrogateescape")
+    if not has_directory(topic):
+        return None
+    (queue_id,) = struct.unpack_from(">i", header, frame.QUEUE_ID_AT)
+    return layout.consumequeue / topic / str(queue_id)

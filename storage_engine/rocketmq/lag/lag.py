@@ -1,0 +1,324 @@
+"""How far consumer groups are behind, computed from a store's files.
+
+Works on tables of (group, topic, queue, committed offset), each queue's files read once for all its groups
+and everything behind that vectorised, so that a Spark task can do any share of the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage_engine.exceptions import BadInputError, StoreBusyError
+from storage_engine.lag_columns import LAG_SCHEMA
+from storage_engine.model.diagnosis import reason_of
+from storage_engine.model.lag import LagSource
+from storage_engine.model.store import SegmentId, StoreSnapshot
+from storage_engine.name_columns import names_of, one_array
+from storage_engine.rocketmq.codec.store_times import UNKNOWN, LogFile, store_timestamps
+from storage_engine.rocketmq.format import batch_consume_queue, consume_queue
+from storage_engine.rocketmq.format.broker_config import CONSUME_QUEUE_ENTRY_BYTES, BrokerConfig
+from storage_engine.rocketmq.format.layout import StoreLayout
+from storage_engine.rocketmq.format.mapped_files import MappedFile, check_not_emptied, has_directory, mapped
+from storage_engine.rocketmq.format.queue_files import FILLER_SIZE, Position
+from storage_engine.rocketmq.format.rereading import reread
+from storage_engine.rocketmq.lag.subscriptions import queue_directories
+from storage_engine.rocketmq.rules.rules import delete_hours, expires_at_ms
+from storage_engine.rocketmq.rules.window import next_window_ms
+from storage_engine.rocketmq.store.store import LOG
+
+Longs = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class LagContext:
+    """What lag is measured against; picklable.
+
+    :param segments: the commitlog's, oldest first.
+    :param doomed: base offsets of the segments that are about to go.
+    :param time_to_loss_ms: for each segment, the time until age alone may take it, with everything older
+        gone before it; None where the window never comes.
+    :param source: where the positions are from that are measured.
+    :param attempts: how often a queue's files are read that don't fit together; beside a running broker
+        more than one.
+    :param unreadable: gets why queues can't be read, as far as this process has measured.
+    """
+
+    layout: StoreLayout
+    segments: tuple[LogFile, ...]
+    doomed: frozenset[int]
+    time_to_loss_ms: tuple[int | None, ...]
+    source: LagSource = field(default_factory=LagSource)
+    attempts: int = 1
+    unreadable: list[str] = field(default_factory=list, compare=False)
+
+    @property
+    def log_min_offset(self) -> int:
+        return self.segments[0].base_offset
+
+
+def lag_context(
+    layout: StoreLayout,
+    snapshot: StoreSnapshot,
+    config: BrokerConfig,
+    doomed: Collection[SegmentId],
+    now_ms: int,
+    zone: ZoneInfo,
+) -> LagContext:
+    """Put together what :func:`queue_lags` needs.
+
+    :param doomed: the segments in a plan; those before the log's first one went meanwhile, by another run.
+    :raises BadInputError: one of the others isn't in the store.
+    """
+    (log,) = snapshot.logs
+    went = {one for one in doomed if one.log == log.name and one.base_offset < log.min_offset}
+    unknown = set(doomed) - went - {segment.id for segment in log.segments}
+    if unknown:
+        name, base_offset = min(unknown)
+        raise BadInputError(
+            f"{snapshot.root}: no segment of log {name} begins at {base_offset}: expected the segments of a "
+            "plan for this store as it is now. Make a new plan."
+        )
+    hours = delete_hours(config)
+    losses: list[int | None] = []
+    expired_ms = now_ms
+    for segment in log.segments:
+        expired_ms = max(expired_ms, expires_at_ms(segment, config))
+        window_ms = now_ms if segment.id in doomed else next_window_ms(expired_ms, hours, zone)
+        losses.append(None if window_ms is None else window_ms - now_ms)
+    return LagContext(
+        layout=layout,
+        segments=tuple(
+            LogFile(segment.facts.path, segment.base_offset, segment.facts.size_bytes)
+            for segment in log.segments
+        ),
+        doomed=frozenset(segment.base_offset for segment in doomed),
+        time_to_loss_ms=tuple(losses),
+    )
+
+
+def queue_lags(context: LagContext, positions: pa.Table | pa.RecordBatch) -> pa.Table:
+    """Work out the lag of each row.
+
+    A group whose next messages are gone goes on at the oldest one that is left. A group at the end of a
+    queue, or in a queue that is gone, is caught up. A group without a committed offset is unknown, and at
+    risk with the queue's oldest message, since it may need it. In a queue whose files can't be read no
+    group's next message is known, so each group is at risk.
+
+    :param positions: of :data:`~storage_engine.lag_columns.POSITIONS_SCHEMA`, rows of one queue
+        together (they may go on in another call).
+    :return: of :data:`LAG_SCHEMA`, in the order of ``positions``.
+    :raises StoreBusyError: a file went away: somebody else changes the store.
+    """
+    known = np.asarray(pc.is_valid(positions["committed_offset"]), dtype=bool)
+    committed = _longs(positions["committed_offset"])
+    read = _read_queues(context, positions, committed, known)
+
+    measured = known & read.readable
+    lost = np.where(measured, np.maximum(read.min_offset - committed, 0), 0)
+    lag = np.maximum(read.max_offset - committed, 0)
+    behind = measured & (np.maximum(committed, read.min_offset) < read.max_offset)
+    located = behind & (read.next_physical >= 0)
+    lag_ms, timed = _lag_in_time(context, read, located)
+
+    bases = np.array([it.base_offset for it in context.segments], dtype=np.int64)
+    ends = np.array([it.base_offset + it.size_bytes for it in context.segments], dtype=np.int64)
+    doomed = np.array([it.base_offset in context.doomed for it in context.segments], dtype=bool)
+    losses = np.array([UNKNOWN if it is None else it for it in context.time_to_loss_ms], dtype=np.int64)
+    segment = np.searchsorted(bases, read.next_physical, "right") - 1
+    inside = (segment >= 0) & (read.next_physical < ends[segment])
+    going = inside & doomed[segment] & (located | ~known)
+    nowhere = ((behind & ~located) | ~read.readable) & bool(context.doomed)
+    in_segment = located & inside
+    columns = [
+        positions["group"],
+        positions["topic"],
+        positions["queue_id"],
+        pa.array(committed, mask=~known),
+        read.min_offset,
+        read.max_offset,
+        pa.array(lag, mask=~measured),
+        pa.array(lag_ms, mask=~(timed | (measured & ~behind))),
+        pa.array(read.next_physical, mask=~located),
+        pa.array(bases[segment], mask=~in_segment),
+        going | nowhere,
+        lost,
+        pa.array(losses[segment], mask=~(in_segment & (losses[segment] != UNKNOWN))),
+        pa.DictionaryArray.from_arrays(np.zeros(positions.num_rows, dtype=np.int32), pa.array([LOG])),
+        pa.nulls(positions.num_rows, pa.int64()),
+    ]
+    return pa.table(columns, schema=LAG_SCHEMA)
+
+
+def queue_shares(positions: pa.Table, most_rows: int) -> list[tuple[int, int]]:
+    """Cut positions, which are in the order of their queues, into shares of whole queues.
+
+    :param most_rows: a share has no more than these, and the rest of its last queue.
+    :return: first row and the row behind the last, of each share.
+    """
+    starts = _queue_starts(positions)
+    cuts = [0]
+    while cuts[-1] < positions.num_rows:
+        at = np.searchsorted(starts, min(cuts[-1] + most_rows, positions.num_rows))
+        cuts.append(int(starts[at]) if at < len(starts) else positions.num_rows)
+    return list(pairwise(cuts))
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What the queues' files say, one element a row.
+
+    :param next_physical: physical offset of the group's next message, of the queue's oldest readable one
+        for a group that is unknown; -1 when there is none or it can't be told.
+    :param newest_physical: that of the queue's last message; -1 likewise.
+    :param readable: whether the queue's files can be read; of those that can't, nothing is known.
+    """
+
+    min_offset: Longs
+    max_offset: Longs
+    next_physical: Longs
+    newest_physical: Longs
+    readable: Flags
+
+
+def _read_queues(
+    context: LagContext, positions: pa.Table | pa.RecordBatch, committed: Longs, known: Flags
+) -> _Read:
+    rows = positions.num_rows
+    ends = (np.zeros(rows, np.int64), np.zeros(rows, np.int64))
+    read = _Read(*ends, np.full(rows, UNKNOWN), np.full(rows, UNKNOWN), np.ones(rows, dtype=bool))
+    for topic, queue_id, span in queue_runs(positions):
+        wanted = np.where(known[span], committed[span], 0)
+        try:
+            look = partial(read_queue, context.layout, context.log_min_offset, topic, queue_id, wanted)
+            bounds, physical = reread(look, context.attempts)
+        except FileNotFoundError as error:
+            raise StoreBusyError(
+                f"{error.filename}: went away while lag was computed: somebody else changes the store."
+            ) from error
+        except (BadInputError, OSError) as error:
+            context.unreadable.append(f"lag in queue {queue_id} of {topic} isn't known: {reason_of(error)}")
+            read.readable[span] = False
+            continue
+        read.min_offset[span], read.max_offset[span] = bounds.min_offset, bounds.max_offset
+        read.next_physical[span], read.newest_physical[span] = physical[:-1], physical[-1]
+    return read
+
+
+def queue_runs(positions: pa.Table | pa.RecordBatch) -> Iterator[tuple[str, int, slice]]:
+    """The rows of each queue, as far as they lie together."""
+    starts = _queue_starts(positions)
+    if not starts.size:
+        return
+    topics = one_array(positions["topic"])
+    names = names_of(topics.dictionary.take(np.asarray(topics.indices)[starts]))
+    queues = np.asarray(positions["queue_id"])[starts].tolist()
+    ends = [*starts[1:].tolist(), positions.num_rows]
+    for name, queue_id, start, end in zip(names, queues, starts.tolist(), ends, strict=True):
+        yield name, queue_id, slice(start, end)
+
+
+def _queue_starts(positions: pa.Table | pa.RecordBatch) -> Longs:
+    if not positions.num_rows:
+        return np.empty(0, dtype=np.int64)
+    codes = np.asarray(one_array(positions["topic"]).indices)
+    queues = np.asarray(positions["queue_id"])
+    changed = (codes[1:] != codes[:-1]) | (queues[1:] != queues[:-1])
+    return np.concatenate([[0], np.flatnonzero(changed) + 1])
+
+
+def read_queue(
+    layout: StoreLayout, log_min_offset: int, topic: str, queue_id: int, wanted: Longs
+) -> tuple[consume_queue.QueueBounds, Longs]:
+    """A queue's bounds, and the physical offsets at the wanted queue offsets and of the newest message.
+
+    Wanted ones below the bounds count as the lowest; what isn't there is -1.
+    """
+    if not has_directory(topic):
+        return consume_queue.QueueBounds(0, 0), np.full(len(wanted) + 1, UNKNOWN, dtype=np.int64)
+    plain, batched = (directory / str(queue_id) for directory in queue_directories(layout, topic))
+    files = consume_queue.list_files(plain)
+    if files:
+        return read_files(files, log_min_offset, wanted)
+    files = batch_consume_queue.list_files(batched)
+    if files:
+        return read_files(files, log_min_offset, wanted, is_batch=True)
+    for directory in (plain, batched):
+        check_not_emptied(directory)
+    return consume_queue.QueueBounds(0, 0), np.full(len(wanted) + 1, UNKNOWN, dtype=np.int64)
+
+
+def read_files(
+    files: tuple[MappedFile, ...],
+    log_min_offset: int,
+    wanted: Longs,
+    *,
+    last: Position = None,
+    is_batch: bool = False,
+) -> tuple[consume_queue.QueueBounds, Longs]:
+    """Do the same for a queue whose files are listed.
+
+    :param last: where its last entry is, where that is known already.
+    """
+    kind = batch_consume_queue if is_batch else consume_queue
+    bounds = kind.bounds(files, log_min_offset, last)
+    asked = np.append(np.maximum(wanted, bounds.min_offset), bounds.max_offset - 1)
+    offsets_of = _batch_physical_offsets if is_batch else _physical_offsets
+    return bounds, offsets_of(files, asked, bounds)
+
+
+def _physical_offsets(
+    files: tuple[MappedFile, ...], asked: Longs, bounds: consume_queue.QueueBounds
+) -> Longs:
+    found = np.full(len(asked), UNKNOWN, dtype=np.int64)
+    readable = (asked >= bounds.min_offset) & (asked < bounds.max_offset)
+    for file in files:
+        first = file.base_offset // CONSUME_QUEUE_ENTRY_BYTES
+        here = np.flatnonzero(
+            readable & (asked >= first) & (asked < file.end_offset // CONSUME_QUEUE_ENTRY_BYTES)
+        )
+        if here.size:
+            with mapped(file.path, scattered=True) as data:
+                entries = np.frombuffer(data, consume_queue.DTYPE)[asked[here] - first]
+            found[here] = np.where(entries["size"] == FILLER_SIZE, UNKNOWN, entries["offset"])
+    return found
+
+
+def _batch_physical_offsets(
+    files: tuple[MappedFile, ...], asked: Longs, bounds: consume_queue.QueueBounds
+) -> Longs:
+    """An entry stands for a run of queue offsets: the last one that begins at or below the wanted one."""
+    entries = batch_consume_queue.read_queue(files)
+    found = np.full(len(asked), UNKNOWN, dtype=np.int64)
+    readable = (asked >= bounds.min_offset) & (asked < bounds.max_offset)
+    which = np.searchsorted(entries["base_offset"], asked[readable], "right") - 1
+    found[readable] = entries["offset"][which]
+    return found
+
+
+def _lag_in_time(context: LagContext, read: _Read, located: Flags) -> tuple[Longs, Flags]:
+    """Store time of the queue's newest message minus that of the group's next, where both can be read."""
+    lag_ms = np.zeros(len(located), dtype=np.int64)
+    wanted, inverse = np.unique(
+        np.concatenate([read.next_physical[located], read.newest_physical[located]]), return_inverse=True
+    )
+    times = store_timestamps(context.segments, wanted, may_go=context.attempts > 1)[inverse]
+    next_ms, newest_ms = np.split(times, 2)
+    timed = located.copy()
+    timed[located] = (next_ms != UNKNOWN) & (newest_ms != UNKNOWN)
+    lag_ms[located] = np.maximum(newest_ms - next_ms, 0)
+    return lag_ms, timed
+
+
+def _longs(column: Any) -> Longs:
+    return np.asarray(pc.fill_null(column, 0), dtype=np.int64)

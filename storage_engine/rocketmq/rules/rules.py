@@ -1,0 +1,286 @@
+"""Why the broker would clean now, and with what urgency: DefaultMessageStore.CleanCommitLogService. Pure.
+
+One difference holds everywhere: where the broker takes a disk that it can't measure for one at -1 %, and
+then cleans because of it, here such a disk is unknown. It triggers nothing, and a notice says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from zoneinfo import ZoneInfo
+
+from storage_engine.exceptions import BrokerConfigError
+from storage_engine.model.plan import Cause, PlanRequest, Reason, Trigger, Urgency
+from storage_engine.model.store import DiskUsage, Segment, SegmentId, StoreSnapshot, percent_rounded_up
+from storage_engine.rocketmq.format.broker_config import BrokerConfig, parse_delete_when
+from storage_engine.rocketmq.rules.window import HOUR_MS, in_window, next_window_ms
+from storage_engine.wording import time_text
+
+NOTICE_LEVEL_PERCENT = 70
+"""Above it a person is told; nothing else happens."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Finding:
+    """A level above one of the thresholds."""
+
+    detail: str
+    at_once: bool
+    """Above the level at which the broker cleans whatever the age, if it is allowed to."""
+
+
+def triggers(
+    snapshot: StoreSnapshot,
+    config: BrokerConfig,
+    now_ms: int,
+    zone: ZoneInfo,
+    request: PlanRequest,
+) -> tuple[tuple[Trigger, ...], tuple[str, ...]]:
+    """The causes that hold now, each with its urgency, and notices that change nothing
+    (CleanCommitLogService#deleteExpiredFiles).
+
+    :param zone: in which deleteWhen is meant.
+    :param request: its ``manual`` and ``forced`` are a cause of their own. Forced without
+        cleanFileForciblyEnable becomes an ordinary manual pass, as in the broker, and a notice.
+    :raises BrokerConfigError: a deleteWhen that the broker can't parse. It would give up the whole pass,
+        space and manual included, in all hours that stand behind the bad one.
+    """
+    found: list[Trigger] = []
+    notices: list[str] = []
+    hours = delete_hours(config)
+    if in_window(now_ms, hours, zone):
+        detail = f"it is {time_text(now_ms, zone)} in {zone}, and deleteWhen is {config.delete_when}"
+        found.append(Trigger(Cause.TIME_UP, Urgency.ORDINARY, detail))
+    findings, disk_notices = space_findings(snapshot, config)
+    notices += disk_notices
+    for finding in findings:
+        forced = finding.at_once and config.clean_file_forcibly_enable
+        if finding.at_once and not forced:
+            notices.append(
+                f"{finding.detail}, but cleanFileForciblyEnable is false: only what has expired may go"
+            )
+        found.append(
+            Trigger(
+                Cause.SPACE_FULL,
+                Urgency.FORCED if forced else Urgency.ORDINARY,
+                finding.detail,
+                at_once=finding.at_once,
+            )
+        )
+    if request.manual or request.forced:
+        forced = request.forced and config.clean_file_forcibly_enable
+        if request.forced and not forced:
+            notices.append(
+                "a forced cleanup was asked for and is refused: cleanFileForciblyEnable is false, so only "
+                "what has expired may go. Set cleanFileForciblyEnable=true to ignore age"
+            )
+        detail = f"asked for by a person{f': {request.reason}' if request.reason else ''}"
+        found.append(Trigger(Cause.MANUAL, Urgency.FORCED if forced else Urgency.ORDINARY, detail))
+    return tuple(found), tuple(notices)
+
+
+def space_findings(
+    snapshot: StoreSnapshot, config: BrokerConfig
+) -> tuple[tuple[_Finding, ...], tuple[str, ...]]:
+    """Compare the disks with the water levels (CleanCommitLogService#isSpaceToDelete).
+
+    The least used commitlog disk decides for the log, since the broker can still write there; the consume
+    queue's disk decides as well. With replicasPerDiskPartition > 1 the ordinary threshold is held against
+    the store's own size as a share of its part of the disk instead, which a level of its own (80 %) forces.
+    A level has to be above a threshold, not at it.
+    """
+    findings: list[_Finding] = []
+    notices = _disk_notices(snapshot, config)
+    log_disk = least_used(snapshot.log_disks)
+    dependents = snapshot.dependents_disk
+    ordinary = config.replicas_per_disk_partition <= 1
+    if log_disk is not None and log_disk.used_percent is not None:
+        which = (
+            "the commitlog's disk"
+            if len(snapshot.log_disks) == 1
+            else f"the least used of the {len(snapshot.log_disks)} commitlog disks"
+        )
+        findings += _above(log_disk.used_percent, f"{which} ({log_disk.path})", config, ordinary)
+    if dependents.used_percent is not None:
+        what = f"the consume queue's disk ({dependents.path})"
+        findings += _above(dependents.used_percent, what, config, ordinary)
+    if not ordinary:
+        share, notice = _share_finding(snapshot, config, log_disk)
+        findings += share
+        notices += notice
+    return tuple(findings), tuple(notices)
+
+
+def least_used(disks: Sequence[DiskUsage]) -> DiskUsage | None:
+    """The least used disk; None unless every level is known, since an unknown one may be lower."""
+    known = [disk for disk in disks if disk.used_percent is not None]
+    if not known or len(known) < len(disks):
+        return None
+    return min(known, key=lambda disk: disk.used_percent or 0)
+
+
+def delete_hours(config: BrokerConfig) -> tuple[int, ...]:
+    """The hours of deleteWhen.
+
+    :raises BrokerConfigError: it can't be parsed.
+    """
+    try:
+        return parse_delete_when(config.delete_when)
+    except ValueError as error:
+        raise BrokerConfigError(
+            f"{config.source or 'settings'}: deleteWhen: expected hours joined by ';' such as 04 or 02;14, "
+            f"found {config.delete_when!r}. The broker would not clean at all with it."
+        ) from error
+
+
+def expires_at_ms(segment: Segment, config: BrokerConfig) -> int:
+    """Return when a segment's mtime is fileReservedTime ago (MappedFileQueue#deleteExpiredFileByTime)."""
+    return expires_ms(mtime_ms(segment), config)
+
+
+def expires_ms(written_ms: int, config: BrokerConfig) -> int:
+    """Return when what was last written to then has expired."""
+    return written_ms + config.file_reserved_time_hours * HOUR_MS
+
+
+def age_reason(written_ms: int, now_ms: int, config: BrokerConfig, *, forced: bool) -> Reason:
+    """Return why a sealed segment goes in a pass, or that it has not expired.
+
+    One that was written to in the future has not: no clock says how old it is.
+    """
+    if written_ms <= now_ms and now_ms >= expires_ms(written_ms, config):
+        return Reason.EXPIRED
+    return Reason.FORCED if forced else Reason.NOT_EXPIRED
+
+
+def accepts_writes(used_percent: int, accepted: bool, config: BrokerConfig) -> bool:
+    """Return whether the broker accepts writes after a pass (CleanCommitLogService#isSpaceToDelete).
+
+    Between the level of forced cleaning and the warning level a pass leaves it as it was.
+
+    :param used_percent: as the pass found it.
+    :param accepted: before the pass.
+    """
+    if used_percent > config.disk_space_warning_level_percent:
+        return False
+    return accepted or used_percent <= config.disk_space_clean_forcibly_percent
+
+
+def accepts_writes_by(snapshot: StoreSnapshot, accepted: bool, config: BrokerConfig) -> bool:
+    """Return whether the broker accepts writes after a pass, by the disks of its log and its consume queues.
+
+    A log's disk above the level of forced cleaning leaves the other one unasked. A level that isn't known
+    changes nothing.
+
+    :param accepted: before the pass.
+    """
+    for disk in (least_used(snapshot.log_disks), snapshot.dependents_disk):
+        if disk is None or disk.used_percent is None:
+            continue
+        accepted = accepts_writes(disk.used_percent, accepted, config)
+        if disk.used_percent > config.disk_space_clean_forcibly_percent:
+            return accepted
+    return accepted
+
+
+def full_log_disks(snapshot: StoreSnapshot, config: BrokerConfig) -> tuple[str, ...]:
+    """Return where the broker makes no new file of its log (CommitLog#setFullStorePaths)."""
+    level = config.disk_space_clean_forcibly_percent
+    return tuple(disk.path for disk in snapshot.log_disks if (disk.used_percent or 0) > level)
+
+
+def age_deletion_ms(segment: Segment, config: BrokerConfig, now_ms: int, zone: ZoneInfo) -> int | None:
+    """The first moment, from now on, at which a segment may go by age alone: expired, in a deleteWhen hour.
+
+    :return: milliseconds since the epoch; None when deleteWhen never comes.
+    """
+    return next_window_ms(max(now_ms, expires_at_ms(segment, config)), delete_hours(config), zone)
+
+
+def age_deletions_ms(
+    snapshot: StoreSnapshot, config: BrokerConfig, now_ms: int, zone: ZoneInfo
+) -> dict[SegmentId, int | None]:
+    """Return the first moment, from now on, at which each sealed segment may go by age alone.
+
+    One goes only after all that are older, and the last with content never does.
+    """
+    found: dict[SegmentId, int | None] = {}
+    hours, windows = delete_hours(config), dict[int, int | None]()
+    for log in snapshot.logs:
+        expired_ms = now_ms
+        for segment in log.sealed:
+            expired_ms = max(expired_ms, expires_at_ms(segment, config))
+            if segment.end_offset < log.max_offset:
+                if expired_ms not in windows:
+                    windows[expired_ms] = next_window_ms(expired_ms, hours, zone)
+                found[segment.id] = windows[expired_ms]
+    return found
+
+
+def mtime_ms(segment: Segment) -> int:
+    """A segment's mtime in whole milliseconds, as Java's File#lastModified gives it."""
+    return segment.mtime_ns // 1_000_000
+
+
+def _above(percent: int, what: str, config: BrokerConfig, ordinary: bool) -> list[_Finding]:
+    """The highest threshold that a disk is above, if any."""
+    if percent > config.disk_space_warning_level_percent:
+        level = (
+            f"above the warning level {config.disk_space_warning_level_percent} %: the broker refuses writes"
+        )
+        return [_Finding(f"{what} is {percent} % used, {level}", at_once=True)]
+    if percent > config.disk_space_clean_forcibly_percent:
+        level = f"above diskSpaceCleanForciblyRatio {config.disk_space_clean_forcibly_percent} %"
+        return [_Finding(f"{what} is {percent} % used, {level}", at_once=True)]
+    if ordinary and percent > config.disk_max_used_space_ratio_percent:
+        level = f"above diskMaxUsedSpaceRatio {config.disk_max_used_space_ratio_percent} %"
+        return [_Finding(f"{what} is {percent} % used, {level}", at_once=False)]
+    return []
+
+
+def _share_finding(
+    snapshot: StoreSnapshot, config: BrokerConfig, log_disk: DiskUsage | None
+) -> tuple[list[_Finding], list[str]]:
+    """The store's own size against its share of the disk (replicasPerDiskPartition > 1).
+
+    The broker takes a missing path's size of -1 for the disk's, so that the share is exceeded without end;
+    here it is unknown.
+    """
+    replicas = config.replicas_per_disk_partition
+    share_bytes = (log_disk.total_bytes or 0) // replicas if log_disk is not None else 0
+    if snapshot.used_bytes is None or share_bytes <= 0:
+        return [], [
+            f"the store's share of its disk (replicasPerDiskPartition {replicas}) is unknown, so it triggers "
+            "nothing"
+        ]
+    percent = percent_rounded_up(snapshot.used_bytes, share_bytes)
+    what = f"the store takes {snapshot.used_bytes} of the {share_bytes} bytes that are its share, {percent} %"
+    level = config.logical_disk_space_clean_forcibly_threshold_percent
+    if percent > level:
+        return [_Finding(f"{what}, above logicalDiskSpaceCleanForciblyThreshold {level} %", at_once=True)], []
+    level = config.disk_max_used_space_ratio_percent
+    if percent > level:
+        return [_Finding(f"{what}, above diskMaxUsedSpaceRatio {level} %", at_once=False)], []
+    return [], []
+
+
+def _disk_notices(snapshot: StoreSnapshot, config: BrokerConfig) -> list[str]:
+    notices = []
+    for disk in snapshot.disks:
+        if disk.used_percent is None:
+            notices.append(
+                f"disk level unknown, so it triggers nothing: {disk.error or disk.path}. "
+                "The broker counts such a disk as -1 % used and cleans because of it"
+            )
+        elif disk.used_percent > NOTICE_LEVEL_PERCENT:
+            notices.append(
+                f"{disk.path} is {disk.used_percent} % used, above the notice level {NOTICE_LEVEL_PERCENT} %"
+            )
+    full = full_log_disks(snapshot, config)
+    if full and len(full) < len(snapshot.log_disks):
+        notices.append(
+            f"the broker creates no new segment on {', '.join(full)}: above diskSpaceCleanForciblyRatio "
+            f"{config.disk_space_clean_forcibly_percent} %"
+        )
+    return notices

@@ -1,0 +1,180 @@
+"""A RocketMQ store as retention sees it: settings, rules and files behind one small interface."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+from storage_engine import durable
+from storage_engine.model.broker_store import BrokerStore, Remove, StoreSettings
+from storage_engine.model.course import CourseStart
+from storage_engine.model.hold import HoldMemory
+from storage_engine.model.lag import Unread
+from storage_engine.model.pending import Pending
+from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Trigger
+from storage_engine.model.shield import ShieldNeed
+from storage_engine.model.store import Segment, SegmentId, SegmentState, StoreSnapshot
+from storage_engine.model.watch import Watch
+from storage_engine.rocketmq.codec.log_tail import near_logical_end
+from storage_engine.rocketmq.codec.store_times import oldest_message_ms, sealed_at_ms
+from storage_engine.rocketmq.course.course_start import course_start
+from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
+from storage_engine.rocketmq.format.checkpoint import read_known_values
+from storage_engine.rocketmq.hold.fence import with_original_times
+from storage_engine.rocketmq.hold.marker import read_marker
+from storage_engine.rocketmq.pending.pending import pending
+from storage_engine.rocketmq.rules import rules
+from storage_engine.rocketmq.rules.disk import log_disks
+from storage_engine.rocketmq.rules.plan import plan
+from storage_engine.rocketmq.rules.window import time_zone as zone_of
+from storage_engine.rocketmq.store import dependents
+from storage_engine.rocketmq.store.causes import watch
+from storage_engine.rocketmq.store.store import LOG, RocketMQStore
+from storage_engine.rocketmq.store.store_lock import LockedStore, holder_text, is_locked_by_us
+from storage_engine.same_bytes.removal import remove_unchanged
+
+
+@dataclass(frozen=True, slots=True)
+class RocketMQBrokerStore(BrokerStore):
+    """A stopped broker's store.
+
+    :param opened_by: where its settings come from.
+    :param left_out: why files were left out of the last :meth:`dependents`.
+    """
+
+    files: RocketMQStore
+    config: BrokerConfig
+    zone: ZoneInfo
+    opened_by: StoreSettings
+    left_out: list[str] = field(default_factory=list, compare=False, repr=False)
+
+    def renewed(self, memory: HoldMemory) -> RocketMQBrokerStore:
+        return open_files(self.opened_by)
+
+    @property
+    def data_paths(self) -> tuple[Path, ...]:
+        layout = self.files.layout
+        return (layout.root, *layout.log_paths, layout.consumequeue, layout.index)
+
+    def held_until_ms(self) -> int | None:
+        marker = read_marker(self.files.layout.root)
+        return None if marker is None else marker.ends_at_ms
+
+    @property
+    def used_by(self) -> str:
+        return holder_text(self.files.layout)
+
+    @property
+    def is_used_by_us(self) -> bool:
+        return is_locked_by_us(self.files.layout)
+
+    def snapshot(self, now_ms: int) -> StoreSnapshot:
+        """A hold outlives its broker: the segments are as old as they were without it."""
+        return self._as_without_hold(self.files.snapshot(now_ms))
+
+    def glance(self, now_ms: int) -> StoreSnapshot:
+        return self._as_without_hold(self.files.snapshot(now_ms, find_end=near_logical_end))
+
+    def _as_without_hold(self, seen: StoreSnapshot) -> StoreSnapshot:
+        root = self.files.layout.root
+        return replace(seen, logs=tuple(with_original_times(log, None, root) for log in seen.logs))
+
+    def sealed_files(self) -> tuple[Segment, ...]:
+        return with_original_times(self.files.raw_log(), None, self.files.layout.root).sealed
+
+    def watch(self, now_ms: int) -> Watch:
+        return watch(self.files.layout, self.config, now_ms, self.zone)
+
+    def triggers(
+        self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest
+    ) -> tuple[tuple[Trigger, ...], tuple[str, ...]]:
+        return rules.triggers(snapshot, self.config, now_ms, self.zone, request)
+
+    def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
+        return plan(snapshot, self.config, now_ms, self.zone, request)
+
+    def sealed_at_ms(self, snapshot: StoreSnapshot) -> Mapping[SegmentId, int]:
+        return sealed_at_ms(snapshot)
+
+    def deletes_at_ms(self, snapshot: StoreSnapshot, now_ms: int) -> Mapping[SegmentId, int | None]:
+        return rules.age_deletions_ms(snapshot, self.config, now_ms, self.zone)
+
+    def oldest_message_ms(self, snapshot: StoreSnapshot) -> int | None:
+        return oldest_message_ms(snapshot)
+
+    def rule_config(self) -> Mapping[str, str]:
+        return self.config.raw
+
+    def course_start(self, snapshot: StoreSnapshot) -> CourseStart | None:
+        oldest_ms = self.oldest_message_ms(snapshot)
+        return course_start(snapshot, self.files.layout, self.zone, oldest_ms)
+
+    def pending(self, snapshot: StoreSnapshot) -> tuple[Pending, ...]:
+        return pending(self.files.layout)
+
+    def unread(
+        self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False
+    ) -> Unread:
+        # Loading Arrow takes longer than most plans do.
+        from storage_engine.rocketmq.lag.subscriptions import consumers_in_files, group_positions
+        from storage_engine.rocketmq.lag.unread import unread_messages
+
+        (log,) = snapshot.logs
+        layout, end_offset = self.files.layout, new_min_offsets[LOG]
+        consumers = consumers_in_files(layout)
+        positions = group_positions(layout, consumers)
+        found = unread_messages(layout, log.segments, positions, end_offset, 1, deleted=deleted)
+        return found.with_errors(consumers.unknown)
+
+    def lock(self) -> AbstractContextManager[LockedStore]:
+        return self.files.lock()
+
+    @property
+    def max_delete_batch(self) -> int | None:
+        return 1
+
+    def delete_segments(
+        self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
+    ) -> None:
+        for segment in segments:
+            remove_unchanged(segment, self.files.layout.root, remove)
+
+    def shield_need(self) -> ShieldNeed:
+        """No broker runs: nothing is deleted by rules that a shorter shield could be measured by."""
+        disk_bytes, used_percent = log_disks(self.files.layout)
+        return ShieldNeed(disk_bytes=disk_bytes, used_percent=used_percent)
+
+    def dependents(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
+        self.left_out.clear()
+        return dependents.expired_dependents(self.files.layout, self.config, min_offsets[LOG], self.left_out)
+
+    @property
+    def unread_dependents(self) -> tuple[str, ...]:
+        return tuple(self.left_out)
+
+    def delete_dependents(
+        self,
+        files: Sequence[DependentFile],
+        meanwhile: Callable[[], object],
+        remove: Remove = durable.unlink_in,
+    ) -> None:
+        dependents.delete_dependents(self.files.layout, files, remove)
+
+    def checkpoint(self) -> Mapping[str, int]:
+        return read_known_values(self.files.layout.checkpoint) or {}
+
+    def flush_paths(self, snapshot: StoreSnapshot) -> tuple[Path, ...]:
+        layout = self.files.layout
+        (log,) = snapshot.logs
+        active = [Path(s.facts.path) for s in log.segments if s.state is SegmentState.ACTIVE]
+        others = (layout.checkpoint, layout.index, layout.consumequeue, layout.root, *layout.log_paths)
+        return tuple(path for path in (*active, *others) if path.exists())
+
+
+def open_files(settings: StoreSettings) -> RocketMQBrokerStore:
+    """A stopped broker's store, or the files of any."""
+    config = load_broker_config(settings.broker_conf, settings.overrides, root=settings.root)
+    return RocketMQBrokerStore(RocketMQStore.open(config), config, zone_of(settings.time_zone), settings)

@@ -1,0 +1,201 @@
+"""What goes after segments: consume queue and index files that point only below the log's new min offset.
+
+The broker's rules, file by file (DefaultMessageStore.CleanConsumeQueueService#deleteExpiredFiles). The last
+file of a queue and the last index file never go. Deciding reads as little as it can: a queue of one file
+costs a directory listing, another one the last entry of each file up to the first that stays.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from enum import StrEnum
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+
+from storage_engine import durable
+from storage_engine.exceptions import CorruptFileError, StoreLayoutError
+from storage_engine.long_work import told_each
+from storage_engine.model.broker_store import Remove
+from storage_engine.model.diagnosis import reason_of
+from storage_engine.model.plan import DependentFile
+from storage_engine.model.store import FileFacts
+from storage_engine.rocketmq.format import batch_consume_queue, consume_queue, consume_queue_ext, index_file
+from storage_engine.rocketmq.format.broker_config import BrokerConfig
+from storage_engine.rocketmq.format.layout import StoreLayout
+from storage_engine.rocketmq.format.mapped_files import MappedFile
+from storage_engine.rocketmq.format.queue_files import (
+    EntryFormat,
+    QueueDirectory,
+    iter_queues,
+    physical_offset,
+)
+from storage_engine.rocketmq.format.stored_files import open_directory_below
+
+
+class DependentKind(StrEnum):
+    CONSUME_QUEUE = "consume-queue"
+    CONSUME_QUEUE_EXT = "consume-queue-ext"
+    BATCH_CONSUME_QUEUE = "batch-consume-queue"
+    INDEX = "index"
+
+
+def expired_dependents(
+    layout: StoreLayout, config: BrokerConfig, min_offset: int, unreadable: list[str] | None = None
+) -> tuple[DependentFile, ...]:
+    """Files that the broker would delete once the log begins at ``min_offset``. Reads only.
+
+    :param min_offset: the log's min offset after its segments are gone.
+    :param unreadable: gets why files of a queue or the index aren't told, which stay; None: it is an error.
+    :return: in each directory oldest first.
+    :raises CorruptFileError: a file that can't be what its name says; nothing was changed.
+    """
+    found: list[DependentFile] = []
+    for files in (
+        *_expired_queues(layout, config, min_offset),
+        *_expired_batch_queues(layout, config, min_offset),
+        _expired_index_files(layout, min_offset),
+    ):
+        try:
+            found += files
+        except CorruptFileError as error:
+            if unreadable is None:
+                raise
+            unreadable.append(reason_of(error))
+    return tuple(found)
+
+
+def delete_dependents(
+    layout: StoreLayout, files: Iterable[DependentFile], remove: Remove = durable.unlink_in
+) -> tuple[DependentFile, ...]:
+    """Delete files, oldest first in each directory, and make that durable before returning.
+
+    A file that is gone already is passed over: the call can be repeated after it was interrupted.
+
+    :param remove: by which a file goes.
+    :return: the files that this call deleted.
+    :raises StoreLayoutError: a directory isn't the store's; the files before it are gone.
+    :raises OSError: a file can't be deleted; those before it are gone.
+    """
+    deleted: list[DependentFile] = []
+    ordered = sorted(files, key=lambda file: (Path(file.facts.path).parent, Path(file.facts.path).name))
+    for directory, group in groupby(ordered, key=lambda file: Path(file.facts.path).parent):
+        fd = _open_directory(layout, directory)
+        try:
+            deleted += [file for file in group if remove(Path(file.facts.path), fd)]
+        finally:
+            os.fsync(fd)
+            os.close(fd)
+    return tuple(deleted)
+
+
+def _open_directory(layout: StoreLayout, directory: Path) -> int:
+    """Open a directory that files are deleted from, following no link below the store's own directories.
+
+    :raises StoreLayoutError: it isn't below one of them.
+    """
+    for path in (directory, Path(os.path.realpath(directory))):
+        for root in layout.dependent_directories:
+            if path.is_relative_to(root):
+                return open_directory_below(root, path)
+    raise StoreLayoutError(
+        f"{directory}: expected a directory below {', '.join(map(str, layout.dependent_directories))}, found "
+        "one elsewhere. Nothing in it was deleted. Find out who changed the store's directories."
+    )
+
+
+def _expired_queues(
+    layout: StoreLayout, config: BrokerConfig, min_offset: int
+) -> Iterator[Iterator[DependentFile]]:
+    """Yield the files of each queue, which are looked at as they are taken."""
+    queues = list(iter_queues(layout.consumequeue, min_files=2))
+    for queue in told_each(queues, "Looking at queues", "queues"):
+        list_files = partial(
+            consume_queue.list_files, queue.path, size_bytes=config.mapped_file_size_consume_queue_bytes
+        )
+        yield _expired(consume_queue.FORMAT, DependentKind.CONSUME_QUEUE, list_files, min_offset)
+    # without broker.conf the files themselves tell that extensions are enabled
+    extended = config.enable_consume_queue_ext or config.source is None
+    for extension in iter_queues(layout.consumequeue_ext, min_files=2) if extended else ():
+        yield _expired_extensions(layout, config, extension, min_offset)
+
+
+def _expired_batch_queues(
+    layout: StoreLayout, config: BrokerConfig, min_offset: int
+) -> Iterator[Iterator[DependentFile]]:
+    for queue in iter_queues(layout.batchconsumequeue, min_files=2):
+        list_files = partial(
+            batch_consume_queue.list_files,
+            queue.path,
+            size_bytes=config.mapped_file_size_batch_consume_queue_bytes,
+        )
+        yield _expired(batch_consume_queue.FORMAT, DependentKind.BATCH_CONSUME_QUEUE, list_files, min_offset)
+
+
+def _expired(
+    entry_format: EntryFormat,
+    kind: DependentKind,
+    list_files: Callable[[], tuple[MappedFile, ...]],
+    min_offset: int,
+) -> Iterator[DependentFile]:
+    """MappedFileQueue#deleteExpiredFileByOffset: by the last entry, up to the first file that stays.
+
+    Files without an entry behind one that isn't full are what a broker removes when it starts
+    (ConsumeQueue#recover, #truncateDirtyFiles): the queue ends in that one, and its last file never goes.
+    """
+    files = list_files()
+    for number, file in enumerate(files[:-1], 1):
+        position = entry_format.capacity(file) - 1
+        entry = entry_format.entry(file, position)
+        if entry is None and entry_format.last_position(files[number:]) is None:
+            return
+        if entry is None:
+            raise CorruptFileError(
+                f"{file.path}: offset {position * entry_format.dtype.itemsize}: expected an entry, since "
+                "another file follows, found none. Nothing was changed; compare the file with a replica."
+            )
+        last = physical_offset(entry)
+        if last >= min_offset:
+            return
+        yield _dependent(
+            kind, file.path, f"its last entry points to {last}, below the min offset {min_offset}"
+        )
+
+
+def _expired_extensions(
+    layout: StoreLayout, config: BrokerConfig, queue: QueueDirectory, min_offset: int
+) -> Iterator[DependentFile]:
+    """ConsumeQueueExt#truncateByMinAddress: files that end before the unit of the first entry that is left.
+
+    Without such an entry the broker keeps them (ConsumeQueue#correctMinOffset).
+    """
+    path = layout.consumequeue / queue.topic / str(queue.queue_id)
+    entries = consume_queue.list_files(path, size_bytes=config.mapped_file_size_consume_queue_bytes)
+    bounds = consume_queue.bounds(entries, min_offset)
+    first = consume_queue.entry_at(entries, bounds.min_offset)
+    unit = None if first is None else consume_queue_ext.unit_offset(first.tags_code)
+    if unit is None:
+        return
+    files = consume_queue_ext.list_files(
+        queue.path, size_bytes=config.mapped_file_size_consume_queue_ext_bytes
+    )
+    for file in files[:-1]:
+        if file.end_offset >= unit:
+            return
+        detail = f"it ends at {file.end_offset}, below {unit}, to which the first entry left points"
+        yield _dependent(DependentKind.CONSUME_QUEUE_EXT, file.path, detail)
+
+
+def _expired_index_files(layout: StoreLayout, min_offset: int) -> Iterator[DependentFile]:
+    """IndexService#deleteExpiredFile: by the header's end offset, up to the first file that stays."""
+    for path in index_file.list_index_paths(layout)[:-1]:
+        end = index_file.read_header(path).end_phy_offset
+        if end >= min_offset:
+            return
+        detail = f"its last entry points to {end}, below the min offset {min_offset}"
+        yield _dependent(DependentKind.INDEX, path, detail)
+
+
+def _dependent(kind: DependentKind, path: Path, detail: str) -> DependentFile:
+    return DependentFile(kind, FileFacts.of(path), detail)

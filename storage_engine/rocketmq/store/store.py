@@ -1,0 +1,191 @@
+"""A RocketMQ store on disk: what is in it at one moment, its segments' bytes, and holding it.
+
+Reading changes nothing, not even a file's access to the lock. Only a store that is held may be changed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from stat import S_ISREG
+
+from storage_engine.exceptions import StoreBusyError, StoreLayoutError
+from storage_engine.model.store import FileFacts, LogSnapshot, Segment, SegmentState, StoreSnapshot
+from storage_engine.rocketmq.codec.commitlog import find_logical_end
+from storage_engine.rocketmq.format.broker_config import BrokerConfig
+from storage_engine.rocketmq.format.layout import StoreLayout, list_segments, resolve_layout
+from storage_engine.rocketmq.format.mapped_files import MappedFile, list_raw_files, mapped, readable_files
+from storage_engine.rocketmq.format.stored_files import open_stored
+from storage_engine.rocketmq.lag.dispatch import dispatched_offset
+from storage_engine.rocketmq.rules.disk import disk_usage
+from storage_engine.rocketmq.store import store_lock
+
+BROKER = "rocketmq"
+LOG = "commitlog"
+_LOOKS = 4
+
+FindEnd = Callable[[memoryview, int], int]
+"""Returns where the frames of a segment end, given its bytes and their first physical offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class RocketMQStore:
+    """A store that was found and whose layout is one that we handle."""
+
+    config: BrokerConfig
+    layout: StoreLayout
+
+    @classmethod
+    def open(cls, config: BrokerConfig) -> RocketMQStore:
+        """Find the store that a broker's settings describe.
+
+        :raises StoreNotFoundError: a directory of it is missing.
+        :raises UnsupportedLayoutError: RocksDB, DLedger or compaction.
+        """
+        return cls(config, resolve_layout(config))
+
+    def snapshot(self, now_ms: int, *, find_end: FindEnd = find_logical_end) -> StoreSnapshot:
+        """Return what the store is now: everything that a plan is decided from.
+
+        :param now_ms: the moment, in milliseconds since the epoch.
+        :param find_end: by which the log's end is found; who only looks takes a quicker one.
+        :raises StoreNotFoundError: no segment in it.
+        :raises StoreLayoutError: segments that don't form one contiguous log.
+        :raises CorruptFileError: a consume queue that isn't one.
+        :raises StoreBusyError: a file went away each time: somebody else changes the store.
+        """
+        for _ in range(_LOOKS - 1):
+            # While another run deletes, directories that are listed in turn may seem to have a hole.
+            with suppress(StoreBusyError, StoreLayoutError):
+                return self._look(now_ms, find_end)
+        return self._look(now_ms, find_end)
+
+    def _look(self, now_ms: int, find_end: FindEnd) -> StoreSnapshot:
+        layout = self.layout
+        try:
+            log = self._log(list_segments(layout), find_end)
+            crashed = layout.abort.exists()
+            used_bytes = self._used_bytes(log) if self.config.replicas_per_disk_partition > 1 else None
+        except FileNotFoundError as error:
+            raise StoreBusyError(
+                f"{error.filename}: went away while the store was being read: somebody else changes it. "
+                "Try again when nobody does."
+            ) from error
+        return StoreSnapshot(
+            broker=BROKER,
+            root=str(layout.root),
+            taken_at_ms=now_ms,
+            logs=(log,),
+            log_disks=tuple(disk_usage(str(path)) for path in layout.commitlog_paths),
+            dependents_disk=disk_usage(str(layout.consumequeue)),
+            crashed=crashed,
+            used_bytes=used_bytes,
+        )
+
+    def raw_log(self) -> LogSnapshot:
+        """List the log's files that are there, whatever is missing between them. Never to delete by.
+
+        Nothing counts as dispatched.
+
+        :raises StoreLayoutError: one is a symbolic link.
+        :raises OSError: one can't be read, or went away in the middle.
+        """
+        found = readable_files(list_raw_files(self.layout.log_paths))
+        sizes = Counter(file.size_bytes for file in found)
+        size_bytes = self.layout.segment_size_bytes or max(sizes, key=lambda size: sizes[size], default=0)
+        names = Counter(file.base_offset for file in found)
+        files = tuple(
+            file for file in found if file.size_bytes == size_bytes and names[file.base_offset] == 1
+        )
+        active, max_offset = find_active(files) if files else (0, 0)
+        return LogSnapshot(LOG, _segments(files, active), max_offset, dispatched_offset=0)
+
+    @contextmanager
+    def read_segment(self, segment: Segment) -> Iterator[memoryview]:
+        """A segment's bytes, read into memory: a mapping could outlive the file or fault under us.
+
+        :raises StoreBusyError: it is gone, or has another size than in the snapshot.
+        """
+        data = read_whole(Path(segment.facts.path), segment.facts.size_bytes)
+        with memoryview(data).toreadonly() as view:
+            yield view
+
+    def lock(self) -> AbstractContextManager[store_lock.LockedStore]:
+        """Keep brokers and other managers away until the block ends; see :func:`store_lock.lock`.
+
+        :raises StoreBusyError: somebody else uses the store.
+        """
+        return store_lock.lock(self.layout)
+
+    def _log(self, files: tuple[MappedFile, ...], find_end: FindEnd) -> LogSnapshot:
+        active, max_offset = find_active(files, find_end)
+        return LogSnapshot(
+            name=LOG,
+            segments=_segments(files, active),
+            max_offset=max_offset,
+            dispatched_offset=dispatched_offset(self.layout, files, files[active].base_offset, max_offset),
+        )
+
+    def _used_bytes(self, log: LogSnapshot) -> int:
+        """Return what the store takes of its share of the disk (DefaultMessageStore#getMajorFileSize)."""
+        return sum(s.facts.size_bytes for s in log.segments) + dependents_bytes(self.layout)
+
+
+def dependents_bytes(layout: StoreLayout) -> int:
+    """Return how large a store's consume queue and index files are together."""
+    dependents = (layout.consumequeue, layout.batchconsumequeue, layout.index)
+    files = (path.lstat() for directory in dependents for path in directory.rglob("*"))
+    return sum(stat.st_size for stat in files if S_ISREG(stat.st_mode))
+
+
+def _segments(files: tuple[MappedFile, ...], active: int) -> tuple[Segment, ...]:
+    return tuple(
+        Segment(
+            log=LOG,
+            base_offset=file.base_offset,
+            facts=FileFacts.of(file.path),
+            state=SegmentState.SEALED if i < active else SegmentState.ACTIVE,
+        )
+        for i, file in enumerate(files)
+    )
+
+
+def find_active(files: tuple[MappedFile, ...], find_end: FindEnd = find_logical_end) -> tuple[int, int]:
+    """Find the active segment and the logical end of the log.
+
+    Files behind the last frame are preallocated. The last file with a frame stays active even when it is
+    full: opening the store removes an empty file behind it, and makes it the last one.
+
+    :param files: the commitlog's files, oldest first.
+    :param find_end: as of :meth:`RocketMQStore.snapshot`.
+    :return: index of the active segment (all behind it are active too), and the log's max offset.
+    """
+    for index in range(len(files) - 1, -1, -1):
+        file = files[index]
+        with mapped(file.path) as data:
+            end = find_end(data, file.base_offset)
+        if end > 0:
+            return index, file.base_offset + end
+    return 0, files[0].base_offset
+
+
+def read_whole(path: Path, size_bytes: int) -> bytearray:
+    """Read a file that must have this size.
+
+    :raises StoreBusyError: it is gone or has another size: somebody changes the store.
+    """
+    data = bytearray(size_bytes)
+    try:
+        with open_stored(path) as file, memoryview(data) as view:
+            position = 0
+            while position < size_bytes and (count := file.readinto(view[position:])):
+                position += count
+            found = position if position < size_bytes else size_bytes + len(file.read(1))
+    except FileNotFoundError as error:
+        raise StoreBusyError(f"{path}: went away: somebody else changes the store.") from error
+    if found != size_bytes:
+        raise StoreBusyError(f"{path}: expected {size_bytes} bytes, found {found}: somebody else changes it.")
+    return data

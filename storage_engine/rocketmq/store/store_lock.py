@@ -1,0 +1,270 @@
+"""The broker's own lock on a store, and who else has the store's files open.
+
+A broker takes a POSIX write lock on byte 0 of ``lock`` at the end of its start (DefaultMessageStore#start)
+and keeps it until it stops. Whoever has it, has the store. The kernel drops a process's POSIX lock when the
+process closes *any* descriptor of the file, so nothing but this module may ever open ``lock``.
+
+The lock tells that a broker runs; it can't keep a broker that starts from loading first. That is why we also
+look for processes that have the store's files open or mapped.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import struct
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from storage_engine import durable
+from storage_engine.exceptions import StoreBusyError, TurnTakenError
+from storage_engine.file_users import (
+    DELETED,
+    FileUser,
+    file_users,
+    mapped_paths,
+    process_name,
+    process_text,
+    run_text,
+)
+from storage_engine.own_directory import DIRECTORY
+from storage_engine.rocketmq.format.layout import StoreLayout
+from storage_engine.turns import has_shared_lock, take_turn
+from storage_engine.wording import count_text
+
+_BROKER_CLASSES = ("BrokerStartup", "BrokerContainerStartup", "ProxyStartup")
+T = TypeVar("T")
+
+ENGINE_SOCKET = "engine.sock"
+"""In our directory of a store that our own engine writes: by it that is asked."""
+
+_held: set[Path] = set()
+_held_guard = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class LockedStore:
+    """A store that is held. ``notices`` say what could not be checked, for the report."""
+
+    root: Path
+    notices: tuple[str, ...]
+
+
+@contextmanager
+def lock(layout: StoreLayout) -> Iterator[LockedStore]:
+    """Keep every broker and every other manager away from the store until the block ends.
+
+    Another of our runs is waited for. A missing lock file is created for the broker's user, who has to open
+    it afterwards.
+
+    :raises StoreBusyError: the lock is taken, a process has files of the store open, a broker runs here
+        that we may not look into, or the lock file can't be opened.
+    """
+    path = layout.lock
+    with _held_guard:
+        if path in _held:
+            raise StoreBusyError(f"{path}: this process holds the store already; wait until it is done.")
+        _held.add(path)
+    try:
+        fd = take_turn(lambda: _locked(layout))
+        try:
+            notices = _check_nobody_else(layout)
+            yield LockedStore(layout.root, notices)
+        finally:
+            os.close(fd)
+    finally:
+        with _held_guard:
+            _held.discard(path)
+
+
+def lock_holder(layout: StoreLayout) -> FileUser | None:
+    """The process that has the broker's lock, for showing; None when it is free or ours, or nobody can tell.
+
+    Never opens the file while this process holds the store.
+    """
+    try:
+        pid = _of_another(layout, _locking_pid)
+    except OSError:
+        return None
+    return None if pid is None else FileUser(pid, process_name(pid), str(layout.lock))
+
+
+def holder_text(layout: StoreLayout) -> str:
+    """Return the broker's lock and the other process that has it, as a clause; "": none, or nobody can tell.
+
+    Never opens the file while this process holds the store.
+    """
+    try:
+        if not is_locked(layout):
+            return ""
+    except OSError:
+        return ""
+    holder = lock_holder(layout)
+    return f"{layout.lock} is locked by {process_text(None if holder is None else holder.pid)}"
+
+
+def is_locked(layout: StoreLayout) -> bool | None:
+    """Return whether another process has the broker's lock, in whatever container; None: this system can't
+    tell.
+
+    Never opens the file while this process holds the store.
+
+    :raises OSError: the lock file can't be opened.
+    """
+    if not sys.platform.startswith("linux"):
+        return None
+    found = _of_another(layout, _lock_on)
+    return found is not None and found[0] != fcntl.F_UNLCK
+
+
+def _of_another(layout: StoreLayout, look: Callable[[int], T]) -> T | None:
+    """Look at the lock file's descriptor; None where there is no file, or this process holds the store."""
+    path = layout.lock
+    with _held_guard:
+        if path in _held:
+            return None
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            return look(fd)
+        finally:
+            os.close(fd)
+
+
+def is_locked_by_us(layout: StoreLayout) -> bool:
+    """Return whether another of our runs has the broker's lock, which it gives up by itself.
+
+    Our engine, which serves a store, is as a broker.
+    """
+    holder = lock_holder(layout)
+    return holder is not None and _is_run(layout, holder.pid)
+
+
+def _is_run(layout: StoreLayout, pid: int) -> bool:
+    return not _engine_text(layout) and has_shared_lock(pid, {str(path) for path in layout.log_paths})
+
+
+def _locked(layout: StoreLayout) -> int:
+    """Open the lock file and lock it; nothing stays open where that can't be."""
+    fd = _open(layout.lock)
+    try:
+        _take(fd, layout)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _open(path: Path) -> int:
+    try:
+        return durable.open_lock(path, ours=False)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise StoreBusyError(
+                f"{path}: expected the broker's lock, found a symbolic link. Nothing was changed. Remove it: "
+                "a broker makes the file when it starts."
+            ) from error
+        raise StoreBusyError(
+            f"{path}: can't be opened for locking: {error.strerror}. Run as the broker's user, on its host."
+        ) from error
+
+
+def _take(fd: int, layout: StoreLayout) -> None:
+    path = layout.lock
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0, os.SEEK_SET)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EAGAIN):
+            raise StoreBusyError(f"{path}: can't be locked: {error.strerror}.") from error
+        pid = _locking_pid(fd)
+        if pid is not None and _is_run(layout, pid):
+            raise TurnTakenError(
+                f"{path}: expected byte 0 to be unlocked, found it locked by {run_text(pid)}, another run of "
+                "storage-engine. Nothing was changed. Wait until it is done."
+            ) from error
+        raise StoreBusyError(
+            f"{path}: expected byte 0 to be unlocked, found it locked by {process_text(pid)}: a broker runs "
+            "on this store, or another run works on it. Stop it or wait for it; nothing was changed."
+            + _engine_text(layout)
+            + ("" if pid is None else _deleted_segments_text(layout, pid))
+        ) from error
+    here, there = os.fstat(fd), path.lstat()
+    if (here.st_dev, here.st_ino) != (there.st_dev, there.st_ino):
+        raise StoreBusyError(f"{path}: was replaced while it was being locked; try again.")
+
+
+def _engine_text(layout: StoreLayout) -> str:
+    if not (layout.root / DIRECTORY / ENGINE_SOCKET).exists():
+        return ""
+    return " Where storage-engine serve has it, use mode engine, at a shell --engine."
+
+
+def _locking_pid(fd: int) -> int | None:
+    """Who has a lock on byte 0 that keeps us out; None when nobody has, or the system can't tell."""
+    if not sys.platform.startswith("linux"):
+        return None
+    kind, pid = _lock_on(fd)
+    return None if kind == fcntl.F_UNLCK or pid <= 0 else pid
+
+
+def _lock_on(fd: int) -> tuple[int, int]:
+    """Kind of the lock on byte 0 that would keep us out, and whose: 0 is one of another PID namespace."""
+    layout = "hhqqi"  # struct flock: type, whence, start, length, pid
+    asked = struct.pack(layout, fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+    kind, _, _, _, pid = struct.unpack(layout, fcntl.fcntl(fd, fcntl.F_GETLK, asked)[: len(asked)])
+    return int(kind), int(pid)
+
+
+def _check_nobody_else(layout: StoreLayout) -> tuple[str, ...]:
+    """Look at every process that we may look into.
+
+    One that we may not look into is unknown. It can't be a broker that runs on this store (we have its
+    lock), but it could be one that is still loading it, so an unknown broker is refused. Other unknown
+    processes become a notice: they could only be reading, and a reader keeps what it has open. Paths are
+    compared, so a reader in a container that mounts the store elsewhere isn't seen; its lock is.
+    """
+    unknown = []
+    for process in file_users(layout.directories, [layout.lock, layout.root / DIRECTORY]):
+        if process.path is not None:
+            raise StoreBusyError(
+                f"{layout.root}: expected no other process to use the store's files, but {process} open or "
+                "mapped. Stop it or wait for it; nothing was changed."
+            )
+        if any(part.endswith(_BROKER_CLASSES) for part in process.command):
+            raise StoreBusyError(
+                f"{layout.root}: process {process.pid} ({process.name}) is a RocketMQ broker of another "
+                "user, so it can't be seen whether it is loading this store. Run as that user or as root."
+            )
+        unknown.append(f"{process.pid} ({process.name})")
+    if not unknown:
+        return ()
+    processes = "process" if len(unknown) == 1 else "processes"
+    return (
+        f"{len(unknown)} {processes} of other users could not be checked for open files of the store "
+        f"(the broker's lock is ours, none is a broker): {', '.join(unknown[:5])}"
+        + (", …" if len(unknown) > 5 else ""),
+    )
+
+
+def _deleted_segments_text(layout: StoreLayout, pid: int) -> str:
+    """Return what a person should know of a broker that maps segments which are deleted; empty otherwise.
+
+    It was loading them, where nobody could see it, while they were deleted.
+    """
+    directories = tuple(f"{path}{os.sep}" for path in layout.log_paths)
+    with suppress(OSError):
+        count = sum(path.startswith(directories) and path.endswith(DELETED) for path in mapped_paths(pid))
+        if count:
+            return (
+                f" Process {pid} still maps {count_text(count, 'segment file')} that had gone before it "
+                "locked the store: it serves them from memory, and its min offset is too low. Restart it."
+            )
+    return ""

@@ -1,0 +1,286 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage_engine.journal.journal import Waiver
+from storage_engine.lake.soundness.chain import row_fault
+from storage_engine.model.companions import Companion, companions_text
+from storage_engine.model.plan import (
+    DELETING,
+    Cause,
+    Decision,
+    LogPlan,
+    Plan,
+    PlanRequest,
+    Reason,
+    Trigger,
+    Urgency,
+)
+from storage_engine.model.policy import ArchiveMode, Policy
+from storage_engine.model.receipt import PROOF_VERSION, SETTLED, Receipt
+from storage_engine.model.store import FileFacts, Segment, SegmentState
+from storage_engine.retention.proof.gate import (
+    NO_ACTS,
+    Passage,
+    judge,
+    request_again,
+    same_content,
+    still_eligible,
+)
+from storage_engine.same_bytes.own_acts import KnownFile, OwnActs
+
+SIZE = 1000
+REQUIRED, OFF = Policy(), Policy(archive=ArchiveMode.OFF)
+WAIVER = Waiver("digest", "ann", "lake burnt down", 1)
+REFUSED = Passage.REFUSED
+CHANGES = ["device", "inode", "size_bytes", "mtime_ns", "ctime_ns"]
+
+
+def segment(index: int) -> Segment:
+    facts = FileFacts(f"/s/commitlog/{index * SIZE:020d}", 1, 100 + index, SIZE, 7, 8)
+    return Segment("commitlog", index * SIZE, facts, SegmentState.SEALED)
+
+
+def decision(index: int, reason: Reason = Reason.EXPIRED) -> Decision:
+    return Decision(segment(index), reason, f"because {reason.value}")
+
+
+def plan(*decisions: Decision, causes: tuple[Cause, ...] = (Cause.TIME_UP,)) -> Plan:
+    triggers = tuple(Trigger(cause, Urgency.ORDINARY, "") for cause in causes)
+    return Plan("/s", 0, triggers, (LogPlan("commitlog", decisions),))
+
+
+def receipt(index: int) -> Receipt:
+    facts = segment(index).facts
+    return Receipt(
+        store_id="id",
+        lineage=1,
+        log="commitlog",
+        base_offset=index * SIZE,
+        size_bytes=facts.size_bytes,
+        sha256="a" * 64,
+        broker="rocketmq",
+        store_root="/s",
+        message_count=1,
+        row_count=1,
+        damaged_bytes=0,
+        first_store_timestamp_ms=1,
+        last_store_timestamp_ms=1,
+        source_path=facts.path,
+        source_device=facts.device,
+        source_inode=facts.inode,
+        source_mtime_ns=facts.mtime_ns,
+        source_ctime_ns=facts.ctime_ns,
+        data_file="file:///lake/x.parquet",
+        data_file_bytes=1,
+        data_file_sha256="b" * 64,
+        proof_version=PROOF_VERSION,
+        proven_at_ms=1,
+        moved_to=None,
+        sequence=0,
+        previous_hash="0" * 64,
+        row_hash="c" * 64,
+        evidence=SETTLED,
+    )
+
+
+@st.composite
+def two_plans(draw: st.DrawFn) -> tuple[Plan, Plan]:
+    """An approved plan and a fresh one of a log whose oldest segments may be gone by now."""
+    count = draw(st.integers(0, 6))
+    approved = draw(st.integers(0, count))
+    gone = draw(st.integers(0, count))
+    reasons = draw(st.lists(st.sampled_from(Reason), min_size=count, max_size=count))
+    return (
+        plan(*(decision(i, Reason.EXPIRED if i < approved else Reason.NOT_EXPIRED) for i in range(count))),
+        plan(*(decision(i, reasons[i]) for i in range(gone, count))),
+    )
+
+
+@given(two_plans())
+def test_what_goes_is_the_oldest_that_both_plans_let_go(plans: tuple[Plan, Plan]) -> None:
+    approved, fresh = plans
+    eligible = still_eligible(approved, fresh)
+    assert eligible.go == fresh.decisions[: len(eligible.go)]
+    assert {d.segment for d in eligible.go} <= set(approved.to_delete)
+    assert all(d.reason in DELETING for d in eligible.go)
+
+
+@given(two_plans())
+def test_every_approved_segment_that_is_there_goes_or_stays_for_a_reason(plans: tuple[Plan, Plan]) -> None:
+    approved, fresh = plans
+    eligible = still_eligible(approved, fresh)
+    there = [d.segment for d in fresh.decisions if d.segment in approved.to_delete]
+    assert [d.segment for d in (*eligible.go, *eligible.stay)] == there
+    assert all(d.reason not in DELETING and d.detail for d in eligible.stay)
+
+
+def test_an_older_segment_that_nobody_approved_holds_back_what_is_behind_it() -> None:
+    approved = plan(decision(1), decision(2))
+    eligible = still_eligible(approved, plan(decision(0), decision(1), decision(2)))
+    assert eligible.go == ()
+    assert [d.reason for d in eligible.stay] == [Reason.BEHIND_KEPT, Reason.BEHIND_KEPT]
+
+
+def test_a_pass_that_the_clock_began_may_end_after_its_hour() -> None:
+    assert request_again(plan(causes=(Cause.TIME_UP,)), PlanRequest()).manual
+
+
+def test_a_pass_that_a_full_disk_began_needs_it_full_still() -> None:
+    assert request_again(plan(causes=(Cause.SPACE_FULL,)), PlanRequest()) == PlanRequest()
+
+
+def test_a_receipt_of_the_same_file_proves_it() -> None:
+    verdict = judge(decision(1), segment(1), [receipt(1)], {}, REQUIRED, None)
+    assert (verdict.passage, verdict.receipt) == (Passage.PROVEN, receipt(1))
+
+
+@pytest.mark.parametrize("field", CHANGES)
+def test_a_touched_file_is_hashed_again(field: str) -> None:
+    facts = replace(segment(1).facts, **{field: 999})
+    touched = replace(decision(1), segment=replace(segment(1), facts=facts))
+    verdict = judge(touched, segment(1), [receipt(1)], {}, REQUIRED, None)
+    assert verdict.passage is Passage.HASH_AGAIN
+
+
+def test_no_receipt_no_deletion() -> None:
+    verdict = judge(decision(1), segment(1), [], {}, REQUIRED, None)
+    assert (verdict.passage, verdict.detail) == (Passage.REFUSED, "no receipt in the lake")
+
+
+def test_a_receipt_that_does_not_hold_proves_nothing() -> None:
+    faults = {receipt(1).identity: "data file is missing"}
+    verdict = judge(decision(1), segment(1), [receipt(1)], faults, REQUIRED, None)
+    assert verdict.passage is Passage.REFUSED
+    assert "data file is missing" in verdict.detail
+
+
+def test_a_receipt_by_a_later_version_proves_nothing() -> None:
+    later = replace(receipt(1), proof_version=PROOF_VERSION + 1)
+    faults = {later.identity: row_fault(later)}
+    verdict = judge(decision(1), segment(1), [later], faults, REQUIRED, None)
+    assert verdict.passage is Passage.REFUSED
+    assert f"proof version {PROOF_VERSION + 1}" in verdict.detail
+
+
+def test_two_receipts_for_one_segment_prove_nothing() -> None:
+    other = replace(receipt(1), sha256="d" * 64)
+    verdict = judge(decision(1), segment(1), [receipt(1), other], {}, REQUIRED, None)
+    assert verdict.passage is Passage.REFUSED
+    assert "a" * 64 in verdict.detail
+    assert "d" * 64 in verdict.detail
+
+
+@pytest.mark.parametrize(
+    ("policy", "waiver", "passage"),
+    [(OFF, None, Passage.ARCHIVE_OFF), (REQUIRED, WAIVER, Passage.WAIVED)],
+)
+def test_policy_or_waiver_let_the_planned_file_go_and_no_other(
+    policy: Policy, waiver: Waiver | None, passage: Passage
+) -> None:
+    assert judge(decision(1), segment(1), [], {}, policy, waiver).passage is passage
+    for field in CHANGES:
+        planned = replace(segment(1), facts=replace(segment(1).facts, **{field: 999}))
+        assert judge(decision(1), planned, [], {}, policy, waiver).passage is Passage.REFUSED
+
+
+@pytest.mark.parametrize(("policy", "waiver"), [(OFF, None), (REQUIRED, WAIVER)])
+def test_of_a_held_store_too_only_our_own_acts_are_no_change(policy: Policy, waiver: Waiver | None) -> None:
+    facts = segment(1).facts
+    held = replace(segment(1), facts=replace(facts, mtime_ns=900, ctime_ns=9), original_mtime_ns=7)
+    acts = OwnActs(
+        (KnownFile(facts.device, facts.inode, facts.size_bytes, (facts.path,), ((7, 8), (900, 9))),)
+    )
+    assert judge(Decision(held, Reason.EXPIRED, ""), held, [], {}, policy, waiver).passage is not REFUSED
+    by_us = Decision(held, Reason.EXPIRED, "")
+    assert judge(by_us, segment(1), [], {}, policy, waiver, acts).passage is not REFUSED
+    # Somebody wrote to it and set back the mtime that the hold had given it: only the ctime tells.
+    written = Decision(replace(held, facts=replace(held.facts, ctime_ns=10)), Reason.EXPIRED, "")
+    for planned in (segment(1), held):
+        assert judge(written, planned, [], {}, policy, waiver, acts).passage is REFUSED
+
+
+def test_a_waiver_says_who_and_why() -> None:
+    verdict = judge(decision(1), segment(1), [], {}, REQUIRED, WAIVER)
+    assert verdict.detail == "waived by ann: lake burnt down (no receipt in the lake)"
+
+
+def test_proof_is_preferred_to_a_waiver() -> None:
+    verdict = judge(decision(1), segment(1), [receipt(1)], {}, REQUIRED, WAIVER)
+    assert verdict.passage is Passage.PROVEN
+
+
+BESIDE = FileFacts("/s/commitlog/0.count", 1, 50, 4, 7, 8)
+
+
+def with_companions(*companions: FileFacts, end: int | None = 300) -> Segment:
+    return replace(segment(0), end=end, companions=companions)
+
+
+def its_receipt(*companions: FileFacts, end: int | None = 300) -> Receipt:
+    files = companions_text(Companion.of(facts, b"300\n") for facts in companions)
+    return replace(receipt(0), end_offset=end, files=files)
+
+
+def passage(now: Segment, proof: Receipt, acts: OwnActs = NO_ACTS) -> str:
+    found = judge(Decision(now, Reason.EXPIRED, ""), now, [proof], {}, REQUIRED, None, acts)
+    return f"{found.passage.value}: {found.detail}"
+
+
+def test_a_segment_with_companions_goes_by_a_receipt_of_all_of_its_files() -> None:
+    assert passage(with_companions(BESIDE), its_receipt(BESIDE)).startswith("proven")
+    other = replace(BESIDE, path="/s/commitlog/0.index", inode=51)
+    assert passage(with_companions(other, BESIDE), its_receipt(BESIDE, other)).startswith("proven")
+    # A segment that states the end that its size comes to says nothing new.
+    assert passage(with_companions(end=SIZE), replace(receipt(0), end_offset=None)).startswith("proven")
+
+
+@pytest.mark.parametrize("change", ["device", "inode", "mtime_ns", "ctime_ns"])
+def test_a_companion_that_was_touched_is_hashed_again(change: str) -> None:
+    touched = replace(BESIDE, **{change: getattr(BESIDE, change) + 1})
+    assert passage(with_companions(touched), its_receipt(BESIDE)).startswith("hash-again")
+    if change == "ctime_ns":
+        known = KnownFile(1, 50, 4, ("/s/commitlog/0.count",), ((7, 8), (7, 9)))
+        assert passage(with_companions(touched), its_receipt(BESIDE), OwnActs((known,))).startswith("proven")
+
+
+@pytest.mark.parametrize(
+    ("now", "proof", "said"),
+    [
+        (with_companions(), its_receipt(BESIDE), "has the companions 0.count, the store has none"),
+        (with_companions(BESIDE), its_receipt(), "has the companions none, the store has 0.count"),
+        (
+            with_companions(replace(BESIDE, path="/s/commitlog/0.index")),
+            its_receipt(BESIDE),
+            "has the companions 0.count, the store has 0.index",
+        ),
+        (with_companions(BESIDE, end=299), its_receipt(BESIDE), "ends at offset 300, the segment at 299"),
+        (with_companions(BESIDE, end=None), its_receipt(BESIDE), "ends at offset 300, the segment at 1000"),
+        (with_companions(BESIDE), its_receipt(BESIDE, end=None), "ends at offset 1000, the segment at 300"),
+        (
+            with_companions(BESIDE),
+            replace(its_receipt(BESIDE), files="[]"),
+            "is not valid: its files are not sound: expected a list",
+        ),
+    ],
+)
+def test_other_companions_or_another_end_are_refused(now: Segment, proof: Receipt, said: str) -> None:
+    assert passage(now, proof).startswith(f"refused: its receipt {said}")
+
+
+def test_without_a_receipt_every_file_has_to_be_as_it_was_planned() -> None:
+    then = with_companions(BESIDE)
+    for now in (
+        then,
+        with_companions(replace(BESIDE, mtime_ns=9)),
+        with_companions(),
+        with_companions(BESIDE, end=299),
+        with_companions(BESIDE, replace(BESIDE, path="/s/commitlog/0.index")),
+    ):
+        found = judge(Decision(now, Reason.EXPIRED, ""), then, [], {}, OFF, None)
+        assert found.passage is (Passage.ARCHIVE_OFF if now == then else REFUSED)
+        assert same_content(now, then) is (now == then)

@@ -1,0 +1,181 @@
+"""What runs deleted or lost is in the lake once, and stamp and receipts witness it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from storage_engine import cycle
+from storage_engine.clock import clock_ms
+from storage_engine.journal.drift import WATCH_RUN, record_drift
+from storage_engine.journal.journal import Journal, Phase, Step, StoreRecord
+from storage_engine.lake.archive.deletions import read_deletions
+from storage_engine.lake.catalog.catalog import Lake, open_lake
+from storage_engine.lake.catalog.tables import DELETIONS
+from storage_engine.lake.soundness.receipts import receipt_history
+from storage_engine.model.deleted_range import DELETION, DeletedRange
+from storage_engine.model.hold import Drift, DriftKind
+from storage_engine.model.jsonable import to_jsonable
+from storage_engine.model.plan import PlanRequest
+from storage_engine.model.validation import Status
+from storage_engine.model.verification import VerifyLevel
+from storage_engine.retention.ranges.losses import AcceptedLoss, record_loss
+from storage_engine.retention.ranges.verification import verify_lake, verify_store
+from storage_engine.retention.report.finishing import FinishResult, finish
+from storage_engine.retention.store.managed_store import ManagedStore
+from storage_engine.retention.store.stamp import read_stamp
+from tests.integration.stores import unpack
+from tests.lakes import make_lakes
+from tests.retention.conftest import HOURS_AGO_NS, MANUAL
+
+pytestmark = pytest.mark.slow
+
+MIB = 1 << 20
+
+
+def cleaned(store: ManagedStore, run_key: str, segments: int = 1) -> FinishResult:
+    cleanup = cycle.Cleanup(store, run_key, replace(MANUAL, max_segments=segments))
+    for step in (cycle.plan, cycle.archive, cycle.release, cycle.clean_dependents):
+        step(cleanup)
+    return cycle.report(cleanup)
+
+
+def lake_of(store: ManagedStore) -> Lake:
+    return open_lake(store.lakes[0])
+
+
+def record_of(store: ManagedStore) -> StoreRecord:
+    record = Journal(store.journal_url).find_store(store.real_root)
+    assert record is not None
+    return record
+
+
+def rows_of(store: ManagedStore) -> tuple[DeletedRange, ...]:
+    return read_deletions(lake_of(store), record_of(store).store_id)
+
+
+def expired(base: Path) -> ManagedStore:
+    """A store of which every segment has expired."""
+    root = unpack("clean-stop", base / "store")
+    old_ns = clock_ms() * 10**6 - HOURS_AGO_NS
+    for segment in (root / "commitlog").iterdir():
+        os.utime(segment, ns=(old_ns, old_ns))
+    return make_lakes(ManagedStore.local("main", str(root), base / "managed", time_zone="UTC"))
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ManagedStore]:
+    """A run deleted two segments and ended twice, and a second run deleted one."""
+    store = expired(tmp_path_factory.mktemp("deletions"))
+    assert cleaned(store, "first", 2).notices == ()
+    assert finish(store, "first").notices == ()
+    assert cleaned(store, "second").notices == ()
+    return store
+
+
+def test_each_range_of_a_run_is_there_once(store: ManagedStore) -> None:
+    first, second = rows_of(store)
+    assert [(row.run, row.log, row.start_offset, row.end_offset) for row in (first, second)] == [
+        ("first", "commitlog", 0, 2 * MIB),
+        ("second", "commitlog", 2 * MIB, 3 * MIB),
+    ]
+    assert {(row.what, row.cause, row.who) for row in (first, second)} == {
+        ("released", "expired", "storage-engine")
+    }
+    receipts = receipt_history(lake_of(store), first.store_id)
+    assert first.first_store_timestamp_ms == receipts[0].first_store_timestamp_ms
+    assert first.last_store_timestamp_ms == receipts[1].last_store_timestamp_ms
+    assert second.first_store_timestamp_ms == receipts[2].first_store_timestamp_ms is not None
+    results = Journal(store.journal_url).store_events(first.store_id, Step.RELEASE, Phase.RESULT)
+    assert first.at_ms == max(one.at_ms for one in results if one.subject and one.run_key == "first")
+
+
+def test_stamp_and_the_next_receipt_have_the_digest_of_the_last_deletion(store: ManagedStore) -> None:
+    first, second = rows_of(store)
+    receipts = receipt_history(lake_of(store), first.store_id)
+    assert [row.known.get(DELETION) for row in receipts] == [None, None, to_jsonable(first.digest)]
+    stamp = read_stamp(store.real_root)
+    assert stamp is not None
+    assert stamp.deletion == second.digest
+
+
+CHANGES = {
+    "UPDATE storage_engine_events SET payload = replace(payload, '\"expired\"', '\"forced\"') "
+    "WHERE step = 'release'": "the cause expired became forced",
+    "UPDATE storage_engine_events SET at_ms = at_ms - 86400000 WHERE step = 'release'": "the time ",
+    "UPDATE storage_engine_runs SET plan_digest = substr(plan_digest, 2) || 'x'": "was changed since",
+}
+
+
+@pytest.mark.parametrize("sql", CHANGES, ids=["reason", "time", "plan"])
+def test_a_deletion_that_was_changed_in_the_journal_is_named(
+    store: ManagedStore, tmp_path: Path, sql: str
+) -> None:
+    (found,) = verify_store(store, VerifyLevel.RECEIPTS)
+    assert (found.overall, found.findings) == (Status.OK, ())
+    shutil.copy2(store.journal_url.removeprefix("sqlite:///"), tmp_path / "journal.db")
+    changed = replace(store, journal_url=f"sqlite:///{tmp_path / 'journal.db'}")
+    with closing(sqlite3.connect(tmp_path / "journal.db")) as journal:
+        journal.execute(sql)
+        journal.commit()
+    (found,) = verify_store(changed, VerifyLevel.RECEIPTS)
+    (of_lake,) = verify_lake(store.lakes[0], changed.journal_url, VerifyLevel.RECEIPTS)
+    for findings in (found.findings, of_lake.findings):
+        assert [(one.status, one.subject) for one in findings] == [
+            (Status.FAILURE, "run first"),
+            (Status.FAILURE, "run second"),
+        ]
+        assert all(CHANGES[sql] in one.detail for one in findings)
+    assert "the lake's table deletions and a receipt's evidence" in found.findings[0].detail
+    assert "the lake's table deletions and the store's stamp" in found.findings[1].detail
+    assert (f"commitlog [0, {2 * MIB}): " in found.findings[0].detail) is ("events" in sql)
+
+
+def test_a_run_that_was_removed_from_the_journal_is_named(store: ManagedStore, tmp_path: Path) -> None:
+    shutil.copy2(store.journal_url.removeprefix("sqlite:///"), tmp_path / "journal.db")
+    with closing(sqlite3.connect(tmp_path / "journal.db")) as journal:
+        journal.execute("DELETE FROM storage_engine_events WHERE run_id = 1")
+        journal.commit()
+    (found,) = verify_lake(store.lakes[0], f"sqlite:///{tmp_path / 'journal.db'}", VerifyLevel.RECEIPTS)
+    (finding,) = found.findings
+    assert (finding.status, finding.subject) == (Status.WARNING, "run first")
+    assert f"commitlog [0, {2 * MIB})" in finding.detail
+
+
+def test_a_journal_that_never_knew_the_store_says_nothing(store: ManagedStore, tmp_path: Path) -> None:
+    (found,) = verify_lake(store.lakes[0], f"sqlite:///{tmp_path / 'journal.db'}", VerifyLevel.RECEIPTS)
+    assert found.findings == ()
+
+
+def test_what_could_not_be_written_is_a_notice_and_brought_in_by_the_next_run(tmp_path: Path) -> None:
+    store = expired(tmp_path)
+    location = Path(lake_of(store).segments().location().removeprefix("file://")).with_name(DELETIONS)
+    location.write_text("in the way")
+    ended = cleaned(store, "first")
+    assert (ended.ok, ended.finished) == (True, True)
+    (notice,) = ended.notices
+    assert "could not be written into its table deletions, and will be by the next run" in notice
+    dry = cycle.Cleanup(store, "dry", replace(MANUAL, dry_run=True))
+    cycle.plan(dry)
+    assert cycle.report(dry).notices == ()
+    location.unlink()
+    journal, record = Journal(store.journal_url), record_of(store)
+    gone = Drift(DriftKind.SEGMENT_GONE, "the broker deleted it", "commitlog", MIB, 2 * MIB)
+    record_drift(journal, record, journal.begin_run(record.store_id, WATCH_RUN, PlanRequest()), [gone])
+    run = journal.begin_run(record.store_id, "losses", PlanRequest())
+    record_loss(journal, run, AcceptedLoss("commitlog", 0, MIB, 2 * MIB, "ann", "no copy is left"))
+    assert finish(store, "first").notices == ()
+    assert [(row.run, row.start_offset, row.what, row.cause, row.who) for row in rows_of(store)] == [
+        ("first", 0, "released", "expired", "storage-engine"),
+        (WATCH_RUN, MIB, "gone", "segment-gone", "not storage-engine"),
+        ("losses", MIB, "lost", "accept-loss", "ann"),
+    ]
+    (found,) = verify_store(store, VerifyLevel.RECEIPTS)
+    assert [one.subject for one in found.findings if one.subject.startswith(("run ", "table "))] == []

@@ -1,0 +1,347 @@
+"""What a broker's package answers is checked before anything is decided or recorded by it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage_engine.exceptions import BrokerPackageError, StoreBusyError
+from storage_engine.model.plan import Decision, DependentFile, LogPlan, Plan, PlanRequest, Reason
+from storage_engine.model.store import DiskUsage, FileFacts, LogSnapshot, Segment, SegmentState, StoreSnapshot
+from storage_engine.retention.proof.deletion_checks import check_gone
+from storage_engine.retention.store.broker_answers import (
+    list_dependents,
+    propose,
+    take_sealed_files,
+    take_snapshot,
+    take_triggers,
+)
+
+NOW_MS = 1_700_000_000_000
+REQUEST = PlanRequest(manual=True)
+SIZE = 10
+
+
+class _Says:
+    """A store whose package says whatever it was given."""
+
+    def __init__(self, root: Path, **answers: Any) -> None:
+        self.data_paths = (root,)
+        self._answers = answers
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        answer = self._answers[name]
+
+        def say(*_: Any, **__: Any) -> Any:
+            if isinstance(answer, BaseException):
+                raise answer
+            return answer
+
+        return say
+
+
+def _file(root: Path, name: str) -> FileFacts:
+    path = root / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(bytes(SIZE))
+    return FileFacts.of(path)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    path = tmp_path / "store"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def snapshot(root: Path) -> StoreSnapshot:
+    """Two logs of three segments, the last of which is active."""
+    logs = []
+    for log in ("left", "right"):
+        *sealed, last = (
+            Segment(log, base, _file(root / log, f"{base}.log"), SegmentState.SEALED)
+            for base in (0, SIZE, 2 * SIZE)
+        )
+        segments = (*sealed, replace(last, state=SegmentState.ACTIVE))
+        logs.append(LogSnapshot(log, segments, 3 * SIZE, 3 * SIZE))
+    disk = DiskUsage.of(root)
+    return StoreSnapshot("says", str(root), NOW_MS, tuple(logs), (disk,), disk, crashed=False)
+
+
+def _taken(root: Path, answer: Any) -> StoreSnapshot:
+    return take_snapshot(_Says(root, snapshot=answer), NOW_MS, "says")  # type: ignore[arg-type]
+
+
+def _with_left(snapshot: StoreSnapshot, **changes: Any) -> StoreSnapshot:
+    left, *others = snapshot.logs
+    return replace(snapshot, logs=(replace(left, **changes), *others))
+
+
+def _with_segment(snapshot: StoreSnapshot, number: int, **changes: Any) -> StoreSnapshot:
+    segments = list(snapshot.logs[0].segments)
+    segments[number] = replace(segments[number], **changes)
+    return _with_left(snapshot, segments=tuple(segments))
+
+
+def _with_facts(snapshot: StoreSnapshot, number: int, **changes: Any) -> StoreSnapshot:
+    facts = snapshot.logs[0].segments[number].facts
+    return _with_segment(snapshot, number, facts=replace(facts, **changes))
+
+
+def test_a_snapshot_that_can_be_true_is_taken_as_it_is(root: Path, snapshot: StoreSnapshot) -> None:
+    assert _taken(root, snapshot) is snapshot
+
+
+def test_offsets_that_are_missing_are_for_who_needs_them(root: Path, snapshot: StoreSnapshot) -> None:
+    first, _, last = snapshot.logs[0].segments
+    assert _taken(root, _with_left(snapshot, segments=(first, last))).logs[0].segments == (first, last)
+
+
+LIES: Mapping[str, tuple[Callable[[StoreSnapshot], Any], str]] = {
+    "nothing": (lambda _: None, "type StoreSnapshot, found None"),
+    "another broker": (lambda s: replace(s, broker="kafka"), "the broker's name 'says', found 'kafka'"),
+    "a crash that is text": (lambda s: replace(s, crashed="no"), "crashed: expected type bool, found 'no'"),
+    "a level that is text": (
+        lambda s: replace(s, log_disks=(replace(s.log_disks[0], used_percent="9"),)),
+        "used_percent: expected type NoneType or int, found '9'",
+    ),
+    "a list of logs": (lambda s: replace(s, logs=list(s.logs)), "logs: expected type tuple"),
+    "a log twice": (lambda s: replace(s, logs=(s.logs[0], s.logs[0])), "log left: expected each log once"),
+    "a log's name that leads away": (
+        lambda s: _with_left(s, name="../x"),
+        r"'\.\./x' of a log: expected no /",
+    ),
+    "an end that is text": (
+        lambda s: _with_left(s, max_offset="30"),
+        "log left: max_offset: expected type int",
+    ),
+    "another log's segment": (
+        lambda s: _with_left(s, segments=s.logs[1].segments),
+        "log left, offset 0: expected a segment of that log, found one of log 'right'",
+    ),
+    "an offset that is a bool": (
+        lambda s: _with_segment(s, 0, base_offset=False, end=SIZE),
+        "base_offset: expected type int, found False",
+    ),
+    "an offset below 0": (lambda s: _with_segment(s, 0, base_offset=-1), "expected offsets from 0 to"),
+    "an offset beyond 64 bits": (
+        lambda s: _with_segment(s, 2, end=1 << 63),
+        "offset 20: expected offsets from 0 to 9223372036854775807",
+    ),
+    "an overlap": (
+        lambda s: _with_segment(s, 0, end=SIZE + 1),
+        "log left, offset 10: expected segments oldest first .* so one at 11 or behind",
+    ),
+    "the newest first": (
+        lambda s: _with_left(s, segments=s.logs[0].segments[::-1]),
+        "log left, offset 10: expected segments oldest first",
+    ),
+    "a segment twice": (
+        lambda s: _with_left(s, segments=(s.logs[0].segments[0], *s.logs[0].segments)),
+        "log left, offset 0: expected segments oldest first",
+    ),
+    "an end before the base": (
+        lambda s: _with_facts(s, 1, size_bytes=-5),
+        "offset 10: expected an end at its",
+    ),
+    "a size below 0": (
+        lambda s: _with_segment(s, 0, facts=replace(s.logs[0].segments[0].facts, size_bytes=-1), end=SIZE),
+        "expected a size in bytes",
+    ),
+    "a state that is text": (
+        lambda s: _with_segment(s, 2, state="active"),
+        "offset 20: state: expected type SegmentState, found 'active'",
+    ),
+    "sealed behind active": (
+        lambda s: _with_segment(s, 0, state=SegmentState.ACTIVE),
+        "log left, offset 10: expected an active segment",
+    ),
+    "an inode that is text": (lambda s: _with_facts(s, 0, inode="7"), "inode: expected type int, found '7'"),
+    "another log's file": (
+        lambda s: _with_segment(s, 0, facts=s.logs[1].segments[0].facts),
+        "right/0.log: expected each file once",
+    ),
+    "a file elsewhere": (lambda s: _with_facts(s, 0, path="/etc/passwd"), "/etc/passwd: expected a file in "),
+    "a way out": (
+        lambda s: _with_facts(s, 0, path=f"{s.root}/left/../../x"),
+        r"left/\.\./\.\./x: expected a file in ",
+    ),
+    "our own file": (
+        lambda s: _with_facts(s, 0, path=f"{s.root}/.storage-engine/stamp.json"),
+        "stamp.json: expected a file in ",
+    ),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_snapshot_that_can_t_be_true_is_refused(root: Path, snapshot: StoreSnapshot, lie: str) -> None:
+    tell, said = LIES[lie]
+    with pytest.raises(BrokerPackageError, match=said) as refused:
+        _taken(root, tell(snapshot))
+    assert str(refused.value).endswith("Nothing was changed. Mend the package that brings the broker.")
+
+
+def test_a_link_out_of_the_store_is_seen_through(root: Path, snapshot: StoreSnapshot, tmp_path: Path) -> None:
+    facts = _file(tmp_path / "elsewhere", "0.log")
+    (root / "link").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(BrokerPackageError, match=r"link/0\.log: expected a file in "):
+        _taken(root, _with_segment(snapshot, 0, facts=replace(facts, path=str(root / "link" / "0.log"))))
+    # A store whose root is itself a link has its files behind that.
+    (tmp_path / "named").symlink_to(root)
+    assert _taken(tmp_path / "named", snapshot) is snapshot
+
+
+@pytest.mark.parametrize(
+    "error", [KeyError("half"), SystemExit(3), AssertionError(), NotImplementedError("x")]
+)
+def test_whatever_a_package_raises_is_one_error(
+    root: Path, snapshot: StoreSnapshot, error: BaseException
+) -> None:
+    found = f"broker says: expected its package to .*, found {type(error).__name__}"
+    store: Any = _Says(root, snapshot=error, plan=error, dependents=error, triggers=error, sealed_files=error)
+    for ask in (
+        lambda: take_snapshot(store, NOW_MS, "says"),
+        lambda: propose(store, snapshot, NOW_MS, REQUEST),
+        lambda: list_dependents(store, snapshot, {"left": SIZE}),
+        lambda: take_triggers(store, snapshot, NOW_MS, REQUEST),
+        lambda: take_sealed_files(store, "says"),
+    ):
+        with pytest.raises(BrokerPackageError, match=found):
+            ask()
+
+
+@pytest.mark.parametrize("error", [StoreBusyError("held"), PermissionError("not yours")])
+def test_errors_of_the_contract_stay_what_they_are(root: Path, error: Exception) -> None:
+    with pytest.raises(type(error), match=str(error)):
+        _taken(root, error)
+
+
+def _plan(snapshot: StoreSnapshot, *going: int, log: int = 0) -> Plan:
+    seen = snapshot.logs[log]
+    decisions = tuple(
+        Decision(one, Reason.EXPIRED if number in going else Reason.NOT_EXPIRED, "said")
+        for number, one in enumerate(seen.segments)
+    )
+    return Plan(snapshot.root, NOW_MS, (), (LogPlan(seen.name, decisions),))
+
+
+def _proposed(root: Path, snapshot: StoreSnapshot, plan: Any) -> Plan:
+    return propose(_Says(root, plan=plan), snapshot, NOW_MS, REQUEST)  # type: ignore[arg-type]
+
+
+def test_a_plan_for_the_snapshot_is_taken(root: Path, snapshot: StoreSnapshot) -> None:
+    for going in ((), (0,), (0, 1)):
+        plan = _plan(snapshot, *going)
+        assert _proposed(root, snapshot, plan) is plan
+
+
+def _altered(plan: Plan, number: int, **changes: Any) -> Plan:
+    (log,) = plan.logs
+    decisions = list(log.decisions)
+    decisions[number] = replace(decisions[number], **changes)
+    return replace(plan, logs=(LogPlan(log.log, tuple(decisions)),))
+
+
+def _without(plan: Plan, number: int) -> Plan:
+    (log,) = plan.logs
+    return replace(plan, logs=(LogPlan(log.log, log.decisions[:number] + log.decisions[number + 1 :]),))
+
+
+PLANS: Mapping[str, tuple[Callable[[StoreSnapshot], Any], str]] = {
+    "nothing": (lambda _: None, "expected type Plan, found None"),
+    "another store's": (
+        lambda s: replace(_plan(s, 0), store_root="/x"),
+        "expected one for .*, found one for /x",
+    ),
+    "the active one": (
+        lambda s: _plan(s, 0, 1, 2),
+        "offset 20: expected sealed segments to go, found an active",
+    ),
+    "out of the middle": (lambda s: _plan(s, 1), "offset 0: expected the oldest segments to go"),
+    "around the middle": (lambda s: _plan(s, 0, 2), "offset 10: expected the oldest segments to go"),
+    "a log that isn't there": (
+        lambda s: replace(_plan(s), logs=(LogPlan("none", ()),)),
+        "expected decisions on the store's logs, found one on log 'none'",
+    ),
+    "a segment that isn't there": (
+        lambda s: _altered(_plan(s, 0), 0, segment=replace(s.logs[0].segments[0], base_offset=3)),
+        "offset 3: expected a segment of the snapshot, once",
+    ),
+    "another file": (
+        lambda s: _altered(_plan(s, 0), 0, segment=replace(s.logs[0].segments[0], end=4)),
+        "offset 0: expected a segment of the snapshot, once",
+    ),
+    "a reason that is text": (
+        lambda s: _altered(_plan(s, 0), 0, reason="expired"),
+        "reason: expected type Reason, found 'expired'",
+    ),
+    "a beginning behind what stays": (
+        lambda s: _without(_plan(s, 0), 1),
+        "the log to begin between 10 and 10, found 20",
+    ),
+    "notices that are text": (lambda s: replace(_plan(s), notices="x"), "notices: expected type tuple"),
+}
+
+
+@pytest.mark.parametrize("lie", PLANS)
+def test_a_plan_for_anything_else_is_refused(root: Path, snapshot: StoreSnapshot, lie: str) -> None:
+    tell, said = PLANS[lie]
+    with pytest.raises(BrokerPackageError, match=said):
+        _proposed(root, snapshot, tell(snapshot))
+
+
+def _listed(root: Path, snapshot: StoreSnapshot, *files: Any) -> tuple[DependentFile, ...]:
+    return list_dependents(_Says(root, dependents=files), snapshot, {"left": SIZE})  # type: ignore[arg-type]
+
+
+def test_dependents_are_ordinary_files_of_the_store(root: Path, snapshot: StoreSnapshot) -> None:
+    fine = DependentFile("index", _file(root / "left", "0.index"), "of what is gone")
+    gone = DependentFile("index", replace(fine.facts, path=f"{root}/left/1.index"), "gone by now")
+    assert _listed(root, snapshot, fine, gone) == (fine, gone)
+
+
+def test_dependents_that_are_anything_else_are_refused(
+    root: Path, snapshot: StoreSnapshot, tmp_path: Path
+) -> None:
+    fine = DependentFile("index", _file(root / "left", "0.index"), "of what is gone")
+    (root / "out").symlink_to(tmp_path)
+    (root / "left" / "link.index").symlink_to(root / "left" / "0.index")
+    os.link(root / "left" / "20.log", root / "left" / "second.index")
+    outside = _file(tmp_path / "other", "0.index")
+
+    def at(path: object) -> DependentFile:
+        return replace(fine, facts=replace(fine.facts, path=str(path)))
+
+    companion = _file(root / "left", "0.count")
+    for wrong, said in (
+        (at(outside.path), "expected a file in"),
+        (at(root / "out" / "other" / "0.index"), "expected a file in"),
+        (at(root / ".." / "other" / "0.index"), "expected a file in"),
+        (at(root / "left" / "link.index"), "expected an ordinary file"),
+        (at(root / "right"), "expected an ordinary file"),
+        (at(root / "right" / "20.log"), "expected a file of no segment"),
+        (at(root / "left" / ".." / "right" / "20.log"), "expected a file of no segment"),
+        (at(companion.path), "expected a file of no segment"),
+        (at(root / "left" / "second.index"), "found another name of one"),
+        (fine, "or one again"),
+        (replace(fine, kind=7), "expected words for each file's kind"),
+        ("0.index", "found '0.index'"),
+    ):
+        segment = snapshot.logs[0].segments[0]
+        seen = _with_segment(snapshot, 0, companions=(companion,), facts=segment.facts)
+        with pytest.raises(BrokerPackageError, match=said):
+            _listed(root, seen, fine, wrong)
+
+
+def test_what_is_there_is_not_gone(snapshot: StoreSnapshot) -> None:
+    first = snapshot.logs[0].segments[0]
+    with pytest.raises(BrokerPackageError, match=r"0\.log: log left, offset 0: expected no file, since"):
+        check_gone("says", [first])
+    Path(first.facts.path).unlink()
+    check_gone("says", [first])
