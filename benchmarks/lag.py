@@ -23,7 +23,7 @@ from benchmarks.common import Bench, report
 from storage_engine.model.store import SegmentId
 from storage_engine.rocketmq.codec import frame
 from storage_engine.rocketmq.format import consume_queue
-from storage_engine.rocketmq.store.store import LOG
+from storage_engine.rocketmq.format.layout import LOG
 from storage_engine.spark.consumer_lag import ConsumerLagRequest, consumer_lag
 from storage_engine.spark.session import spark_session
 

@@ -97,7 +97,8 @@ def _sources_stamp(folder: Path) -> tuple[tuple[str, int, int], ...]:
     Those of a broker call their own and the shared ones; those of others, as of a test, may call any.
     """
     package = Path(__file__).parent
-    compiled = (folder if folder.parent == package else package).rglob("*.py")
+    broker = package / folder.relative_to(package).parts[0] if package in folder.parents else package
+    compiled = broker.rglob("*.py")
     own = (path for path in compiled if path.stem.endswith("kernels") or path.name in _CONSTANTS)
     stamps = []
     for path in sorted((*own, *(package / name for name in _SHARED))):

@@ -154,7 +154,7 @@ class Kafka(Broker):
         return diagnose(settings, now_ms)
 
     def lag(self, request: LagRequest) -> LagJob:
-        from storage_engine.kafka.store.lag_job import lag_job
+        from storage_engine.kafka.lag_job import lag_job
 
         return lag_job(request)
 

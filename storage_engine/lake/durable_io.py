@@ -25,7 +25,7 @@ from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 
 from storage_engine.durable import create, fsync_path, make_dirs
 from storage_engine.exceptions import LakeUnavailableError
-from storage_engine.lake.catalog.config import S3_DEFAULTS
+from storage_engine.lake.s3_defaults import S3_DEFAULTS
 
 _BLOCK_BYTES = 1 << 20
 

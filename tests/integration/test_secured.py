@@ -30,9 +30,9 @@ from storage_engine.model.plan import PlanRequest
 from storage_engine.model.store import SegmentId
 from storage_engine.retention import steps
 from storage_engine.retention.lag.lag_table import read_lag_table
+from storage_engine.rocketmq.format.layout import LOG
 from storage_engine.rocketmq.remoting import codes
 from storage_engine.rocketmq.remoting.access import Tls
-from storage_engine.rocketmq.store.store import LOG
 from storage_engine.spark.consumer_lag import (
     ConsumerLagRequest,
     ConsumerLagResult,

@@ -21,7 +21,7 @@ from storage_engine.kafka.format.layout import read_node
 from storage_engine.kafka.lag.lag import partition_lags
 from storage_engine.kafka.metadata.topic_settings import read_topic_settings
 from storage_engine.kafka.stopped.log_manager import stopped_tasks
-from storage_engine.kafka.store.lag_job import lag_context
+from storage_engine.kafka.store.lag_context import lag_context
 from storage_engine.kafka.store.store import open_store
 from storage_engine.lag_columns import POSITIONS_SCHEMA
 from storage_engine.model.broker_store import StoreSettings

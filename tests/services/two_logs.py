@@ -19,8 +19,8 @@ from storage_engine.model.pending import Pending
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest
 from storage_engine.model.store import LogSnapshot, Segment, StoreSnapshot
 from storage_engine.rocketmq import RocketMQ
+from storage_engine.rocketmq.format.layout import LOG
 from storage_engine.rocketmq.store.broker import RocketMQBrokerStore, open_files
-from storage_engine.rocketmq.store.store import LOG
 
 LEFT, RIGHT = "left", "right"
 BROKER = "two_logs"

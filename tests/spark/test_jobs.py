@@ -45,7 +45,7 @@ from storage_engine.model.lag import QueueLag
 from storage_engine.model.store import FileFacts, Segment, SegmentId, SegmentState
 from storage_engine.retention.lag.lag_table import lag_part, merge, read_lag_table
 from storage_engine.rocketmq import BROKER
-from storage_engine.rocketmq.store.store import LOG
+from storage_engine.rocketmq.format.layout import LOG
 from storage_engine.spark.archive_segments import archive_segments
 from storage_engine.spark.consumer_lag import ConsumerLagRequest, ConsumerLagResult, consumer_lag, prepare
 from storage_engine.spark.job_io import read_result, run_job, write_request

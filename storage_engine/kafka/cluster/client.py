@@ -26,6 +26,9 @@ from storage_engine.kafka.format.meta_properties import parse_properties
 from storage_engine.kafka.format.stored_files import read_stored
 from storage_engine.model.live import LiveBroker
 
+NO_LEADER = -1
+
+
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
     from confluent_kafka.admin import AdminClient, DescribeClusterResult

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from storage_engine.exceptions import BrokerRefusedError, BrokerUnavailableError
-from storage_engine.kafka.cluster.client import TIMEOUT_SECONDS, Cluster
+from storage_engine.kafka.cluster.client import NO_LEADER, TIMEOUT_SECONDS, Cluster
 from storage_engine.kafka.cluster.rights import lacking_rights
-from storage_engine.kafka.live.observe import NO_LEADER
 from storage_engine.kafka.metadata.consumer_offsets import TOPIC as OFFSETS_TOPIC
 from storage_engine.model.diagnosis import named_in_short
 from storage_engine.wording import count_text

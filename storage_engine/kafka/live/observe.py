@@ -11,14 +11,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from storage_engine.exceptions import BrokerRefusedError
-from storage_engine.kafka.cluster.client import TIMEOUT_SECONDS, Cluster
+from storage_engine.kafka.cluster.client import NO_LEADER, TIMEOUT_SECONDS, Cluster
 from storage_engine.kafka.format.file_names import PartitionDirectory
 from storage_engine.kafka.format.live_facts import LiveFacts, LivePartition
 
 if TYPE_CHECKING:
     from confluent_kafka import TopicPartition
-
-NO_LEADER = -1
 
 
 def observe(cluster: Cluster, partitions: Collection[PartitionDirectory], now_ms: int) -> LiveFacts:

@@ -13,13 +13,10 @@ from itertools import groupby, pairwise
 
 from storage_engine.exceptions import RestoreError
 from storage_engine.kafka.format import checkpoints, meta_properties, partition_metadata
-from storage_engine.kafka.format.checkpoints import LeaderEpoch
+from storage_engine.kafka.format.checkpoints import START_EVIDENCE, LeaderEpoch
 from storage_engine.kafka.format.file_names import DirectoryState, PartitionDirectory, partition_directory
 from storage_engine.kafka.store.serving_nodes import ServingNodes
 from storage_engine.model.receipt import Receipt
-
-START_EVIDENCE = "log_start_offset"
-"""What a receipt's evidence calls the log's start where it lies inside the segment."""
 
 DIRECTORY_FILES = (checkpoints.LOG_START, checkpoints.HIGH_WATERMARK, meta_properties.NAME)
 

@@ -16,6 +16,7 @@ from storage_engine.kafka.codec.segment_context import SegmentTransactions
 from storage_engine.kafka.format.checkpoints import (
     HIGH_WATERMARK,
     LEADER_EPOCHS,
+    START_EVIDENCE,
     LeaderEpoch,
     read_leader_epochs,
 )
@@ -26,7 +27,6 @@ from storage_engine.kafka.format.stored_files import read_stored
 from storage_engine.kafka.format.transaction_index import parse_transaction_index
 from storage_engine.kafka.metadata.log_faults import emptied, epochs_fault, holes, start_fault, topic_fault
 from storage_engine.kafka.metadata.topic_settings import TopicSettings
-from storage_engine.kafka.restore.restored_log import START_EVIDENCE
 from storage_engine.kafka.stopped.lock_holder import lock_holder
 from storage_engine.kafka.transactions.open_transactions import (
     OpenTransaction,

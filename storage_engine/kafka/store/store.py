@@ -284,7 +284,7 @@ class KafkaStore(BrokerStore):
     def _consumption(self, snapshot: StoreSnapshot, read: Collection[str]) -> tuple[Consumers, LagContext]:
         """Return who consumes, and what of some logs they have read is looked up in."""
         from storage_engine.kafka.lag.positions import consumers_of
-        from storage_engine.kafka.store.lag_job import reading_context
+        from storage_engine.kafka.store.lag_context import reading_context
 
         seen = self._seen_of(snapshot, snapshot.taken_at_ms)
         return consumers_of(seen.node, self.asked), reading_context(seen, snapshot, read)

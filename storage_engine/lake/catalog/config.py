@@ -11,6 +11,7 @@ from pathlib import Path
 from storage_engine.credentials import property_secrets, shown_url, url_secrets, without_secrets
 from storage_engine.database_url import check_database_url
 from storage_engine.exceptions import BadInputError, LakeUnavailableError
+from storage_engine.lake.s3_defaults import S3_DEFAULTS
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.nearest import meant
 
@@ -22,13 +23,6 @@ CATALOG_FILE = "catalog.db"
 
 DURABLE_FILE_IO = "storage_engine.lake.durable_io.DurableFileIO"
 
-S3_DEFAULTS = {
-    "s3.connect-timeout": "10",
-    # On Linux not of the whole request, but of silence: nothing came or went for so many seconds.
-    "s3.request-timeout": "30",
-    "s3.retry-strategy-impl": "storage_engine.lake.s3_retries.LakeRetries",
-}
-"""So that a store that stalls or is gone ends in an error, not in a task that never does."""
 
 _CLASSES = {
     "py-io-impl": (DURABLE_FILE_IO,),

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-import pyarrow.parquet as pq
 from pyiceberg.io import FileIO, InputFile, OutputFile
 from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, read_manifest_list
 from pyiceberg.serializers import Compressor, FromByteStream
@@ -21,12 +20,9 @@ from pyiceberg.table.metadata import TableMetadata
 from storage_engine.exceptions import LakeIdentityError, LakeUnavailableError
 from storage_engine.lake.catalog.names import FORMER_LOCATIONS_PROPERTY
 from storage_engine.lake.catalog.tables import DELETIONS, SEGMENTS
-from storage_engine.lake.durable_io import open_data_file
-from storage_engine.lake.soundness.receipts import receipt_of_row
 from storage_engine.lake.storage.careful_avro import careful_avro
 from storage_engine.lake.storage.errors import metadata_errors
 from storage_engine.lake.storage.small_files import read_small_file
-from storage_engine.model.receipt import Receipt
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,29 +183,6 @@ def live_files(table: PlacedTable) -> dict[str, DataFile]:
         for _, entries in live_manifests(table)
         for entry in entries
     }
-
-
-def receipts_of_files(file_io: FileIO, locations: Iterator[str] | list[str]) -> list[Receipt]:
-    """Read receipts straight from data files of ``segments``.
-
-    :raises LakeUnavailableError: a file can't be read.
-    """
-    found: list[Receipt] = []
-    for location in locations:
-        with (
-            metadata_errors(location, "read receipts"),
-            open_data_file(file_io, location) as stored,
-        ):
-            found += map(receipt_of_row, pq.read_table(cast("Any", stored)).to_pylist())
-    return found
-
-
-def by_store(rows: list[Receipt]) -> Mapping[str, list[Receipt]]:
-    """Return receipts by their store, in the order of the chain."""
-    stores: dict[str, list[Receipt]] = {}
-    for row in sorted(rows, key=lambda row: (row.store_id, row.sequence)):
-        stores.setdefault(row.store_id, []).append(row)
-    return stores
 
 
 class _PlacedIO(FileIO):

@@ -19,14 +19,14 @@ import pyarrow.parquet as pq
 from storage_engine.brokers import find_broker
 from storage_engine.exceptions import ProofError
 from storage_engine.lake.catalog.catalog import broker_in
-from storage_engine.lake.catalog.placed_table import PlacedTable, by_store, live_files
+from storage_engine.lake.catalog.placed_table import PlacedTable, live_files
 from storage_engine.lake.catalog.tables import IDENTITY_COLUMNS
 from storage_engine.lake.durable_io import open_data_file, sha256_of_file
 from storage_engine.lake.file.data_file import RowCounter, segment_bytes
 from storage_engine.lake.file.jobs import ProvenSegment, slot_prefix, split_data_file_name
 from storage_engine.lake.file.manifest_entry import packed_facts
 from storage_engine.lake.soundness.file_checks import is_relative
-from storage_engine.lake.soundness.receipts import current
+from storage_engine.lake.soundness.receipts import by_store, current
 from storage_engine.lake.storage.errors import parquet_errors
 from storage_engine.lake.storage.small_files import list_files
 from storage_engine.model.codec import offsets_count_bytes

@@ -33,7 +33,7 @@ from storage_engine.lake.catalog.identity import (
 from storage_engine.lake.catalog.intents import Intent, begin, open_intent, read_intent
 from storage_engine.lake.catalog.nesting import refuse_nested
 from storage_engine.lake.catalog.place import is_catalog_there, own_directory, sqlite_file_of
-from storage_engine.lake.catalog.placed_table import PlacedTable, by_store, live_files
+from storage_engine.lake.catalog.placed_table import PlacedTable, live_files
 from storage_engine.lake.catalog.pointers import make_catalog_tables, read_pointers, repoint
 from storage_engine.lake.catalog.tables import DELETIONS, SCHEMA_VERSION, SCHEMA_VERSION_PROPERTY, SEGMENTS
 from storage_engine.lake.file.jobs import file_name, split_data_file_name
@@ -52,6 +52,7 @@ from storage_engine.lake.move.moving import (
 )
 from storage_engine.lake.soundness.chain import check_chain
 from storage_engine.lake.soundness.file_checks import file_fault, proven_hashes
+from storage_engine.lake.soundness.receipts import by_store
 from storage_engine.lake.storage.small_files import delete_small_file, list_files
 from storage_engine.long_work import told
 from storage_engine.model.heads import ChainHead

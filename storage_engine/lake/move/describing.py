@@ -30,11 +30,11 @@ from storage_engine.lake.catalog.identity import (
     Mark,
 )
 from storage_engine.lake.catalog.own_tables import ignored_properties
-from storage_engine.lake.catalog.placed_table import PlacedTable, by_store, live_files, read_placed
+from storage_engine.lake.catalog.placed_table import PlacedTable, live_files, read_placed
 from storage_engine.lake.catalog.pointers import read_pointers, sql_catalog
 from storage_engine.lake.catalog.tables import DELETIONS, SCHEMA_VERSION_PROPERTY, SEGMENTS, check_version_of
 from storage_engine.lake.move.moving import all_receipts, mark_at, own_location, placed_table
-from storage_engine.lake.soundness.receipts import current
+from storage_engine.lake.soundness.receipts import by_store, current
 from storage_engine.model.heads import ChainHead
 from storage_engine.model.receipt import Receipt
 

@@ -39,14 +39,7 @@ from storage_engine.lake.catalog.intents import (
     sweep_attempts,
 )
 from storage_engine.lake.catalog.own_tables import has_mark, is_own_metadata, own_place, usual_location
-from storage_engine.lake.catalog.placed_table import (
-    PlacedTable,
-    by_store,
-    live_files,
-    read_placed,
-    receipts_of_files,
-    with_own_place,
-)
+from storage_engine.lake.catalog.placed_table import PlacedTable, live_files, read_placed, with_own_place
 from storage_engine.lake.catalog.pointers import read_pointers, repoint
 from storage_engine.lake.catalog.tables import (
     DELETIONS,
@@ -56,6 +49,7 @@ from storage_engine.lake.catalog.tables import (
     check_version_of,
 )
 from storage_engine.lake.durable_io import local_path
+from storage_engine.lake.soundness.receipts import by_store, receipts_of_files
 from storage_engine.lake.storage.errors import lake_errors
 from storage_engine.lake.storage.small_files import list_files, read_small_file
 from storage_engine.model.heads import ChainHead

@@ -30,13 +30,7 @@ from storage_engine.lake.catalog.intents import may_have_landed, open_intent, re
 from storage_engine.lake.catalog.other_catalog import check_other_catalog
 from storage_engine.lake.catalog.own_tables import own_place
 from storage_engine.lake.catalog.place import is_catalog_there, sqlite_file_of
-from storage_engine.lake.catalog.placed_table import (
-    PlacedTable,
-    live_files,
-    receipts_of_files,
-    rows_of,
-    with_own_place,
-)
+from storage_engine.lake.catalog.placed_table import PlacedTable, live_files, rows_of, with_own_place
 from storage_engine.lake.catalog.pointers import make_catalog_tables, read_pointers, repoint
 from storage_engine.lake.catalog.tables import DELETIONS, SEGMENTS, check_version_of
 from storage_engine.lake.catalog.writing import give_identity
@@ -57,6 +51,7 @@ from storage_engine.lake.move.moving import (
 )
 from storage_engine.lake.soundness.chain import row_fault
 from storage_engine.lake.soundness.leaves import Chosen, TableState, choose, find_metadata, of_one_table
+from storage_engine.lake.soundness.receipts import receipts_of_files
 from storage_engine.lake.storage.errors import metadata_errors
 from storage_engine.lake.storage.small_files import list_files
 from storage_engine.long_work import told

@@ -7,15 +7,18 @@ whether one is sound :mod:`storage_engine.lake.soundness.soundness` says.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Any
+from typing import Any, cast
 
+import pyarrow.parquet as pq
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression
+from pyiceberg.io import FileIO
 from pyiceberg.table import Table
 
 from storage_engine.lake.catalog.catalog import Lake
+from storage_engine.lake.durable_io import open_data_file
 from storage_engine.lake.file.filters import all_equal, between
 from storage_engine.lake.file.scan import EVERY_OFFSET, Offsets, read_rows
 from storage_engine.lake.storage.errors import metadata_errors
@@ -150,3 +153,26 @@ def _summary(rows: Sequence[dict[str, Any]]) -> StoreSummary:
         store_name=newest.get("store_name"),
         log_lineages={row["log"]: row["lineage"] for row in sorted(rows, key=itemgetter("lineage"))},
     )
+
+
+def receipts_of_files(file_io: FileIO, locations: Iterator[str] | list[str]) -> list[Receipt]:
+    """Read receipts straight from data files of ``segments``.
+
+    :raises LakeUnavailableError: a file can't be read.
+    """
+    found: list[Receipt] = []
+    for location in locations:
+        with (
+            metadata_errors(location, "read receipts"),
+            open_data_file(file_io, location) as stored,
+        ):
+            found += map(receipt_of_row, pq.read_table(cast("Any", stored)).to_pylist())
+    return found
+
+
+def by_store(rows: list[Receipt]) -> Mapping[str, list[Receipt]]:
+    """Return receipts by their store, in the order of the chain."""
+    stores: dict[str, list[Receipt]] = {}
+    for row in sorted(rows, key=lambda row: (row.store_id, row.sequence)):
+        stores.setdefault(row.store_id, []).append(row)
+    return stores

@@ -14,12 +14,10 @@ from storage_engine.model.diagnosis import named_in_short
 from storage_engine.model.store import Archivable, Segment, StoreSnapshot
 from storage_engine.retention.proof.history import segment_subject
 from storage_engine.retention.proof.proofs import LakeProofs
+from storage_engine.retention.replicas.replica_divergence import NOTHING
 from storage_engine.retention.store.broker_answers import ask, take_archivable
 from storage_engine.retention.store.context import Context
 from storage_engine.wording import count_text
-
-NOTHING = "Nothing of it was archived."
-"""Stands between what is wrong with a log and what to do about it."""
 
 
 @dataclass(frozen=True, slots=True)

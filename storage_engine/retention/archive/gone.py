@@ -18,10 +18,22 @@ from storage_engine.model.store_settings import WE_DELETE
 from storage_engine.retention.archive.unproven import Unproven, unproven_in_lakes
 from storage_engine.retention.proof.refusing import Refusal, refusal
 from storage_engine.retention.proof.shielding import kept_text
-from storage_engine.retention.release.release_result import Gone
 from storage_engine.retention.store.broker_answers import ask
 from storage_engine.retention.store.context import Context
 from storage_engine.retention.store.stamp import missing_stamps
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """An approved segment that went before it was deleted, by none of our runs.
+
+    :param is_proven: a lake proves it; otherwise it was its broker's to delete.
+    """
+
+    log: str
+    base_offset: int
+    is_proven: bool
+
 
 _BROKERS = "no lake proves them: its broker may delete by its own rules"
 _NOBODYS = "no lake proves them: nothing of it should go"

@@ -18,7 +18,6 @@ from storage_engine.model.jsonable import from_jsonable
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.store import WENT, Segment, SegmentId, StoreSnapshot
 from storage_engine.retention.archive.archivable import (
-    NOTHING,
     Listed,
     archivable_segments,
     kept_out_segments,
@@ -47,6 +46,7 @@ from storage_engine.retention.proof.history import release_by_any_run
 from storage_engine.retention.proof.proofs import Proofs, reachable_lakes, read_proofs
 from storage_engine.retention.proof.refusing import refusal
 from storage_engine.retention.ranges.missing_logs import remember_logs
+from storage_engine.retention.replicas.replica_divergence import NOTHING
 from storage_engine.retention.replicas.replicas import refuse_diverged, without_replicas_work
 from storage_engine.retention.store.broker_answers import take_archivable, take_snapshot
 from storage_engine.retention.store.broker_disks import shared_disk_notice

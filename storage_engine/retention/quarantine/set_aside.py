@@ -15,7 +15,6 @@ from storage_engine.journal.journal import Run
 from storage_engine.journal.tables.leases import Lease
 from storage_engine.model.broker_store import Remove
 from storage_engine.model.store import FileFacts
-from storage_engine.retention.plan.deciding import Decided
 from storage_engine.retention.proof.deletion_checks import check_inside
 from storage_engine.retention.quarantine.places import choose_places
 from storage_engine.retention.quarantine.records import (
@@ -27,27 +26,10 @@ from storage_engine.retention.quarantine.records import (
 from storage_engine.retention.quarantine.signs import signs_of
 from storage_engine.retention.quarantine.tree import make_place, move_in
 from storage_engine.retention.store.broker_answers import ask
-from storage_engine.retention.store.brokers import check_undo_settings
 from storage_engine.retention.store.context import Context
-from storage_engine.retention.store.managed_store import ManagedStore
 
 _HOUR_MS = 3_600_000
 _TELL_SIGNS = "tell by which files it shows that its broker has run"
-
-
-def check_quarantine(store: ManagedStore, data_paths: tuple[Path, ...], decided: Decided) -> None:
-    """Make sure that what a plan deletes could be set aside, where the policy wants it. Changes nothing.
-
-    :param data_paths: where the store's broker writes.
-    :raises BrokerPackageError: one lies outside of the store; nothing was deleted.
-    :raises BadInputError: for some directory there is no place on its file system.
-    """
-    if store.policy.undo_window_hours is None:
-        return
-    check_undo_settings(store)
-    segments = (file for segment in decided.plan.to_delete for file in segment.files)
-    going = (*segments, *(file.facts for file in decided.dependents))
-    choose_places(store, data_paths, "", "", (Path(facts.path) for facts in going))
 
 
 def refuse_undone(context: Context, run: Run) -> None:

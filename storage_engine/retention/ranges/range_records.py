@@ -1,4 +1,4 @@
-"""Keeps in the journal what :mod:`storage_engine.retention.ranges.range_memory` remembers, in a table of its own.
+"""What :mod:`~storage_engine.retention.ranges.range_memory` remembers, in a table of the journal of its own.
 
 It is made where a monitor has looked. Where it can't be read, lakes and journal are read from the beginning.
 """

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from storage_engine.model.lag import Unread
 from storage_engine.model.plan import Reason
+from storage_engine.retention.archive.gone import Gone
 from storage_engine.retention.proof.history import SegmentRelease
 from storage_engine.retention.proof.refusing import RefusedLog
 from storage_engine.wording import count_text
@@ -21,18 +22,6 @@ class Kept:
     base_offset: int
     reason: Reason
     detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class Gone:
-    """An approved segment that went before it was deleted, by none of our runs.
-
-    :param is_proven: a lake proves it; otherwise it was its broker's to delete.
-    """
-
-    log: str
-    base_offset: int
-    is_proven: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,10 @@ from storage_engine.lake.verify.replica_coverage import ReplicaCover, replica_re
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import FileFacts, Segment, SegmentId
-from storage_engine.retention.archive.archivable import NOTHING
 from storage_engine.retention.proof.gate import same_files
 from storage_engine.retention.proof.history import segment_subject
 from storage_engine.retention.proof.proofs import LakeProofs, Proofs
-from storage_engine.retention.replicas.replica_divergence import compare_logs, divergence
+from storage_engine.retention.replicas.replica_divergence import NOTHING, compare_logs, divergence
 from storage_engine.retention.store.context import Context
 
 

@@ -17,7 +17,7 @@ from storage_engine.model.store import FileFacts
 from storage_engine.rocketmq.checks.queue_facts import missing_entries
 from storage_engine.rocketmq.codec import frame
 from storage_engine.rocketmq.codec.commitlog import FrameKind, FrameTable, scan_segment
-from storage_engine.rocketmq.format.layout import StoreLayout
+from storage_engine.rocketmq.format.layout import LOG, StoreLayout
 from storage_engine.rocketmq.format.mapped_files import (
     MappedFile,
     is_offset,
@@ -26,7 +26,7 @@ from storage_engine.rocketmq.format.mapped_files import (
     readable_files,
 )
 from storage_engine.rocketmq.format.stored_files import open_stored
-from storage_engine.rocketmq.store.store import LOG, find_active
+from storage_engine.rocketmq.store.store import find_active
 
 _HEAD = struct.Struct(">iI")
 _OFFSET = struct.Struct(">q")

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from storage_engine.exceptions import CorruptFileError
 from storage_engine.rocketmq.codec import frame
 from storage_engine.rocketmq.codec.store_times import LogFile
 from storage_engine.rocketmq.format.mapped_files import mapped
-from storage_engine.rocketmq.pending.pending_queue import Longs
+
+Longs = npt.NDArray[np.int64]
 
 
 class StoredMessage(NamedTuple):

@@ -16,7 +16,9 @@ from storage_engine.rocketmq.format.broker_config import BrokerConfig, container
 from storage_engine.rocketmq.format.mapped_files import MappedFile, list_mapped_files
 from storage_engine.turns import SharedLock
 
-_COMMITLOG = "commitlog"
+LOG = "commitlog"
+
+
 """Directory of a store's log, where its settings name no other (StorePathConfigHelper)."""
 _RIGHTS = ("acls", "users")
 """Databases of who may do what, below config, which say nothing of messages (AuthConfig)."""
@@ -95,7 +97,7 @@ def resolve_layout(config: BrokerConfig) -> StoreLayout:
     _require_directory(named, "the store's root directory")
     root = Path(os.path.realpath(named))
     _refuse_unknown_layouts(root, config)
-    usual = root / _COMMITLOG
+    usual = root / LOG
     hint = container_hint([f"storePathCommitLog={usual}"]) if usual.is_dir() else ""
     for path in config.store_path_commit_log:
         _require_directory(Path(path), "a commitlog directory", _stores_nearby(root), hint)
@@ -189,7 +191,7 @@ def _stores_nearby(root: Path) -> list[Path]:
     nearby = [root.parent]
     with suppress(OSError):
         nearby += sorted(root.iterdir())
-    return [path for path in nearby if os.access(path / _COMMITLOG / ".", os.X_OK)]
+    return [path for path in nearby if os.access(path / LOG / ".", os.X_OK)]
 
 
 def _require_directory(path: Path, what: str, stores: Sequence[Path] = (), elsewhere: str = "") -> None:

@@ -27,14 +27,13 @@ from storage_engine.name_columns import names_of, one_array
 from storage_engine.rocketmq.codec.store_times import UNKNOWN, LogFile, store_timestamps
 from storage_engine.rocketmq.format import batch_consume_queue, consume_queue
 from storage_engine.rocketmq.format.broker_config import CONSUME_QUEUE_ENTRY_BYTES, BrokerConfig
-from storage_engine.rocketmq.format.layout import StoreLayout
+from storage_engine.rocketmq.format.layout import LOG, StoreLayout
 from storage_engine.rocketmq.format.mapped_files import MappedFile, check_not_emptied, has_directory, mapped
 from storage_engine.rocketmq.format.queue_files import FILLER_SIZE, Position
 from storage_engine.rocketmq.format.rereading import reread
 from storage_engine.rocketmq.lag.subscriptions import queue_directories
 from storage_engine.rocketmq.rules.rules import delete_hours, expires_at_ms
 from storage_engine.rocketmq.rules.window import next_window_ms
-from storage_engine.rocketmq.store.store import LOG
 
 Longs = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

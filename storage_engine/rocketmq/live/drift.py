@@ -14,7 +14,7 @@ from typing import Final
 from storage_engine.exceptions import CorruptFileError
 from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.rocketmq.format import batch_consume_queue, consume_queue
-from storage_engine.rocketmq.format.layout import StoreLayout
+from storage_engine.rocketmq.format.layout import LOG, StoreLayout
 from storage_engine.rocketmq.format.mapped_files import MappedFile
 from storage_engine.rocketmq.format.queue_files import EntryFormat, iter_queues
 from storage_engine.rocketmq.hold.state import (
@@ -27,7 +27,6 @@ from storage_engine.rocketmq.hold.state import (
     Observed,
     SeenFile,
 )
-from storage_engine.rocketmq.store.store import LOG
 from storage_engine.wording import count_text, paths_text, time_text, times_text
 
 ENDS_TRUST: Final = frozenset({DriftKind.BROKER_REPLACED, DriftKind.ROLE_CHANGED})

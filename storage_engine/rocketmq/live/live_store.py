@@ -26,6 +26,7 @@ from storage_engine.rocketmq.codec.store_times import (
     oldest_message_ms,
     sealed_at_ms,
 )
+from storage_engine.rocketmq.format.layout import LOG
 from storage_engine.rocketmq.format.rereading import ATTEMPTS, reread
 from storage_engine.rocketmq.hold.fence import with_original_settings, with_original_times
 from storage_engine.rocketmq.hold.local_hold import HoldMemories
@@ -52,7 +53,6 @@ from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from storage_engine.rocketmq.remoting.answers import RuntimeInfo
 from storage_engine.rocketmq.store import store_lock
 from storage_engine.rocketmq.store.broker import RocketMQBrokerStore, open_files
-from storage_engine.rocketmq.store.store import LOG
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,11 @@ import numpy as np
 
 from storage_engine.exceptions import CorruptFileError
 from storage_engine.rocketmq.codec.frame import SCHEDULE_TOPIC
+from storage_engine.rocketmq.codec.stored_messages import Longs
 from storage_engine.rocketmq.format import consume_queue_ext
 from storage_engine.rocketmq.format.config_files import delay_offsets
 from storage_engine.rocketmq.format.layout import StoreLayout
-from storage_engine.rocketmq.pending.pending_queue import Longs, entries_from, queue_ids
+from storage_engine.rocketmq.pending.pending_queue import entries_from, queue_ids
 
 
 def waiting_in_levels(layout: StoreLayout) -> tuple[Longs, Longs]:

@@ -17,10 +17,10 @@ import pyarrow.compute as pc
 from storage_engine.exceptions import CorruptFileError
 from storage_engine.rocketmq.codec import frame
 from storage_engine.rocketmq.codec.store_times import LogFile
-from storage_engine.rocketmq.codec.stored_messages import stored_messages
+from storage_engine.rocketmq.codec.stored_messages import Longs, stored_messages
 from storage_engine.rocketmq.format.layout import StoreLayout
 from storage_engine.rocketmq.lag.consumer_offsets import consumer_offsets
-from storage_engine.rocketmq.pending.pending_queue import Longs, entries_from, queue_ids
+from storage_engine.rocketmq.pending.pending_queue import entries_from, queue_ids
 
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OPERATION_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"

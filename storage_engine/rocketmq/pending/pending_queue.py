@@ -6,16 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from storage_engine.exceptions import CorruptFileError
+from storage_engine.rocketmq.codec.stored_messages import Longs
 from storage_engine.rocketmq.format import consume_queue
 from storage_engine.rocketmq.format.broker_config import CONSUME_QUEUE_ENTRY_BYTES
 from storage_engine.rocketmq.format.mapped_files import mapped, queue_id_of
 from storage_engine.rocketmq.format.queue_files import FILLER_SIZE
 from storage_engine.rocketmq.format.stored_files import refuse_link
-
-Longs = npt.NDArray[np.int64]
 
 
 def queue_ids(topic: Path) -> set[int]:

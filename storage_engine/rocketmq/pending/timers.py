@@ -19,11 +19,11 @@ import numpy as np
 from storage_engine.exceptions import CorruptFileError
 from storage_engine.rocketmq.codec import frame
 from storage_engine.rocketmq.codec.store_times import LogFile
-from storage_engine.rocketmq.codec.stored_messages import stored_messages
+from storage_engine.rocketmq.codec.stored_messages import Longs, stored_messages
 from storage_engine.rocketmq.format.layout import StoreLayout
 from storage_engine.rocketmq.format.mapped_files import MappedFile, list_mapped_files, mapped
 from storage_engine.rocketmq.format.stored_files import read_stored
-from storage_engine.rocketmq.pending.pending_queue import Longs, entries_from
+from storage_engine.rocketmq.pending.pending_queue import entries_from
 
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 CHECKPOINT_BYTES = 4096

@@ -23,6 +23,7 @@ from storage_engine.rocketmq.codec.store_times import oldest_message_ms, sealed_
 from storage_engine.rocketmq.course.course_start import course_start
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.format.checkpoint import read_known_values
+from storage_engine.rocketmq.format.layout import LOG
 from storage_engine.rocketmq.hold.fence import with_original_times
 from storage_engine.rocketmq.hold.marker import read_marker
 from storage_engine.rocketmq.pending.pending import pending
@@ -32,7 +33,7 @@ from storage_engine.rocketmq.rules.plan import plan
 from storage_engine.rocketmq.rules.window import time_zone as zone_of
 from storage_engine.rocketmq.store import dependents
 from storage_engine.rocketmq.store.causes import watch
-from storage_engine.rocketmq.store.store import LOG, RocketMQStore
+from storage_engine.rocketmq.store.store import RocketMQStore
 from storage_engine.rocketmq.store.store_lock import LockedStore, holder_text, is_locked_by_us
 from storage_engine.same_bytes.removal import remove_unchanged
 

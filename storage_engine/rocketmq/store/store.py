@@ -16,7 +16,7 @@ from storage_engine.exceptions import StoreBusyError, StoreLayoutError
 from storage_engine.model.store import FileFacts, LogSnapshot, Segment, SegmentState, StoreSnapshot
 from storage_engine.rocketmq.codec.commitlog import find_logical_end
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
-from storage_engine.rocketmq.format.layout import StoreLayout, list_segments, resolve_layout
+from storage_engine.rocketmq.format.layout import LOG, StoreLayout, list_segments, resolve_layout
 from storage_engine.rocketmq.format.mapped_files import MappedFile, list_raw_files, mapped, readable_files
 from storage_engine.rocketmq.format.stored_files import open_stored
 from storage_engine.rocketmq.lag.dispatch import dispatched_offset
@@ -24,7 +24,6 @@ from storage_engine.rocketmq.rules.disk import disk_usage
 from storage_engine.rocketmq.store import store_lock
 
 BROKER = "rocketmq"
-LOG = "commitlog"
 _LOOKS = 4
 
 FindEnd = Callable[[memoryview, int], int]

@@ -29,8 +29,9 @@ from storage_engine.kafka.lag.lag import (
 )
 from storage_engine.kafka.lag.positions import Consumers
 from storage_engine.kafka.lag.unread import unread_by_log, unread_records
+from storage_engine.kafka.lag_job import KafkaLagJob, _check_plan, lag_job
 from storage_engine.kafka.metadata.consumer_offsets import read_consumer_offsets
-from storage_engine.kafka.store.lag_job import KafkaLagJob, _check_plan, lag_context, lag_job
+from storage_engine.kafka.store.lag_context import lag_context
 from storage_engine.lag_columns import LAG_SCHEMA, POSITIONS_SCHEMA
 from storage_engine.model.broker_store import StoreSettings
 from storage_engine.model.lag import LagSource

@@ -25,12 +25,12 @@ from storage_engine.journal.journal import Journal, Phase, Run, Step, clock_ms
 from storage_engine.journal.tables import leases
 from storage_engine.model.plan import PlanRequest, Reason
 from storage_engine.retention import steps
+from storage_engine.retention.archive.gone import Gone
 from storage_engine.retention.decisions.adopting import adopt
 from storage_engine.retention.plan.preview import preview
 from storage_engine.retention.proof import unseen_writes
 from storage_engine.retention.proof.gate import Passage
 from storage_engine.retention.ranges.drift import recorded_gone
-from storage_engine.retention.release.release_result import Gone
 from storage_engine.retention.report.report import build_report
 from storage_engine.retention.report.report_segments import Fate
 from storage_engine.retention.report.report_text import report_text

@@ -1,0 +1,108 @@
+"""Consumer lag of a node, ready to be computed in shares; see ``storage_engine.model.lag_job``."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+
+from storage_engine.exceptions import BadInputError
+from storage_engine.kafka.format.layout import Node
+from storage_engine.kafka.lag.lag import LagContext, partition_lags, partition_shares
+from storage_engine.kafka.lag.positions import Consumers, consumers_of
+from storage_engine.kafka.store.lag_context import lag_context
+from storage_engine.kafka.store.store import KafkaStore, open_store
+from storage_engine.lag_columns import LAG_SCHEMA
+from storage_engine.model.lag import LagSource, Unread
+from storage_engine.model.lag_job import LagRequest, Measure
+from storage_engine.model.store import FileFacts, Segment, SegmentId, StoreSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaLagJob:
+    """What is measured against, and the groups' positions, partition by partition."""
+
+    context: LagContext
+    consumers: Consumers
+    snapshot: StoreSnapshot
+    newest: FileFacts | None
+
+    @property
+    def source(self) -> LagSource:
+        return self.consumers.source
+
+    @property
+    def logs(self) -> tuple[str, ...] | None:
+        return self.consumers.logs
+
+    @property
+    def positions(self) -> pa.Table:
+        return self.consumers.table
+
+    @property
+    def schema(self) -> pa.Schema:
+        return LAG_SCHEMA
+
+    @property
+    def measure(self) -> Measure:
+        return partial(partition_lags, self.context)
+
+    def shares(self, rows: int) -> Sequence[tuple[int, int]]:
+        return partition_shares(self.positions, rows)
+
+    def unread(self, run: Sequence[Segment]) -> Unread:
+        return Unread(error="a node of Kafka has no shield")
+
+
+def lag_job(request: LagRequest) -> KafkaLagJob:
+    """Take the groups' positions, and look at what they are measured against.
+
+    Positions are taken before the logs are looked at: what comes in meanwhile makes lag larger, not smaller.
+
+    :raises BadInputError: a store or settings that can't be read, a plan for another store.
+    :raises BrokerError: a running cluster can't be asked.
+    """
+    store = _opened(request)
+    try:
+        consumers = consumers_of(store.read_node(request.now_ms), store.asked)
+        snapshot = store.snapshot(request.now_ms)
+    finally:
+        store.close()
+    assert store.seen is not None
+    _check_plan(snapshot, request.plan_segments)
+    read = {f"{topic}-{number}" for _, topic, number in consumers.committed}
+    going = frozenset(request.plan_segments)
+    context = lag_context(store.seen, snapshot, read, going, request.now_ms)
+    return KafkaLagJob(context, consumers, snapshot, _newest(store.seen.node))
+
+
+def _opened(request: LagRequest) -> KafkaStore:
+    settings = request.settings
+    if settings.live is None:
+        return open_store(settings)
+    from storage_engine.kafka.live.live_store import open_live
+
+    return open_live(settings, settings.live)
+
+
+def _check_plan(snapshot: StoreSnapshot, plan_segments: Collection[SegmentId]) -> None:
+    """
+    :raises BadInputError: a segment isn't in the node, and didn't go meanwhile from the beginning of its log.
+    """
+    there = {segment.id for log in snapshot.logs for segment in log.segments}
+    begins = {log.name: log.min_offset for log in snapshot.logs}
+    went = {one for one in plan_segments if one.base_offset < begins.get(one.log, 0)}
+    if unknown := set(plan_segments) - went - there:
+        name, base_offset = min(unknown)
+        raise BadInputError(
+            f"{snapshot.root}: no segment of log {name} begins at {base_offset}: expected the segments of a "
+            "plan for this store as it is now. Make a new plan."
+        )
+
+
+def _newest(node: Node) -> FileFacts | None:
+    """Return a file that whoever measures has to see: the last written of all logs."""
+    files = (segment.log for _, log in node.logs for segment in log.segments)
+    return max(files, key=lambda facts: facts.mtime_ns, default=None)
