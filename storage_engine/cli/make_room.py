@@ -32,6 +32,7 @@ from storage_engine.cli.store_argument import takes_store
 from storage_engine.cli.values import reason_text, size_bytes
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import BadInputError
+from storage_engine.journal.drift import hold_memory
 from storage_engine.model.hold import HoldMemory
 from storage_engine.model.plan import PlanRequest, wanted_bytes
 from storage_engine.model.policy import LagPolicy
@@ -152,7 +153,7 @@ def _memory(managed: ManagedStore) -> HoldMemory | None:
         return None
     journal = Journal(managed.journal_url)
     known = journal.find_store(managed.real_root, managed.host)
-    return None if known is None else journal.hold_memory(known.store_id)
+    return None if known is None else hold_memory(journal, known.store_id)
 
 
 def _check_place(managed: ManagedStore, store: BrokerStore) -> None:

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from storage_engine.journal.journal import Journal
 from storage_engine.journal.records import Event, Phase, Run, Step, StoreRecord
-from storage_engine.model.hold import Drift, DriftKind, HoldStatus
+from storage_engine.model.hold import Drift, DriftKind, HoldMemory, HoldStatus
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.plan import PlanRequest
-
-if TYPE_CHECKING:
-    from storage_engine.journal.journal import Journal
 
 WATCH_RUN: Final = "watch"
 """Run of a store under which looks that belong to no run record what they find."""
 
 DONE = frozenset({DriftKind.FENCE_MENDED, DriftKind.FENCE_NOT_MENDED, DriftKind.GIVEN_UP})
 """What we did ourselves, or tried to, between two runs, about what others did."""
+
+
+def hold_memory(journal: Journal, store_id: str) -> HoldMemory:
+    """Return what the store's broker folder remembers of its hold on it."""
+
+    def record(found: Sequence[Drift]) -> None:
+        store = journal.store_with_id(store_id)
+        if found and store is not None:
+            record_under_watch(journal, store, found)
+
+    return journal.hold_memory(store_id, record)
 
 
 def record_under_watch(journal: Journal, record: StoreRecord, found: Sequence[Drift]) -> None:

@@ -5,7 +5,7 @@ Every method is one transaction that is on disk when it returns. Nothing here to
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -40,7 +40,7 @@ from storage_engine.journal.writing.reports import put_findings, put_report
 from storage_engine.journal.writing.stores import JournalStores
 from storage_engine.model.archive_lag import ArchiveLag
 from storage_engine.model.heads import LakeHead
-from storage_engine.model.hold import BrokerProgress, HoldMemory
+from storage_engine.model.hold import BrokerProgress, Drift, HoldMemory
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.lag import GroupLag
 from storage_engine.model.plan import Plan, PlanRequest
@@ -109,9 +109,11 @@ class Journal(JournalStores):
         """
         self._database.write(lambda connection: renew(connection, lease))
 
-    def hold_memory(self, store_id: str) -> HoldMemory:
-        """Return what the store's broker folder remembers of its hold on it."""
-        return JournalHoldMemory(self, self._database, store_id)
+    def hold_memory(self, store_id: str, record_drift: Callable[[Sequence[Drift]], None]) -> HoldMemory:
+        """Return what the store's broker folder remembers of its hold on it; as a whole it is
+        :func:`storage_engine.journal.drift.hold_memory`'s.
+        """
+        return JournalHoldMemory(self._database, store_id, record_drift)
 
     # Runs
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 from storage_engine.exceptions import StorageEngineError
+from storage_engine.journal.drift import hold_memory
 from storage_engine.journal.journal import Journal
 from storage_engine.model.plan import PlanRequest
 from storage_engine.own_directory import DIRECTORY
@@ -48,7 +49,7 @@ class State:
 def remembered(store: ManagedStore) -> HoldState | None:
     journal = Journal(store.journal_url)
     record = journal.find_store(store.real_root)
-    return record and load_state(journal.hold_memory(record.store_id))
+    return record and load_state(hold_memory(journal, record.store_id))
 
 
 @contextmanager

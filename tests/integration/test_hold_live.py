@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from storage_engine.exceptions import BadInputError, GateRefusedError
+from storage_engine.journal.drift import hold_memory
 from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.lake.archive.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog.catalog import open_lake
@@ -527,7 +528,7 @@ def test_a_file_system_that_keeps_no_such_mtime_is_refused_and_left_as_it_was(
     with pytest.raises(GateRefusedError, match="expected its file system to keep the mtime"):
         hold(managed(log, tmp_path, hold_hours=500 * 366 * 24))
     assert log.mtimes() == before
-    assert load_state(context.journal.hold_memory(context.record.store_id)) is None
+    assert load_state(hold_memory(context.journal, context.record.store_id)) is None
     assert not (log.broker.store / NAME).exists()
     assert log.broker.client.config()["cleanFileForciblyEnable"] == "true"
 
@@ -585,7 +586,7 @@ class CutMemory:
 @pytest.mark.parametrize("saves", [1, 2, 3, 4])
 def test_what_a_killed_hold_did_is_known_and_put_back(log: LiveLog, store: ManagedStore, saves: int) -> None:
     mtimes, context = log.mtimes(), open_context(store)
-    memory = context.journal.hold_memory(context.record.store_id)
+    memory = hold_memory(context.journal, context.record.store_id)
     with pytest.raises(Killed):
         BROKER.open_store(settings_of(store), CutMemory(memory, saves)).renew_hold(now_ms())
     assert load_state(memory) is not None

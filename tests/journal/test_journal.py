@@ -19,6 +19,7 @@ from storage_engine.exceptions import (
     StoreIdentityError,
 )
 from storage_engine.host import ANY_HOST
+from storage_engine.journal.drift import hold_memory
 from storage_engine.journal.journal import Extent, Journal, Phase, RunState, Step
 from storage_engine.journal.tables.schema import runs
 from storage_engine.model.archive_lag import ArchiveLag
@@ -171,7 +172,7 @@ def test_a_journal_of_the_first_version_is_brought_up_to_date(path: Path, journa
     assert sample is not None
     assert (sample.levels, sample.archive_lag) == ((DiskUsage("/s", 50),), None)
     assert upgraded.clock_readings(store.store_id) == ()
-    memory = upgraded.hold_memory(store.store_id)
+    memory = hold_memory(upgraded, store.store_id)
     memory.save({"fence": 7})
     assert memory.load() == {"fence": 7}
 

@@ -6,13 +6,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from sqlalchemy import Connection, delete, insert, select
 
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import JournalConflictError, StoreBusyError
-from storage_engine.journal.drift import record_under_watch
 from storage_engine.journal.tables.database import JournalDatabase
 from storage_engine.journal.tables.leases import Lease, give_up, renew, take_cluster
 from storage_engine.journal.tables.schema import cluster_leases, holds, stores
@@ -20,20 +19,18 @@ from storage_engine.model.hold import Drift
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.turns import turn_wait_seconds
 
-if TYPE_CHECKING:
-    from storage_engine.journal.journal import Journal
-
-
 _ASK_AGAIN_SECONDS: Final = 0.5
 
 
 class JournalHoldMemory:
     """Implements :class:`storage_engine.model.hold.HoldMemory`."""
 
-    def __init__(self, journal: Journal, database: JournalDatabase, store_id: str) -> None:
-        self._journal = journal
+    def __init__(
+        self, database: JournalDatabase, store_id: str, record_drift: Callable[[Sequence[Drift]], None]
+    ) -> None:
         self._database = database
         self._store_id = store_id
+        self._record_drift = record_drift
 
     def load(self) -> Mapping[str, Any] | None:
         query = select(holds.c.state).where(holds.c.store_id == self._store_id)
@@ -77,6 +74,4 @@ class JournalHoldMemory:
             time.sleep(_ASK_AGAIN_SECONDS)
 
     def record_drift(self, found: Sequence[Drift]) -> None:
-        record = self._journal.store_with_id(self._store_id)
-        if found and record is not None:
-            record_under_watch(self._journal, record, found)
+        self._record_drift(found)

@@ -11,7 +11,7 @@ from storage_engine.kafka.hold.overlay import with_first_settings
 from storage_engine.kafka.metadata.topic_settings import read_topic_settings
 from storage_engine.kafka.rules import RetentionSettings
 from storage_engine.kafka.store.plan import SeenLog, log_facts
-from storage_engine.kafka.store.store import SeenNode
+from storage_engine.kafka.store.seen_node import SeenNode
 from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.model.store import FileFacts, Segment, SegmentId, SegmentState
 from storage_engine.wording import bytes_text

@@ -28,7 +28,7 @@ from storage_engine.kafka.live.held_settings import (
 from storage_engine.kafka.live.hold import cluster_of, in_effect, looked_at, memory_of
 from storage_engine.kafka.live.topic_ages import HOUR_MS, bearable, bears_notices, found_logs, observe
 from storage_engine.kafka.live.topic_configs import is_deleted, read_settings
-from storage_engine.kafka.store.store import SeenNode
+from storage_engine.kafka.store.seen_node import SeenNode
 from storage_engine.model.diagnosis import named_in_short
 from storage_engine.model.hold import DueRange, HoldMemory, HoldStatus
 from storage_engine.model.store import FileFacts, SegmentId
@@ -36,7 +36,7 @@ from storage_engine.model.store_settings import STRICT
 from storage_engine.wording import duration_text, time_text
 
 if TYPE_CHECKING:
-    from storage_engine.kafka.live.live_store import LiveKafkaStore
+    from storage_engine.kafka.live.live_node import LiveNode
 
 _TIMES = 1.25
 """So many margins before it would go, what is held stays so: no setting goes to and fro."""
@@ -46,7 +46,7 @@ NOT_HELD = "no topic is held, as nothing that no lake has goes soon"
 
 
 def hold_due(
-    store: LiveKafkaStore, proven: Mapping[SegmentId, FileFacts], margin_ms: int, now_ms: int
+    store: LiveNode, proven: Mapping[SegmentId, FileFacts], margin_ms: int, now_ms: int
 ) -> HoldStatus:
     """See :meth:`storage_engine.model.broker_store.BrokerStore.hold_due`.
 
@@ -78,7 +78,7 @@ def hold_due(
 class _Judged:
     """A node as it was looked at, with what of its logs isn't proven."""
 
-    store: LiveKafkaStore
+    store: LiveNode
     memory: HoldMemory
     state: HoldState
     others: Sequence[HoldState]
@@ -158,7 +158,7 @@ def _hold_due(judged: _Judged, still_alone: StillAlone) -> HoldStatus:
     )
 
 
-def deleted_topics(store: LiveKafkaStore, state: HoldState, found: FoundLogs) -> frozenset[str]:
+def deleted_topics(store: LiveNode, state: HoldState, found: FoundLogs) -> frozenset[str]:
     """Return topics of remembered logs that the cluster hasn't any more, by its word."""
     unknown = {
         name.rpartition("-")[0] for name in state.logs if name not in found.here

@@ -29,14 +29,14 @@ from storage_engine.kafka.hold.shared_holds import states_of_others
 from storage_engine.kafka.live.held_settings import StillAlone, put_back, raise_settings, rely_on_others
 from storage_engine.kafka.live.topic_ages import HOUR_MS, Observed, bears_notices, observe
 from storage_engine.kafka.rules import SegmentFacts
-from storage_engine.kafka.store.store import SeenNode
+from storage_engine.kafka.store.seen_node import SeenNode
 from storage_engine.model.diagnosis import named_in_short
 from storage_engine.model.hold import Drift, HoldMemory, HoldStatus
 from storage_engine.model.store_settings import STRICT
 from storage_engine.wording import count_text, time_text
 
 if TYPE_CHECKING:
-    from storage_engine.kafka.live.live_store import LiveKafkaStore
+    from storage_engine.kafka.live.live_node import LiveNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class LockedTopics:
     notices: tuple[str, ...]
 
 
-def renew(store: LiveKafkaStore, now_ms: int) -> HoldStatus:
+def renew(store: LiveNode, now_ms: int) -> HoldStatus:
     """See :meth:`storage_engine.model.broker_store.BrokerStore.renew_hold`.
 
     :raises GateRefusedError: it can't be held; nothing was changed.
@@ -62,7 +62,7 @@ def renew(store: LiveKafkaStore, now_ms: int) -> HoldStatus:
 
 
 def _renew(
-    store: LiveKafkaStore,
+    store: LiveNode,
     memory: HoldMemory,
     state: HoldState,
     found: Observed,
@@ -93,7 +93,7 @@ def _renew(
     return _status(store, state, found, drift, raised.too_short)
 
 
-def memory_of(store: LiveKafkaStore) -> HoldMemory:
+def memory_of(store: LiveNode) -> HoldMemory:
     """Return where a hold is remembered.
 
     :raises GateRefusedError: nowhere, so that nothing may be held.
@@ -111,7 +111,7 @@ def cluster_of(seen: SeenNode) -> str:
     return "" if seen.node.live is None else seen.node.live.cluster_id
 
 
-def looked_at(store: LiveKafkaStore, state: HoldState, now_ms: int) -> HoldState:
+def looked_at(store: LiveNode, state: HoldState, now_ms: int) -> HoldState:
     """Return a state with when it was looked at, and for how long what it raises holds from then on."""
     holds_for_ms = 0 if store.live.hold == STRICT else store.live.hold_hours * HOUR_MS
     return replace(state, looked_at_ms=now_ms, holds_for_ms=holds_for_ms)
@@ -129,7 +129,7 @@ def _known_logs(state: HoldState, found: Observed, seen: SeenNode) -> Mapping[st
     return logs
 
 
-def look(store: LiveKafkaStore, now_ms: int) -> HoldStatus:
+def look(store: LiveNode, now_ms: int) -> HoldStatus:
     """See :meth:`storage_engine.model.broker_store.BrokerStore.hold_status`."""
     memory, state = store.memory, load_state(store.memory)
     if memory is None or state is None:
@@ -143,7 +143,7 @@ def drift_of(state: HoldState, found: Observed, memory: HoldMemory) -> tuple[Dri
 
 
 def _status(
-    store: LiveKafkaStore,
+    store: LiveNode,
     state: HoldState,
     found: Observed,
     drift: tuple[Drift, ...],
@@ -231,7 +231,7 @@ def _is_higher(value: int, than: int) -> bool:
     return than >= 0 and (value < 0 or value > than)
 
 
-def end_hold(store: LiveKafkaStore, now_ms: int) -> HoldStatus:
+def end_hold(store: LiveNode, now_ms: int) -> HoldStatus:
     """See :meth:`storage_engine.model.broker_store.BrokerStore.end_hold`.
 
     What somebody else has set meanwhile stays as they set it.

@@ -6,88 +6,39 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from storage_engine import durable
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.kafka.cluster.client import Cluster
-from storage_engine.kafka.format.file_names import METADATA_TOPIC
-from storage_engine.kafka.format.layout import Node, read_what_is_left
 from storage_engine.kafka.hold.hold_state import load_state
-from storage_engine.kafka.hold.overlay import from_their_starts, with_first_settings, with_live
-from storage_engine.kafka.hold.shared_holds import all_states
 from storage_engine.kafka.live import due_hold, hold, release, unheld
 from storage_engine.kafka.live.cut_faults import cut_to_held
-from storage_engine.kafka.live.observe import observe
+from storage_engine.kafka.live.live_node import LiveNode
 from storage_engine.kafka.store.plan import as_asked
-from storage_engine.kafka.store.store import KafkaStore, SeenNode, open_store
+from storage_engine.kafka.store.store import KafkaStore, open_store
 from storage_engine.model.broker_store import Remove, StoreSettings
 from storage_engine.model.held_store import UnheldSegments
 from storage_engine.model.hold import HoldMemory, HoldStatus
 from storage_engine.model.live import LiveBroker, RunningBroker
 from storage_engine.model.plan import DependentFile, Plan, PlanRequest
 from storage_engine.model.store import FileFacts, Segment, SegmentId, StoreSnapshot
-from storage_engine.model.store_settings import WE_DELETE
 from storage_engine.wording import count_text
 
 
 @dataclass(slots=True)
-class LiveKafkaStore(KafkaStore):
-    """A node whose broker runs.
-
-    :param live: how its cluster is reached.
-    :param memory: of its hold.
-    :param unheld: why logs aren't held, by name, as its hold was looked at last; nothing of them goes.
-    """
-
-    live: LiveBroker = field(default_factory=LiveBroker)
-    memory: HoldMemory | None = None
-    unheld: Mapping[str, str] = field(default_factory=dict)
-    _cluster: Cluster | None = None
-
-    @property
-    def is_live(self) -> bool:
-        return True
-
-    @property
-    def asked(self) -> Cluster:
-        """Return the cluster; a connection that was closed is opened again."""
-        if self._cluster is None:
-            self._cluster = Cluster(self.live)
-        return self._cluster
-
-    def close(self) -> None:
-        self._cluster = None
-
-    def snapshot(self, now_ms: int) -> StoreSnapshot:
-        """Sealed is what the files have so; how far it is replicated the leader says.
-
-        :raises BrokerError: the cluster can't be asked.
-        :raises NotOnBrokerError: it is another cluster than the directories'.
-        """
-        # Not the base class's: a dataclass with slots is another class than the one that super() knows.
-        return replace(KafkaStore.snapshot(self, now_ms), crashed=False)
-
-    def look(self, now_ms: int) -> SeenNode:
-        """Look at the node's logs to hold them; what a snapshot was made of stays.
-
-        A directory that has failed keeps the others' from being held as little as it keeps their broker.
-        """
-        return self._look(now_ms, lambda at_ms: self._with_live(read_what_is_left(self.root), at_ms))
-
-    @property
-    def _is_ours(self) -> bool:
-        return self.live.deletes == WE_DELETE
+class LiveKafkaStore(LiveNode):
+    """A node whose broker runs, as retention sees it."""
 
     def renew_hold(self, now_ms: int) -> HoldStatus:
-        return hold.renew(self, now_ms) if self._is_ours else due_hold.described(load_state(self.memory))
+        return hold.renew(self, now_ms) if self.is_ours else due_hold.described(load_state(self.memory))
 
     def hold_due(self, proven: Mapping[SegmentId, FileFacts], margin_ms: int, now_ms: int) -> HoldStatus:
         return due_hold.hold_due(self, proven, margin_ms, now_ms)
 
     def hold_status(self, now_ms: int) -> HoldStatus:
-        return hold.look(self, now_ms) if self._is_ours else due_hold.described(load_state(self.memory))
+        return hold.look(self, now_ms) if self.is_ours else due_hold.described(load_state(self.memory))
 
     def holds(self, log: str) -> bool:
         try:
@@ -110,7 +61,7 @@ class LiveKafkaStore(KafkaStore):
 
         :raises GateRefusedError: it can't be had, or its broker deletes by its own rules.
         """
-        if not self._is_ours:
+        if not self.is_ours:
             raise GateRefusedError(f"{self.root}: {_LEFT_TO_ITS_BROKER}. Nothing was changed.")
         status = self.renew_hold(clock_ms())
         if not status.held:
@@ -120,14 +71,14 @@ class LiveKafkaStore(KafkaStore):
     def delete_segments(
         self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
     ) -> None:
-        if not self._is_ours:
+        if not self.is_ours:
             raise GateRefusedError(f"{self.root}: {_LEFT_TO_ITS_BROKER}. Nothing was deleted.")
         release.delete_segments(self, segments, meanwhile)
 
     def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
         """Decide as the broker would; where we delete, only what may be archived goes."""
         found = KafkaStore.plan(self, snapshot, now_ms, request)
-        if not self._is_ours:
+        if not self.is_ours:
             return found
         logs = self.cut_to_archivable(snapshot, found.logs)
         live = self._node_of(snapshot, now_ms).live
@@ -149,15 +100,6 @@ class LiveKafkaStore(KafkaStore):
     def deleted(self, segments: Sequence[Segment]) -> frozenset[SegmentId]:
         return release.below_start(self, segments)
 
-    def read_node(self, now_ms: int) -> Node:
-        return self._with_live(KafkaStore.read_node(self, now_ms), now_ms)
-
-    def _with_live(self, files: Node, now_ms: int) -> Node:
-        node = read_live_node(files, self.asked, now_ms)
-        if not self._is_ours:
-            return node
-        return from_their_starts(with_first_settings(node, all_states(self.memory)))
-
 
 _LEFT_TO_ITS_BROKER = "its broker deletes by its own rules, so nothing is deleted by us"
 
@@ -169,16 +111,6 @@ def open_live(settings: StoreSettings, live: LiveBroker, memory: HoldMemory | No
     :raises MissingExtraError: the client isn't installed.
     """
     return LiveKafkaStore(open_store(settings).root, live=live, memory=memory)
-
-
-def read_live_node(node: Node, cluster: Cluster, now_ms: int) -> Node:
-    """Return a node with what its cluster says of it now.
-
-    :param node: by its files, which were read before: what the cluster says can only be further on.
-    :raises BrokerError: the cluster can't be asked.
-    """
-    names = [log.name for _, log in node.logs if log.name.topic != METADATA_TOPIC]
-    return with_live(node, observe(cluster, names, now_ms), cluster.address)
 
 
 def running_cluster(live: LiveBroker) -> RunningBroker:

@@ -26,11 +26,11 @@ from storage_engine.model.by_log import by_log
 from storage_engine.model.store import Segment, SegmentId
 
 if TYPE_CHECKING:
-    from storage_engine.kafka.live.live_store import LiveKafkaStore
+    from storage_engine.kafka.live.live_node import LiveNode
 
 
 def delete_segments(
-    store: LiveKafkaStore, segments: Sequence[Segment], meanwhile: Callable[[], object] = lambda: None
+    store: LiveNode, segments: Sequence[Segment], meanwhile: Callable[[], object] = lambda: None
 ) -> None:
     """Have the cluster delete the records of these segments, the first ones of their logs.
 
@@ -75,7 +75,7 @@ def delete_segments(
         raise refusals[0]
 
 
-def below_start(store: LiveKafkaStore, segments: Sequence[Segment]) -> frozenset[SegmentId]:
+def below_start(store: LiveNode, segments: Sequence[Segment]) -> frozenset[SegmentId]:
     """Return which of these segments lie wholly below where their leaders begin: they are deleted, wherever
     their files are.
 
@@ -99,7 +99,7 @@ def below_start(store: LiveKafkaStore, segments: Sequence[Segment]) -> frozenset
     return frozenset(one.id for one in segments if one.end_offset <= starts.get(one.log, -1))
 
 
-def _prefixes(store: LiveKafkaStore, segments: Sequence[Segment]) -> Iterator[Prefix]:
+def _prefixes(store: LiveNode, segments: Sequence[Segment]) -> Iterator[Prefix]:
     seen = store.seen or store.look(time.time_ns() // 1_000_000)
     for name, of_log in by_log(segments).items():
         one = seen.known.get(name)

@@ -26,13 +26,13 @@ from storage_engine.kafka.live.topic_configs import check_interval_ms, read_sett
 from storage_engine.kafka.metadata.topic_settings import read_topic_settings
 from storage_engine.kafka.rules import RetentionSettings
 from storage_engine.kafka.store.plan import SeenLog
-from storage_engine.kafka.store.store import SeenNode
+from storage_engine.kafka.store.seen_node import SeenNode
 from storage_engine.model.diagnosis import reason_of
 from storage_engine.model.store import DiskUsage
 from storage_engine.wording import bytes_text, duration_text
 
 if TYPE_CHECKING:
-    from storage_engine.kafka.live.live_store import LiveKafkaStore
+    from storage_engine.kafka.live.live_node import LiveNode
 
 HOUR_MS: Final = 3_600_000
 _KEPT_FREE_PERCENT: Final = 10
@@ -104,7 +104,7 @@ class Observed:
 
 
 def observe(
-    store: LiveKafkaStore,
+    store: LiveNode,
     now_ms: int,
     *,
     remembered: Mapping[str, KnownLog] = MappingProxyType({}),
@@ -173,7 +173,7 @@ def observe(
 
 
 def found_logs(
-    store: LiveKafkaStore,
+    store: LiveNode,
     node: Node,
     told: Mapping[str, LivePartition],
     remembered: Mapping[str, KnownLog],

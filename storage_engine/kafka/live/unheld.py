@@ -13,10 +13,10 @@ from storage_engine.kafka.live.topic_ages import found_logs
 from storage_engine.model.held_store import UnheldSegments
 
 if TYPE_CHECKING:
-    from storage_engine.kafka.live.live_store import LiveKafkaStore
+    from storage_engine.kafka.live.live_node import LiveNode
 
 
-def look_for_unheld(store: LiveKafkaStore, now_ms: int, until_ms: int) -> UnheldSegments:
+def look_for_unheld(store: LiveNode, now_ms: int, until_ms: int) -> UnheldSegments:
     """See :meth:`storage_engine.model.held_store.HeldStore.unheld_segments`.
 
     :raises BrokerError: the cluster can't be asked.

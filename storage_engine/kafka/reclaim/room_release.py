@@ -7,28 +7,30 @@ nodes, as it would anyhow once this one follows.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from storage_engine.exceptions import ChangedUnderUsError
 from storage_engine.kafka.cluster.client import Cluster
+from storage_engine.kafka.format.file_names import PartitionDirectory
 from storage_engine.kafka.format.log_end import end_offset
 from storage_engine.kafka.live.cut_faults import Prefix, boundary_fault, log_fault
 from storage_engine.kafka.live.log_cut import refused, witness_of
 from storage_engine.kafka.live.remembered_cut import Cut, cut_remembered
 from storage_engine.kafka.live.same_log import Witness, other_than
-from storage_engine.kafka.reclaim.leaders_word import LeadersWord
+from storage_engine.kafka.reclaim.leaders_word import LeadersWord, ask_leaders
 from storage_engine.kafka.reclaim.room_plan import way_of_log
 from storage_engine.kafka.reclaim.ways import Fault, Way
 from storage_engine.kafka.stopped.stopped_plan import StoppedNode, read_stopped
 from storage_engine.kafka.stopped.stopped_release import delete_oldest
+from storage_engine.kafka.stopped.store_lock import LockedDirectories
+from storage_engine.kafka.store.seen_node import SeenNode
 from storage_engine.model.broker_store import Remove
 from storage_engine.model.by_log import by_log
+from storage_engine.model.hold import HoldMemory
 from storage_engine.model.store import Segment
-
-if TYPE_CHECKING:
-    from storage_engine.kafka.reclaim.room_store import RoomStore
 
 AT_ONCE = 100
 """How many segments leaders are told of at once."""
@@ -42,8 +44,24 @@ class _Going:
     way: Way
 
 
+@dataclass(frozen=True, slots=True)
+class Room:
+    """A stopped node of a running cluster.
+
+    :param held: its locks.
+    :param seen: what its last snapshot was made of.
+    :param memory: of its hold; None: nothing is remembered.
+    """
+
+    root: Path
+    held: LockedDirectories
+    cluster: Cluster
+    seen: SeenNode
+    memory: HoldMemory | None
+
+
 def delete_segments(
-    store: RoomStore, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove
+    room: Room, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove
 ) -> None:
     """See :meth:`storage_engine.model.broker_store.BrokerStore.delete_segments`.
 
@@ -51,26 +69,29 @@ def delete_segments(
         was not deleted.
     :raises BrokerError: the cluster can't be asked, or it isn't known what it did; run again, it goes on.
     """
-    held, cluster = store.locked, store.asked
-    if not segments or cluster is None:
+    if not segments:
         return
-    stopped = read_stopped(store.looked.node)
-    prefixes = list(_prefixes(store, segments))
-    word = store.ask_again(cluster, [one.name.log for one in prefixes])
+    stopped = read_stopped(room.seen.node)
+    prefixes = list(_prefixes(room.seen, segments))
+    word = _ask(room, [one.name for one in prefixes])
     going = [_Going(prefix, _way(prefix, stopped, word)) for prefix in prefixes]
-    _begin_behind(store, cluster, going, word, meanwhile)
+    _begin_behind(room, going, word, meanwhile)
     for one in going:
         for segment in one.prefix.segments:
             meanwhile()
             alone = replace(one.prefix, segments=(segment,))
-            again = store.ask_again(cluster, [alone.name.log])
+            again = _ask(room, [alone.name])
             _check_again(alone, one.way, _way(alone, stopped, again))
-            delete_oldest(held, store.root, (segment,), meanwhile, remove)
+            delete_oldest(room.held, room.root, (segment,), meanwhile, remove)
 
 
-def _prefixes(store: RoomStore, segments: Sequence[Segment]) -> Iterator[Prefix]:
+def _ask(room: Room, logs: Sequence[PartitionDirectory]) -> LeadersWord:
+    return ask_leaders(room.cluster, logs, time.time_ns() // 1_000_000)
+
+
+def _prefixes(seen: SeenNode, segments: Sequence[Segment]) -> Iterator[Prefix]:
     for name, of_log in by_log(segments).items():
-        if (one := store.looked.known.get(name)) is None:
+        if (one := seen.known.get(name)) is None:
             raise ChangedUnderUsError(
                 f"log {name}: expected it among the node's logs, found none. Nothing of it was deleted. Plan "
                 "again.",
@@ -89,8 +110,7 @@ def _way(prefix: Prefix, stopped: StoppedNode | Fault, word: LeadersWord) -> Way
 
 
 def _begin_behind(
-    store: RoomStore,
-    cluster: Cluster,
+    room: Room,
     going: Sequence[_Going],
     word: LeadersWord,
     meanwhile: Callable[[], object],
@@ -110,12 +130,12 @@ def _begin_behind(
         if is_cut or end_offset(prefix.log) > way.led_from:
             at = max(prefix.boundary, way.led_from + 1)
             witnesses[prefix.key] = witness_of(prefix, at, live.high_watermark or 0)
-    other = other_than(cluster, witnesses, meanwhile)
+    other = other_than(room.cluster, witnesses, meanwhile)
     for one in going:
         if one.prefix.key in other:
             raise refused(one.prefix, other[one.prefix.key])
     if cuts:
-        cut_remembered(cluster, store.root, store.memory, cuts, meanwhile, is_held=False)
+        cut_remembered(room.cluster, room.root, room.memory, cuts, meanwhile, is_held=False)
 
 
 def _check_again(prefix: Prefix, before: Way, way: Way) -> None:

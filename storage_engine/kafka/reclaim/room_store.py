@@ -21,9 +21,11 @@ from storage_engine.kafka.metadata.topic_settings import read_topic_settings
 from storage_engine.kafka.reclaim import room_release
 from storage_engine.kafka.reclaim.leaders_word import LeadersWord, ask_leaders
 from storage_engine.kafka.reclaim.room_plan import Asked, room_plans
+from storage_engine.kafka.reclaim.room_release import Room
 from storage_engine.kafka.stopped.stopped_plan import read_stopped
 from storage_engine.kafka.store.plan import plan_notices
-from storage_engine.kafka.store.store import KafkaStore, SeenNode, logs_of, open_store, plan_of_log
+from storage_engine.kafka.store.seen_node import SeenNode, logs_of
+from storage_engine.kafka.store.store import KafkaStore, open_store, plan_of_log
 from storage_engine.model.broker_store import BrokerStore, Remove, StoreSettings
 from storage_engine.model.hold import HoldMemory
 from storage_engine.model.live import LiveBroker
@@ -123,7 +125,9 @@ class RoomStore(KafkaStore):
         if self.live is None:
             KafkaStore.delete_segments(self, segments, meanwhile, remove)
         else:
-            room_release.delete_segments(self, segments, meanwhile, remove)
+            assert self.asked is not None
+            room = Room(self.root, self.locked, self.asked, self.looked, self.memory)
+            room_release.delete_segments(room, segments, meanwhile, remove)
 
     @property
     def looked(self) -> SeenNode:
@@ -131,14 +135,6 @@ class RoomStore(KafkaStore):
         if self.seen is None:
             self.seen = self._look(time.time_ns() // 1_000_000)
         return self.seen
-
-    def ask_again(self, cluster: Cluster, names: Sequence[str]) -> LeadersWord:
-        """Ask the cluster again for some logs.
-
-        :raises BrokerError: it can't be asked.
-        """
-        logs = [self.looked.known[name].log.name for name in names]
-        return ask_leaders(cluster, logs, time.time_ns() // 1_000_000)
 
 
 def with_word(node: Node, word: LeadersWord, address: str) -> Node:

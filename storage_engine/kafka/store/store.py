@@ -44,6 +44,7 @@ from storage_engine.kafka.store.plan import (
     plan_notices,
     undecided,
 )
+from storage_engine.kafka.store.seen_node import SeenNode, logs_of
 from storage_engine.model.broker_store import BrokerStore, LockedStore, Remove, StoreSettings
 from storage_engine.model.broker_tasks import BrokerTask, LeftOver, TaskLimits
 from storage_engine.model.by_log import by_log
@@ -54,7 +55,6 @@ from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import (
     Archivable,
     DiskUsage,
-    LogSnapshot,
     Segment,
     SegmentContext,
     SegmentId,
@@ -68,18 +68,6 @@ if TYPE_CHECKING:
     from storage_engine.kafka.stopped.store_lock import LockedDirectories
 
 NAME = "kafka"
-
-
-@dataclass(frozen=True, slots=True)
-class SeenNode:
-    """What a snapshot was made of.
-
-    :param known: logs with all that was found of each, by name.
-    """
-
-    logs: tuple[LogSnapshot, ...]
-    node: Node
-    known: Mapping[str, SeenLog]
 
 
 @dataclass(slots=True)
@@ -365,21 +353,6 @@ def open_store(settings: StoreSettings) -> KafkaStore:
     store = KafkaStore(Path(settings.root))
     store.data_paths  # noqa: B018  says at once what is wrong with the file
     return store
-
-
-def logs_of(
-    seen: SeenNode, snapshot: StoreSnapshot, topics: TopicSettings
-) -> Iterator[tuple[SeenLog, RetentionSettings | str]]:
-    """Yield a snapshot's logs with how long their topics' segments stay."""
-    of_topics: dict[str, RetentionSettings | str] = {}
-    for one in snapshot.logs:
-        found = seen.known.get(one.name)
-        if found is None:
-            continue
-        topic = found.log.name.topic
-        if topic not in of_topics:
-            of_topics[topic] = topics.of(topic)
-        yield found if found.seen is one else replace(found, seen=one), of_topics[topic]
 
 
 def plan_of_log(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage_engine.exceptions import FileGoneError, GateRefusedError
-from storage_engine.journal.drift import record_drift
+from storage_engine.journal.drift import hold_memory, record_drift
 from storage_engine.journal.journal import Run
 from storage_engine.model.by_log import by_log
 from storage_engine.model.hold import Drift, DriftKind
@@ -192,7 +192,7 @@ def _broker_may_delete(context: Context, log: str) -> bool:
         return False
     if store.is_live and not store.cleans_up:
         return not ask(store.broker, "tell what it holds", lambda: broker.holds(log))
-    if context.journal.hold_memory(context.record.store_id).load() is not None:
+    if hold_memory(context.journal, context.record.store_id).load() is not None:
         return False
     return broker.is_live or ask(
         store.broker, "tell who uses its store", lambda: bool(broker.used_by) and not broker.is_used_by_us

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import GateRefusedError, StoreBusyError
-from storage_engine.journal.drift import drift_since_renewal, untold_mends
+from storage_engine.journal.drift import drift_since_renewal, hold_memory, untold_mends
 from storage_engine.journal.journal import Phase, Run, Step
 from storage_engine.model.hold import HoldStatus
 from storage_engine.model.jsonable import from_jsonable
@@ -102,7 +102,7 @@ def unmanage(store: AnyStore, now_ms: int | None = None, acceptance: Acceptance 
 
 def _is_protected(context: Context) -> bool:
     """Return whether a hold or a shield keeps anything, which ends with the hold."""
-    memory = context.journal.hold_memory(context.record.store_id)
+    memory = hold_memory(context.journal, context.record.store_id)
     return memory.load() is not None or shield_path(context.store.real_root).exists()
 
 

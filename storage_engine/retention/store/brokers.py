@@ -7,6 +7,7 @@ from contextlib import closing
 
 from storage_engine.brokers import find_broker
 from storage_engine.exceptions import BadInputError, StoreBusyError, TurnTakenError
+from storage_engine.journal.drift import hold_memory
 from storage_engine.model.broker_store import BrokerStore, StoreSettings
 from storage_engine.model.hold import HoldMemory
 from storage_engine.model.live import LiveBroker, RunningBroker
@@ -57,7 +58,7 @@ def open_to_look(store: ManagedStore) -> BrokerStore:
         return open_store(store)
     journal = Journal(store.journal_url)
     known = journal.find_store(store.real_root, store.host)
-    return open_store(store, None if known is None else journal.hold_memory(known.store_id))
+    return open_store(store, None if known is None else hold_memory(journal, known.store_id))
 
 
 def may_clean_now(store: ManagedStore) -> bool:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from storage_engine.brokers import find_broker
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import FileGoneError, RunStateError, StorageEngineError, StoreCrashedError
+from storage_engine.journal.drift import hold_memory
 from storage_engine.journal.journal import Extent, Journal, Phase, Run, Step, StoreRecord
 from storage_engine.journal.tables.database import missing_sqlite_file
 from storage_engine.journal.tables.leases import Lease
@@ -81,7 +82,7 @@ class Context:
         :raises StorageEngineError: as :func:`open_context` does.
         """
         record = identify(self.store, self.journal)
-        broker = _renewed(self.store, self.broker, self.journal.hold_memory(record.store_id))
+        broker = _renewed(self.store, self.broker, hold_memory(self.journal, record.store_id))
         if broker is not self.broker:
             self.closing.callback(broker.close)
         data_paths = checked_data_paths(self.store, broker, any_place=self.only_gives_back)
@@ -249,7 +250,7 @@ def open_context(
         journal = Journal(store.journal_url)
         record = identify(store, journal)
         take_from_all(dict.fromkeys((Path(store.real_root), *data_paths)))
-        broker = _renewed(store, broker, journal.hold_memory(record.store_id))
+        broker = _renewed(store, broker, hold_memory(journal, record.store_id))
         opening.callback(broker.close)
         return Context(
             store, journal, record, broker, data_paths, opening.pop_all(), only_gives_back=only_gives_back

@@ -21,12 +21,12 @@ from storage_engine.rocketmq.rules.cleanup_schedule import (
 )
 
 if TYPE_CHECKING:
-    from storage_engine.rocketmq.live.live_store import LiveStore
+    from storage_engine.rocketmq.live.session import LiveParts
 
 POLL_SECONDS: Final = 0.25
 
 
-def expired(store: LiveStore, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
+def expired(store: LiveParts, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
     """The files that the broker will delete once its log begins there; it may be at it.
 
     :raises CorruptFileError: a file that can't be what its name says.
@@ -35,7 +35,7 @@ def expired(store: LiveStore, min_offsets: Mapping[str, int]) -> tuple[Dependent
 
 
 def wait_until_gone(
-    store: LiveStore, files: Sequence[DependentFile], meanwhile: Callable[[], object]
+    store: LiveParts, files: Sequence[DependentFile], meanwhile: Callable[[], object]
 ) -> None:
     """Wait for the broker's own pass, until none is left or no more of them go; flush their directories.
 

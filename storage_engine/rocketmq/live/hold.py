@@ -53,7 +53,7 @@ from storage_engine.rocketmq.rules.cleanup_schedule import FIRST_PASS_MS, MANUAL
 from storage_engine.wording import paths_text
 
 if TYPE_CHECKING:
-    from storage_engine.rocketmq.live.live_store import LiveStore
+    from storage_engine.rocketmq.live.session import LiveParts
 
 LETS_GO_MTIME_NS: Final = 0
 """Of what may be deleted: no fileReservedTime makes it young."""
@@ -69,7 +69,7 @@ class LockedLive:
     notices: tuple[str, ...]
 
 
-def renew(store: LiveStore, now_ms: int) -> HoldStatus:
+def renew(store: LiveParts, now_ms: int) -> HoldStatus:
     """See :meth:`storage_engine.model.broker_store.BrokerStore.renew_hold`.
 
     Where the broker has another store or another role than before, nothing is changed, and it isn't held.
@@ -84,7 +84,7 @@ def renew(store: LiveStore, now_ms: int) -> HoldStatus:
 
 
 @contextmanager
-def locked(store: LiveStore) -> Iterator[LockedLive]:
+def locked(store: LiveParts) -> Iterator[LockedLive]:
     """Hold the store, and keep other runs from working on its hold until the block ends; a watch mends it.
 
     :raises GateRefusedError: it can't be held.
@@ -98,7 +98,7 @@ def locked(store: LiveStore) -> Iterator[LockedLive]:
 
 
 def expose(
-    store: LiveStore, memory: HoldMemory, state: HoldState, segments: Sequence[Segment], stays: Path
+    store: LiveParts, memory: HoldMemory, state: HoldState, segments: Sequence[Segment], stays: Path
 ) -> HoldState:
     """Let segments be the only ones that the broker may delete. To be called while the store is held.
 
@@ -145,7 +145,7 @@ def forget_released(memory: HoldMemory, state: HoldState, min_offset: int) -> Ho
     return state
 
 
-def _renew(store: LiveStore, now_ms: int) -> HoldStatus:
+def _renew(store: LiveParts, now_ms: int) -> HoldStatus:
     memory = store.memory
     if memory is None:
         raise GateRefusedError(f"{root_of(store)}: expected a journal that remembers a hold, found none.")
@@ -164,7 +164,7 @@ def _renew(store: LiveStore, now_ms: int) -> HoldStatus:
         raise
 
 
-def _undo(store: LiveStore, memory: HoldMemory) -> None:
+def _undo(store: LiveParts, memory: HoldMemory) -> None:
     """Take back a hold that could not be begun, as far as it was."""
     state = load_state(memory)
     if state is not None:
@@ -173,7 +173,7 @@ def _undo(store: LiveStore, memory: HoldMemory) -> None:
         save_state(memory, None)
 
 
-def _renew_as_found(store: LiveStore, memory: HoldMemory, now_ms: int) -> HoldStatus:
+def _renew_as_found(store: LiveParts, memory: HoldMemory, now_ms: int) -> HoldStatus:
     root, live = root_of(store), store.live
     before = load_state(memory)
     found = observe(store, now_ms, before)
@@ -224,7 +224,7 @@ def _renew_as_found(store: LiveStore, memory: HoldMemory, now_ms: int) -> HoldSt
     )
 
 
-def _put_fence(store: LiveStore, memory: HoldMemory, state: HoldState, found: Observed) -> HoldState:
+def _put_fence(store: LiveParts, memory: HoldMemory, state: HoldState, found: Observed) -> HoldState:
     """Have the fence where it belongs, then every other file that we touched as it was."""
     reserved = reserved_hours(found, str(root_of(store)))
     wanted = fence.fence(found, state, store.live.hold_hours, reserved)
@@ -250,7 +250,7 @@ def _put_fence(store: LiveStore, memory: HoldMemory, state: HoldState, found: Ob
 
 
 def _forbid_force(
-    store: LiveStore, memory: HoldMemory, state: HoldState, found: Observed
+    store: LiveParts, memory: HoldMemory, state: HoldState, found: Observed
 ) -> tuple[HoldState, Mapping[str, str]]:
     """Have the broker delete nothing by force, where we may.
 
@@ -265,7 +265,7 @@ def _forbid_force(
     return forbidden, {**found.settings, FORCIBLY: "false"}
 
 
-def end_hold(store: LiveStore, now_ms: int) -> HoldStatus:
+def end_hold(store: LiveParts, now_ms: int) -> HoldStatus:
     """See :meth:`storage_engine.model.broker_store.BrokerStore.end_hold`.
 
     Waits until the broker is through with what it was told to delete: without the fence it would go on.
@@ -296,7 +296,7 @@ def end_hold(store: LiveStore, now_ms: int) -> HoldStatus:
     return HoldStatus(held=False, disturbances=seen, notices=tuple(notices))
 
 
-def _put_settings_back(store: LiveStore, state: HoldState, found: Observed) -> Iterator[str]:
+def _put_settings_back(store: LiveParts, state: HoldState, found: Observed) -> Iterator[str]:
     """Restore what we changed; what somebody else has changed since stays.
 
     :return: notices.
@@ -329,7 +329,7 @@ def _touched_by_others(state: HoldState, found: Observed) -> Iterator[str]:
         yield f"{paths_text(paths)}: somebody touched or replaced {what} put back"
 
 
-def _wait_for_last_pass(store: LiveStore, state: HoldState, boot_timestamp_ms: int) -> None:
+def _wait_for_last_pass(store: LiveParts, state: HoldState, boot_timestamp_ms: int) -> None:
     """A trigger counts down with each pass from the first on; a restart ends it (CleanCommitLogService)."""
     if state.last_trigger_ms is None or boot_timestamp_ms != state.boot_timestamp_ms:
         return

@@ -46,38 +46,17 @@ from storage_engine.rocketmq.live.connect import (
 )
 from storage_engine.rocketmq.live.hold import LockedLive
 from storage_engine.rocketmq.live.identity import check_same_store
-from storage_engine.rocketmq.live.session import Session
+from storage_engine.rocketmq.live.session import LiveParts, Session
 from storage_engine.rocketmq.live.unheld import unheld_segments
 from storage_engine.rocketmq.pending.pending import pending
-from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from storage_engine.rocketmq.remoting.answers import RuntimeInfo
 from storage_engine.rocketmq.store import store_lock
-from storage_engine.rocketmq.store.broker import RocketMQBrokerStore, open_files
+from storage_engine.rocketmq.store.broker import open_files
 
 
 @dataclass(frozen=True, slots=True)
-class LiveStore(BrokerStore):
-    """A running broker's store.
-
-    :param session: has the connection, and ends it.
-    :param admin: the broker that was the master when the store was looked at.
-    :param files: the store's files, by the broker's live settings.
-    :param settings: those settings, as the broker says them.
-    :param opened_by: how it is reached, and the broker's config file if somebody named it.
-    """
-
-    session: Session
-    admin: BrokerAdmin
-    files: RocketMQBrokerStore
-    settings: Mapping[str, str]
-    live: LiveBroker
-    memory: HoldMemory | None
-    opened_by: StoreSettings
-
-    @property
-    def broker_conf(self) -> str | None:
-        """The broker's config file as it is named here; None: nobody named it."""
-        return self.opened_by.broker_conf
+class LiveStore(LiveParts, BrokerStore):
+    """A running broker's store."""
 
     def renewed(self, memory: HoldMemory) -> LiveStore:
         """Ask for the settings again, on the same connection unless another broker is the master by now."""

@@ -28,10 +28,10 @@ from storage_engine.same_bytes.mounts import mount_of
 from storage_engine.untrusted import read_file
 
 if TYPE_CHECKING:
-    from storage_engine.rocketmq.live.live_store import LiveStore
+    from storage_engine.rocketmq.live.session import LiveParts
 
 
-def observe(store: LiveStore, now_ms: int, state: HoldState | None = None) -> Observed:
+def observe(store: LiveParts, now_ms: int, state: HoldState | None = None) -> Observed:
     """Return what there is now; the broker is asked before the files are listed.
 
     :param state: of a hold: if another broker is the master by now, it is no error that these files aren't

@@ -49,7 +49,7 @@ from storage_engine.rocketmq.rules.cleanup_schedule import (
 from storage_engine.same_bytes.own_acts import read_own_acts
 
 if TYPE_CHECKING:
-    from storage_engine.rocketmq.live.live_store import LiveStore
+    from storage_engine.rocketmq.live.session import LiveParts
 
 POLL_SECONDS: Final = 0.25
 UNANSWERED_SECONDS: Final = 30.0
@@ -76,7 +76,7 @@ class Prefix:
 
 
 def delete_segments(
-    store: LiveStore, segments: Sequence[Segment], meanwhile: Callable[[], object] = lambda: None
+    store: LiveParts, segments: Sequence[Segment], meanwhile: Callable[[], object] = lambda: None
 ) -> None:
     """Have the broker delete these segments, the log's first ones; they are gone for good when it returns.
 
@@ -116,7 +116,7 @@ def delete_segments(
 
 
 @contextmanager
-def _changing(store: LiveStore, wait_seconds: float = WAIT_SECONDS) -> Iterator[tuple[HoldMemory, HoldState]]:
+def _changing(store: LiveParts, wait_seconds: float = WAIT_SECONDS) -> Iterator[tuple[HoldMemory, HoldState]]:
     """Give the hold as it is remembered now, to change it.
 
     :raises GateRefusedError: the store isn't held.
@@ -126,7 +126,7 @@ def _changing(store: LiveStore, wait_seconds: float = WAIT_SECONDS) -> Iterator[
         yield _standing_hold(store)
 
 
-def _expose(store: LiveStore, prefix: Prefix, wait_seconds: float = WAIT_SECONDS) -> HoldState:
+def _expose(store: LiveParts, prefix: Prefix, wait_seconds: float = WAIT_SECONDS) -> HoldState:
     """
     :raises GateRefusedError: as :func:`hold.expose`.
     :raises StoreBusyError: as :func:`_changing`.
@@ -135,7 +135,7 @@ def _expose(store: LiveStore, prefix: Prefix, wait_seconds: float = WAIT_SECONDS
         return hold.expose(store, memory, state, prefix.segments, prefix.stays)
 
 
-def _standing_hold(store: LiveStore) -> tuple[HoldMemory, HoldState]:
+def _standing_hold(store: LiveParts) -> tuple[HoldMemory, HoldState]:
     state = load_state(store.memory)
     if store.memory is None or state is None:
         raise GateRefusedError(
@@ -145,7 +145,7 @@ def _standing_hold(store: LiveStore) -> tuple[HoldMemory, HoldState]:
     return store.memory, state
 
 
-def _prefix(store: LiveStore, segments: Sequence[Segment]) -> Prefix:
+def _prefix(store: LiveParts, segments: Sequence[Segment]) -> Prefix:
     """
     :raises GateRefusedError: no file follows the last of them: then nothing would be left.
     """
@@ -166,7 +166,7 @@ def _identity(directory: Path) -> tuple[int, int]:
     return stat.st_dev, stat.st_ino
 
 
-def _check_unchanged(store: LiveStore, prefix: Prefix, state: HoldState) -> None:
+def _check_unchanged(store: LiveParts, prefix: Prefix, state: HoldState) -> None:
     """
     :raises ChangedUnderUsError: somebody but us touched one, and none of our releases is on its way.
     :raises GateRefusedError: likewise, while one is: they may still go as it meant.
@@ -190,7 +190,7 @@ def _check_unchanged(store: LiveStore, prefix: Prefix, state: HoldState) -> None
         raise ChangedUnderUsError(f"{text} Nothing was deleted. Stop who does.")
 
 
-def _have_it_go(store: LiveStore, state: HoldState, prefix: Prefix, patience: Patience) -> None:
+def _have_it_go(store: LiveParts, state: HoldState, prefix: Prefix, patience: Patience) -> None:
     """Trigger the broker's passes, and wait until exactly the prefix is gone by its word and by the files."""
     one_trigger_seconds = (MANUAL_PASSES - 1) * interval_ms(store.files.config) / 1000
     triggered: float | None = None
@@ -246,7 +246,7 @@ def _is_exposed(state: HoldState) -> bool:
     return True
 
 
-def _kept_busy(store: LiveStore, prefix: Prefix, error: StoreBusyError) -> StoreBusyError:
+def _kept_busy(store: LiveParts, prefix: Prefix, error: StoreBusyError) -> StoreBusyError:
     return StoreBusyError(
         f"{root_of(store)}: expected to change the hold while the broker deletes, found that another process "
         f"of this machine kept its lock for {UNANSWERED_SECONDS:g} s ({error}) {len(_left(prefix))} of "
@@ -255,7 +255,7 @@ def _kept_busy(store: LiveStore, prefix: Prefix, error: StoreBusyError) -> Store
     )
 
 
-def _trigger(store: LiveStore) -> HoldState:
+def _trigger(store: LiveParts) -> HoldState:
     """A lost answer may be that of a broker which is at it: the files will tell.
 
     :raises BrokerError: it was not told.
@@ -272,7 +272,7 @@ def _trigger(store: LiveStore) -> HoldState:
     return state
 
 
-def _ask(store: LiveStore, state: HoldState, patience: Patience) -> RuntimeInfo:
+def _ask(store: LiveParts, state: HoldState, patience: Patience) -> RuntimeInfo:
     """
     :raises BrokerError: it doesn't answer for too long, or another process answers in its place.
     """
@@ -311,7 +311,7 @@ def _left(prefix: Prefix) -> list[Path]:
     return left
 
 
-def _check_not_too_much(store: LiveStore, info: RuntimeInfo, prefix: Prefix) -> None:
+def _check_not_too_much(store: LiveParts, info: RuntimeInfo, prefix: Prefix) -> None:
     """
     :raises ReleasedTooMuchError: what was to stay is gone.
     """

@@ -1,14 +1,22 @@
-"""One process' connection with the broker of a store: opened once, led to a new master, and closed."""
+"""A running broker's store in its parts: the connection, the files, and what is remembered of the hold."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from storage_engine.model.broker_store import StoreSettings
+from storage_engine.model.hold import HoldMemory
 from storage_engine.model.live import LiveBroker
 from storage_engine.rocketmq.live.connect import reach
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
+from storage_engine.rocketmq.store.broker import RocketMQBrokerStore
 
 
 class Session:
-    """Shared by all looks at a store that came of one opening, so that closing any of them closes it.
+    """One process' connection with a store's broker: opened once, led to a new master, and closed.
+
+    Shared by all looks at a store that came of one opening, so that closing any of them closes it.
 
     :param live: how the broker is reached.
     :raises StorageEngineError: as :func:`reach` does.
@@ -40,3 +48,28 @@ class Session:
         """End the connection, and those with former masters; the next request opens another."""
         for admin in (self._admin, *self._former):
             admin.close()
+
+
+@dataclass(frozen=True, slots=True)
+class LiveParts:
+    """A running broker's store in its parts.
+
+    :param session: has the connection, and ends it.
+    :param admin: the broker that was the master when the store was looked at.
+    :param files: the store's files, by the broker's live settings.
+    :param settings: those settings, as the broker says them.
+    :param opened_by: how it is reached, and the broker's config file if somebody named it.
+    """
+
+    session: Session
+    admin: BrokerAdmin
+    files: RocketMQBrokerStore
+    settings: Mapping[str, str]
+    live: LiveBroker
+    memory: HoldMemory | None
+    opened_by: StoreSettings
+
+    @property
+    def broker_conf(self) -> str | None:
+        """The broker's config file as it is named here; None: nobody named it."""
+        return self.opened_by.broker_conf

@@ -27,10 +27,10 @@ from storage_engine.rocketmq.rules.disk import log_disks
 from storage_engine.wording import time_text
 
 if TYPE_CHECKING:
-    from storage_engine.rocketmq.live.live_store import LiveStore
+    from storage_engine.rocketmq.live.session import LiveParts
 
 
-def shield_need(store: LiveStore) -> ShieldNeed:
+def shield_need(store: LiveParts) -> ShieldNeed:
     """See :meth:`storage_engine.model.broker_store.BrokerStore.shield_need`."""
     root = store.files.files.layout.root
     disk_bytes, used_percent = log_disks(store.files.files.layout)
@@ -51,7 +51,7 @@ def shield_need(store: LiveStore) -> ShieldNeed:
     )
 
 
-def end_force(store: LiveStore) -> Drift | None:
+def end_force(store: LiveParts) -> Drift | None:
     """See :meth:`storage_engine.model.broker_store.BrokerStore.end_force`.
 
     Above the broker's warning level nothing is set: whoever let it delete by force had a full disk. It is
@@ -113,7 +113,7 @@ def _judged_by(state: HoldState) -> HoldState:
     return replace(state, touched=(), fence=(), fence_offset=-1)
 
 
-def _why_not_set(store: LiveStore) -> str:
+def _why_not_set(store: LiveParts) -> str:
     """Return why a broker's deletion by force isn't ended, as the end of a sentence; "": it is."""
     _, used_percent = log_disks(store.files.files.layout)
     limit = store.files.config.disk_space_warning_level_percent
@@ -128,7 +128,7 @@ def _why_not_set(store: LiveStore) -> str:
     return ""
 
 
-def _set(store: LiveStore, value: str | None, what_was_done: str) -> Drift:
+def _set(store: LiveParts, value: str | None, what_was_done: str) -> Drift:
     return Drift(
         DriftKind.SETTING_CHANGED,
         f"{store.admin.address}: expected {FORCIBLY}=false, found {value}: somebody changed it while the "

@@ -32,10 +32,10 @@ from storage_engine.rocketmq.rules.disk import disk_usage
 from storage_engine.wording import time_text
 
 if TYPE_CHECKING:
-    from storage_engine.rocketmq.live.live_store import LiveStore
+    from storage_engine.rocketmq.live.session import LiveParts
 
 
-def look(store: LiveStore, now_ms: int) -> HoldStatus:
+def look(store: LiveParts, now_ms: int) -> HoldStatus:
     """See :meth:`storage_engine.model.broker_store.BrokerStore.hold_status`."""
     state = load_state(store.memory)
     if state is None:
@@ -44,7 +44,7 @@ def look(store: LiveStore, now_ms: int) -> HoldStatus:
 
 
 def drift_of(
-    store: LiveStore, state: HoldState | None, found: Observed
+    store: LiveParts, state: HoldState | None, found: Observed
 ) -> tuple[tuple[Drift, ...], tuple[Drift, ...]]:
     """Return all that there are, and those among them that weren't reported before."""
     if state is None:
@@ -54,7 +54,7 @@ def drift_of(
     return lasting, with_topics(new, store.files.files.layout)
 
 
-def notices(store: LiveStore, found: Observed) -> list[str]:
+def notices(store: LiveParts, found: Observed) -> list[str]:
     """Return what a person should know of a hold that can be had.
 
     :raises GateRefusedError: the broker may delete by force, and we may not forbid it, and it is near.
@@ -70,7 +70,7 @@ def notices(store: LiveStore, found: Observed) -> list[str]:
     return said
 
 
-def weaknesses(store: LiveStore, state: HoldState, found: Observed) -> Iterator[str]:
+def weaknesses(store: LiveParts, state: HoldState, found: Observed) -> Iterator[str]:
     """Say what a hold that stands doesn't protect against."""
     if (reserved := reserved_hours(found, str(root_of(store)))) <= 0:
         yield (
@@ -99,11 +99,11 @@ def weaknesses(store: LiveStore, state: HoldState, found: Observed) -> Iterator[
         )
 
 
-def root_of(store: LiveStore) -> Path:
+def root_of(store: LiveParts) -> Path:
     return store.files.files.layout.root
 
 
-def _status(store: LiveStore, state: HoldState, found: Observed) -> HoldStatus:
+def _status(store: LiveParts, state: HoldState, found: Observed) -> HoldStatus:
     """Return what a hold is worth as it is found, without renewing it."""
     lasting, new = drift_of(store, state, found)
     said = [d.detail for d in lasting if d.kind in ENDS_TRUST]
@@ -144,7 +144,7 @@ def _status(store: LiveStore, state: HoldState, found: Observed) -> HoldStatus:
     return HoldStatus(stands, place, ends[0], new, tuple(said), ends[1], watch=watch, lasts_ms=lasts_ms)
 
 
-def _before_the_first(store: LiveStore, now_ms: int) -> Iterator[str]:
+def _before_the_first(store: LiveParts, now_ms: int) -> Iterator[str]:
     """Say of a store that isn't held what would keep it from being, and what a hold would change."""
     found, root = observe(store, now_ms), root_of(store)
     try:

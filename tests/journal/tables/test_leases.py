@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from storage_engine.exceptions import StoreBusyError
+from storage_engine.journal.drift import hold_memory
 from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.journal.tables.leases import Owner, is_dead, this_process
 from storage_engine.model.plan import PlanRequest
@@ -154,7 +155,7 @@ TAKE_A_CLUSTER_AND_DIE = """
 import os, signal, sys
 from storage_engine.journal.journal import Journal
 journal = Journal(sys.argv[1])
-with journal.hold_memory(journal.find_store("/s").store_id).alone("cluster"):
+with hold_memory(journal, journal.find_store("/s").store_id).alone("cluster"):
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -163,8 +164,8 @@ def test_one_store_at_a_time_changes_what_a_clusters_stores_share(
     url: str, journal: Journal, store_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     subprocess.run([sys.executable, "-c", TAKE_A_CLUSTER_AND_DIE, url], check=False)
-    one = journal.hold_memory(store_id)
-    other = journal.hold_memory(journal.add_store("/other", "rocketmq").store_id)
+    one = hold_memory(journal, store_id)
+    other = hold_memory(journal, journal.add_store("/other", "rocketmq").store_id)
     with one.alone("cluster") as still_alone:
         with (
             pytest.raises(StoreBusyError, match="cluster cluster: expected its lease"),

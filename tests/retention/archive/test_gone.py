@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from storage_engine.journal.drift import hold_memory
 from storage_engine.kafka.hold.hold_state import HeldSetting, HoldState, TopicSetting
 from storage_engine.kafka.stopped.lock_holder import LOCK
 from storage_engine.lake.move.making import make_lake
@@ -60,7 +61,7 @@ def test_only_a_broker_that_runs_and_is_left_to_its_rules_may_delete(
         stopped = stack.enter_context(opened(replace(store, live=None)))
         (log,) = stopped.snapshot(0).logs
         if hold is not None:
-            context.journal.hold_memory(context.record.store_id).save(to_jsonable(hold))
+            hold_memory(context.journal, context.record.store_id).save(to_jsonable(hold))
         if live is None and runs:
             directory = context.broker.data_paths[0]
             stack.enter_context(lock_held(directory / LOCK))

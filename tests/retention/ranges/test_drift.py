@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.journal.drift import WATCH_RUN, record_under_watch, untold_mends
+from storage_engine.journal.drift import WATCH_RUN, hold_memory, record_under_watch, untold_mends
 from storage_engine.journal.journal import Phase, Step
 from storage_engine.model.hold import Drift, DriftKind, HoldStatus
 from storage_engine.model.policy import ArchiveMode, Policy
@@ -71,7 +71,7 @@ def test_what_a_renewal_finds_is_recorded_by_what_remembers_the_hold(
     managed: Callable[..., ManagedStore],
 ) -> None:
     context = record(managed(), RESTARTED)
-    memory = context.journal.hold_memory(context.record.store_id)
+    memory = hold_memory(context.journal, context.record.store_id)
     memory.record_drift(())
     memory.record_drift((RESTARTED, GONE))
     assert events(context) == ["broker-restarted", "segment-gone"]
