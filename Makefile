@@ -70,6 +70,10 @@ lint: install  ## Check style, types and layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+.PHONY: shape
+shape: install  ## Print how large the tree, its folders and circles are, with the limit of each
+	@$(BIN)/python -m tests.project.shape
+
 .PHONY: docs
 docs: install  ## Build the documentation for a browser; storage-engine docs says where it is
 	$(BIN)/mkdocs build --quiet --strict --site-dir storage_engine/site

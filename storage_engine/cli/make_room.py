@@ -32,7 +32,6 @@ from storage_engine.cli.store_argument import takes_store
 from storage_engine.cli.values import reason_text, size_bytes
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import BadInputError
-from storage_engine.journal.drift import hold_memory
 from storage_engine.model.hold import HoldMemory
 from storage_engine.model.plan import PlanRequest, wanted_bytes
 from storage_engine.model.policy import LagPolicy
@@ -146,6 +145,7 @@ def _opened(managed: ManagedStore, memory: HoldMemory | None) -> BrokerStore:
 
 def _memory(managed: ManagedStore) -> HoldMemory | None:
     """Return what the journal remembers of the store's hold; no journal is made."""
+    from storage_engine.journal.drift import hold_memory
     from storage_engine.journal.journal import Journal
     from storage_engine.journal.tables.database import missing_sqlite_file
 

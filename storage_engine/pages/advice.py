@@ -51,6 +51,9 @@ ERRORS: Mapping[str, str] = {
     "BrokerProtocolError": "Check that the address is a broker's and its release is supported.",
     "BrokerRefusedError": "Check the access key and its rights on the broker, then run again.",
     "NotOnBrokerError": "Check the name. The broker doesn't know it.",
+    "StorageUnavailableError": (
+        "Check that the disk or the service that the error names answers and has space, then run again."
+    ),
     "LakeUnavailableError": (
         "Check that the lake is mounted or reachable, its credentials valid, and that it has space. "
         "Then run again: what is proven is kept."

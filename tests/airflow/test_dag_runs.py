@@ -181,6 +181,7 @@ def test_an_unreachable_lake_keeps_every_segment_and_the_run_is_red_with_a_repor
     assert content(store.root) == before
 
 
+@pytest.mark.again
 def test_a_waived_plan_goes_though_its_lake_is_unreachable(store_connection: Any, run: Any) -> None:
     from storage_engine.hooks.storage_engine import StorageEngineHook
 
@@ -201,6 +202,7 @@ def test_a_waived_plan_goes_though_its_lake_is_unreachable(store_connection: Any
     assert (state, tasks["validate"]) == ("failed", "failed")
 
 
+@pytest.mark.again
 def test_policy_archive_off_deletes_without_a_lake(store_connection: Any, run: Any) -> None:
     store = store_connection(STORE, extra={"archive": "off"}, make_lake=False, deleteWhen=ALL_HOURS)
     old = age(store.root, 2)

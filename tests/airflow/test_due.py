@@ -149,6 +149,7 @@ def test_what_is_due_is_told_again_until_it_is_done(store_connection: Any, run: 
     assert [uri for uri, _ in run(dag_of("storage_monitor.py"))[1]] == []
 
 
+@pytest.mark.again
 def test_each_task_tells_its_story_in_at_most_five_lines(
     store_connection: Any, run: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

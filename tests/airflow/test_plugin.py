@@ -173,6 +173,7 @@ def test_the_folder_of_a_checkout_yields_to_the_entry_point() -> None:
     assert (errors, views, apps) == ({}, 1, 1)
 
 
+@pytest.mark.again
 def test_the_folder_of_a_checkout_brings_the_plugin_where_no_provider_is_installed() -> None:
     environment = {**os.environ, "AIRFLOW__CORE__PLUGINS_FOLDER": str(FOLDER)}
     (source,), errors, views, apps = run(WITHOUT_PROVIDER + LOADED, environment)

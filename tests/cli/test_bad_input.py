@@ -46,18 +46,6 @@ def _half_copied_segment(store: Path) -> tuple[object, ...]:
     return f"{segment_of(store, 2 * MIB)}: expected {MIB} bytes as the other files, found 123456", "replica"
 
 
-def _half_copied_queue(store: Path) -> tuple[object, ...]:
-    path = store / "consumequeue" / "events_UPPER-4q" / "0" / f"{6000:020d}"
-    os.truncate(path, 4321)
-    return f"{path}: expected 6000 bytes as the other files, found 4321", "replica"
-
-
-def _half_copied_index(store: Path) -> tuple[object, ...]:
-    path = sorted((store / "index").iterdir())[3]
-    os.truncate(path, 20)
-    return f"{path}: ", "expected", "20"
-
-
 def _wrong_size(store: Path) -> tuple[object, ...]:
     with segment_of(store, MIB).open("ab") as file:
         file.write(b"more")
@@ -102,7 +90,7 @@ STORE_FAULTS = [
 def test_a_store_that_is_none_is_refused_by_every_command(
     cli, archived, store_copy, files, lake: Path, fault: Callable[[Path], tuple[object, ...]]
 ) -> None:
-    store = store_copy("cqext-batchcq" if fault is not _half_copied_queue else "clean-stop")
+    store = store_copy("cqext-batchcq")
     new, lake = lake, archived.lake
     expected = fault(store)
     before = files(store, lake, new)
@@ -121,24 +109,6 @@ def test_a_store_that_is_none_is_refused_by_every_command(
     ):
         check_error(cli(words[0], store, *words[1:]), 2, *expected)
         assert files(store, lake, new) == before
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "fault",
-    [_half_copied_queue, _half_copied_index],
-    ids=lambda fault: fault.__name__.strip("_"),
-)
-def test_a_broken_file_beside_the_log_is_found_before_a_segment_goes(
-    cli, archived, store_copy, expire, files, fault: Callable[[Path], tuple[object, ...]]
-) -> None:
-    store, lake = store_copy("clean-stop"), archived.lake
-    expire(store)
-    expected = fault(store)
-    before = files(store, lake)
-    for words in (("plan", "--manual"), ("clean", "--lake", lake, "--manual")):
-        check_error(cli(*words, store), 2, *expected)
-        assert files(store, lake) == before
 
 
 @pytest.mark.slow

@@ -110,7 +110,7 @@ def test_no_command_ends_by_a_file_beside_the_log(
 @pytest.mark.parametrize("policy", again_but(("ignore", "warn", "block"), "ignore", "block"))
 @pytest.mark.parametrize(
     ("name", "fault"),
-    _cases(ROCKETMQ, ("config/consumerOffset.json", "nuls"), ("config/topics.json", "nuls")),
+    _cases(ROCKETMQ, ("config/consumerOffset.json", "nuls")),
 )
 def test_the_lag_policy_decides_where_who_consumes_is_unknown(
     cli, store_copy, expire, lake: Path, name: str, fault: str, policy: str
@@ -147,9 +147,7 @@ QUEUE = "consumequeue/ledger_ordered/0/00000000000000006000"
 """One file of several."""
 
 
-@pytest.mark.parametrize(
-    ("name", "fault"), _cases((QUEUE, "index"), (QUEUE, "cut"), ("index", "empty"), ("index", "nuls"))
-)
+@pytest.mark.parametrize(("name", "fault"), _cases((QUEUE, "index"), (QUEUE, "cut"), ("index", "nuls")))
 def test_what_depends_on_segments_and_cannot_be_read_stays(
     cli, store_copy, expire, lake: Path, name: str, fault: str
 ) -> None:

@@ -21,6 +21,7 @@ from storage_engine.model.hold import DriftKind
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
 from storage_engine.retention.monitor.monitoring import monitor
+from storage_engine.retention.store.context import open_context
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.rocketmq.hold.heartbeat import SILENT_SECONDS, no_watch
 from storage_engine.rocketmq.hold.marker import NAME
@@ -205,7 +206,7 @@ def test_first_times_outlive_the_journal(log: LiveLog, tmp_path: Path) -> None:
     shutil.rmtree(log.broker.store / ".storage-engine" / "stamp.json", ignore_errors=True)
     store = log.managed(tmp_path / "managed")
     assert steps.hold(store).status.held
-    (seen,) = steps.context.open_context(store).broker.snapshot(time.time_ns() // 10**6).logs
+    (seen,) = open_context(store).broker.snapshot(time.time_ns() // 10**6).logs
     assert [one.mtime_ns for one in seen.sealed] == [before[one.base_offset] for one in seen.sealed]
     steps.unmanage(store)
     assert log.mtimes() == before

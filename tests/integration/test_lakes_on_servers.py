@@ -253,6 +253,7 @@ def test_a_schema_that_comes_first_later_makes_no_other_catalog(database: Postgr
             connection.execute("DROP SCHEMA later")
 
 
+@pytest.mark.again
 def test_a_lake_on_servers_is_copied_to_disk_and_verifies_without_them(
     config: LakeConfig, object_store: ObjectStore, store_copy: Callable[[str], Path], tmp_path: Path
 ) -> None:

@@ -110,7 +110,7 @@ STRONGEST = {
 
 
 @pytest.mark.parametrize("kind", [FaultKind.LOST, pytest.param(FaultKind.TORN, marks=pytest.mark.again)])
-@pytest.mark.parametrize("what", some(list(STRONGEST), 2))
+@pytest.mark.parametrize("what", some(list(STRONGEST), 1))
 def test_what_was_acknowledged_and_is_not_there_is_one_error_and_running_again_is_the_cure(
     what: str,
     kind: FaultKind,
@@ -127,6 +127,7 @@ def test_what_was_acknowledged_and_is_not_there_is_one_error_and_running_again_i
     assert go_on(config, root) == []
 
 
+@pytest.mark.again
 @pytest.mark.parametrize("damage", ["lost", pytest.param("torn", marks=pytest.mark.again)])
 @pytest.mark.parametrize("pattern", ["*/segments/metadata/*.json", *later("*/segments/metadata/snap-*.avro")])
 def test_what_is_lost_later_is_told_with_the_rebuild_that_helps(

@@ -160,7 +160,7 @@ def _wait_until_idle(spark: SparkSession) -> None:
 
 DRIVER = """
 import os, signal, sys
-from storage_engine.lake import commit
+from storage_engine.lake.archive import commit
 from storage_engine.spark.archive_segments import ArchiveRequest, archive_segments
 from storage_engine.spark.job_io import read_request
 from storage_engine.spark.session import spark_session

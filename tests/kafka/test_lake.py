@@ -88,10 +88,14 @@ def test_trash_comes_back_where_segments_metadata_lies_in_it(lake: Lake, tmp_pat
 def test_a_lake_of_kafka_has_a_table_of_records(node: Path, lake: Lake, tmp_path: Path) -> None:
     assert lake.messages().name() == ("storage_engine", "records")
     assert lake.messages().location().endswith("/storage_engine/records")
-    assert sorted(it[-1] for it in lake.catalog.list_tables("storage_engine")) == ["records", "segments"]
+    assert sorted(it[-1] for it in lake.catalog.list_tables("storage_engine")) == [
+        "deletions",
+        "records",
+        "segments",
+    ]
     info = describe(lake.config)
     assert (info.refused, info.broker) == ("", "kafka")
-    assert [table.name for table in info.tables] == ["segments", "records"]
+    assert [table.name for table in info.tables] == ["segments", "records", "deletions"]
     assert info.tables[1].row_count == sum(row.row_count for row in receipts(lake, STORE))
     assert open_lake(lake.config).rows_table == "records"
     comes_back(lake, node, tmp_path)
@@ -143,7 +147,7 @@ def test_a_lost_catalog_is_made_again(node: Path, lake: Lake, tmp_path: Path) ->
     with pytest.raises(LakeMissingError):
         open_lake(lake.config)
     done = rebuild(lake.config, {})
-    assert [table.table for table in done.tables] == ["segments", "records"]
+    assert [table.table for table in done.tables] == ["segments", "records", "deletions"]
     comes_back(open_lake(lake.config), node, tmp_path)
 
 

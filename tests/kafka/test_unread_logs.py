@@ -220,6 +220,7 @@ EXAMPLES = rounds("STORAGE_ENGINE_VALIDATED_LOGS", 0, 20)
 TOPICS = "abcdefghijk"
 
 
+@pytest.mark.again
 @settings(
     max_examples=max(EXAMPLES, 1), deadline=None, phases=tuple(Phase) if EXAMPLES else (Phase.explicit,)
 )

@@ -107,7 +107,7 @@ def _run(library: ctypes.CDLL, words: Sequence[str], below: str, fault: Fault) -
 
 
 def _main(path: str) -> None:
-    for name in ("retention.steps", "retention.overview", "lake.describing", "cycle"):
+    for name in ("retention.steps", "retention.doctor.overview", "lake.move.describing", "cycle"):
         importlib.import_module(f"storage_engine.{name}")
     library = ctypes.CDLL(path)
     for one in json.load(sys.stdin):

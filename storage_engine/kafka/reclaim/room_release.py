@@ -45,7 +45,7 @@ class _Going:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class HeldNode:
     """A stopped node of a running cluster.
 
     :param held: its locks.
@@ -61,7 +61,7 @@ class Room:
 
 
 def delete_segments(
-    room: Room, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove
+    room: HeldNode, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove
 ) -> None:
     """See :meth:`storage_engine.model.broker_store.BrokerStore.delete_segments`.
 
@@ -85,7 +85,7 @@ def delete_segments(
             delete_oldest(room.held, room.root, (segment,), meanwhile, remove)
 
 
-def _ask(room: Room, logs: Sequence[PartitionDirectory]) -> LeadersWord:
+def _ask(room: HeldNode, logs: Sequence[PartitionDirectory]) -> LeadersWord:
     return ask_leaders(room.cluster, logs, time.time_ns() // 1_000_000)
 
 
@@ -110,7 +110,7 @@ def _way(prefix: Prefix, stopped: StoppedNode | Fault, word: LeadersWord) -> Way
 
 
 def _begin_behind(
-    room: Room,
+    room: HeldNode,
     going: Sequence[_Going],
     word: LeadersWord,
     meanwhile: Callable[[], object],

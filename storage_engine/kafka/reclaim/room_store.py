@@ -21,7 +21,7 @@ from storage_engine.kafka.metadata.topic_settings import read_topic_settings
 from storage_engine.kafka.reclaim import room_release
 from storage_engine.kafka.reclaim.leaders_word import LeadersWord, ask_leaders
 from storage_engine.kafka.reclaim.room_plan import Asked, room_plans
-from storage_engine.kafka.reclaim.room_release import Room
+from storage_engine.kafka.reclaim.room_release import HeldNode
 from storage_engine.kafka.stopped.stopped_plan import read_stopped
 from storage_engine.kafka.store.plan import plan_notices
 from storage_engine.kafka.store.seen_node import SeenNode, logs_of
@@ -126,7 +126,7 @@ class RoomStore(KafkaStore):
             KafkaStore.delete_segments(self, segments, meanwhile, remove)
         else:
             assert self.asked is not None
-            room = Room(self.root, self.locked, self.asked, self.looked, self.memory)
+            room = HeldNode(self.root, self.locked, self.asked, self.looked, self.memory)
             room_release.delete_segments(room, segments, meanwhile, remove)
 
     @property

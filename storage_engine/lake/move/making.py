@@ -96,7 +96,6 @@ def make_lake(config: LakeConfig, broker: str | None = None) -> Lake:
         return lake
     broker = broker or default_broker()
     refuse_nested(config)
-    refuse_around(config)
     with CHANGE_LOCK, lake_errors(config.location, "make the lake"):
         try:
             _make(config, broker)
@@ -142,6 +141,7 @@ def _make(config: LakeConfig, broker: str) -> None:
                 f"lake {config.location}: expected a warehouse that can be written: {error}. Nothing was "
                 "created."
             ) from error
+    refuse_around(config)
     with _claimed(config, catalog_id, locations.values()):
         if file is not None:
             make_sqlite_file(file)

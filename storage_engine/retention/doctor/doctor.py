@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from storage_engine.brokers import find_broker, kind_option
 from storage_engine.clock import jumped_forward_ms, read_clock
 from storage_engine.exceptions import BrokerError, NotOnBrokerError, StorageEngineError, StoreNotFoundError
-from storage_engine.journal.drift import hold_memory
 from storage_engine.model.broker_store import BrokerStore
 from storage_engine.model.diagnosis import BrokerDiagnosis, Finding, Severity, by_severity
 from storage_engine.model.heads import LakeHead
@@ -116,6 +115,8 @@ class _Known:
     def memory(self) -> HoldMemory | None:
         if self.journal is None or self.record is None:
             return None
+        from storage_engine.journal.drift import hold_memory
+
         return hold_memory(self.journal, self.record.store_id)
 
 

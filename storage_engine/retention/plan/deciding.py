@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from storage_engine.collector import no_collection
 from storage_engine.model.broker_store import BrokerStore
@@ -19,10 +18,7 @@ from storage_engine.retention.plan.minimum_retention import apply_minimum_retent
 from storage_engine.retention.plan.pending_policy import apply_pending_policy, pending_notices
 from storage_engine.retention.plan.what_if import with_disk_levels
 from storage_engine.retention.proof.refusing import refuse_in_plan
-from storage_engine.retention.quarantine.places import choose_places
 from storage_engine.retention.store.broker_answers import ask, propose, take_checkpoint, take_snapshot
-from storage_engine.retention.store.brokers import check_undo_settings
-from storage_engine.retention.store.managed_store import ManagedStore
 
 _NAMED = 3
 HoldBack = Callable[[Plan], Plan]
@@ -126,18 +122,3 @@ def pending_by(
         return ()
     doing = "tell what it still has to deliver"
     return ask(snapshot.broker, doing, lambda: broker.pending(snapshot))
-
-
-def check_quarantine(store: ManagedStore, data_paths: tuple[Path, ...], decided: Decided) -> None:
-    """Make sure that what a plan deletes could be set aside, where the policy wants it. Changes nothing.
-
-    :param data_paths: where the store's broker writes.
-    :raises BrokerPackageError: one lies outside of the store; nothing was deleted.
-    :raises BadInputError: for some directory there is no place on its file system.
-    """
-    if store.policy.undo_window_hours is None:
-        return
-    check_undo_settings(store)
-    segments = (file for segment in decided.plan.to_delete for file in segment.files)
-    going = (*segments, *(file.facts for file in decided.dependents))
-    choose_places(store, data_paths, "", "", (Path(facts.path) for facts in going))

@@ -12,7 +12,8 @@ from storage_engine.clock import clock_ms
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.model.plan import Cause, Plan, PlanRequest, Reason
 from storage_engine.retention.archive.sealed import archive_lag_of_store
-from storage_engine.retention.plan.deciding import check_quarantine, decide
+from storage_engine.retention.plan.deciding import decide
+from storage_engine.retention.plan.quarantine_check import check_quarantine
 from storage_engine.retention.plan.sensing import SenseResult, sense
 from storage_engine.retention.quarantine.emptying import expired_or_in_the_way
 from storage_engine.retention.store.context import AnyStore, Context, open_context

@@ -16,7 +16,8 @@ from storage_engine.model.policy import ArchiveMode
 from storage_engine.retention.hold.holding import keep_held
 from storage_engine.retention.lag.consumer_lag import UNREAD, planned_unread
 from storage_engine.retention.lag.unread import loss_count, unread_lines
-from storage_engine.retention.plan.deciding import check_quarantine, decide
+from storage_engine.retention.plan.deciding import decide
+from storage_engine.retention.plan.quarantine_check import check_quarantine
 from storage_engine.retention.proof.stamping import replaced_notices
 from storage_engine.retention.quarantine.emptying import tend_quarantines
 from storage_engine.retention.quarantine.look import unknown_notices

@@ -43,7 +43,7 @@ def preview(
         )
         if store.policy.undo_window_hours is not None:
             # The libraries of journal and lake, which a plan needs for nothing else.
-            from storage_engine.retention.plan.deciding import check_quarantine
+            from storage_engine.retention.plan.quarantine_check import check_quarantine
 
             check_quarantine(store, broker.data_paths, decided)
     if not shield_path(store.real_root).exists():

@@ -7,7 +7,6 @@ from contextlib import closing
 
 from storage_engine.brokers import find_broker
 from storage_engine.exceptions import BadInputError, StoreBusyError, TurnTakenError
-from storage_engine.journal.drift import hold_memory
 from storage_engine.model.broker_store import BrokerStore, StoreSettings
 from storage_engine.model.hold import HoldMemory
 from storage_engine.model.live import LiveBroker, RunningBroker
@@ -51,6 +50,7 @@ def open_to_look(store: ManagedStore) -> BrokerStore:
     if not store.is_live or not store.journal_url:
         return open_store(store)
     # The database's libraries, which looking at a stopped broker's store needs for nothing.
+    from storage_engine.journal.drift import hold_memory
     from storage_engine.journal.journal import Journal
     from storage_engine.journal.tables.database import missing_sqlite_file
 

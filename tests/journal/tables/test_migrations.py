@@ -18,7 +18,7 @@ from tests.journal.older_journals import set_back
 
 KILLED_UPGRADE = """
 import os, sys
-from storage_engine.journal import migrations
+from storage_engine.journal.tables import migrations
 from storage_engine.journal.journal import Journal
 last = max(migrations.MIGRATIONS)
 migrate = migrations.MIGRATIONS[last]

@@ -1,0 +1,97 @@
+"""The shape of the source tree: what was counted, with the most that is allowed.
+
+A limit is what the tree has today. Whoever makes the tree simpler lowers it in the same commit, and a new
+capability raises it by what it adds. Every kind of import counts: at the top, in a function, for types alone.
+
+Usage: python -m tests.project.shape
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+import grimp
+
+PACKAGE = Path(__file__).resolve().parents[2] / "storage_engine"
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """:param limit: the most that is allowed; ``aim`` is where the limit should come to."""
+
+    name: str
+    count: int
+    limit: int
+    aim: int
+    example: str = ""
+
+    def __str__(self) -> str:
+        example = f"  ({self.example})" if self.example else ""
+        return f"{self.name:45} {self.count:8,} {self.limit:8,} {self.aim:8,}{example}"
+
+
+def measures() -> list[Measure]:
+    """Return each measure of the tree as it is."""
+    paths = sorted(PACKAGE.rglob("*.py"))
+    sources = {path: path.read_text() for path in paths}
+    folders = Counter(path.parent.relative_to(PACKAGE.parent).as_posix() for path in paths)
+    largest, files = folders.most_common(1)[0]
+    homes = class_homes(sources)
+    several = [name for name, modules in homes.items() if len(modules) > 1]
+    graph = grimp.build_graph("storage_engine", cache_dir=None)
+    circular = in_circles(graph)
+    only_here = with_one_importer_beside(graph)
+    lines = sum(source.count("\n") for source in sources.values())
+    return [
+        Measure("files", len(paths), 842, 520),
+        Measure("lines", lines, 118_300, 105_000),
+        Measure("files in the largest folder", files, 56, 20, largest),
+        Measure("modules in import circles", len(circular), 0, 0, ", ".join(circular[:3])),
+        Measure("modules with one importer, in their own folder", len(only_here), 121, 50),
+        Measure(
+            "names of public classes with several meanings", len(several), 45, 25, ", ".join(several[:5])
+        ),
+    ]
+
+
+def class_homes(sources: dict[Path, str]) -> dict[str, list[Path]]:
+    """Return the modules that define each public class, by its name."""
+    homes = defaultdict(list)
+    for path, source in sources.items():
+        for node in ast.parse(source).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes[node.name].append(path)
+    return homes
+
+
+def in_circles(graph: grimp.ImportGraph) -> list[str]:
+    """Return the modules that import themselves by way of others."""
+    behind = {module: graph.find_upstream_modules(module) for module in graph.modules}
+    return sorted(
+        module
+        for module in graph.modules
+        if any(module in behind[imported] for imported in graph.find_modules_directly_imported_by(module))
+    )
+
+
+def with_one_importer_beside(graph: grimp.ImportGraph) -> list[str]:
+    """Return the modules that one other imports alone, from the same folder."""
+    importers = {module: graph.find_modules_that_directly_import(module) for module in graph.modules}
+    return sorted(
+        module
+        for module, of_module in importers.items()
+        if len(of_module) == 1 and next(iter(of_module)).rpartition(".")[0] == module.rpartition(".")[0]
+    )
+
+
+def main() -> None:
+    print(f"{'':45} {'count':>8} {'limit':>8} {'aim':>8}")
+    for measure in measures():
+        print(measure)
+
+
+if __name__ == "__main__":
+    main()
