@@ -21,6 +21,7 @@ from storage_engine.model.policy import ArchiveMode
 from storage_engine.retention.proof.stamping import stamp_store
 from storage_engine.retention.ranges.deletion_histories import missing_rows, read_deleting_runs, read_history
 from storage_engine.retention.store.context import Context
+from storage_engine.untrusted import MALFORMED
 
 
 def record_deletions(context: Context, run: Run) -> tuple[str, ...]:
@@ -38,7 +39,7 @@ def _record(context: Context, run: Run) -> Iterator[str]:
     try:
         reader = JournalReader(context.store.journal_url)
         runs = read_deleting_runs(reader, store_id)
-    except (StorageEngineError, OSError) as error:
+    except (StorageEngineError, OSError, *MALFORMED) as error:
         yield f"what runs deleted could not be read from the journal: {error}"
         return
     if not runs:
@@ -48,7 +49,7 @@ def _record(context: Context, run: Run) -> Iterator[str]:
         try:
             if (lake := _open(config)) is not None:
                 _write_rows(lake, reader, store_id, runs)
-        except (StorageEngineError, OSError) as error:
+        except (StorageEngineError, OSError, *MALFORMED) as error:
             yield (
                 f"lake {config.location}: what runs deleted could not be written into its table deletions, "
                 f"and will be by the next run: {error}"
@@ -57,7 +58,7 @@ def _record(context: Context, run: Run) -> Iterator[str]:
         digest = read_history(reader, store_id, runs[-1]).digest
         if missing := stamp_store(context, run, (), digest):
             yield f"{missing}: only the journal tells what the last deletion came to"
-    except (StorageEngineError, OSError) as error:
+    except (StorageEngineError, OSError, *MALFORMED) as error:
         yield f"{context.store.root}: what the last deletion came to could not be stamped: {error}"
 
 
