@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import pytest
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.journal import Journal
+from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.lake.catalog.writing import ready_to_write
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.own_directory import DIRECTORY
@@ -81,6 +84,10 @@ def planned(managed: Managed) -> Callable[..., ManagedStore]:
         store = managed(name, **settings)
         request = PlanRequest(manual=True, max_segments=max_segments)
         assert steps.make_plan(store, "r", request).delete_offsets
+        for config in store.lakes if store.policy.archive is not ArchiveMode.OFF else ():
+            with suppress(StorageEngineError):
+                # As a lake is that was written: the first look of a release at it changes nothing.
+                ready_to_write(open_lake(config))
         return store
 
     return make
