@@ -204,7 +204,7 @@ def peak_mib() -> int:
 def _load(name: str) -> ModuleType:
     """What the codec's tests compare with; tests are no package."""
     path = Path(__file__).parent / "rocketmq" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(f"fuzz_{name}", path)
+    spec = importlib.util.spec_from_file_location(f"fuzz_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
@@ -212,7 +212,7 @@ def _load(name: str) -> ModuleType:
     return module
 
 
-_TEST_CODEC, _PLAIN = _load("test_codec"), _load("conftest")
+_TEST_CODEC, _PLAIN = _load("codec/test_codec"), _load("conftest")
 
 
 def main() -> None:

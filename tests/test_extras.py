@@ -55,7 +55,7 @@ def test_a_missing_extra_is_one_error_and_nothing_is_changed(
         raise PackageNotFoundError(name)
 
     take_away(monkeypatch, AIRFLOW, SPARK)
-    monkeypatch.setattr("storage_engine.extras.distribution", no_distribution)
+    monkeypatch.setattr("importlib.metadata.distribution", no_distribution)
     (tmp_path / "store" / "commitlog").mkdir(parents=True)
     (tmp_path / "store" / "commitlog" / ("0" * 20)).write_bytes(bytes(1024))
     make_lake(LakeConfig.local(tmp_path / "lake"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from storage_engine.model.jsonable import to_jsonable
@@ -25,17 +26,17 @@ class Memory:
         self.state = state
 
 
-def test_what_a_hold_forbids_the_broker_is_not_forbidden_to_us() -> None:
-    found = with_original_settings(FOUND, Memory(to_jsonable(HELD)))
+def test_what_a_hold_forbids_the_broker_is_not_forbidden_to_us(tmp_path: Path) -> None:
+    found = with_original_settings(FOUND, Memory(to_jsonable(HELD)), tmp_path)
     assert found == {"cleanFileForciblyEnable": "true", "deleteWhen": "04"}
 
 
-def test_what_somebody_else_has_set_since_counts() -> None:
+def test_what_somebody_else_has_set_since_counts(tmp_path: Path) -> None:
     found = {"cleanFileForciblyEnable": "true", "deleteWhen": "04"}
     held = HoldState("m", 0, changed_settings=(ChangedSetting("deleteWhen", "99", "05"),))
-    assert with_original_settings(found, Memory(to_jsonable(held))) == found
+    assert with_original_settings(found, Memory(to_jsonable(held)), tmp_path) == found
 
 
-def test_without_a_hold_settings_are_as_the_broker_says() -> None:
-    assert with_original_settings(FOUND, Memory(None)) == FOUND
-    assert with_original_settings(FOUND, None) == FOUND
+def test_without_a_hold_settings_are_as_the_broker_says(tmp_path: Path) -> None:
+    assert with_original_settings(FOUND, Memory(None), tmp_path) == FOUND
+    assert with_original_settings(FOUND, None, tmp_path) == FOUND
