@@ -192,7 +192,7 @@ def test_a_waived_plan_goes_although_it_cannot_be_archived(cli, store, lake, pla
 @pytest.mark.parametrize("as_json", [False, *later(True)])
 def test_a_run_that_refused_a_log_ends_as_failed_each_time(cli, tmp_path, as_json) -> None:
     with toy.registered(tmp_path / "broker"):
-        faults = {"a": ("nothing", 0), "b": ("missing", 1)}
+        faults = {"a": ("nothing", 0), "b": ("unreadable dependents", 0)}
         store = make_store(tmp_path / "store", tmp_path / "lake", faults)
         words = ("clean", store.root, "--lake", tmp_path / "lake", "--broker-type", "toy", "--run-key", "r")
         words += ("--lag-policy", "ignore", "--manual", *(["--json"] if as_json else []))
