@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.rounds import later
+
 pytestmark = pytest.mark.slow
 
 COMMAND = Path(sysconfig.get_path("scripts")) / "storage-engine"
@@ -66,7 +68,9 @@ def test_a_plan_fits_and_says_one_reason_once(archived) -> None:
     assert sum("no-cause" in line for line in lines) == 1
 
 
-@pytest.mark.parametrize(("environment", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False)])
+@pytest.mark.parametrize(
+    ("environment", "coloured"), [pytest.param({}, True, marks=pytest.mark.again), ({"NO_COLOR": "1"}, False)]
+)
 def test_colour_is_for_terminals_that_want_it(archived, tmp_path, environment, coloured: bool) -> None:
     refused, code = _shown("plan", tmp_path / "none", **environment)
     assert (code, "\x1b[31m" in refused) == (2, coloured)
@@ -94,7 +98,7 @@ def test_what_has_parts_shows_how_far_each_is(archived) -> None:
     assert re.search(r"Measuring lag \S+ (\d+)/\1 positions \S+ \S+", ESCAPE.sub("", text))
 
 
-@pytest.mark.parametrize("option", ["--json", "--quiet"])
+@pytest.mark.parametrize("option", ["--json", *later("--quiet")])
 def test_who_wants_no_words_gets_no_progress(archived, option: str) -> None:
     text, code = _shown("inspect", archived.store, "--messages", option)
     assert (code, "Reading" in text, "\x1b" in text) == (0, False, False)

@@ -37,7 +37,7 @@ pytestmark = [
     pytest.mark.timeout(7200 if EVERY else 600),
 ]
 
-STRIDE = 1 if EVERY else 11
+STRIDE = 1 if EVERY else 23
 NO_LAG = LagSummary(0, 0, 0, 0, 0, (), 0)
 WITH_TLS_TOO = ("-Dtls.server.mode=permissive",)
 

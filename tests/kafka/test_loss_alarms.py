@@ -31,6 +31,7 @@ from tests.kafka.left_over_node import drop_topic
 from tests.kafka.made_node import MadeNode, metadata_record
 from tests.kafka.stopped_nodes import make_node, managed
 from tests.kafka_fixture import unpack
+from tests.rounds import later
 
 
 @pytest.fixture
@@ -201,7 +202,7 @@ def moved_away(made: MadeNode) -> None:
     made.write()
 
 
-@pytest.mark.parametrize("why", [deleted_by_its_owner, deleted_and_not_removed_yet, moved_away])
+@pytest.mark.parametrize("why", [deleted_by_its_owner, *later(deleted_and_not_removed_yet, moved_away)])
 def test_what_is_rightly_gone_is_no_alarm(
     store: ManagedStore, made: MadeNode, why: Callable[[MadeNode], None]
 ) -> None:
@@ -220,7 +221,7 @@ def without_metadata(made: MadeNode) -> None:
     shutil.rmtree(made.root / "meta" / "__cluster_metadata-0")
 
 
-@pytest.mark.parametrize("why", [set_aside, without_metadata])
+@pytest.mark.parametrize("why", [set_aside, *later(without_metadata)])
 def test_what_nobody_can_tell_is_not_told_as_lost(
     store: ManagedStore, made: MadeNode, why: Callable[[MadeNode], None]
 ) -> None:

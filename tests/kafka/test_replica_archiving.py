@@ -37,6 +37,7 @@ from storage_engine.retention.store.managed_store import ManagedStore
 from tests.kafka.made_node import TRANSACTIONAL, batch_of
 from tests.kafka.stopped_nodes import NO_LAG, OLD_MS, clean, make_node, managed
 from tests.lakes import path_of
+from tests.rounds import later
 
 HOUR_MS = 3_600_000
 
@@ -161,7 +162,7 @@ def test_a_cleanup_deletes_what_another_node_archived_and_archives_none_of_it(
     assert {one.where for one in facts.ranges} == {Where.ARCHIVED, Where.LOCAL}
 
 
-@pytest.mark.parametrize("loss", ["file", "bytes"])
+@pytest.mark.parametrize("loss", ["file", *later("bytes")])
 def test_what_another_node_archived_counts_as_it_is_once_the_store_is_ours(
     pair: tuple[ManagedStore, ManagedStore], loss: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,7 +245,7 @@ def test_of_what_is_planned_nothing_is_archived_that_a_transaction_keeps_out(tmp
     assert kept.why == "a transaction of producer 7 is open from offset 2 on, until it ends"
 
 
-@pytest.mark.parametrize("credited", [False, True])
+@pytest.mark.parametrize("credited", [True, *later(False)])
 def test_other_leaders_of_equal_bytes_are_a_divergence(
     nodes: tuple[ManagedStore, ManagedStore], credited: bool
 ) -> None:

@@ -33,6 +33,7 @@ from storage_engine.retention.store.managed_store import ManagedStore
 from tests.kafka.left_over_node import drop_topic
 from tests.kafka.made_node import MadeNode, batch_of, metadata_record, partition
 from tests.kafka.stopped_nodes import OLD_MS, archived, clean, make_node, managed
+from tests.rounds import later
 
 
 @pytest.fixture
@@ -146,7 +147,7 @@ def made_again(made: MadeNode) -> None:
     made.write()
 
 
-@pytest.mark.parametrize("gone", [deleted, moved_away, made_again])
+@pytest.mark.parametrize("gone", [made_again, *later(deleted, moved_away)])
 def test_what_is_rightly_gone_is_not_lost_and_is_forgotten(
     store: ManagedStore, made: MadeNode, gone: Any
 ) -> None:
@@ -183,7 +184,7 @@ def of_another_cluster(made: MadeNode) -> None:
         properties.write_text(properties.read_text().replace("cluster.id=", "cluster.id=X"))
 
 
-@pytest.mark.parametrize("unknown", [without_metadata, older_metadata, of_another_cluster])
+@pytest.mark.parametrize("unknown", [without_metadata, *later(older_metadata, of_another_cluster)])
 def test_what_nobody_can_tell_is_unknown(store: ManagedStore, made: MadeNode, unknown: Any) -> None:
     shutil.rmtree(made.directories[0] / "a-0")
     unknown(made)
@@ -208,7 +209,7 @@ def test_a_person_may_go_on_without_what_is_unknown(store: ManagedStore, made: M
     assert (accepted.where, accepted.reason) == (Place.LOST, "accepted")
 
 
-@pytest.mark.parametrize("state", ["delete", "future", "stray"])
+@pytest.mark.parametrize("state", ["stray", *later("delete", "future")])
 def test_what_its_broker_has_set_aside_is_unknown(store: ManagedStore, made: MadeNode, state: str) -> None:
     path = made.directories[0] / "a-0"
     aside = path.with_name(f"a-0.{'0' * 32}-{state}")
