@@ -14,7 +14,6 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyiceberg.expressions import AlwaysTrue
-from tests.lake.coverage.test_coverage import SIZE, local, receipt
 
 from storage_engine.cycle import archive_here
 from storage_engine.exceptions import BadInputError, LakeConflictError, StorageEngineError
@@ -45,6 +44,7 @@ from storage_engine.retention.store.context import opened
 from storage_engine.retention.store.managed_store import ManagedStore
 from tests.kafka.made_node import CLUSTER, MadeNode, batch_of
 from tests.kafka.stopped_nodes import OLD_MS, clean, empty_snapshot, make_node, managed
+from tests.lake.test_coverage import SIZE, local, receipt
 from tests.rounds import rounds
 
 NODES = 2
