@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from storage_engine.model.facts import FactsScope
 from storage_engine.model.validation import Status
 from storage_engine.quality.validate import validate_store
 from storage_engine.retention.store.managed_store import ManagedStore
+from tests.kafka.made_node import MadeNode, batch_of
 from tests.kafka_fixture import truth
 
 SCOPE = FactsScope(full=True, queues=None, files=(), accepted_damage={})
@@ -77,6 +79,20 @@ def test_what_is_broken_fails(
 ) -> None:
     change(copy / "logs" / name)
     assert expected in failures(copy, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "end"),
+    [("recovery-point-offset-checkpoint", 2), ("meta.properties", 2), ("cleaner-offset-checkpoint", 4)],
+)
+def test_only_what_the_cleaner_may_have_taken_is_no_hole(tmp_path: Path, name: str, end: int) -> None:
+    made = MadeNode(tmp_path / "node")
+    log = made.add("a-0", {0: [batch_of(0), batch_of(2)], 4: [batch_of(4)]})
+    made.write()
+    os.truncate(log / f"{0:020d}.log", len(batch_of(0)))
+    (made.directories[0] / name).write_bytes(bytes(9))
+    first, _ = collect(StoreSettings(str(made.properties)), SCOPE).local
+    assert (first.start_offset, first.end_offset) == (0, end)
 
 
 def test_a_log_start_above_the_end_fails(copy: Path, tmp_path: Path) -> None:

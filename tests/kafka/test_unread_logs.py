@@ -21,6 +21,7 @@ from storage_engine.kafka.format.layout import read_node
 from storage_engine.kafka.lag.lag import partition_lags
 from storage_engine.kafka.metadata.topic_settings import read_topic_settings
 from storage_engine.kafka.stopped.log_manager import stopped_tasks
+from storage_engine.kafka.stopped.stopped_plan import stopped_node
 from storage_engine.kafka.store.lag_context import lag_context
 from storage_engine.kafka.store.store import open_store
 from storage_engine.lag_columns import POSITIONS_SCHEMA
@@ -90,7 +91,9 @@ def test_nothing_is_lost_by_any_answer_where_an_active_segment_can_not_be_read(t
         assert told.keys() == {"a-0"}
         assert told["a-0"].status is Status.FAILURE
         assert "is on disk and can't be read" in told["a-0"].detail
-        tasks = stopped_tasks(read_node(node.properties), read_topic_settings(read_node(node.properties)), 0)
+        found = read_node(node.properties)
+        topics = read_topic_settings(found)
+        tasks = stopped_tasks(found, topics, 0, stopped_node(found, topics))
         assert not any("a-0" in sentence for task in tasks for sentence in task.overdue)
     # What was seen of it is still known: that all of it is gone, is told.
     for path in segment(node, "a-0", ACTIVE).parent.glob("*"):

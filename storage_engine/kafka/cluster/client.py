@@ -28,7 +28,6 @@ from storage_engine.model.live import LiveBroker
 
 NO_LEADER = -1
 
-
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
     from confluent_kafka.admin import AdminClient, DescribeClusterResult

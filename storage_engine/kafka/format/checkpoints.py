@@ -17,7 +17,6 @@ from storage_engine.kafka.format.stored_files import corrupt, read_stored
 START_EVIDENCE = "log_start_offset"
 """What a receipt's evidence calls the log's start where it lies inside the segment."""
 
-
 RECOVERY_POINT = "recovery-point-offset-checkpoint"
 LOG_START = "log-start-offset-checkpoint"
 HIGH_WATERMARK = "replication-offset-checkpoint"

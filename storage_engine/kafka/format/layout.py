@@ -111,6 +111,7 @@ class LogDirectory:
     :param aside: logs that are deleted, copied or set aside.
     :param fault: what is wrong with its small files, so that a broker goes on without it; nothing of its
         logs is decided then.
+    :param cleaned_unknown: the cleaner's own checkpoint can't be read.
     :param stable_offsets: by log, below which a running cluster has no open transaction.
     :param reading: tells others that this process reads the directory, as long as it may.
     """
@@ -125,12 +126,13 @@ class LogDirectory:
     logs: tuple[PartitionLog, ...]
     aside: tuple[PartitionLog, ...]
     fault: str = ""
+    cleaned_unknown: bool = False
     stable_offsets: Mapping[str, int] = field(default_factory=dict)
     reading: SharedLock = field(default_factory=SharedLock, repr=False, compare=False)
 
     def cleaned_offset(self, log: str) -> int:
         """Return up to where the cleaner may have taken records of a log; where nothing tells, everywhere."""
-        return LAST_OFFSET if self.fault else self.cleaned_to.get(log, 0)
+        return LAST_OFFSET if self.cleaned_unknown else self.cleaned_to.get(log, 0)
 
     @property
     def left_uncleanly(self) -> bool:
@@ -315,10 +317,13 @@ def _read_directory(path: Path) -> LogDirectory:
     faults: list[str] = []
     # What the recovery points are matters to the broker alone.
     _read_small(path / checkpoints.RECOVERY_POINT, checkpoints.read_offsets, faults)
-    high_watermarks, log_starts, cleaned_to = (
+    high_watermarks, log_starts = (
         _read_small(path / name, checkpoints.read_offsets, faults) or {}
-        for name in (checkpoints.HIGH_WATERMARK, checkpoints.LOG_START, checkpoints.CLEANER)
+        for name in (checkpoints.HIGH_WATERMARK, checkpoints.LOG_START)
     )
+    of_cleaner: list[str] = []
+    cleaned_to = _read_small(path / checkpoints.CLEANER, checkpoints.read_offsets, of_cleaner) or {}
+    faults += of_cleaner
     return LogDirectory(
         path,
         _read_small(path / meta_properties.NAME, meta_properties.read_meta_properties, faults),
@@ -330,6 +335,7 @@ def _read_directory(path: Path) -> LogDirectory:
         tuple(logs),
         tuple(aside),
         next(iter(faults), ""),
+        cleaned_unknown=bool(of_cleaner),
         reading=reading,
     )
 

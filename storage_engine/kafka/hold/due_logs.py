@@ -132,7 +132,11 @@ def _due_log(
         segment
         for segment in one.seen.segments
         if segment.facts.size_bytes
-        and segment.end_offset > one.start_offset
+        and (
+            segment.end_offset > one.start_offset
+            # Where that can't be read, nobody knows that it holds nothing.
+            or (one.end.unread and segment.state is SegmentState.ACTIVE)
+        )
         and not _is_proven(segment, proven)
     )
     topic = one.log.name.topic

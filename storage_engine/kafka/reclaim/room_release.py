@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from storage_engine.exceptions import ChangedUnderUsError
 from storage_engine.kafka.cluster.client import Cluster
@@ -25,12 +26,14 @@ from storage_engine.kafka.reclaim.room_plan import way_of_log
 from storage_engine.kafka.reclaim.ways import Fault, Way
 from storage_engine.kafka.stopped.stopped_plan import StoppedNode, read_stopped
 from storage_engine.kafka.stopped.stopped_release import delete_oldest
-from storage_engine.kafka.stopped.store_lock import LockedDirectories
 from storage_engine.kafka.store.seen_node import SeenNode
 from storage_engine.model.broker_store import Remove
 from storage_engine.model.by_log import by_log
 from storage_engine.model.hold import HoldMemory
 from storage_engine.model.store import Segment
+
+if TYPE_CHECKING:
+    from storage_engine.kafka.stopped.store_lock import LockedDirectories
 
 AT_ONCE = 100
 """How many segments leaders are told of at once."""
@@ -69,8 +72,6 @@ def delete_segments(
         was not deleted.
     :raises BrokerError: the cluster can't be asked, or it isn't known what it did; run again, it goes on.
     """
-    if not segments:
-        return
     stopped = read_stopped(room.seen.node)
     prefixes = list(_prefixes(room.seen, segments))
     word = _ask(room, [one.name for one in prefixes])

@@ -122,6 +122,8 @@ class RoomStore(KafkaStore):
     def delete_segments(
         self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
     ) -> None:
+        if not segments:
+            return
         if self.live is None:
             KafkaStore.delete_segments(self, segments, meanwhile, remove)
         else:

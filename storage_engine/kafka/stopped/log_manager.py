@@ -15,7 +15,7 @@ from storage_engine.kafka.format.layout import LogDirectory, Node, PartitionLog
 from storage_engine.kafka.format.log_end import known_end
 from storage_engine.kafka.metadata.topic_settings import TopicSettings
 from storage_engine.kafka.stopped.left_overs import Found, delays, deleted_logs, deleted_segments
-from storage_engine.kafka.stopped.stopped_plan import StoppedNode, stopped_node
+from storage_engine.kafka.stopped.stopped_plan import Fault, StoppedNode
 from storage_engine.model.broker_tasks import BrokerTask
 from storage_engine.wording import bytes_text, count_text
 
@@ -27,12 +27,15 @@ DELETE_LOGS = "deleteLogs"
 MOST_NAMED = 5
 
 
-def stopped_tasks(node: Node, topics: TopicSettings, now_ms: int) -> tuple[BrokerTask, ...]:
+def stopped_tasks(
+    node: Node, topics: TopicSettings, now_ms: int, stopped: StoppedNode | Fault
+) -> tuple[BrokerTask, ...]:
     """Look how far each task was when the node's broker stopped, and what it left.
 
+    :param node: with the log directories to look at.
+    :param stopped: what all of its directories say, or why nothing goes.
     :raises OSError: a file can't be read.
     """
-    stopped = stopped_node(node, topics)
     why = "" if isinstance(stopped, StoppedNode) else stopped[1]
     metadata = stopped.metadata if isinstance(stopped, StoppedNode) else why
     segments = deleted_segments(node, partial(delay_of, topics), now_ms)

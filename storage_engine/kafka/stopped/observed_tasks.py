@@ -26,6 +26,7 @@ from storage_engine.kafka.stopped.log_manager import (
     offsets_in,
     stopped_tasks,
 )
+from storage_engine.kafka.stopped.stopped_plan import stopped_node
 from storage_engine.model.broker_tasks import BrokerTask, TaskLimits
 from storage_engine.model.diagnosis import named_in_short
 from storage_engine.wording import bytes_text, count_text, duration_text
@@ -38,7 +39,8 @@ _LOOK = "Look into the broker's log for why"
 def tasks_of(node: Node, now_ms: int, limits: TaskLimits) -> tuple[BrokerTask, ...]:
     """Look how far each task of a node is, whether its broker runs or is stopped.
 
-    Of log directories that its broker takes offline nothing is looked at, and nothing goes.
+    Of log directories that its broker takes offline nothing is looked at, and nothing goes. What they say
+    of how it stopped counts for the others too.
 
     :raises OSError: a file can't be read.
     """
@@ -46,7 +48,7 @@ def tasks_of(node: Node, now_ms: int, limits: TaskLimits) -> tuple[BrokerTask, .
     whole = replace(node, directories=tuple(one for one in node.directories if not one.fault))
     if runs(node):
         return observed_tasks(whole, topics, now_ms, limits)
-    return stopped_tasks(whole, topics, now_ms)
+    return stopped_tasks(whole, topics, now_ms, stopped_node(node, topics))
 
 
 def observed_tasks(

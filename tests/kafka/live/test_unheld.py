@@ -26,6 +26,7 @@ from tests.kafka.live.shared_cluster import (
     cluster,
     node,
 )
+from tests.kafka.unreadable_files import unreadable
 
 __all__ = ["cluster"]
 LIVE = {"deletes": "us"}
@@ -74,6 +75,14 @@ def test_size_takes_all_of_a_log_whose_growth_is_not_known(cluster: SharedCluste
     hold.renew(store, NOW_MS)  # type: ignore[arg-type]
     # Nothing was written since.
     assert taken(store, NOW_MS + HOUR_MS) == []
+
+
+def test_a_log_of_one_segment_that_can_not_be_read_is_taken(cluster: SharedCluster, tmp_path: Path) -> None:
+    made = node(tmp_path / "a", {"orders-0": {0: 30}})
+    made.checkpoint("replication-offset-checkpoint", {})
+    cluster.leaderless.add("orders")
+    with unreadable(made.directories[0] / "orders-0" / f"{0:020d}.log"):
+        assert taken(Store(cluster, made, **LIVE)) == ["orders-0/0"]
 
 
 def test_what_can_not_be_told_is_named(cluster: SharedCluster, tmp_path: Path) -> None:

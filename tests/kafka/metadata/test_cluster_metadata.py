@@ -116,7 +116,7 @@ def test_nothing_is_decided_by_a_damaged_copy(node: MadeNode, at: int | None) ->
     stopped = stopped_node(found, settings)
     assert isinstance(stopped, tuple)
     assert stopped[0] is Reason.UNKNOWN
-    task = {one.name: one for one in stopped_tasks(found, settings, LATER_MS)}[DELETE_LOGS]
+    task = {one.name: one for one in stopped_tasks(found, settings, LATER_MS, stopped)}[DELETE_LOGS]
     assert task.left == ()
     assert "the cluster's metadata can't be read" in task.kept[0]
 
@@ -149,7 +149,9 @@ def test_a_directory_stays_where_its_delay_cannot_be_read(node: MadeNode) -> Non
         node.node_settings["log.segment.delete.delay.ms"] = delay
         node.write()
         found = read_node(node.properties)
-        named = {one.name: one for one in stopped_tasks(found, read_topic_settings(found), LATER_MS)}
+        topics = read_topic_settings(found)
+        tasks = stopped_tasks(found, topics, LATER_MS, stopped_node(found, topics))
+        named = {one.name: one for one in tasks}
         return len(named[DELETE_LOGS].left), named[DELETE_LOGS].kept
 
     count, kept = tasks("a minute")

@@ -14,6 +14,7 @@ from storage_engine.kafka.format.live_facts import LiveFacts, LivePartition
 from storage_engine.kafka.metadata.topic_settings import read_topic_settings
 from storage_engine.kafka.stopped.log_manager import stopped_tasks
 from storage_engine.kafka.stopped.observed_tasks import OVERDUE_MS, observed_tasks, tasks_of
+from storage_engine.kafka.stopped.stopped_plan import stopped_node
 from storage_engine.model.broker_tasks import BrokerTask, TaskLimits
 from tests.kafka.left_over_node import GONE, delete_first_segment, write_recovery_points
 from tests.kafka.made_node import CLUSTER, MadeNode
@@ -35,7 +36,9 @@ def now_ms() -> int:
 
 def stopped(made: MadeNode) -> dict[str, BrokerTask]:
     node = read_node(made.properties)
-    return {one.name: one for one in stopped_tasks(node, read_topic_settings(node), now_ms())}
+    topics = read_topic_settings(node)
+    tasks = stopped_tasks(node, topics, now_ms(), stopped_node(node, topics))
+    return {one.name: one for one in tasks}
 
 
 def observed(
@@ -67,6 +70,26 @@ def test_of_a_damaged_checkpoint_s_directory_nothing_is_looked_at(made: MadeNode
     assert directories() == set(made.directories)
     (made.directories[0] / "recovery-point-offset-checkpoint").write_bytes(bytes(9))
     assert directories() == {made.directories[1]}
+
+
+@pytest.mark.parametrize("lost", ["its identity", "its marker"])
+def test_what_a_damaged_directory_says_of_the_stop_keeps_what_others_have_left(
+    made: MadeNode, lost: str
+) -> None:
+    delete_first_segment(made.directories[1] / "b-0")
+    (made.directories[1] / GONE).mkdir()
+    if lost == "its identity":
+        (made.root / "meta" / "meta.properties").write_bytes(bytes(9))
+        why = "no broker starts without the directory of its metadata"
+    else:
+        (made.directories[0] / "recovery-point-offset-checkpoint").write_bytes(bytes(9))
+        (made.directories[0] / ".kafka_cleanshutdown").unlink()
+        why = "its broker did not stop cleanly"
+    tasks = tasks_of(read_node(made.properties), now_ms() + OVERDUE_MS, LIMITS)
+    kept = {task.name: task.kept for task in tasks if task.kept}
+    assert kept.keys() == {"cleanupLogs", "deleteLogs"}
+    assert all(f"nothing goes: {why}" in said[-1] for said in kept.values())
+    assert not any(task.left for task in tasks)
 
 
 def test_a_start_above_the_end_is_told(made: MadeNode) -> None:
