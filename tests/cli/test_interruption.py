@@ -70,8 +70,8 @@ def test_a_signal_ends_a_command_in_time_and_it_goes_on(cli, started, store, lak
     process = started(store, lake)
     ended, seconds, err = _ended(process, number)
     assert ended == code
-    # A second, and what a loaded machine adds to it.
-    assert seconds < 2.5
+    # A second, and what a loaded machine adds to it; to its end it would take half an hour.
+    assert seconds < 20
     assert INTERRUPTED in err
     assert "Traceback" not in err
     assert len(cli("archive", store, "--lake", lake, "--json").json["archived"]) == 2

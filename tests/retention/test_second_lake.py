@@ -12,7 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.exceptions import CommitStateUnknownError, GateRefusedError, LakeUnavailableError
+from storage_engine.exceptions import (
+    CommitStateUnknownError,
+    FileGoneError,
+    GateRefusedError,
+    LakeUnavailableError,
+)
 from storage_engine.journal.journal import Journal
 from storage_engine.lake.archive.archive import archive_all
 from storage_engine.lake.catalog.catalog import open_lake
@@ -28,6 +33,7 @@ from storage_engine.retention.report.report import build_report
 from storage_engine.retention.steps import archive_sealed, record_archive_lag
 from storage_engine.retention.store.identity import identify
 from storage_engine.retention.store.managed_store import ManagedStore
+from tests.lakes import damage, path_of
 
 pytestmark = pytest.mark.slow
 
@@ -228,3 +234,23 @@ def test_a_lost_journal_is_made_up_for_by_whichever_lake_knows_more(
     bring_back(lake_dir)
     found = identify(store, Journal(store.journal_url))
     assert (found.store_id, found.lineage) == (known.store_id, known.lineage) == (known.store_id, 2)
+
+
+@pytest.mark.parametrize("is_away", [True, False])
+def test_what_went_is_proven_by_no_lake_that_is_away_or_damaged(
+    doubled: ManagedStore, lake_dir: Path, is_away: bool
+) -> None:
+    """Neither by the journal's word, nor by a data file that has its length alone."""
+    store = doubled
+    plan(store, "r", 2)
+    steps.archive_planned(store, "r", here)
+    (Path(store.root) / "commitlog" / f"{0:020d}").unlink()
+    if is_away:
+        take_away(lake_dir)
+    else:
+        store_id = identify(store, Journal(store.journal_url)).store_id
+        lake = open_lake(store.lake)
+        damage(path_of(lake, next(iter(receipts(lake, store_id)))))
+    with pytest.raises(GateRefusedError if is_away else FileGoneError):
+        steps.release(store, "r")
+    assert (Path(store.root) / "commitlog" / f"{MIB:020d}").is_file()

@@ -17,6 +17,7 @@ from storage_engine.lake.catalog.deletions_table import drop_damaged, make_delet
 from storage_engine.lake.catalog.writing import ready_to_write
 from storage_engine.lake.file.filters import all_equal
 from storage_engine.lake.file.scan import read_rows
+from storage_engine.lake.storage.errors import reason_of
 from storage_engine.model.deleted_range import DeletedRange
 
 
@@ -29,27 +30,33 @@ def read_deletions(lake: Lake, store_id: str) -> tuple[DeletedRange, ...]:
     return () if table is None else _rows_of(table, store_id)
 
 
+def drop_unreadable(lake: Lake, store_id: str) -> str:
+    """Take the table out of the catalog where a file of its own is lost or damaged: who adds makes it again.
+
+    :return: what reading it came to; "": it can be read, and stays.
+    :raises LakeUnavailableError: it can't be read for another reason, or the lake can't be written.
+    """
+    ready_to_write(lake)
+    try:
+        read_deletions(lake, store_id)
+    except LakeUnavailableError as error:
+        if not drop_damaged(lake, error):
+            raise
+        return reason_of(error.__cause__)
+    return ""
+
+
 def add_deletions(
     lake: Lake, store_id: str, missing: Callable[[Sequence[DeletedRange]], Sequence[DeletedRange]]
 ) -> None:
-    """Append rows that the lake lacks. A table that is lost or damaged is made again, from the first row on.
+    """Append rows that the lake lacks. A table that isn't in the catalog is made, from the first row on.
 
     :param missing: says of a store's rows which others belong there.
     :raises LakeUnavailableError: the lake can't be read or written, or is a copy.
     :raises CommitStateUnknownError: the outcome of a commit can't be read; run again.
     """
     ready_to_write(lake)
-    try:
-        _add(lake, store_id, missing)
-    except LakeUnavailableError as error:
-        if not drop_damaged(lake, error):
-            raise
-        _add(lake, store_id, missing)
 
-
-def _add(
-    lake: Lake, store_id: str, missing: Callable[[Sequence[DeletedRange]], Sequence[DeletedRange]]
-) -> None:
     def next_step() -> Step | None:
         table = _loaded(lake)
         rows = missing(_rows_of(table, store_id))

@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
@@ -49,6 +48,9 @@ PROMOTED_PROPERTY = "storage-engine.promoted"
 MARK_NAME = f"{HIDDEN_PREFIX}mark.json"
 
 _METADATA_FILE = re.compile(r"v?(\d+)(?:-.*)?\.metadata\.json")
+
+_DENIED = re.compile(r"AWS Error ACCESS_DENIED|Azure Error: \[\w*\] 403")
+"""What PyArrow says, without an error number, of a file that one isn't allowed to see."""
 
 _POSTGRES = "postgresql:"
 _REST = "rest:"
@@ -256,6 +258,7 @@ def table_around(file_io: FileIO, location: str, namespace: str) -> str | None:
 
     :param namespace: of the tables of that warehouse.
     :return: None: of none that may be looked at.
+    :raises LakeUnavailableError: whether there is one can't be told now.
     """
     scheme, separator, path = location.rpartition("://")
     for number, parent in enumerate(PurePosixPath(path).parents):
@@ -264,12 +267,20 @@ def table_around(file_io: FileIO, location: str, namespace: str) -> str | None:
         around = f"{scheme}{separator}{parent}"
         # The first two are the table's own namespace and warehouse.
         others = (f"{around}/{namespace}/segments",) if number > 1 else ()
-        # Of a bucket one may be allowed to see a part only.
         for table in (around, *others):
-            with suppress(LakeUnavailableError):
+            try:
                 if read_small_file(file_io, mark_location(table)) is not None:
                     return around
+            except LakeUnavailableError as error:
+                # Of a bucket one may be allowed to see a part only.
+                if not _is_denied(error.__cause__):
+                    raise
     return None
+
+
+def _is_denied(cause: BaseException | None) -> bool:
+    """Return whether a failure says that one may not see a file, or that it can't be there."""
+    return isinstance(cause, PermissionError | NotADirectoryError) or bool(_DENIED.search(str(cause)))
 
 
 def is_below(location: str, directory: str) -> bool:

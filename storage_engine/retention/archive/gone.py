@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from storage_engine.clock import clock_ms
 from storage_engine.exceptions import FileGoneError, GateRefusedError
 from storage_engine.journal.drift import hold_memory, record_drift
 from storage_engine.journal.journal import Run
@@ -15,7 +16,7 @@ from storage_engine.model.plan import LogPlan
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.store import Segment
 from storage_engine.model.store_settings import WE_DELETE
-from storage_engine.retention.archive.unproven import Unproven, unproven_in_lakes
+from storage_engine.retention.archive.unproven import Unproven, prove_gone
 from storage_engine.retention.proof.refusing import Refusal, refusal
 from storage_engine.retention.proof.shielding import kept_text
 from storage_engine.retention.store.broker_answers import ask
@@ -64,8 +65,9 @@ def settle_gone(
 ) -> GoneResult:
     """Record which planned segments went by none of our runs, and say which logs that concerns.
 
-    A log goes on where its oldest segments went, as brokers delete, and a lake proves them, or they were its
-    broker's to delete. In front of what went nothing may be left: that would be a hole.
+    A log goes on where its oldest segments went, as brokers delete, and a lake proves them, whose files are
+    read for it, or they were its broker's to delete. What a lake has that can't be asked, or of which lakes
+    disagree, refuses its log. In front of what went nothing may be left: that would be a hole.
 
     :param is_left: tells whether a planned segment is there.
     :param is_ours: tells of one that isn't whether one of our runs meant to delete it.
@@ -83,8 +85,9 @@ def settle_gone(
             gone += missing
         else:
             refusals.append(_refused(context, hole, nothing))
-    unproven = unproven_in_lakes(context, gone)
-    proven = [segment for segment in gone if segment.id not in unproven.ids]
+    unproven, unclear = prove_gone(context, gone)
+    refusals += [_refused(context, segments[0], nothing) for segments in by_log(unclear).values()]
+    proven = [one for one in gone if one.id not in unproven.ids and one not in unclear]
     found = _drift(proven, lambda _: _PROVEN)
     record_drift(context.journal, context.record, run, found)
     without_proof = record_gone_unproven(context, run, unproven, nothing)
@@ -193,6 +196,10 @@ def _broker_may_delete(context: Context, log: str) -> bool:
     if store.is_live and not store.cleans_up:
         return not ask(store.broker, "tell what it holds", lambda: broker.holds(log))
     if hold_memory(context.journal, context.record.store_id).load() is not None:
+        return False
+    held_until_ms = ask(store.broker, "tell until when it is held", broker.held_until_ms)
+    if held_until_ms is not None and held_until_ms > clock_ms():
+        # By another journal, or by one that is lost.
         return False
     return broker.is_live or ask(
         store.broker, "tell who uses its store", lambda: bool(broker.used_by) and not broker.is_used_by_us

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from storage_engine.journal.journal import Journal, Step, StoreRecord
 from storage_engine.model.jsonable import from_jsonable
@@ -40,6 +40,22 @@ def unproven_in_lakes(context: Context, segments: Sequence[Segment]) -> Unproven
     proofs = read_proofs(context.store.lakes, context.record, {one.id for one in segments}, known=known)
     unproven = still_unproven(context.journal, context.record, proofs, segments)
     return Unproven(tuple(unproven), frozenset(segment.id for segment in proofs.touched(unproven)))
+
+
+def prove_gone(context: Context, segments: Sequence[Segment]) -> tuple[Unproven, list[Segment]]:
+    """Ask the store's lakes what they prove of segments that aren't on disk any more. Data files are read.
+
+    :return: what no lake is known to prove; and what is neither proven nor lost: a lake has it by the
+        journal's word alone, or lakes prove different bytes.
+    """
+    if not segments:
+        return Unproven(), []
+    known, slots = known_heads(context.journal, context.record), {one.id for one in segments}
+    proofs = read_proofs(context.store.lakes, context.record, slots, known=known, read_files=True)
+    left = still_unproven(context.journal, context.record, proofs, segments)
+    asked = still_unproven(context.journal, context.record, replace(proofs, unreachable=()), segments)
+    unclear = [one for one in segments if one not in left and (one in asked or proofs.disagree(one.id))]
+    return Unproven(tuple(left), frozenset(one.id for one in proofs.touched(left))), unclear
 
 
 def still_unproven(

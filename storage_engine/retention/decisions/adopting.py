@@ -172,7 +172,8 @@ def move(
             accepted = Acceptance(leave_unproven, person, reason)
             reason = f"{reason}; at most {count_text(leave_unproven, 'segment')} left to the broker unproven"
         known = _add_stamped(store, journal, known, name, accepted)
-    if is_there(store, journal, known, name):
+    # By whose word segments are left unproven is recorded, wherever the store lies.
+    if not leave_unproven and is_there(store, journal, known, name):
         return known
     return carry_out(store, journal, known, name, person, reason.strip())
 

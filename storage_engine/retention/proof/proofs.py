@@ -143,14 +143,18 @@ class Proofs:
             or any(receipt in cover.receipts for cover in proofs.covers.values())
         )
 
+    def disagree(self, slot: Slot) -> bool:
+        """Return whether lakes prove other bytes under one offset, or other companions."""
+        rows = [row for proofs in self.asked for row in proofs.valid(slot)]
+        return not all(_agree(rows[0], row) for row in rows[1:])
+
     def judge(self, decision: Decision, planned: Segment, policy: Policy, waiver: Waiver | None) -> Verdict:
         """The gate's verdict by the first lake that lets a segment pass.
 
         Two lakes that prove other bytes under one offset, or other companions, prove nothing.
         """
         slot = planned.id
-        rows = [row for proofs in self.asked for row in proofs.valid(slot)]
-        if not all(_agree(rows[0], row) for row in rows[1:]):
+        if self.disagree(slot):
             said = "; ".join(
                 f"{proofs.lake.location} has SHA-256 {row.sha256}{_beside(row)}"
                 for proofs in self.asked

@@ -28,8 +28,6 @@ from storage_engine.retention.store.broker_answers import ask
 
 NOTHING = "Nothing of it was archived."
 """Stands between what is wrong with a log and what to do about it."""
-
-
 _FIRST_LINEAGE = 1
 
 

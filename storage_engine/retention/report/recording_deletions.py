@@ -12,7 +12,7 @@ from storage_engine.exceptions import LakeIdentityError, StorageEngineError
 from storage_engine.journal.journal import Run
 from storage_engine.journal.reading.deletions import DeletingRun
 from storage_engine.journal.reading.queries import JournalReader
-from storage_engine.lake.archive.deletions import add_deletions, read_deletions
+from storage_engine.lake.archive.deletions import add_deletions, drop_unreadable, read_deletions
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.identity import copy_of
@@ -21,6 +21,7 @@ from storage_engine.model.policy import ArchiveMode
 from storage_engine.retention.proof.stamping import stamp_store
 from storage_engine.retention.ranges.deletion_histories import missing_rows, read_deleting_runs, read_history
 from storage_engine.retention.store.context import Context
+from storage_engine.retention.store.stamp import read_stamp, says_otherwise
 from storage_engine.untrusted import MALFORMED
 
 
@@ -48,7 +49,7 @@ def _record(context: Context, run: Run) -> Iterator[str]:
     for config in lakes:
         try:
             if (lake := _open(config)) is not None:
-                _write_rows(lake, reader, store_id, runs)
+                yield from _write_rows(lake, reader, store_id, runs)
         except (StorageEngineError, OSError, *MALFORMED) as error:
             yield (
                 f"lake {config.location}: what runs deleted could not be written into its table deletions, "
@@ -58,6 +59,14 @@ def _record(context: Context, run: Run) -> Iterator[str]:
         digest = read_history(reader, store_id, runs[-1]).digest
         if missing := stamp_store(context, run, (), digest):
             yield f"{missing}: only the journal tells what the last deletion came to"
+        stamped = read_stamp(context.store.real_root)
+        if stamped and stamped.deletion and says_otherwise(stamped.deletion, digest):
+            yield (
+                f"run {digest.run}: expected its plan, intents, results and losses with the SHA-256 "
+                f"{stamped.deletion.sha256}, as the store's stamp has it, found {digest.sha256} by the "
+                "journal: it was changed since. The stamp stays as it is. Find out who writes to the "
+                "journal; bring it back from a backup that agrees with the stamp"
+            )
     except (StorageEngineError, OSError, *MALFORMED) as error:
         yield f"{context.store.root}: what the last deletion came to could not be stamped: {error}"
 
@@ -71,14 +80,21 @@ def _open(config: LakeConfig) -> Lake | None:
     return lake if copy_of(lake.segments()) is None else None
 
 
-def _write_rows(lake: Lake, reader: JournalReader, store_id: str, runs: Sequence[DeletingRun]) -> None:
+def _write_rows(
+    lake: Lake, reader: JournalReader, store_id: str, runs: Sequence[DeletingRun]
+) -> Iterator[str]:
     def missing(known: Sequence[DeletedRange]) -> Sequence[DeletedRange]:
         return tuple(missing_rows(lake, reader, store_id, runs, known))
 
     try:
-        is_whole = not missing(read_deletions(lake, store_id))
+        known = read_deletions(lake, store_id)
     except StorageEngineError:
-        # A table that is damaged is made again; what else it is, writing says.
-        is_whole = False
-    if not is_whole:
-        add_deletions(lake, store_id, missing)
+        if reason := drop_unreadable(lake, store_id):
+            yield (
+                f"lake {lake.location}: its table deletions was damaged ({reason}), and is made again from "
+                "the journal: of other stores by the next run of each"
+            )
+    else:
+        if not missing(known):
+            return
+    add_deletions(lake, store_id, missing)

@@ -192,6 +192,11 @@ def _later(one: RunDigest | None, other: RunDigest | None) -> RunDigest | None:
     return max((one, other), key=lambda it: (-1, -1) if it is None else (it.begun_at_ms, it.event_id))
 
 
+def says_otherwise(known: RunDigest | None, deletion: RunDigest) -> bool:
+    """Return whether two digests of the same events of a run differ."""
+    return known is not None and known != deletion == replace(known, sha256=deletion.sha256)
+
+
 def update_stamp(
     root: str,
     store_id: str,
@@ -203,7 +208,8 @@ def update_stamp(
 
     Of one lake the longer chain counts: two processes may archive at once.
 
-    :param deletion: what the last one came to; None: what the stamp says of it stays.
+    :param deletion: what the last one came to; None: what the stamp says of it stays, and so it does where it
+        says otherwise of the same events.
     :param root: real path of the store's root.
     :raises OSError: the directory can't be written; the stamp before is as it was.
     :raises StoreIdentityError: there is a stamp of another store, or one that can't be read.
@@ -218,7 +224,8 @@ def update_stamp(
         lakes = _heads(found.lakes if found else (), heads, stamp_path(root))
         newest = lineages.merged(found.lineages) if found else lineages
         shield = found is not None and found.shield
-        last = deletion or (found.deletion if found else None)
+        known = found.deletion if found else None
+        last = known if deletion is None or says_otherwise(known, deletion) else deletion
         stamp = _here(
             Stamp(store_id, newest.whole, "", "", lakes, shield, newest.of_logs, deletion=last), root
         )

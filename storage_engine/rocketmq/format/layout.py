@@ -17,8 +17,6 @@ from storage_engine.rocketmq.format.mapped_files import MappedFile, list_mapped_
 from storage_engine.turns import SharedLock
 
 LOG = "commitlog"
-
-
 """Directory of a store's log, where its settings name no other (StorePathConfigHelper)."""
 _RIGHTS = ("acls", "users")
 """Databases of who may do what, below config, which say nothing of messages (AuthConfig)."""

@@ -58,7 +58,7 @@ def expired_dependents(
         _expired_index_files(layout, min_offset),
     ):
         try:
-            found += files
+            found += tuple(files)
         except CorruptFileError as error:
             if unreadable is None:
                 raise

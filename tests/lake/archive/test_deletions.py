@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from storage_engine.brokers import find_broker
-from storage_engine.lake.archive.deletions import add_deletions, read_deletions
+from storage_engine.exceptions import LakeUnavailableError
+from storage_engine.lake.archive.deletions import add_deletions, drop_unreadable, read_deletions
 from storage_engine.lake.catalog import catalog, tables, writing
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.identity import MARK_NAME, read_mark
@@ -184,5 +185,23 @@ def test_no_lake_is_refused_for_its_loss_and_it_is_made_again(
     rebuild(at(copy_tree(tmp_path / "lake", tmp_path / "again")), {})
     if lost in MENDED_BY_HAND:
         relocate(at(tmp_path / "lake"))
+    drop_unreadable(open_lake(at(tmp_path / "lake")), "store-1")
     write(open_lake(at(tmp_path / "lake")), row(0), row(1))
     assert rows_at(tmp_path / "lake") == [row(0), row(1)]
+
+
+def test_a_sound_table_stays_where_another_one_is_damaged(lake: Lake) -> None:
+    def missing(_known: Sequence[DeletedRange]) -> Sequence[DeletedRange]:
+        raise LakeUnavailableError("receipts") from FileNotFoundError("a file of receipts")
+
+    with pytest.raises(LakeUnavailableError, match="receipts"):
+        add_deletions(lake, "store-1", missing)
+    assert drop_unreadable(lake, "store-1") == ""
+    assert list(read_deletions(lake, "store-1")) == [row(0)]
+
+
+def test_who_drops_a_damaged_table_says_why(lake: Lake, tmp_path: Path) -> None:
+    LOSSES["its data"](lake, tmp_path / "lake/warehouse/storage_engine/deletions")
+    forget_files()
+    assert "deletions/data" in drop_unreadable(lake, "store-1")
+    assert lake.deletions() is None

@@ -9,17 +9,20 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import count, product
 from pathlib import Path
 
 import pytest
+from pyarrow.fs import AwsStandardS3RetryStrategy
+from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from storage_engine.exceptions import LakeIdentityError, LakeUnavailableError
 from storage_engine.lake.archive import commit_steps
 from storage_engine.lake.archive.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.lake.catalog.identity import MARK_NAME, read_mark
+from storage_engine.lake.catalog.identity import MARK_NAME, read_mark, table_around
 from storage_engine.lake.catalog.writing import mark_commits
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.move.making import make_lake
@@ -307,3 +310,56 @@ def test_a_mark_is_written_once_for_threads_that_open_at_one_moment(archived: La
     for thread in threads:
         thread.join()
     assert failed == []
+
+
+class Once(AwsStandardS3RetryStrategy):
+    """Tries nothing again."""
+
+    def __init__(self) -> None:
+        super().__init__(max_attempts=1)
+
+
+class _Refusing(BaseHTTPRequestHandler):
+    """An object store that has one answer to everything."""
+
+    status = 403
+
+    def do_HEAD(self) -> None:
+        self.send_response(self.status)
+        self.end_headers()
+
+    def log_message(self, *_args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def bucket() -> Iterator[PyArrowFileIO]:
+    server = HTTPServer(("127.0.0.1", 0), _Refusing)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    yield PyArrowFileIO(
+        {
+            "s3.endpoint": f"http://127.0.0.1:{server.server_port}",
+            "s3.access-key-id": "a",
+            "s3.secret-access-key": "b",
+            "s3.region": "us-east-1",
+            "s3.retry-strategy-impl": f"{__name__}.Once",
+        }
+    )
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize("status", [403, 404])
+def test_around_what_may_not_be_seen_is_no_lake(
+    bucket: PyArrowFileIO, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    monkeypatch.setattr(_Refusing, "status", status)
+    assert table_around(bucket, "s3://bucket/lake/storage_engine/segments", "storage_engine") is None
+
+
+def test_a_bucket_that_does_not_answer_may_hold_a_lake_around(
+    bucket: PyArrowFileIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_Refusing, "status", 503)
+    with pytest.raises(LakeUnavailableError, match="503"):
+        table_around(bucket, "s3://bucket/lake/storage_engine/segments", "storage_engine")

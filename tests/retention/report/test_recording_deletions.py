@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pyiceberg.table import Table
 
 from storage_engine import cycle
 from storage_engine.clock import clock_ms
@@ -20,6 +21,7 @@ from storage_engine.lake.archive.deletions import read_deletions
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.tables import DELETIONS
 from storage_engine.lake.soundness.receipts import receipt_history
+from storage_engine.lake.storage.file_memory import forget_files
 from storage_engine.model.deleted_range import DELETION, DeletedRange
 from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.model.jsonable import to_jsonable
@@ -59,6 +61,12 @@ def record_of(store: ManagedStore) -> StoreRecord:
 
 def rows_of(store: ManagedStore) -> tuple[DeletedRange, ...]:
     return read_deletions(lake_of(store), record_of(store).store_id)
+
+
+def lose_data(table: Table) -> None:
+    for file in Path(table.location().removeprefix("file://")).rglob("data/**/*.parquet"):
+        file.unlink()
+    forget_files()
 
 
 def expired(base: Path) -> ManagedStore:
@@ -179,3 +187,39 @@ def test_what_could_not_be_written_is_a_notice_and_brought_in_by_the_next_run(tm
     ]
     (found,) = verify_store(store, VerifyLevel.RECEIPTS)
     assert [one.subject for one in found.findings if one.subject.startswith(("run ", "table "))] == []
+
+
+def test_a_run_that_ends_leaves_what_the_stamp_says_of_a_deletion_and_says_so(tmp_path: Path) -> None:
+    store = expired(tmp_path)
+    assert cleaned(store, "first").notices == ()
+    before = read_stamp(store.real_root)
+    assert before is not None
+    assert before.deletion is not None
+    with closing(sqlite3.connect(store.journal_url.removeprefix("sqlite:///"))) as journal:
+        journal.execute(next(iter(CHANGES)))
+        journal.commit()
+    (notice,) = finish(store, "first").notices
+    assert notice.startswith("run first: ")
+    assert f"{before.deletion.sha256}, as the store's stamp has it, found " in notice
+    assert read_stamp(store.real_root) == before
+
+
+def test_the_table_is_dropped_for_its_own_damage_alone_and_the_runs_end_says_so(tmp_path: Path) -> None:
+    store = expired(tmp_path)
+    assert cleaned(store, "first").notices == ()
+    table = lake_of(store).deletions()
+    assert table is not None
+    rows = rows_of(store)
+    lose_data(table)
+    (notice,) = finish(store, "first").notices
+    assert "its table deletions was damaged (" in notice
+    assert "made again from the journal" in notice
+    assert rows_of(store) == rows
+    assert finish(store, "first").notices == ()
+    journal, record = Journal(store.journal_url), record_of(store)
+    run = journal.begin_run(record.store_id, "losses", PlanRequest())
+    record_loss(journal, run, AcceptedLoss("commitlog", 0, 0, MIB, "ann", "no copy is left"))
+    lose_data(lake_of(store).segments())
+    (notice,) = finish(store, "first").notices
+    assert "could not be written into its table deletions, and will be by the next run" in notice
+    assert rows_of(store) == rows

@@ -25,6 +25,7 @@ from storage_engine.lake.catalog.identity import lake_id_of
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.soundness.chain import row_hash
 from storage_engine.lake.soundness.receipts import receipts
+from storage_engine.model.deleted_range import RunDigest
 from storage_engine.model.heads import LakeHead
 from storage_engine.model.lineages import Lineages
 from storage_engine.model.plan import PlanRequest
@@ -375,3 +376,17 @@ def test_what_a_stamp_of_this_machine_names_is_no_store_of_its_own(
     # A disk of another machine may be a copy of that machine's.
     stamp_path(store.root).write_bytes(written.replace(this_host().encode(), b"another machine"))
     assert stamp(replace(store, name="copy"), "ann", "a copy of a machine", new=True).store_id
+
+
+def test_what_a_stamp_says_of_a_runs_events_stays(managed: Make) -> None:
+    store = managed()
+    root, store_id = store.real_root, identity(store)
+    first = RunDigest("one", 1, 2, "a")
+    for said, kept in (
+        (first, first),
+        (replace(first, sha256="b"), first),
+        (None, first),
+        (replace(first, event_id=3, sha256="b"), replace(first, event_id=3, sha256="b")),
+        (RunDigest("two", 4, 3, "c"), RunDigest("two", 4, 3, "c")),
+    ):
+        assert update_stamp(root, store_id, Lineages(1), (), said).deletion == kept
