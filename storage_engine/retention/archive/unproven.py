@@ -34,12 +34,7 @@ class Unproven:
 
 def unproven_in_lakes(context: Context, segments: Sequence[Segment]) -> Unproven:
     """Ask the store's lakes what they prove of segments, also of such as are not on disk any more."""
-    if not segments:
-        return Unproven()
-    known = known_heads(context.journal, context.record)
-    proofs = read_proofs(context.store.lakes, context.record, {one.id for one in segments}, known=known)
-    unproven = still_unproven(context.journal, context.record, proofs, segments)
-    return Unproven(tuple(unproven), frozenset(segment.id for segment in proofs.touched(unproven)))
+    return _ask_lakes(context, segments, read_files=False)[1] if segments else Unproven()
 
 
 def prove_gone(context: Context, segments: Sequence[Segment]) -> tuple[Unproven, list[Segment]]:
@@ -50,12 +45,17 @@ def prove_gone(context: Context, segments: Sequence[Segment]) -> tuple[Unproven,
     """
     if not segments:
         return Unproven(), []
+    proofs, unproven = _ask_lakes(context, segments, read_files=True)
+    known = [one for one in segments if one.id not in unproven.ids]
+    by_word = still_unproven(context.journal, context.record, replace(proofs, unreachable=()), known)
+    return unproven, [one for one in known if one in by_word or proofs.disagree(one.id)]
+
+
+def _ask_lakes(context: Context, segments: Sequence[Segment], *, read_files: bool) -> tuple[Proofs, Unproven]:
     known, slots = known_heads(context.journal, context.record), {one.id for one in segments}
-    proofs = read_proofs(context.store.lakes, context.record, slots, known=known, read_files=True)
+    proofs = read_proofs(context.store.lakes, context.record, slots, known=known, read_files=read_files)
     left = still_unproven(context.journal, context.record, proofs, segments)
-    asked = still_unproven(context.journal, context.record, replace(proofs, unreachable=()), segments)
-    unclear = [one for one in segments if one not in left and (one in asked or proofs.disagree(one.id))]
-    return Unproven(tuple(left), frozenset(one.id for one in proofs.touched(left))), unclear
+    return proofs, Unproven(tuple(left), frozenset(one.id for one in proofs.touched(left)))
 
 
 def still_unproven(
