@@ -94,8 +94,8 @@ def ready_to_write(lake: Lake) -> None:
             # Another process may have taken it over while this one waited.
             if _lacks_identity(*lake.tables()):
                 _take_over(lake)
-    _bring_up_to_date(lake)
-    for table in lake.tables():
+        messages, segments = lake.tables()
+    for table in _bring_up_to_date(lake, messages, segments):
         if table.current_snapshot() is None and read_mark(table) is None:
             write_mark(table, _lake_id(table), lake.catalog_id)
     with suppress(LakeUnavailableError, BadInputError):
@@ -126,18 +126,18 @@ def _lake_id(table: Table) -> str:
     return lake_id
 
 
-def _schemas(lake: Lake) -> tuple[tuple[Table, Schema], ...]:
-    messages, segments = lake.tables()
+def _schemas(messages: Table, segments: Table) -> tuple[tuple[Table, Schema], ...]:
     codec = find_broker(broker_in(segments.properties)).codec
     rows = messages_schema(codec.schema, codec.columns.comments)
     return ((segments, segments_schema()), (messages, rows))
 
 
-def _bring_up_to_date(lake: Lake) -> None:
+def _bring_up_to_date(lake: Lake, messages: Table, segments: Table) -> tuple[Table, Table]:
+    """Return both tables as they are with this version's columns, comments and properties."""
     for _ in range(_ATTEMPTS):
         lacking = [
             (table, schema)
-            for table, schema in _schemas(lake)
+            for table, schema in _schemas(messages, segments)
             if missing_columns(table, schema) or missing_comments(table, schema) or _given(lake, table)
         ]
         if not lacking:
@@ -146,10 +146,11 @@ def _bring_up_to_date(lake: Lake) -> None:
         with CHANGE_LOCK, committing(lake), adding, suppress(CommitFailedException):
             for table, schema in lacking:
                 evolve(table.refresh(), schema, _given(lake, table))
+        messages, segments = lake.tables()
     else:
         raise _overtaken(lake, "add columns")
-    messages, schema = _schemas(lake)[1]
-    check_messages_schema(messages.location(), schema, messages.schema())
+    check_messages_schema(messages.location(), _schemas(messages, segments)[1][1], messages.schema())
+    return messages, segments
 
 
 def _given(lake: Lake, table: Table) -> dict[str, str]:
@@ -186,7 +187,7 @@ def give_identity(lake: Lake) -> None:
         lake_id = _chosen_id(lake)
         # First the catalog, so that an attempt which goes on from a killed one finds the same UUID.
         name_in_catalog(lake, lake_id)
-        for table, schema in _schemas(lake):
+        for table, schema in _schemas(*lake.tables()):
             if lake_id_of(table) is not None:
                 continue
             write_mark(table, lake_id, lake.catalog_id, pending=True)
