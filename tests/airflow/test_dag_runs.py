@@ -142,6 +142,7 @@ def test_retention_archives_proves_and_deletes_what_has_expired(
     assert "are only in the lake now; to get them: storage-engine export" in released["unread"][0]
 
 
+@pytest.mark.again
 def test_with_nothing_expired_the_rest_is_skipped_and_the_report_says_why(
     store_connection: Any, run: Any
 ) -> None:
@@ -165,6 +166,7 @@ def test_with_nothing_expired_the_rest_is_skipped_and_the_report_says_why(
     assert content(store.root) == before
 
 
+@pytest.mark.again
 def test_an_unreachable_lake_keeps_every_segment_and_the_run_is_red_with_a_report(
     store_connection: Any, tmp_path: Path, run: Any
 ) -> None:
@@ -342,6 +344,7 @@ def toy_store(
     return old
 
 
+@pytest.mark.again
 def test_a_store_of_another_package_s_broker_goes_through_the_dag(
     toy_store: dict[str, tuple[Path, ...]], tmp_path: Path, run: Any
 ) -> None:

@@ -118,6 +118,7 @@ def test_an_alarm_calls_the_notifier_once_and_says_what_it_is(
     )
 
 
+@pytest.mark.again
 def test_a_run_that_fails_in_the_middle_calls_it_once_with_the_reason(
     airflow_database: Path, store_connection: Any, mails: list[Any]
 ) -> None:

@@ -166,6 +166,7 @@ print(json.dumps([ours, errors, views.count("storage-engine"), apps.count("/stor
 """
 
 
+@pytest.mark.again
 def test_the_folder_of_a_checkout_yields_to_the_entry_point() -> None:
     environment = {**os.environ, "AIRFLOW__CORE__PLUGINS_FOLDER": str(FOLDER)}
     (source,), errors, views, apps = run(LOADED, environment)

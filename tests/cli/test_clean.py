@@ -113,6 +113,7 @@ def test_a_run_is_reported_whatever_ends_it(cli, store, lake, monkeypatch) -> No
     assert all("Read the error, mend what it names, then run again." in text for text in said)
 
 
+@pytest.mark.again
 @pytest.mark.slow
 def test_cleaning_again_finds_nothing_to_do(cli, store, lake, files) -> None:
     first = cli("clean", store, "--lake", lake, "--manual", "--json").json["report"]

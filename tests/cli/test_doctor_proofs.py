@@ -21,6 +21,7 @@ MIB = 1 << 20
 StoreCopy = Callable[[str], Path]
 
 
+@pytest.mark.again
 @pytest.mark.slow
 def test_the_way_from_a_store_to_its_first_proof(
     cli, store_copy: StoreCopy, tmp_path: Path, plainly: None

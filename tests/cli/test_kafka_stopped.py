@@ -99,6 +99,7 @@ ROCKETMQS = re.compile(
 )
 
 
+@pytest.mark.again
 @pytest.mark.usefixtures("plainly")
 def test_nothing_that_is_said_of_a_node_is_in_rocketmqs_words(
     cli: Any, made: MadeNode, tmp_path: Path

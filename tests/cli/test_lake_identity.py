@@ -107,6 +107,7 @@ def case(cli: Any, files: Any, store_copy: Any, expire: Any, lake: Path) -> Case
     return made
 
 
+@pytest.mark.again
 def test_a_catalog_of_the_run_before(case: Case, tmp_path: Path) -> None:
     """Whose segments nobody else has any more."""
     assert case.clean().exit_code == 0
@@ -200,6 +201,7 @@ def staging_of(case: Case, tmp_path: Path) -> Path:
 
 
 class TestSecondLake:
+    @pytest.mark.again
     def test_a_copy_is_no_second_lake(self, case: Case, tmp_path: Path) -> None:
         copy = tmp_path / "copy"
         subprocess.run(["cp", "-a", case.lake, copy], check=True)
@@ -305,6 +307,7 @@ class TestUnmountedDisk:
         subprocess.run(["umount", mounted], check=True)
         assert list(mounted.iterdir()) == []
 
+    @pytest.mark.again
     def test_a_second_lake_that_is_not_mounted_leaves_the_first_at_work(
         self, cli: Any, store_copy: Any, expire: Any, lake: Path, mounted: Path
     ) -> None:

@@ -62,6 +62,7 @@ def verified(cli: Any, lake: Path) -> tuple[int, int]:
     return done.exit_code, done.json["stores"][0]["receipt_count"]
 
 
+@pytest.mark.again
 def test_a_lake_is_moved_and_cleaning_goes_on(cli: Any, cleaned: tuple[Path, Path], tmp_path: Path) -> None:
     store, lake = cleaned
     moved = tmp_path / "moved"
@@ -136,6 +137,7 @@ def test_a_shared_journal_that_cannot_be_parted_stops_the_command_with_an_error(
     assert (copy / "journal.db").samefile(lake / "journal.db")
 
 
+@pytest.mark.again
 def test_a_copy_is_a_backup_and_no_second_lake(cli: Any, cleaned: tuple[Path, Path], tmp_path: Path) -> None:
     store, lake = cleaned
     copy = tmp_path / "copy"
@@ -160,6 +162,7 @@ def test_a_copy_is_a_backup_and_no_second_lake(cli: Any, cleaned: tuple[Path, Pa
     assert "the original burnt" in cli("lake", "info", "--lake", copy).out
 
 
+@pytest.mark.again
 def test_a_copy_as_second_lake_fails_the_end_of_what_is_done(
     cli: Any, cleaned: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -183,6 +186,7 @@ def test_a_copy_as_second_lake_fails_the_end_of_what_is_done(
     assert cli("clean", store, "--lake", lake, "--manual", "--max-segments", 1).exit_code == 0
 
 
+@pytest.mark.again
 def test_a_catalog_from_yesterday_is_brought_up_to_the_warehouse(
     cli: Any, cleaned: tuple[Path, Path], tmp_path: Path
 ) -> None:

@@ -29,6 +29,7 @@ def hashes(directory: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in directory.iterdir()}
 
 
+@pytest.mark.again
 def test_segments_are_found_in_either_lake(
     tmp_path: Path, cli: Any, unpack: Callable[[str, Path], Path], expire: Callable[[Path], None]
 ) -> None:

@@ -146,6 +146,7 @@ def test_inspect_says_that_a_lower_bound_is_one(cli, store) -> None:
     assert "complete at least up to" in cli("inspect", store).out
 
 
+@pytest.mark.again
 @pytest.mark.slow
 def test_a_queue_directory_whose_name_is_no_text_is_shown(store) -> None:
     """In a process of its own: only a real stream has an encoding."""

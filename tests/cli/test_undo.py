@@ -45,6 +45,7 @@ def test_a_clean_store_is_brought_back_by_the_key_that_its_run_prints(cli, store
     assert verified.exit_code == 0, verified.out
 
 
+@pytest.mark.again
 def test_an_undo_that_is_done_says_so_and_not_that_all_is_back(cli, store, lake) -> None:
     for run in ("first", "second"):
         cli("clean", store, "--lake", lake, *UNDOABLE, "--run-key", run)

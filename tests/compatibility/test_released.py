@@ -206,11 +206,7 @@ class TestRuns:
 
     @pytest.mark.parametrize(
         "moment",
-        again_but(
-            MOMENTS,
-            "messages committed, no receipt",
-            "one deleted, the directory not flushed",
-        ),
+        again_but(MOMENTS, "one deleted, the directory not flushed"),
     )
     def test_a_killed_run_is_finished_by_its_key(
         self, released: Released, state: State, tmp_path: Path, moment: str

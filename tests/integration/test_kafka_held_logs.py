@@ -167,7 +167,7 @@ def test_beside_three_brokers_each_topic_is_released_on_time(tmp_path: Path) -> 
         # Not faster than it has grown so far: nothing raises a size in time that is reached within moments.
         with written_to(cluster.nodes[3].address, "sized", "audit", "audit", "audit") as written:
             sized = -1
-            for _ in range(rounds("STORAGE_ENGINE_HELD_LOGS", 2, 6)):
+            for _ in range(rounds("STORAGE_ENGINE_HELD_LOGS", 1, 6)):
                 old(node, "orders", taken["orders"], 60)
                 taken["orders"] += 60
                 wait_until(partial(_reaches, written, "sized", written["sized"] + 20), "more records")

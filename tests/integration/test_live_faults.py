@@ -174,6 +174,7 @@ def test_a_plan_that_fails_midway_has_changed_nothing_but_the_hold(
     assert State.of(log) == before
 
 
+@pytest.mark.again
 def test_a_release_that_fails_midway_is_finished_exactly_by_the_next(
     log: LiveLog, proxy: RemotingProxy, tmp_path: Path
 ) -> None:

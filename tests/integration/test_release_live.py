@@ -235,6 +235,7 @@ def old_ones_go(broker: Broker) -> Iterator[None]:
     assert not failed, failed
 
 
+@pytest.mark.again
 def test_validations_of_a_busy_store_find_nothing(busy: Live, tmp_path: Path) -> None:
     first = last = busy.broker.client.runtime_info()
     number, deadline = 0, time.monotonic() + 300

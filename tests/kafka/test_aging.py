@@ -80,7 +80,7 @@ def is_on_disk(segment: Segment) -> bool:
 
 @pytest.mark.again
 @settings(
-    max_examples=rounds("STORAGE_ENGINE_AGING", 4, 300),
+    max_examples=rounds("STORAGE_ENGINE_AGING", 3, 300),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
     derandomize=True,
@@ -154,7 +154,7 @@ def test_a_log_that_goes_before_its_segments_are_chosen_is_on_record(
 
 
 @settings(
-    max_examples=rounds("STORAGE_ENGINE_AGING", 3, 150),
+    max_examples=rounds("STORAGE_ENGINE_AGING", 1, 150),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
     derandomize=True,

@@ -186,6 +186,7 @@ def test_a_log_without_a_segment_in_the_middle_keeps_no_other_out(store: Managed
     assert {one.log for one in done.receipts} == {"ctime-0", "retms-0", "txn-0"}
 
 
+@pytest.mark.again
 def test_a_log_with_other_leaders_is_refused_until_a_person_adopts_it(store: ManagedStore) -> None:
     first = archive(store, "first", budget_bytes=1)
     (row,) = first.receipts

@@ -112,6 +112,7 @@ def test_what_was_accepted_of_one_log_excuses_nothing_of_the_next(
     assert "had offsets [0, 20)" in alarm
 
 
+@pytest.mark.again
 def test_an_accepted_loss_stays_accepted_once_another_log_has_the_name(
     store: ManagedStore, made: MadeNode
 ) -> None:

@@ -141,6 +141,7 @@ def test_what_is_planned_is_compared_and_not_archived_again(pair: tuple[ManagedS
     assert "archived offsets [2, 4) with SHA-256 " in refused.why
 
 
+@pytest.mark.again
 def test_a_cleanup_deletes_what_another_node_archived_and_archives_none_of_it(
     pair: tuple[ManagedStore, ManagedStore],
 ) -> None:
@@ -245,6 +246,7 @@ def test_of_what_is_planned_nothing_is_archived_that_a_transaction_keeps_out(tmp
     assert kept.why == "a transaction of producer 7 is open from offset 2 on, until it ends"
 
 
+@pytest.mark.again
 @pytest.mark.parametrize("credited", [True, *later(False)])
 def test_other_leaders_of_equal_bytes_are_a_divergence(
     nodes: tuple[ManagedStore, ManagedStore], credited: bool

@@ -58,6 +58,7 @@ def test_no_report_names_a_missing_witness(store: ManagedStore) -> None:
     assert not [notice for notice in build_report(store, "run").notices if "stamp" in notice]
 
 
+@pytest.mark.again
 def test_a_run_that_deletes_nothing_names_one_that_is_missing(store: ManagedStore) -> None:
     clean(store, "run")
     (directories(store)[1] / PLAIN_STAMP).unlink()
@@ -179,6 +180,7 @@ def stamp_and_die(store: ManagedStore) -> None:
     stamp(store, "anna", "it was copied", new=True)
 
 
+@pytest.mark.again
 @pytest.mark.parametrize("renamed", [True, *later(False)])
 def test_another_file_of_the_same_directories_is_no_copy_and_takes_the_place_by_a_move(
     store: ManagedStore, tmp_path: Path, renamed: bool

@@ -260,6 +260,7 @@ def test_of_two_topics_of_one_name_each_has_its_own_answer(
     world.check()
 
 
+@pytest.mark.again
 def test_what_one_node_archived_of_either_topic_is_lost_for_none(tmp_path: Path) -> None:
     world = World(tmp_path)
     for act, number in (

@@ -19,6 +19,7 @@ ROUNDS = rounds("STORAGE_ENGINE_KILL_ROUNDS", 1, 20)
 SEED = int(os.environ.get("STORAGE_ENGINE_SEED", "1"))
 
 
+@pytest.mark.again
 @pytest.mark.timeout(600 if ROUNDS < 10 else 7200)
 def test_killed_anywhere_each_segment_is_in_the_lake_once_and_comes_back(
     segments: list[Path], tmp_path: Path

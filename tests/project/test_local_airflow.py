@@ -111,6 +111,7 @@ def test_an_interrupted_demo_leaves_no_process_behind(directory: Path) -> None:
     assert left_over(directory) == []
 
 
+@pytest.mark.again
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("after", some(ENDED_AT, 1))
 def test_a_demo_in_the_place_of_one_that_was_ended_runs_to_its_end(directory: Path, after: str) -> None:

@@ -55,6 +55,7 @@ def run(store: ManagedStore, key: str, request: PlanRequest | None = None) -> Fi
     return finish(store, key)
 
 
+@pytest.mark.again
 def test_an_idle_run_of_1000_segments_adds_at_most_10_kib_and_no_report(large: ManagedStore) -> None:
     first = run(large, "first")
     assert (first.outcome, first.unchanged_since) == (Outcome.NOTHING_TO_DO, None)

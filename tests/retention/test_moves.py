@@ -26,7 +26,7 @@ from tests.services.runners import told_by
 Make = Callable[..., ManagedStore]
 GoTo = Callable[[str], None]
 RUNNER = Path(__file__).with_name("move_kill_runner.py")
-KILLS = rounds("STORAGE_ENGINE_MOVE_KILLS", 6, 1_000)
+KILLS = rounds("STORAGE_ENGINE_MOVE_KILLS", 4, 1_000)
 """At most so many; more than there are operations means every one of them."""
 
 

@@ -83,7 +83,7 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return unpack("clean-stop", tmp_path_factory.mktemp("pristine") / "store")
 
 
-@settings(max_examples=rounds("STORAGE_ENGINE_AGING", 3, 200), deadline=None, derandomize=True)
+@settings(max_examples=rounds("STORAGE_ENGINE_AGING", 2, 200), deadline=None, derandomize=True)
 @given(
     schedule=SCHEDULE, command=st.sampled_from(("archive", "plan", "doctor", "inspect", "lag", "validate"))
 )
@@ -116,7 +116,7 @@ def test_reading_goes_on_with_all_that_is_left(
     assert all("LOST" in one.why for one in archived.refused)
 
 
-@settings(max_examples=rounds("STORAGE_ENGINE_AGING", 2, 200), deadline=None, derandomize=True)
+@settings(max_examples=rounds("STORAGE_ENGINE_AGING", 1, 200), deadline=None, derandomize=True)
 @given(schedule=SCHEDULE, is_archived=st.booleans())
 def test_clean_goes_on_with_all_that_is_left(
     pristine: Path,

@@ -364,6 +364,7 @@ def test_an_executor_that_measures_lag_is_known_for_one_of_ours(
     assert executors_with_lock(log) == set()
 
 
+@pytest.mark.again
 @pytest.mark.integration
 def test_job_can_be_run_again_and_tells_what_it_cannot_read(
     spark: Any, store_copy: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -195,6 +195,7 @@ def test_a_damaged_list_of_ranges_costs_nothing_but_time(archived) -> None:
         assert len(live_data_files(table, "store-1", (0, 0))) == 1
 
 
+@pytest.mark.again
 def test_a_run_after_a_long_history_parses_and_writes_about_what_the_first_one_does(
     tmp_path, monkeypatch
 ) -> None:

@@ -30,6 +30,7 @@ from storage_engine.retention.report.report_text import report_text
 from storage_engine.retention.steps import archive_sealed, record_archive_lag
 from storage_engine.retention.store.identity import identify
 from storage_engine.retention.store.managed_store import ManagedStore
+from tests.rounds import later
 
 pytestmark = pytest.mark.slow
 
@@ -210,7 +211,7 @@ class TestArchiveLag:
         assert "2 segments archived and proven ahead of deletion" in text
         assert lag.alarms(Policy()) == ()
 
-    @pytest.mark.parametrize("touch", ["chmod", "link", "times"])
+    @pytest.mark.parametrize("touch", ["times", *later("chmod", "link")])
     def test_an_archived_segment_that_was_touched_is_hashed_again_and_no_lag(
         self, managed: Make, tmp_path: Path, touch: str
     ) -> None:

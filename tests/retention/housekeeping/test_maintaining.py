@@ -40,7 +40,7 @@ pytestmark = pytest.mark.slow
 
 RUNNER = Path(__file__).parents[1] / "maintain_kill_runner.py"
 LATER_MS = 100 * DAY_MS
-STRIDE = rounds("STORAGE_ENGINE_MAINTAIN_KILL_STRIDE", 3, 1)
+STRIDE = rounds("STORAGE_ENGINE_MAINTAIN_KILL_STRIDE", 5, 1)
 """Maintenance is killed at every operation of so many."""
 DELETES = PlanRequest(manual=True, max_segments=1)
 KEPT = (Step.RELEASE, Step.DRIFT, Step.ACCEPT_LOSS)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -171,6 +172,7 @@ looks = st.lists(st.tuples(steps, st.sampled_from((("a", "b"), ("a", "b"), ("a",
 ODD, HEALED = ("archive-oddly", "a", "one", 0), ("heal", "a", "one", 0)
 
 
+@pytest.mark.again
 @given(looks)
 @example(
     [

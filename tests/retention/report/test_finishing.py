@@ -12,9 +12,10 @@ from storage_engine.clock import clock_ms
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.retention.store.managed_store import ManagedStore
 from tests.retention.conftest import MANUAL
+from tests.rounds import later
 
 
-@pytest.mark.parametrize("is_damaged", [False, True])
+@pytest.mark.parametrize("is_damaged", [True, *later(False)])
 def test_the_verdict_of_a_real_validation_is_kept_in_columns(
     managed: Callable[..., ManagedStore], lake_dir: Path, is_damaged: bool
 ) -> None:

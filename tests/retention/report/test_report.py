@@ -149,6 +149,7 @@ class TestReport:
         steps.release(store, "r")
         assert "archive-off: the store's policy is archive: off" in report_text(build_report(store, "r"))
 
+    @pytest.mark.again
     @pytest.mark.slow
     def test_the_lake_holds_each_segment_once_over_several_runs(self, managed: Make) -> None:
         store = managed()

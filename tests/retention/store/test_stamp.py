@@ -355,6 +355,7 @@ def test_one_lake_named_twice_is_no_second_lake(managed: Make, lake_dir: Path) -
     assert (len(lakes), ["twice" in why for why in unreachable.values()]) == (1, [True])
 
 
+@pytest.mark.again
 def test_a_new_lake_in_another_namespace_of_the_warehouse_is_another_place(managed: Make) -> None:
     store = managed()
     clean(store, "one")
