@@ -23,6 +23,7 @@ from storage_engine.model.plan import PlanRequest
 from storage_engine.model.policy import ShieldMode
 from storage_engine.model.receipt import Receipt
 from storage_engine.retention.archive.sealed import archive_sealed
+from storage_engine.retention.decisions.adopting import move
 from storage_engine.retention.doctor.doctor import diagnose
 from storage_engine.retention.hold.holding import hold, unmanage
 from storage_engine.retention.hold.leaving_unproven import Acceptance
@@ -293,7 +294,9 @@ def test_no_move_and_no_command_of_a_lake_ends_a_hold(log: LiveLog, tmp_path: Pa
         ("move", "renamed", *words),
         ("lake", "copy", "--lake", lake, "--to", copy),
         ("lake", "promote", "--lake", copy, "--reason", "a test"),
-        ("lake", "relocate", "--lake", lake),
+        ("lake", "relocate", "--lake", lake, "--take-over"),
+        ("init-lake", "--lake", lake),
+        ("gc", "--lake", lake, "--delete"),
         ("lake", "rebuild", "--lake", lake),
         ("stamp", *words, "--reason", "a test"),
         ("adopt", *words, "--reason", "a test", "--force"),
@@ -342,6 +345,36 @@ def test_no_move_into_another_journal_leaves_a_held_store_to_its_broker(log: Liv
     assert done.exit_code == 0, done.err
     assert log.mtimes() == held
     assert run("unmanage", log.broker.store, "--lake", lake, *address, *conf).exit_code == 0
+
+
+@pytest.mark.again
+def test_a_hold_goes_with_its_store_to_another_directory(name_server_port: int, tmp_path: Path) -> None:
+    here, there, conf = tmp_path / "here", tmp_path / "there", tmp_path / "broker.conf"
+    with running_broker(here, tmp_path, name_server_port, SETTINGS, main_class=CLEANS_AT_ONCE) as broker:
+        create_topic(broker.client)
+        log = LiveLog(broker)
+        log.fill(3)
+        store = managed(log, tmp_path)
+
+        def sealed() -> dict[int, int]:
+            return {base: mtime_ns for base, mtime_ns in log.mtimes().items() if base in log.sha256}
+
+        mtimes = sealed()
+        hold(store)
+        held = sealed()
+        archive_sealed(store, "archived", archive_here)
+        broker.java.stop()
+        here.rename(there)
+        conf.write_text(conf.read_text().replace(str(here), str(there)))
+        broker.store = there
+        start_again(broker, tmp_path, name_server_port, main_class=CLEANS_AT_ONCE)
+        moved = replace(store, root=str(there))
+        move(moved, store.name, "ann")
+        assert hold(moved).status.held
+        log.others_clean()
+        assert sealed() == held != mtimes
+        ended = unmanage(moved).status
+        assert (ended.held, ended.notices, sealed()) == (False, (), mtimes)
 
 
 @pytest.mark.again

@@ -205,6 +205,15 @@ def first_state(left: HoldState | None, found: Observed) -> HoldState:
     )
 
 
+def with_moved_files(state: HoldState, found: Observed) -> HoldState:
+    """Return the state with the paths that touched files have by now: the store may have been moved."""
+    by_inode = {(file.base_offset, file.inode): file.path for file in found.files}
+    touched = tuple(
+        replace(one, path=by_inode.get((one.base_offset, one.inode), one.path)) for one in state.touched
+    )
+    return replace(state, touched=touched)
+
+
 def as_looked_at(state: HoldState, found: Observed) -> HoldState:
     """Return the state with where the log was found, and by which broker, so that the next look finds what
     went since then. What should be stays as it is remembered.

@@ -36,6 +36,7 @@ from storage_engine.rocketmq.hold.state import (
     first_state,
     load_state,
     save_state,
+    with_moved_files,
 )
 from storage_engine.rocketmq.live.connect import refuse_slave
 from storage_engine.rocketmq.live.drift import (
@@ -181,6 +182,7 @@ def _renew_as_found(store: LiveParts, memory: HoldMemory, now_ms: int) -> HoldSt
         refuse_slave(found.settings, found.address)
     else:
         found = ask_known_frame(store.admin, before, found)
+        before = with_moved_files(before, found)
     lasting, new = drift_of(store, before, found)
     # First: what goes by what is remembered from here on doesn't find it any more.
     memory.record_drift(new)
@@ -285,6 +287,7 @@ def end_hold(store: LiveParts, now_ms: int) -> HoldStatus:
             # Only now, as a watch has mended the hold and set force back until here.
             state = load_state(store.memory) or state
             found = ask_known_frame(store.admin, state, observe(store, now_ms, state))
+            state = with_moved_files(state, found)
             seen = with_topics(new_drift(state, found), store.files.files.layout)
             store.memory.record_drift(seen)
             ours = all(one.kind not in ENDS_TRUST for one in seen)
