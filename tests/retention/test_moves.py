@@ -10,16 +10,20 @@ from pathlib import Path
 import pytest
 
 from storage_engine import host
-from storage_engine.exceptions import BadInputError, StoreIdentityError, WrongHostError
+from storage_engine.clock import clock_ms
+from storage_engine.exceptions import BadInputError, GateRefusedError, StoreIdentityError, WrongHostError
+from storage_engine.journal.drift import hold_memory
 from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.model.plan import PlanRequest
 from storage_engine.retention import steps
+from storage_engine.retention.decisions import adopting
 from storage_engine.retention.decisions.adopting import move
 from storage_engine.retention.plan.watching import check_watcher
 from storage_engine.retention.store.identity import identify
 from storage_engine.retention.store.known_heads import journalled_heads
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.retention.store.stamp import read_stamp, stamp_path
+from storage_engine.rocketmq.hold.marker import write_marker
 from tests.rounds import rounds
 from tests.services.runners import told_by
 
@@ -195,6 +199,40 @@ def test_a_move_to_another_host_that_was_killed_goes_on(
     assert stamp is not None
     assert stamp.machine == "b"
     assert known(orders) == (store_id, "orders", "b")
+
+
+def test_no_move_takes_a_hold_that_its_journal_does_not_know_unasked(
+    orders: ManagedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither after a kill nor in a journal that knows the store from before it was held."""
+    before = tmp_path / "before.db"
+    shutil.copy(orders.journal_url.removeprefix("sqlite:///"), before)
+    store_id, _, _ = known(orders)
+    until_ms = clock_ms() + 3_600_000
+    write_marker(Path(orders.real_root), "another", until_ms)
+    new, older = (
+        replace(orders, journal_url=f"sqlite:///{tmp_path}/{name}.db") for name in ("new", "before")
+    )
+    refused = pytest.raises(GateRefusedError, match=r"another journal holds the store until .*unproven 1 ")
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(adopting, "carry_out", killed)
+        with pytest.raises(KeyboardInterrupt):
+            move(new, "orders", "ann", "why", leave_unproven=1)
+    for other in (new, older):
+        assert Journal(other.journal_url).store_with_id(store_id) is not None
+        for name in ("orders", "renamed"):
+            with refused:
+                move(replace(other, name=name), name, "ann", "no word of the hold")
+        assert move(other, "orders", "ann", "why", leave_unproven=1).store_id == store_id
+        (moved,) = Journal(other.journal_url).store_events(store_id, Step.MOVE, Phase.RESULT)
+        assert moved.payload["reason"] == "why; at most 1 segment left to the broker unproven"
+    # The journal that has the hold renews it, wherever the store lies and whatever it is called.
+    hold_memory(Journal(orders.journal_url), store_id).save({"manager": "another"})
+    assert move(replace(orders, name="renamed"), "renamed", "ann").name == "renamed"
 
 
 def test_a_known_store_is_managed_under_the_name_that_was_stated_first(orders: ManagedStore) -> None:

@@ -147,7 +147,7 @@ def move(
     """Record that a store lies at the place of ``store``, on this machine, and is called ``name``.
 
     :param leave_unproven: so many segments may be left to their broker unproven, which another journal holds.
-    :raises GateRefusedError: more would be; nothing was changed.
+    :raises GateRefusedError: more would be by a hold that this journal doesn't know; nothing was changed.
     :raises BadInputError: the name isn't the connection's, or is empty.
     :raises StoreIdentityError: no stamp proves which store this is, it is a copy, or another store has its
         place or name.
@@ -166,12 +166,14 @@ def move(
     named = journal.store_named(name)
     if named is not None and named.store_id != known.store_id:
         raise name_taken(root, name, named)
+    record = _record_of(store, known) if isinstance(known, Stamp) else known
+    accepted = Acceptance(leave_unproven, person, reason) if leave_unproven else None
+    # Each time: a killed move, and a journal that knew the store once, know nothing of the hold.
+    check_hold_of_other_journal(store, journal, record, accepted, clock_ms())
+    if accepted is not None:
+        reason = f"{reason}; at most {count_text(leave_unproven, 'segment')} left to the broker unproven"
     if isinstance(known, Stamp):
-        accepted = None
-        if leave_unproven:
-            accepted = Acceptance(leave_unproven, person, reason)
-            reason = f"{reason}; at most {count_text(leave_unproven, 'segment')} left to the broker unproven"
-        known = _add_stamped(store, journal, known, name, accepted)
+        known = add_to_journal(store, journal, record.store_id, record.lineages, name)
     # By whose word segments are left unproven is recorded, wherever the store lies.
     if not leave_unproven and is_there(store, journal, known, name):
         return known
@@ -210,17 +212,18 @@ def _to_move(store: ManagedStore, journal: Journal) -> StoreRecord | Stamp:
     return known
 
 
-def _add_stamped(
-    store: ManagedStore, journal: Journal, found: Stamp, name: str, acceptance: Acceptance | None
-) -> StoreRecord:
-    """Make a journal know a store that another one has known, and may hold."""
+def _record_of(store: ManagedStore, found: Stamp) -> StoreRecord:
+    """Return a store that another journal has known, as this one is to know it."""
     lakes = [open_lake(config) for config in store.lakes if store.policy.archive is not ArchiveMode.OFF]
-    lineages, now_ms = _lineages(store, found.store_id, lakes), clock_ms()
-    record = StoreRecord(
-        found.store_id, store.real_root, store.broker, lineages.whole, now_ms, log_lineages=lineages.of_logs
+    lineages = _lineages(store, found.store_id, lakes)
+    return StoreRecord(
+        found.store_id,
+        store.real_root,
+        store.broker,
+        lineages.whole,
+        clock_ms(),
+        log_lineages=lineages.of_logs,
     )
-    check_hold_of_other_journal(store, journal, record, acceptance, now_ms)
-    return add_to_journal(store, journal, found.store_id, lineages, name)
 
 
 def stamp(

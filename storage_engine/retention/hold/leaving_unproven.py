@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from storage_engine.exceptions import GateRefusedError, StorageEngineError
+from storage_engine.journal.drift import hold_memory
 from storage_engine.journal.journal import Event, Journal, Phase, Step, StoreRecord
 from storage_engine.model.broker_store import BrokerStore
 from storage_engine.model.held_store import UnheldSegments
@@ -150,12 +151,14 @@ def check_unproven(context: Context, acceptance: Acceptance | None, now_ms: int)
 def check_hold_of_other_journal(
     store: ManagedStore, journal: Journal, record: StoreRecord, acceptance: Acceptance | None, now_ms: int
 ) -> None:
-    """Make sure that a store may be taken into a journal that doesn't know its hold: nobody renews that then.
+    """Make sure that a store may be moved in a journal: nobody renews a hold that this one doesn't know.
 
-    :param record: of the store, as that journal is to know it.
-    :raises GateRefusedError: a hold stands, some goes within a day without it that no lake proves, and nobody
-        has accepted as much.
+    :param record: of the store, as that journal knows it or is to know it.
+    :raises GateRefusedError: such a hold stands, some goes within a day without it that no lake proves, and
+        nobody has accepted as much.
     """
+    if hold_memory(journal, record.store_id).load() is not None:
+        return
     with closing(open_store(store)) as broker:
         held_until_ms = ask(store.broker, "tell until when it is held", broker.held_until_ms)
         if held_until_ms is None or held_until_ms <= now_ms:
