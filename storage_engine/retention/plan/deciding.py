@@ -13,14 +13,13 @@ from storage_engine.model.plan import DependentFile, Plan, PlanRequest
 from storage_engine.model.policy import LagPolicy, PendingPolicy, Policy
 from storage_engine.model.store import DiskUsage, SegmentId, StoreSnapshot
 from storage_engine.retention.lag.unread import find_unread
-from storage_engine.retention.plan.dependents_by_log import find_dependents
+from storage_engine.retention.plan.dependents_by_log import find_dependents, unread_dependents_notices
 from storage_engine.retention.plan.minimum_retention import apply_minimum_retention
 from storage_engine.retention.plan.pending_policy import apply_pending_policy, pending_notices
 from storage_engine.retention.plan.what_if import with_disk_levels
 from storage_engine.retention.proof.refusing import refuse_in_plan
 from storage_engine.retention.store.broker_answers import ask, propose, take_checkpoint, take_snapshot
 
-_NAMED = 3
 HoldBack = Callable[[Plan], Plan]
 """Returns a plan of which less goes, or the same."""
 
@@ -79,12 +78,7 @@ def decide(
     if unreadable and unreadable.keys() == plan.new_min_offsets.keys():
         raise next(iter(unreadable.values()))
     plan = refuse_in_plan(plan, unreadable)
-    doing = "tell what it left out of segments' dependents"
-    unread_files = ask(snapshot.broker, doing, lambda: [*map(str, broker.unread_dependents)])
-    if unread_files:
-        stays = f"what depends on segments and can't be read stays: {'; '.join(unread_files[:_NAMED])}"
-        more = f", and {len(unread_files) - _NAMED} more" if len(unread_files) > _NAMED else ""
-        plan = replace(plan, notices=(*plan.notices, f"{stays}{more}"))
+    plan = replace(plan, notices=(*plan.notices, *unread_dependents_notices(broker, snapshot.broker)))
     # What goes is kept for its consumers where the policy blocks.
     going = plan.new_min_offsets if policy.lag_policy is LagPolicy.WARN else {}
     unread = find_unread(broker, snapshot, going, policy.lag_policy)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from storage_engine.exceptions import BadInputError, FileGoneError
 from storage_engine.model.broker_store import BrokerStore
 from storage_engine.model.plan import DependentFile
 from storage_engine.model.store import StoreSnapshot
-from storage_engine.retention.store.broker_answers import list_dependents
+from storage_engine.retention.store.broker_answers import ask, list_dependents
 
+_NAMED: Final = 3
+"""So many files that can't be read are named."""
 Unreadable = dict[str, BadInputError | FileGoneError | OSError]
 """By name of the log, why its dependents can't be told."""
 
@@ -33,6 +36,16 @@ def find_dependents(
     readable = {log: offset for log, offset in min_offsets.items() if log not in unreadable}
     found, more = find_dependents(broker, snapshot, readable)
     return found, {**unreadable, **more}
+
+
+def unread_dependents_notices(broker: BrokerStore, broker_name: str) -> tuple[str, ...]:
+    """Say which files were left out when dependents were found last: they stay, as they can't be read."""
+    doing = "tell what it left out of segments' dependents"
+    unread = ask(broker_name, doing, lambda: [*map(str, broker.unread_dependents)])
+    if not unread:
+        return ()
+    more = f", and {len(unread) - _NAMED} more" if len(unread) > _NAMED else ""
+    return (f"what depends on segments and can't be read stays: {'; '.join(unread[:_NAMED])}{more}",)
 
 
 def _unreadable(

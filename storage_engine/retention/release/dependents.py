@@ -15,6 +15,7 @@ from storage_engine.journal.journal import Phase, Run, Step
 from storage_engine.model.jsonable import from_jsonable
 from storage_engine.model.plan import DependentFile, of_only_log
 from storage_engine.retention.hold.holding import keep_held
+from storage_engine.retention.plan.dependents_by_log import unread_dependents_notices
 from storage_engine.retention.proof.deletion_checks import check_kept
 from storage_engine.retention.quarantine.records import quarantine_of
 from storage_engine.retention.quarantine.set_aside import frees_nothing, refuse_undone, remover
@@ -81,6 +82,7 @@ def _clean(context: Context, run: Run, logs: Collection[str]) -> DependentsResul
         min_offsets = {log.name: log.min_offset for log in held.snapshot.logs}
         below = {log: at for log, at in min_offsets.items() if log in logs}
         files = list_dependents(context.broker, held.snapshot, below)
+        unread = unread_dependents_notices(context.broker, context.store.broker)
         intend_dependents(context, run, files, held.lease)
         facts = [file.facts for file in files]
         remove = remover(context, run, facts, held.lease, clock_ms(), begin=False)
@@ -101,6 +103,7 @@ def _clean(context: Context, run: Run, logs: Collection[str]) -> DependentsResul
         notices=(
             *held.notices,
             *_stay_notices(stay),
+            *unread,
             *asked_notices(context.store, context.journal, context.record),
         ),
     )

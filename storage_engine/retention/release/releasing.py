@@ -32,7 +32,7 @@ from storage_engine.retention.lag.consumer_lag import (
     without_held_back,
 )
 from storage_engine.retention.plan.deciding import cut_by_policy, pending_by, sealed_by
-from storage_engine.retention.plan.dependents_by_log import find_dependents
+from storage_engine.retention.plan.dependents_by_log import find_dependents, unread_dependents_notices
 from storage_engine.retention.proof.deletion_checks import check_gone, check_kept, check_left
 from storage_engine.retention.proof.gate import Verdict, request_again, still_eligible
 from storage_engine.retention.proof.history import SegmentRelease, releases
@@ -176,6 +176,7 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
             judged, dependents = _dependents(context, held.snapshot, judged.without(blocked))
             settled.require_one(judged)
         segments = [verdict.segment for verdict in judged.verdicts]
+        unread_files = unread_dependents_notices(context.broker, context.store.broker) if segments else ()
         unseen = _unseen(context, segments) if segments else {}
         if judged.verdicts:
             if context.broker.is_live:
@@ -239,6 +240,7 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
                     *lag_notices(context, run),
                     *unread.notices,
                     *waiting_notices(waiting_bytes),
+                    *unread_files,
                     *settled.gone.notices,
                 )
             )

@@ -92,7 +92,7 @@ class ServedStore(RocketMQBrokerStore):
         self.session.ask("delete", segments=[to_jsonable(segment) for segment in segments])
 
     def dependents(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
-        return reread(lambda: RocketMQBrokerStore.dependents(self, min_offsets), ATTEMPTS)
+        return self.find_dependents(min_offsets, ATTEMPTS)
 
     def delete_dependents(
         self,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from storage_engine import durable
 from storage_engine.model.plan import DependentFile
-from storage_engine.rocketmq.format.rereading import ATTEMPTS, reread
+from storage_engine.rocketmq.format.rereading import ATTEMPTS
 from storage_engine.rocketmq.rules.cleanup_schedule import (
     Patience,
     dependents_patience_seconds,
@@ -27,11 +27,8 @@ POLL_SECONDS: Final = 0.25
 
 
 def expired(store: LiveParts, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
-    """The files that the broker will delete once its log begins there; it may be at it.
-
-    :raises CorruptFileError: a file that can't be what its name says.
-    """
-    return reread(lambda: store.files.dependents(min_offsets), ATTEMPTS)
+    """The files that the broker will delete once its log begins there; it may be at it."""
+    return store.files.find_dependents(min_offsets, ATTEMPTS)
 
 
 def wait_until_gone(

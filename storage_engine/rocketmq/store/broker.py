@@ -24,6 +24,7 @@ from storage_engine.rocketmq.course.course_start import course_start
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.format.checkpoint import read_known_values
 from storage_engine.rocketmq.format.layout import LOG
+from storage_engine.rocketmq.format.rereading import reread
 from storage_engine.rocketmq.hold.fence import with_original_times
 from storage_engine.rocketmq.hold.marker import read_marker
 from storage_engine.rocketmq.pending.pending import pending
@@ -149,8 +150,18 @@ class RocketMQBrokerStore(BrokerStore):
         return ShieldNeed(disk_bytes=disk_bytes, used_percent=used_percent)
 
     def dependents(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
-        self.left_out.clear()
-        return dependents.expired_dependents(self.files.layout, self.config, min_offsets[LOG], self.left_out)
+        return self.find_dependents(min_offsets, 1)
+
+    def find_dependents(self, min_offsets: Mapping[str, int], attempts: int) -> tuple[DependentFile, ...]:
+        """Return the dependents; what a running broker may be writing to is looked at so often."""
+
+        def find() -> tuple[DependentFile, ...]:
+            self.left_out.clear()
+            return dependents.expired_dependents(
+                self.files.layout, self.config, min_offsets[LOG], self.left_out, attempts
+            )
+
+        return reread(find, attempts)
 
     @property
     def unread_dependents(self) -> tuple[str, ...]:

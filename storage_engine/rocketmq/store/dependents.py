@@ -8,10 +8,11 @@ costs a directory listing, another one the last entry of each file up to the fir
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 
 from storage_engine import durable
@@ -31,7 +32,10 @@ from storage_engine.rocketmq.format.queue_files import (
     iter_queues,
     physical_offset,
 )
+from storage_engine.rocketmq.format.rereading import PAUSE_SECONDS
 from storage_engine.rocketmq.format.stored_files import open_directory_below
+
+_Files = Callable[[], Iterator[DependentFile]]
 
 
 class DependentKind(StrEnum):
@@ -42,27 +46,41 @@ class DependentKind(StrEnum):
 
 
 def expired_dependents(
-    layout: StoreLayout, config: BrokerConfig, min_offset: int, unreadable: list[str] | None = None
+    layout: StoreLayout,
+    config: BrokerConfig,
+    min_offset: int,
+    unreadable: list[str] | None = None,
+    attempts: int = 1,
 ) -> tuple[DependentFile, ...]:
     """Files that the broker would delete once the log begins at ``min_offset``. Reads only.
 
     :param min_offset: the log's min offset after its segments are gone.
     :param unreadable: gets why files of a queue or the index aren't told, which stay; None: it is an error.
+    :param attempts: how often what doesn't fit together is looked at: a running broker writes to it.
     :return: in each directory oldest first.
     :raises CorruptFileError: a file that can't be what its name says; nothing was changed.
     """
     found: list[DependentFile] = []
-    for files in (
-        *_expired_queues(layout, config, min_offset),
-        *_expired_batch_queues(layout, config, min_offset),
-        _expired_index_files(layout, min_offset),
-    ):
-        try:
-            found += tuple(files)
-        except CorruptFileError as error:
-            if unreadable is None:
-                raise
-            unreadable.append(reason_of(error))
+    left: Iterable[_Files] = chain(
+        _expired_queues(layout, config, min_offset),
+        _expired_batch_queues(layout, config, min_offset),
+        (partial(_expired_index_files, layout, min_offset),),
+    )
+    for attempt in range(1, attempts + 1):
+        failed: list[tuple[_Files, CorruptFileError]] = []
+        for files in left:
+            try:
+                found += tuple(files())
+            except CorruptFileError as error:
+                if unreadable is None:
+                    raise
+                failed.append((files, error))
+        if not failed or attempt == attempts:
+            break
+        left = [files for files, _ in failed]
+        time.sleep(PAUSE_SECONDS)
+    if unreadable is not None:
+        unreadable += [reason_of(error) for _, error in failed]
     return tuple(found)
 
 
@@ -105,32 +123,30 @@ def _open_directory(layout: StoreLayout, directory: Path) -> int:
     )
 
 
-def _expired_queues(
-    layout: StoreLayout, config: BrokerConfig, min_offset: int
-) -> Iterator[Iterator[DependentFile]]:
-    """Yield the files of each queue, which are looked at as they are taken."""
+def _expired_queues(layout: StoreLayout, config: BrokerConfig, min_offset: int) -> Iterator[_Files]:
+    """Yield what looks at the files of each queue, as often as it is called."""
     queues = list(iter_queues(layout.consumequeue, min_files=2))
     for queue in told_each(queues, "Looking at queues", "queues"):
         list_files = partial(
             consume_queue.list_files, queue.path, size_bytes=config.mapped_file_size_consume_queue_bytes
         )
-        yield _expired(consume_queue.FORMAT, DependentKind.CONSUME_QUEUE, list_files, min_offset)
+        yield partial(_expired, consume_queue.FORMAT, DependentKind.CONSUME_QUEUE, list_files, min_offset)
     # without broker.conf the files themselves tell that extensions are enabled
     extended = config.enable_consume_queue_ext or config.source is None
     for extension in iter_queues(layout.consumequeue_ext, min_files=2) if extended else ():
-        yield _expired_extensions(layout, config, extension, min_offset)
+        yield partial(_expired_extensions, layout, config, extension, min_offset)
 
 
-def _expired_batch_queues(
-    layout: StoreLayout, config: BrokerConfig, min_offset: int
-) -> Iterator[Iterator[DependentFile]]:
+def _expired_batch_queues(layout: StoreLayout, config: BrokerConfig, min_offset: int) -> Iterator[_Files]:
     for queue in iter_queues(layout.batchconsumequeue, min_files=2):
         list_files = partial(
             batch_consume_queue.list_files,
             queue.path,
             size_bytes=config.mapped_file_size_batch_consume_queue_bytes,
         )
-        yield _expired(batch_consume_queue.FORMAT, DependentKind.BATCH_CONSUME_QUEUE, list_files, min_offset)
+        yield partial(
+            _expired, batch_consume_queue.FORMAT, DependentKind.BATCH_CONSUME_QUEUE, list_files, min_offset
+        )
 
 
 def _expired(

@@ -12,12 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage_engine.exceptions import CorruptFileError, StoreLayoutError
+from storage_engine.model.broker_store import StoreSettings
 from storage_engine.model.plan import DependentFile
 from storage_engine.rocketmq.format import batch_consume_queue, consume_queue
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
-from storage_engine.rocketmq.format.layout import StoreLayout, resolve_layout
+from storage_engine.rocketmq.format.layout import LOG, StoreLayout, resolve_layout
 from storage_engine.rocketmq.format.mapped_files import file_name
 from storage_engine.rocketmq.format.queue_files import iter_queues
+from storage_engine.rocketmq.format.rereading import ATTEMPTS
+from storage_engine.rocketmq.store import dependents
+from storage_engine.rocketmq.store.broker import open_files
 from storage_engine.rocketmq.store.dependents import DependentKind, delete_dependents, expired_dependents
 
 MIB = 1 << 20
@@ -71,6 +75,34 @@ def test_a_queue_ends_in_its_last_file_with_an_entry_whatever_empty_ones_lie_beh
             path = queue.path / file_name(last.end_offset + number * last.size_bytes)
             path.write_bytes(bytes(last.size_bytes))
     assert expired_dependents(*opened(root), 1 << 40) == before
+
+
+@pytest.mark.parametrize("repaired_after", [1, ATTEMPTS - 1, ATTEMPTS])
+def test_what_a_running_broker_writes_to_is_looked_at_again_before_it_is_left_out(
+    store_copy: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, repaired_after: int
+) -> None:
+    root = store_copy("clean-stop")
+    store = open_files(StoreSettings(str(root)))
+    expected = store.dependents({LOG: 1 << 40})
+    oldest = min(path for path in paths(expected) if "/consumequeue/" in str(path))
+    whole, pauses = oldest.read_bytes(), 0
+    oldest.write_bytes(whole[:20])
+
+    def pause(_: float) -> None:
+        nonlocal pauses
+        pauses += 1
+        if pauses == repaired_after:
+            oldest.write_bytes(whole)
+
+    monkeypatch.setattr(dependents.time, "sleep", pause)
+    found = store.find_dependents({LOG: 1 << 40}, ATTEMPTS)
+    if repaired_after < ATTEMPTS:
+        assert ({*paths(found)}, store.unread_dependents) == ({*paths(expected)}, ())
+    else:
+        assert paths(found) == {path for path in paths(expected) if path.parent != oldest.parent}
+        (why,) = store.unread_dependents
+        assert str(oldest) in why
+    assert pauses == min(repaired_after, ATTEMPTS - 1)
 
 
 @pytest.mark.parametrize("min_offset", [0, MIB, 5 * MIB, 1 << 40])
