@@ -45,17 +45,34 @@ class RunHistory:
             self.run.run_key, self.run.begun_at_ms, last_id, digests_of(self, (last_id,))[last_id]
         )
 
+    def differing(self, witnessed: Collection[RunDigest]) -> dict[RunDigest, str]:
+        """Return which digests aren't those of this run's events, and what the events come to instead.
+
+        Digests that were taken before the waiver of a plan counted count without it.
+        """
+        event_ids = {one.event_id for one in witnessed}
+        found = digests_of(self, event_ids)
+        older = digests_of(replace(self, waiver=None), event_ids)
+        return {
+            one: found[one.event_id]
+            for one in witnessed
+            if one.sha256 not in (found[one.event_id], older[one.event_id])
+        }
+
 
 def digests_of(history: RunHistory, event_ids: Collection[int]) -> dict[int, str]:
     """Return SHA-256, in hex, over the run and its events up to each of some.
 
-    Each is a line of canonical JSON: of the run its store, key, beginning, request and its plan's digest;
-    then of each event step, phase, subject, payload and time. None of them ever expires.
+    Each is a line of canonical JSON: of the run its store, key, beginning, request and its plan's digest; of
+    the plan's waiver, if it has one, person, reason and time; then of each event step, phase, subject,
+    payload and time. None of them ever expires.
     """
-    run = history.run
+    run, waiver = history.run, history.waiver
     whole = hashlib.sha256(
         _line([history.store_id, run.run_key, run.begun_at_ms, run.request, run.plan_digest])
     )
+    if waiver is not None:
+        whole.update(_line([waiver.person, waiver.reason, waiver.at_ms]))
     found, events = {}, iter(history.events)
     event = next(events, None)
     for event_id in sorted(set(event_ids)):

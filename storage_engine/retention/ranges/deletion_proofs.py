@@ -15,7 +15,7 @@ from storage_engine.model.deleted_range import DELETION, DeletedRange, RunDigest
 from storage_engine.model.jsonable import from_jsonable
 from storage_engine.model.validation import Status
 from storage_engine.model.verification import Finding
-from storage_engine.retention.ranges.deleted_ranges import RunHistory, digests_of, ranges_by_event
+from storage_engine.retention.ranges.deleted_ranges import RunHistory, ranges_by_event
 from storage_engine.retention.ranges.deletion_histories import read_deleting_runs, read_history
 from storage_engine.wording import time_text
 
@@ -109,17 +109,16 @@ def _compared(
     history: RunHistory, digests: Mapping[RunDigest, Sequence[str]], rows: Sequence[DeletedRange]
 ) -> Iterator[Finding]:
     """Yield a finding where the journal's events of a run aren't those that were witnessed."""
-    found = digests_of(history, {digest.event_id for digest in digests})
-    wrong = [digest for digest in digests if found[digest.event_id] != digest.sha256]
+    wrong = history.differing(digests)
     if not wrong:
         return
-    digest = wrong[0]
+    digest, found = next(iter(wrong.items()))
     sources = " and ".join(dict.fromkeys(source for it in wrong for source in digests[it]))
     yield Finding(
         Status.FAILURE,
         f"run {digest.run}",
         f"expected its plan, intents, results and losses with the SHA-256 {digest.sha256}, as {sources} has "
-        f"it, found {found[digest.event_id]} by the journal: it was changed since{_changes(history, rows)}",
+        f"it, found {found} by the journal: it was changed since{_changes(history, rows)}",
         _ADVICE,
     )
 

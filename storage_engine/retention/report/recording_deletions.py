@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from storage_engine.exceptions import LakeIdentityError, StorageEngineError
+from storage_engine.exceptions import BadInputError, LakeIdentityError, StorageEngineError
 from storage_engine.journal.journal import Run
 from storage_engine.journal.reading.deletions import DeletingRun
 from storage_engine.journal.reading.queries import JournalReader
@@ -16,12 +16,12 @@ from storage_engine.lake.archive.deletions import add_deletions, drop_unreadable
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.identity import copy_of
-from storage_engine.model.deleted_range import DeletedRange
+from storage_engine.model.deleted_range import DeletedRange, RunDigest
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.retention.proof.stamping import stamp_store
 from storage_engine.retention.ranges.deletion_histories import missing_rows, read_deleting_runs, read_history
 from storage_engine.retention.store.context import Context
-from storage_engine.retention.store.stamp import read_stamp, says_otherwise
+from storage_engine.retention.store.stamp import Stamp, read_stamp
 from storage_engine.untrusted import MALFORMED
 
 
@@ -32,7 +32,7 @@ def record_deletions(context: Context, run: Run) -> tuple[str, ...]:
 
     :return: what could not be written, and why.
     """
-    return () if run.request.dry_run else tuple(_record(context, run))
+    return () if run.request.dry_run else tuple(filter(None, _record(context, run)))
 
 
 def _record(context: Context, run: Run) -> Iterator[str]:
@@ -50,25 +50,52 @@ def _record(context: Context, run: Run) -> Iterator[str]:
         try:
             if (lake := _open(config)) is not None:
                 yield from _write_rows(lake, reader, store_id, runs)
-        except (StorageEngineError, OSError, *MALFORMED) as error:
+        except (StorageEngineError, OSError) as error:
             yield (
                 f"lake {config.location}: what runs deleted could not be written into its table deletions, "
                 f"and will be by the next run: {error}"
             )
     try:
-        digest = read_history(reader, store_id, runs[-1]).digest
-        if missing := stamp_store(context, run, (), digest):
-            yield f"{missing}: only the journal tells what the last deletion came to"
         stamped = read_stamp(context.store.real_root)
-        if stamped and stamped.deletion and says_otherwise(stamped.deletion, digest):
-            yield (
-                f"run {digest.run}: expected its plan, intents, results and losses with the SHA-256 "
-                f"{stamped.deletion.sha256}, as the store's stamp has it, found {digest.sha256} by the "
-                "journal: it was changed since. The stamp stays as it is. Find out who writes to the "
-                "journal; bring it back from a backup that agrees with the stamp"
-            )
-    except (StorageEngineError, OSError, *MALFORMED) as error:
+        differs = _stamped_otherwise(reader, store_id, runs, stamped)
+        digest = read_history(reader, store_id, runs[-1]).digest
+    except (BadInputError, *MALFORMED) as error:
+        yield f"what the last deletion came to could not be read from the journal: {error}"
+        return
+    except (StorageEngineError, OSError) as error:
         yield f"{context.store.root}: what the last deletion came to could not be stamped: {error}"
+        return
+    yield differs or _stamp(context, run, digest)
+
+
+def _stamp(context: Context, run: Run, digest: RunDigest) -> str:
+    try:
+        missing = stamp_store(context, run, (), digest)
+    except (StorageEngineError, OSError) as error:
+        return f"{context.store.root}: what the last deletion came to could not be stamped: {error}"
+    return f"{missing}: only the journal tells what the last deletion came to" if missing else ""
+
+
+def _stamped_otherwise(
+    reader: JournalReader, store_id: str, runs: Sequence[DeletingRun], stamp: Stamp | None
+) -> str:
+    """Return that the journal doesn't have the deletion any more as a stamp has it; "": it has.
+
+    Asked before the stamp goes on to a later deletion: what it says then tells nothing of this one.
+    """
+    known = None if stamp is None else stamp.deletion
+    if known is None:
+        return ""
+    for run in runs:
+        if (run.run_key, run.begun_at_ms) == (known.run, known.begun_at_ms):
+            for found in read_history(reader, store_id, run).differing((known,)).values():
+                return (
+                    f"run {known.run}: expected its plan, intents, results and losses with the SHA-256 "
+                    f"{known.sha256}, as the store's stamp has it, found {found} by the journal: it was "
+                    "changed since. The stamp stays as it is. Find out who writes to the journal; bring it "
+                    "back from a backup that agrees with the stamp"
+                )
+    return ""
 
 
 def _open(config: LakeConfig) -> Lake | None:
@@ -86,6 +113,7 @@ def _write_rows(
     def missing(known: Sequence[DeletedRange]) -> Sequence[DeletedRange]:
         return tuple(missing_rows(lake, reader, store_id, runs, known))
 
+    known: Sequence[DeletedRange] = ()
     try:
         known = read_deletions(lake, store_id)
     except StorageEngineError:
@@ -94,7 +122,10 @@ def _write_rows(
                 f"lake {lake.location}: its table deletions was damaged ({reason}), and is made again from "
                 "the journal: of other stores by the next run of each"
             )
-    else:
-        if not missing(known):
-            return
-    add_deletions(lake, store_id, missing)
+    try:
+        rows = missing(known)
+    except (BadInputError, *MALFORMED) as error:
+        yield f"what runs deleted could not be read from the journal: {error}"
+        return
+    if rows:
+        add_deletions(lake, store_id, missing)

@@ -17,6 +17,7 @@ from storage_engine import cycle
 from storage_engine.clock import clock_ms
 from storage_engine.journal.drift import WATCH_RUN, record_drift
 from storage_engine.journal.journal import Journal, Phase, Step, StoreRecord
+from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.lake.archive.deletions import read_deletions
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.tables import DELETIONS
@@ -28,8 +29,11 @@ from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.validation import Status
 from storage_engine.model.verification import VerifyLevel
+from storage_engine.retention import steps
+from storage_engine.retention.ranges.deletion_histories import read_deleting_runs, read_history
 from storage_engine.retention.ranges.losses import AcceptedLoss, record_loss
 from storage_engine.retention.ranges.verification import verify_lake, verify_store
+from storage_engine.retention.report import recording_deletions
 from storage_engine.retention.report.finishing import FinishResult, finish
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.retention.store.stamp import read_stamp
@@ -202,6 +206,99 @@ def test_a_run_that_ends_leaves_what_the_stamp_says_of_a_deletion_and_says_so(tm
     assert notice.startswith("run first: ")
     assert f"{before.deletion.sha256}, as the store's stamp has it, found " in notice
     assert read_stamp(store.real_root) == before
+
+
+def change(store: ManagedStore, sql: str) -> None:
+    with closing(sqlite3.connect(store.journal_url.removeprefix("sqlite:///"))) as journal:
+        journal.execute(sql)
+        journal.commit()
+
+
+@pytest.mark.parametrize("later", ["first", "second"])
+def test_no_later_event_moves_the_stamp_on_from_a_deletion_that_was_changed(
+    tmp_path: Path, later: str
+) -> None:
+    store = expired(tmp_path)
+    assert cleaned(store, "first").notices == ()
+    before = read_stamp(store.real_root)
+    assert before is not None
+    assert before.deletion is not None
+    change(store, next(iter(CHANGES)))
+    journal, record = Journal(store.journal_url), record_of(store)
+    run = journal.begin_run(record.store_id, later, replace(MANUAL, max_segments=1))
+    gone = Drift(DriftKind.SEGMENT_GONE, "the broker deleted it", "commitlog", MIB, 2 * MIB)
+    record_drift(journal, record, run, [gone])
+    (notice,) = (one for one in finish(store, "first").notices if "SHA-256" in one)
+    assert f"{before.deletion.sha256}, as the store's stamp has it, found " in notice
+    stamp = read_stamp(store.real_root)
+    assert stamp is not None
+    assert stamp.deletion == before.deletion
+    # Once it is as it was, the stamp goes on.
+    undo = next(iter(CHANGES)).replace("expired", "?").replace("forced", "expired").replace("?", "forced")
+    change(store, undo)
+    assert finish(store, "first").notices == ()
+    stamp = read_stamp(store.real_root)
+    assert stamp is not None
+    assert stamp.deletion is not None
+    assert (stamp.deletion.run, stamp.deletion != before.deletion) == (later, True)
+
+
+def test_a_malformed_event_is_told_as_the_journal_s_and_is_no_promise(tmp_path: Path) -> None:
+    store = expired(tmp_path)
+    for run_key in ("first", "second"):
+        assert cleaned(store, run_key).notices == ()
+    results = "run_id = 1 AND step = 'release' AND phase = 'result' AND subject != ''"
+    change(store, f"UPDATE storage_engine_events SET payload = '{{}}' WHERE {results}")
+    rows = lake_of(store).deletions()
+    assert rows is not None
+    lose_data(rows)
+    said = finish(store, "second").notices
+    assert [one for one in said if one.startswith("what runs deleted could not be read from the journal: ")]
+    assert not [one for one in said if "will be by the next run" in one]
+
+
+def test_no_fault_of_writing_is_told_as_the_journal_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = expired(tmp_path)
+
+    def fails(*_: object) -> None:
+        raise TypeError("of our own")
+
+    monkeypatch.setattr(recording_deletions, "add_deletions", fails)
+    with pytest.raises(TypeError, match="of our own"):
+        cleaned(store, "first")
+
+
+def test_who_waived_a_proof_is_part_of_what_is_witnessed(tmp_path: Path) -> None:
+    store = expired(tmp_path)
+    cleanup = cycle.Cleanup(store, "first", replace(MANUAL, max_segments=1))
+    cycle.plan(cleanup)
+    plan = steps.recorded_plan(store, "first")
+    Journal(store.journal_url).waive(plan.digest, "ann", "test data")
+    for step in (cycle.release, cycle.clean_dependents):
+        step(cleanup)
+    (released,) = steps.release(store, "first").deleted
+    assert released.passage == "waived"
+    cycle.report(cleanup)
+    (found,) = verify_store(store, VerifyLevel.RECEIPTS)
+    assert not [one for one in found.findings if one.subject == "run first"]
+    stamp = read_stamp(store.real_root)
+    assert stamp is not None
+    assert stamp.deletion is not None
+    change(store, "UPDATE storage_engine_waivers SET person = 'bob'")
+    (found,) = verify_store(store, VerifyLevel.RECEIPTS)
+    (finding,) = (one for one in found.findings if one.subject == "run first")
+    assert finding.status is Status.FAILURE
+    assert "ann, who decided it, became bob" in finding.detail
+    # As it was witnessed before waivers counted.
+    change(store, "UPDATE storage_engine_waivers SET person = 'ann'")
+    reader = JournalReader(store.journal_url)
+    (run,) = read_deleting_runs(reader, record_of(store).store_id)
+    history = read_history(reader, record_of(store).store_id, run)
+    older = replace(history, waiver=None).digest
+    assert older != history.digest == stamp.deletion
+    assert history.differing((older, history.digest)) == {}
 
 
 def test_the_table_is_dropped_for_its_own_damage_alone_and_the_runs_end_says_so(tmp_path: Path) -> None:
