@@ -186,6 +186,7 @@ def archive_planned(
     notices = (
         *planned.gone.notices,
         *(str(one.error) for one in planned.gone.refusals),
+        *planned.waiting,
         *(f"log {log} was not archived: {why}" for log, why in failed.items()),
     )
     waivable = [str(error) for error in failed.values() if isinstance(error, _WAIVABLE)]

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
-from storage_engine.exceptions import GateRefusedError, StoreLayoutError
+from storage_engine.clock import clock_ms
+from storage_engine.exceptions import StoreLayoutError
 from storage_engine.journal.journal import Run
 from storage_engine.model.broker_store import BrokerStore
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.store import FileFacts, Segment, SegmentId
 from storage_engine.retention.archive.archivable import KeptOut, Listed, kept_out_segments, list_segments
 from storage_engine.retention.archive.gone import GoneResult, settle_gone
+from storage_engine.retention.archive.present_segments import is_file, present_segments, remembered_log_ids
+from storage_engine.retention.proof.gate import lacking_companions
 from storage_engine.retention.proof.history import release_by_any_run
 from storage_engine.retention.proof.proofs import Proofs
-from storage_engine.retention.proof.refusing import Refusal, refusal
 from storage_engine.retention.replicas.replicas import without_replicas_work
 from storage_engine.retention.store.context import Context, approved_plan
 
@@ -24,14 +26,19 @@ from storage_engine.retention.store.context import Context, approved_plan
 class Planned:
     """:param segments: planned ones that are still there, as they are now.
     :param gone: what became of the others.
+    :param waiting: which of them stay for a later plan, and why, as sentences.
     """
 
     segments: tuple[Segment, ...] = ()
     gone: GoneResult = field(default_factory=GoneResult)
+    waiting: tuple[str, ...] = ()
 
 
 def planned_segments(context: Context, run: Run) -> Planned:
     """Return the planned segments as they are now, and what became of those that are gone.
+
+    One that lies elsewhere by now is as good as where it was planned; what has other files or other bounds
+    than the plan knew waits for a later plan.
 
     :raises StorageEngineError: each log lost what should have stayed.
     """
@@ -39,28 +46,35 @@ def planned_segments(context: Context, run: Run) -> Planned:
         return Planned()
     plan = approved_plan(run)
     now: dict[SegmentId, Segment] = {}
-    incomplete: set[SegmentId] = set()
-    refusals: list[Refusal] = []
+    waiting: dict[SegmentId, str] = {}
+    elsewhere: list[Segment] = []
     for segment in plan.to_delete:
-        try:
-            if (as_now := _as_now(segment)) is not None:
-                now[segment.id] = as_now
-        except GateRefusedError as error:
-            # It is there, and can't be archived.
-            incomplete.add(segment.id)
-            refusals.append(refusal(segment.log, error))
+        found = _in_place(segment)
+        if found is None:
+            elsewhere.append(segment)
+        else:
+            _settle(segment, found, now, waiting)
+    if elsewhere:
+        present, log_ids = (
+            present_segments(context, context.snapshot(clock_ms())),
+            remembered_log_ids(context),
+        )
+        for segment in elsewhere:
+            if found := present.find(segment, log_ids.get(segment.log, ())):
+                _settle(segment, found, now, waiting)
     gone = settle_gone(
         context,
         run,
         plan.logs,
-        lambda segment: segment.id in now or segment.id in incomplete,
+        lambda segment: segment.id in now or segment.id in waiting,
         lambda segment: release_by_any_run(context.journal, run.store_id, segment) is not None,
         "Nothing was archived.",
     )
-    by_name = {one.log: one for one in reversed((*refusals, *gone.refusals))}
+    by_name = {one.log: one for one in reversed(gone.refusals)}
     if by_name and by_name.keys() == plan.new_min_offsets.keys():
         raise next(iter(by_name.values())).error
-    return Planned(tuple(now.values()), replace(gone, refusals=tuple(by_name.values())))
+    there = tuple(now[segment.id] for segment in plan.to_delete if segment.id in now)
+    return Planned(there, replace(gone, refusals=tuple(by_name.values())), tuple(waiting.values()))
 
 
 def look_at_archivable(context: Context) -> Listed | None:
@@ -102,18 +116,28 @@ def planned_kept_out(
     return tuple(one for one in kept_out_segments(context, listed) if one.log in logs)
 
 
-def _as_now(segment: Segment) -> Segment | None:
-    """Return a segment with its files as they are; None: it is gone.
+def _in_place(segment: Segment) -> Segment | None:
+    """Return a segment with those of its files that are where they were; None: its own isn't."""
+    found: list[FileFacts] = []
+    for file in segment.files:
+        with suppress(FileNotFoundError):
+            found.append(FileFacts.of(file.path))
+    if not found or not is_file(found[0], segment.facts):
+        return None
+    return replace(segment, facts=found[0], companions=tuple(found[1:]))
 
-    :raises GateRefusedError: a companion is gone.
-    """
-    try:
-        own, *companions = (FileFacts.of(file.path) for file in segment.files)
-    except FileNotFoundError as error:
-        if not Path(segment.facts.path).exists():
-            return None
-        raise GateRefusedError(
-            f"{error.filename}: expected it beside the planned segment {segment.facts.path}, found no file, "
-            "and none of our runs deleted it. Nothing was archived. Find out who did, and plan again."
-        ) from error
-    return replace(segment, facts=own, companions=tuple(companions))
+
+def _settle(
+    planned: Segment, now: Segment, to_archive: dict[SegmentId, Segment], waiting: dict[SegmentId, str]
+) -> None:
+    """Put a planned segment among those to archive as they are now, or among those that wait, and why."""
+    why = lacking_companions(planned, now)
+    if (now.id, now.end_offset, now.state) != (planned.id, planned.end_offset, planned.state):
+        why = (
+            f"expected its records [{planned.base_offset}, {planned.end_offset}) in a file of their own, "
+            f"found them in {now.facts.path}"
+        )
+    if why:
+        waiting[planned.id] = f"{planned.facts.path} was not archived and waits for a later plan: {why}"
+    else:
+        to_archive[planned.id] = now

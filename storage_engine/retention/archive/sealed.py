@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,7 +15,7 @@ from storage_engine.journal.journal import Journal, Phase, Run, Step, StoreRecor
 from storage_engine.model.archive_lag import ArchiveLag, archive_lag_of
 from storage_engine.model.jsonable import from_jsonable
 from storage_engine.model.policy import ArchiveMode
-from storage_engine.model.store import WENT, Segment, SegmentId, StoreSnapshot
+from storage_engine.model.store import WENT, FileFacts, Segment, SegmentId, StoreSnapshot
 from storage_engine.retention.archive.archivable import (
     Listed,
     archivable_segments,
@@ -36,6 +35,7 @@ from storage_engine.retention.archive.archiving import (
     slots,
 )
 from storage_engine.retention.archive.gone import GoneResult, record_gone_unproven
+from storage_engine.retention.archive.present_segments import is_file, present_segments
 from storage_engine.retention.archive.unproven import (
     still_unproven,
     unproven_and_credited,
@@ -45,7 +45,7 @@ from storage_engine.retention.proof.faulty_files import read_faulty_files
 from storage_engine.retention.proof.history import release_by_any_run
 from storage_engine.retention.proof.proofs import Proofs, reachable_lakes, read_proofs
 from storage_engine.retention.proof.refusing import refusal
-from storage_engine.retention.ranges.missing_logs import remember_logs
+from storage_engine.retention.ranges.missing_logs import present_logs, remember_logs
 from storage_engine.retention.replicas.replica_divergence import NOTHING
 from storage_engine.retention.replicas.replicas import refuse_diverged, without_replicas_work
 from storage_engine.retention.store.broker_answers import take_archivable, take_snapshot
@@ -84,16 +84,17 @@ def archive_sealed(
     started_ns = time.monotonic_ns()
     with context.errors(run, Step.SEALED):
         done: list[ArchiveResult] = []
-        known: dict[SegmentId, Segment] = {}
+        known: dict[_LogSegment, Segment] = {}
         for attempt in range(LISTINGS):
             listed = list_segments(context)
+            log_ids = present_logs(context.broker, context.store.broker, listed.snapshot)
             if not attempt:
                 remember_logs(context.store, context.journal, context.record, context.broker, listed.snapshot)
             listing = _Listing(context, run, listed.archivable.segments, _left_of(budget_bytes, done))
             archive = partial(_archive, listing, archive_with, accept_damage)
             result, failed = archive_each_log(listing.segments, archive)
             done.append(result)
-            to_archive = _maybe_archivable(listed)
+            to_archive = {(log_ids.get(one.log, ""), one.id): one for one in _maybe_archivable(listed)}
             known |= to_archive
             gone = _not_there(known, done)
             went = (
@@ -124,38 +125,42 @@ def _left_of(budget_bytes: int | None, done: Sequence[ArchiveResult]) -> int | N
     return max(0, budget_bytes - sum(row.size_bytes for result in done for row in result.receipts))
 
 
-def _maybe_archivable(listed: Listed) -> dict[SegmentId, Segment]:
-    """Return what may be archived by now, and the rest of logs that changed while that was found out."""
+_LogSegment = tuple[str, SegmentId]
+"""A segment with the identity of its log: a topic that is made again takes the same names."""
+
+
+def _maybe_archivable(listed: Listed) -> Iterator[Segment]:
+    """Yield what may be archived by now, and the rest of logs that changed while that was found out."""
     reasons = listed.archivable.kept_out
-    unknown = (segment for segment in listed.others if reasons.get(segment.log) == WENT)
-    return {segment.id: segment for segment in (*listed.archivable.segments, *unknown)}
+    yield from listed.archivable.segments
+    yield from (segment for segment in listed.others if reasons.get(segment.log) == WENT)
 
 
 def _not_there(
-    listed: Mapping[SegmentId, Segment], done: Sequence[ArchiveResult]
-) -> dict[SegmentId, Segment]:
+    listed: Mapping[_LogSegment, Segment], done: Sequence[ArchiveResult]
+) -> dict[_LogSegment, Segment]:
     """Return what was listed, wasn't archived since, and isn't where it was."""
-    archived = {SegmentId(row.log, row.base_offset) for result in done for row in result.receipts}
+    archived = {
+        (row.log_id or "", SegmentId(row.log, row.base_offset)) for result in done for row in result.receipts
+    }
     left = ((key, segment) for key, segment in listed.items() if key not in archived)
-    return {key: segment for key, segment in left if not os.path.exists(segment.facts.path)}  # noqa: PTH110
+    return {key: segment for key, segment in left if not _is_in_place(segment)}
 
 
-def _record_gone(context: Context, run: Run, gone: Mapping[SegmentId, Segment]) -> GoneResult:
+def _is_in_place(segment: Segment) -> bool:
+    """Return whether a segment's file is still under its path."""
+    try:
+        return is_file(FileFacts.of(segment.facts.path), segment.facts)
+    except OSError:
+        return False
+
+
+def _record_gone(context: Context, run: Run, gone: Mapping[_LogSegment, Segment]) -> GoneResult:
     """Record what of listed segments is neither in the store any more nor in a lake."""
     if not gone:
         return GoneResult()
-    there: dict[str, list[Segment]] = {
-        log.name: list(log.segments) for log in context.snapshot(clock_ms()).logs
-    }
-    # A broker may have moved it to another directory, or its cleaner into another segment.
-    left = [
-        one
-        for one in gone.values()
-        if not any(
-            other.base_offset <= one.base_offset and one.end_offset <= other.end_offset
-            for other in there.get(one.log, ())
-        )
-    ]
+    present = present_segments(context, context.snapshot(clock_ms()))
+    left = [one for (log_id, _), one in gone.items() if present.find(one, (log_id,)) is None]
     # What another run deleted, as one that was waived, isn't lost by others' doing.
     others = [
         segment for segment in left if release_by_any_run(context.journal, run.store_id, segment) is None

@@ -8,7 +8,7 @@ known counts as no.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -79,7 +79,7 @@ def still_eligible(approved: Plan, fresh: Plan) -> Eligible:
 
     :param fresh: decided just now, while the store is held, and cut by the lag policy.
     """
-    wanted = {segment.id for segment in approved.to_delete}
+    wanted = {segment.id: segment for segment in approved.to_delete}
     eligible = [_still_eligible(wanted, log) for log in fresh.logs]
     gone = [
         replace(decision, reason=Reason.NO_CAUSE, detail="its log is not in the plan that was made just now")
@@ -92,7 +92,18 @@ def still_eligible(approved: Plan, fresh: Plan) -> Eligible:
     )
 
 
-def _still_eligible(wanted: Set[SegmentId], fresh: LogPlan) -> Eligible:
+def lacking_companions(planned: Segment, now: Segment) -> str:
+    """Return which companions a segment has no more, though its own file stays, as a clause; "": none."""
+    left = {Path(file.path).name for file in now.companions}
+    gone = [file.path for file in planned.companions if Path(file.path).name not in left]
+    return (
+        f"expected {', '.join(gone)} beside it, found no file, and none of our runs deleted it"
+        if gone
+        else ""
+    )
+
+
+def _still_eligible(wanted: Mapping[SegmentId, Segment], fresh: LogPlan) -> Eligible:
     go: list[Decision] = []
     stay: list[Decision] = []
     blocked: Decision | None = None
@@ -103,6 +114,8 @@ def _still_eligible(wanted: Set[SegmentId], fresh: LogPlan) -> Eligible:
                 blocked = replace(decision, detail="not in the approved plan")
             elif not decision.deletes:
                 blocked = decision
+            elif lacking := lacking_companions(wanted[segment.id], segment):
+                blocked = replace(decision, detail=f"{lacking}: it waits for a later plan")
             else:
                 go.append(decision)
                 continue

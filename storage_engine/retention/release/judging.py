@@ -21,6 +21,7 @@ from storage_engine.model.plan import Decision, Plan, Urgency
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.store import Segment, SegmentId, StoreSnapshot
 from storage_engine.retention.archive.gone import GoneResult, settle_gone
+from storage_engine.retention.archive.present_segments import present_segments, remembered_log_ids
 from storage_engine.retention.proof.gate import Passage, Verdict
 from storage_engine.retention.proof.history import (
     SegmentRelease,
@@ -73,6 +74,10 @@ def settle(context: Context, run: Run, plan: Plan, snapshot: StoreSnapshot) -> S
     """
     others: list[SegmentRelease] = []
     there = {segment.id for log in snapshot.logs for segment in log.segments}
+    moved = [segment for segment in plan.to_delete if segment.id not in there]
+    if moved:
+        present, log_ids = present_segments(context, snapshot), remembered_log_ids(context)
+        there |= {one.id for one in moved if present.find(one, log_ids.get(one.log, ()))}
     done, meant = releases(context.journal.events(run, Step.RELEASE))
     went = {release.log for release in done.values()}
 
