@@ -11,6 +11,8 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from storage_engine import durable
 from storage_engine.clock import clock_ms
@@ -21,8 +23,9 @@ from storage_engine.long_work import told
 from storage_engine.model.broker_store import Remove
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.lag import Unread
-from storage_engine.model.plan import DependentFile, Plan, of_only_log
+from storage_engine.model.plan import Decision, DependentFile, Plan, of_only_log
 from storage_engine.model.store import Segment, SegmentId, StoreSnapshot
+from storage_engine.retention.archive.archiving import LISTINGS
 from storage_engine.retention.hold.holding import keep_held
 from storage_engine.retention.lag.consumer_lag import (
     find_losses,
@@ -59,6 +62,7 @@ from storage_engine.retention.release.half_gone import finish_removals
 from storage_engine.retention.release.judging import (
     MAY_BE_GONE,
     Judged,
+    Settled,
     check_clock,
     compared_last,
     judge_logs,
@@ -75,12 +79,13 @@ from storage_engine.retention.store.broker_answers import ask, package_errors, p
 from storage_engine.retention.store.context import (
     AnyStore,
     Context,
+    Locked,
     approved_plan,
     flush_paths,
     open_context,
     refuse_dry_run,
 )
-from storage_engine.retention.store.known_heads import known_heads
+from storage_engine.retention.store.known_heads import KnownHeads, known_heads
 
 _MAY_GO = f"What it has deleted isn't recorded; the same run finds it out when it is run again. {MEND}"
 
@@ -146,27 +151,15 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
     kept_held = keep_held(context, run, now_ms)
     with context.changing(now_ms) as held:
         left_over = finish_removals(context, plan, held, now_ms)
-        settled = settle(context, run, plan, held.snapshot)
-        policy = context.store.policy
-        pending = pending_by(context.broker, held.snapshot, policy.pending_policy)
-        fresh = propose(context.broker, held.snapshot, now_ms, request_again(plan, run.request))
-        sealed_ms = sealed_by(context.broker, held.snapshot, policy)
-        fresh = cut_by_policy(fresh, pending, policy, now_ms, sealed_ms)
-        eligible = still_eligible(plan, without_held_back(context, run, fresh))
-        going = [one for one in eligible.go if one.segment.log not in refused_logs(settled.refusals)]
-        require_one(settled.refusals, settled.went | {decision.segment.log for decision in going})
-        if going:
-            check_clock(context, fresh)
         known = known_heads(context.journal, context.record)
-        proofs = with_replicas(
-            context.broker,
-            context.record,
-            read_plan_proofs(context, plan, known, held.lease),
-            [decision.segment for decision in going],
-            held.snapshot,
-            reading_of(context, held.lease),
-        )
-        judged = judge_logs(context, plan, going, settled.refusals, proofs, held.lease)
+        found = _judge(context, run, plan, held, known, now_ms)
+        for _ in range(LISTINGS):
+            if not _went(found.going, found.judged):
+                break
+            # What went while it was hashed is accounted for like what went before.
+            held = replace(held, snapshot=context.snapshot(now_ms))
+            found = _judge(context, run, plan, held, known, now_ms)
+        settled, judged, proofs = found.settled, found.judged, found.proofs
         settled.require_one(judged)
         # A queue or index file that broke since the plan is found while every segment is still there.
         judged, dependents = _dependents(context, held.snapshot, judged)
@@ -210,7 +203,7 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
     accounted = account_for(
         refusals,
         plan.to_delete,
-        eligible.stay,
+        found.stay,
         there={segment.id for log in left.logs for segment in log.segments},
         gone={
             *(release.segment.id for release in (*deleted.values(), *settled.others)),
@@ -249,6 +242,59 @@ def _release(context: Context, run: Run, plan: Plan, now_ms: int) -> ReleaseResu
         new_min_offsets=offsets,
         refused=accounted.refused,
         gone=settled.gone.segments,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A plan held against the store as it is.
+
+    :param going: what may still go, of logs that aren't refused for what is gone.
+    :param stay: what may not.
+    """
+
+    settled: Settled
+    going: tuple[Decision, ...]
+    stay: tuple[Decision, ...]
+    proofs: Proofs
+    judged: Judged
+
+
+def _judge(context: Context, run: Run, plan: Plan, held: Locked, known: KnownHeads, now_ms: int) -> _Found:
+    """Account for what is gone, and judge the rest by a fresh plan and what the lakes prove.
+
+    :raises StorageEngineError: nothing may go, as the clock isn't certain, or no log is left.
+    """
+    settled = settle(context, run, plan, held.snapshot)
+    policy = context.store.policy
+    pending = pending_by(context.broker, held.snapshot, policy.pending_policy)
+    fresh = propose(context.broker, held.snapshot, now_ms, request_again(plan, run.request))
+    sealed_ms = sealed_by(context.broker, held.snapshot, policy)
+    fresh = cut_by_policy(fresh, pending, policy, now_ms, sealed_ms)
+    eligible = still_eligible(plan, without_held_back(context, run, fresh))
+    refused = refused_logs(settled.refusals)
+    going = tuple(one for one in eligible.go if one.segment.log not in refused)
+    require_one(settled.refusals, settled.went | {decision.segment.log for decision in going})
+    if going:
+        check_clock(context, fresh)
+    proofs = with_replicas(
+        context.broker,
+        context.record,
+        read_plan_proofs(context, plan, known, held.lease),
+        [decision.segment for decision in going],
+        held.snapshot,
+        reading_of(context, held.lease),
+    )
+    judged = judge_logs(context, plan, going, settled.refusals, proofs, held.lease)
+    return _Found(settled, going, eligible.stay, proofs, judged)
+
+
+def _went(going: Sequence[Decision], judged: Judged) -> bool:
+    """Return whether files of a log that was refused only now went away while they were hashed."""
+    refused = refused_logs(judged.refusals)
+    return any(
+        one.segment.log in refused and not all(Path(file.path).exists() for file in one.segment.files)
+        for one in going
     )
 
 

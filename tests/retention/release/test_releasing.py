@@ -24,6 +24,7 @@ from storage_engine.exceptions import (
 from storage_engine.journal.journal import Journal, Phase, Run, Step, clock_ms
 from storage_engine.journal.tables import leases
 from storage_engine.model.plan import PlanRequest, Reason
+from storage_engine.model.store import FileFacts
 from storage_engine.retention import steps
 from storage_engine.retention.archive.gone import Gone
 from storage_engine.retention.decisions.adopting import adopt
@@ -207,6 +208,37 @@ def test_an_unproven_segment_that_somebody_else_deleted_is_lost(
     assert "log commitlog: expected records of offsets [0, 1048576) on disk or in a lake" in (
         refuses(store, FileGoneError)
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_proven", [True, False], ids=["proven", "lost"])
+def test_what_goes_while_it_is_hashed_is_what_went_before(
+    archived: Make, monkeypatch: pytest.MonkeyPatch, lake_dir: Path, is_proven: bool
+) -> None:
+    store = archived(max_segments=3)
+    for base in (0, 1 << 20):
+        os.utime(segment(store, base), ns=(0, 0))
+    hashed: list[str] = []
+
+    def settle(path: str) -> FileFacts:
+        hashed.append(path)
+        if len(hashed) == 1:
+            Path(path).unlink()
+            if not is_proven:
+                next((lake_dir / "warehouse").rglob(f"*{0:020d}*.parquet")).unlink()
+        return FileFacts.of(path)
+
+    monkeypatch.setattr(unseen_writes, "settle", settle)
+    if not is_proven:
+        with pytest.raises(FileGoneError, match=r"offsets \[0, 1048576\) on disk or in a lake"):
+            steps.release(store, "r")
+        return
+    result = steps.release(store, "r")
+    assert (result.refused, result.gone) == ((), (Gone("commitlog", 0, is_proven=True),))
+    assert [one.base_offset for one in result.deleted] == [1 << 20, 2 << 20]
+    assert hashed.count(str(segment(store, 0))) == 1
+    fates = [row.fate for row in build_report(store, "r").segments if row.planned]
+    assert fates == [Fate.GONE_PROVEN, Fate.DELETED, Fate.DELETED]
 
 
 @pytest.mark.slow
