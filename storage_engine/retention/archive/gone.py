@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from storage_engine.clock import clock_ms
@@ -115,9 +115,19 @@ def _missing(
 
 
 def _may_be_away(context: Context, segment: Segment) -> bool:
-    """Return whether a segment's disk may be missing: its directory lacks the stamp that others have."""
+    """Return whether a segment's disk may be missing: its directory lacks the stamp that others have, or is
+    another disk's by now."""
+    path = Path(segment.facts.path)
     lacking = missing_stamps(context.store.real_root)
-    return any(Path(segment.facts.path).is_relative_to(path) for path in lacking)
+    return is_away(path.parent, segment.facts.device) or any(map(path.is_relative_to, lacking))
+
+
+def is_away(directory: Path, device: int) -> bool:
+    """Return whether a directory is on another device than its segments were, as an empty mount point is."""
+    try:
+        return directory.stat().st_dev != device
+    except FileNotFoundError:
+        return False
 
 
 def record_gone_unproven(context: Context, run: Run, gone: Unproven, nothing: str) -> GoneResult:
@@ -129,11 +139,13 @@ def record_gone_unproven(context: Context, run: Run, gone: Unproven, nothing: st
     :param gone: segments that aren't on disk any more.
     :param nothing: sentence that says what wasn't changed.
     """
+    away = [one for one in gone.segments if _may_be_away(context, one)]
+    gone = replace(gone, segments=tuple(one for one in gone.segments if one not in away))
     may_go = {log for log in by_log(gone.segments) if _broker_may_delete(context, log)}
     found = _drift(gone.segments, lambda log: _BROKERS if log in may_go else _NOBODYS)
     record_drift(context.journal, context.record, run, found)
     root = context.store.real_root
-    refusals: list[Refusal] = []
+    refusals = [_refused(context, segments[0], nothing) for segments in by_log(away).values()]
     for log, segments in by_log(gone.segments).items():
         if log in may_go:
             continue

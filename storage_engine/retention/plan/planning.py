@@ -17,6 +17,7 @@ from storage_engine.retention.hold.holding import keep_held
 from storage_engine.retention.lag.consumer_lag import UNREAD, planned_unread
 from storage_engine.retention.lag.unread import loss_count, unread_lines
 from storage_engine.retention.plan.deciding import decide
+from storage_engine.retention.plan.missing_directories import refuse_missing_directories
 from storage_engine.retention.plan.quarantine_check import check_quarantine
 from storage_engine.retention.proof.stamping import replaced_notices
 from storage_engine.retention.quarantine.emptying import tend_quarantines
@@ -93,6 +94,7 @@ def make_plan(
                 kind=context.store.broker,
                 policy=context.store.policy,
             )
+            refuse_missing_directories(context, decided.snapshot)
             decided_from: dict[str, Any] = {
                 "levels": to_jsonable(decided.disks),
                 "crashed": decided.snapshot.crashed,
