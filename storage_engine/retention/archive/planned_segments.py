@@ -13,8 +13,13 @@ from storage_engine.model.broker_store import BrokerStore
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.store import FileFacts, Segment, SegmentId
 from storage_engine.retention.archive.archivable import KeptOut, Listed, kept_out_segments, list_segments
-from storage_engine.retention.archive.gone import GoneResult, settle_gone
-from storage_engine.retention.archive.present_segments import is_file, present_segments, remembered_log_ids
+from storage_engine.retention.archive.gone import (
+    GoneResult,
+    is_file,
+    present_segments,
+    remembered_log_ids,
+    settle_gone,
+)
 from storage_engine.retention.proof.gate import lacking_companions
 from storage_engine.retention.proof.history import release_by_any_run
 from storage_engine.retention.proof.proofs import Proofs

@@ -34,8 +34,12 @@ from storage_engine.retention.archive.archiving import (
     record_refused,
     slots,
 )
-from storage_engine.retention.archive.gone import GoneResult, record_gone_unproven
-from storage_engine.retention.archive.present_segments import is_file, present_segments
+from storage_engine.retention.archive.gone import (
+    GoneResult,
+    is_file,
+    present_segments,
+    record_gone_unproven,
+)
 from storage_engine.retention.archive.unproven import (
     still_unproven,
     unproven_and_credited,

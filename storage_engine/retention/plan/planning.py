@@ -5,19 +5,22 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from storage_engine.clock import clock_ms
+from storage_engine.exceptions import StoreNotFoundError
 from storage_engine.journal.journal import Run, Step
 from storage_engine.lake.catalog.place import check_any_catalog_file
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import Plan, PlanRequest, of_only_log
 from storage_engine.model.policy import ArchiveMode
+from storage_engine.model.store import StoreSnapshot
+from storage_engine.retention.archive.gone import is_away
 from storage_engine.retention.hold.holding import keep_held
 from storage_engine.retention.lag.consumer_lag import UNREAD, planned_unread
 from storage_engine.retention.lag.unread import loss_count, unread_lines
 from storage_engine.retention.plan.deciding import decide
-from storage_engine.retention.plan.missing_directories import refuse_missing_directories
 from storage_engine.retention.plan.quarantine_check import check_quarantine
 from storage_engine.retention.proof.stamping import replaced_notices
 from storage_engine.retention.quarantine.emptying import tend_quarantines
@@ -94,7 +97,7 @@ def make_plan(
                 kind=context.store.broker,
                 policy=context.store.policy,
             )
-            refuse_missing_directories(context, decided.snapshot)
+            _refuse_missing_directories(context, decided.snapshot)
             decided_from: dict[str, Any] = {
                 "levels": to_jsonable(decided.disks),
                 "crashed": decided.snapshot.crashed,
@@ -123,6 +126,31 @@ def make_plan(
             run = context.journal.record_plan(run, plan, decided_from)
             context.sample(decided.snapshot, decided.plan.decided_at_ms)
     return _result(context, run)
+
+
+def _refuse_missing_directories(context: Context, snapshot: StoreSnapshot) -> None:
+    """Make sure that a log which lies in several directories begins where it seems to.
+
+    A broker that tells absent logs keeps each log in one directory, and has a stamp in each.
+
+    :raises StoreNotFoundError: a directory that had segments at the last plan is another disk's.
+    """
+    last = context.journal.last_result(context.record.store_id, Step.PLAN)
+    if last is None or context.broker.tells_absences:
+        return
+    plan = context.journal.run(context.record.store_id, last.run_key).plan
+    decisions = () if plan is None else plan.decisions
+    known = {Path(one.segment.facts.path).parent: one.segment.facts.device for one in decisions}
+    present = {Path(segment.facts.path).parent for log in snapshot.logs for segment in log.segments}
+    paths = context.broker.data_paths
+    for directory, device in known.items():
+        if directory not in present and directory in paths and is_away(directory, device):
+            raise StoreNotFoundError(
+                f"{directory}: expected the disk with the segments that the plan of run {last.run_key!r} "
+                f"knew, device {device}, found another device, and no segment: without them the log would "
+                "begin, or end, where it doesn't. Nothing was changed. Mount the disk; if its segments are "
+                "gone for good, leave the directory out of the broker's settings."
+            )
 
 
 def recorded_plan(store: AnyStore, run_key: str) -> Plan:

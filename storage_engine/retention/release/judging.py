@@ -20,8 +20,12 @@ from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import Decision, Plan, Urgency
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.model.store import Segment, SegmentId, StoreSnapshot
-from storage_engine.retention.archive.gone import GoneResult, settle_gone
-from storage_engine.retention.archive.present_segments import present_segments, remembered_log_ids
+from storage_engine.retention.archive.gone import (
+    GoneResult,
+    present_segments,
+    remembered_log_ids,
+    settle_gone,
+)
 from storage_engine.retention.proof.gate import Passage, Verdict
 from storage_engine.retention.proof.history import (
     SegmentRelease,
