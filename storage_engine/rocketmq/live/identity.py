@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import psutil
 
@@ -21,6 +21,7 @@ from storage_engine.exceptions import BadInputError, BrokerError, BrokerRefusedE
 from storage_engine.rocketmq.codec.frame import MAGIC_V1, MAGIC_V2, MIN_MESSAGE_BYTES
 from storage_engine.rocketmq.codec.store_times import LogFile
 from storage_engine.rocketmq.format.layout import StoreLayout
+from storage_engine.rocketmq.format.rereading import ATTEMPTS
 from storage_engine.rocketmq.format.stored_files import open_stored
 from storage_engine.rocketmq.hold.state import HoldState, Observed
 from storage_engine.rocketmq.live.connect import as_who_may_read
@@ -29,9 +30,28 @@ from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from storage_engine.rocketmq.remoting.answers import RuntimeInfo
 from storage_engine.rocketmq.store.store_lock import is_locked, lock_holder
 
+Found = TypeVar("Found")
+
 _LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "127.0.0.1"}
 """Where to ask who listens everywhere."""
 _LOCAL_SECONDS: Final = 3.0
+
+
+def ask_and_look(
+    admin: BrokerAdmin, look: Callable[[], tuple[Found, Sequence[LogFile]]]
+) -> tuple[RuntimeInfo, Found, Sequence[LogFile]]:
+    """Ask a broker where its log reaches, then look at the files of that.
+
+    Where it has deleted meanwhile all that it had, its answer tells nothing of the files: it is asked again.
+
+    :param look: returns what it found, and the log's files in order.
+    """
+    for _ in range(ATTEMPTS):
+        info = admin.runtime_info()
+        found, files = look()
+        if not files or files[0].base_offset <= info.commitlog_max_offset:
+            break
+    return info, found, files
 
 
 def why_unproven(admin: BrokerAdmin, info: RuntimeInfo, layout: StoreLayout, files: Sequence[LogFile]) -> str:

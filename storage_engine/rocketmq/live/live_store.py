@@ -45,7 +45,7 @@ from storage_engine.rocketmq.live.connect import (
     refuse_slave,
 )
 from storage_engine.rocketmq.live.hold import LockedLive
-from storage_engine.rocketmq.live.identity import check_same_store
+from storage_engine.rocketmq.live.identity import ask_and_look, check_same_store
 from storage_engine.rocketmq.live.session import LiveParts, Session
 from storage_engine.rocketmq.live.unheld import unheld_segments
 from storage_engine.rocketmq.pending.pending import pending
@@ -90,13 +90,16 @@ class LiveStore(LiveParts, BrokerStore):
         return self._look(lambda: self.files.glance(now_ms))
 
     def _look(self, look: Callable[[], StoreSnapshot]) -> StoreSnapshot:
-        before = self.admin.runtime_info()
-        with as_who_may_read(self.files.config.store_path_root_dir):
-            seen = reread(look, ATTEMPTS)
+        def listed() -> tuple[StoreSnapshot, list[LogFile]]:
+            with as_who_may_read(self.files.config.store_path_root_dir):
+                seen = reread(look, ATTEMPTS)
+            segments = (segment for log in seen.logs for segment in log.segments)
+            return seen, [LogFile(s.facts.path, s.base_offset, s.facts.size_bytes) for s in segments]
+
+        before, seen, files = ask_and_look(self.admin, listed)
         (log,) = seen.logs
         refuse_slave(self.settings, self.admin.address)
-        listed = [LogFile(s.facts.path, s.base_offset, s.facts.size_bytes) for s in log.segments]
-        check_same_store(self.admin, before, self.files.files.layout, listed)
+        check_same_store(self.admin, before, self.files.files.layout, files)
         root = self.files.files.layout.root
         log = with_original_times(as_the_broker_says(log, before), self.memory, root)
         return replace(seen, crashed=False, logs=(log,))

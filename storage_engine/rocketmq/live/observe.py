@@ -23,7 +23,7 @@ from storage_engine.rocketmq.hold.state import (
 )
 from storage_engine.rocketmq.live.connect import as_who_may_read
 from storage_engine.rocketmq.live.drift import has_moved
-from storage_engine.rocketmq.live.identity import check_same_store, left_open, why_unproven
+from storage_engine.rocketmq.live.identity import ask_and_look, check_same_store, left_open, why_unproven
 from storage_engine.same_bytes.mounts import mount_of
 from storage_engine.untrusted import read_file
 
@@ -40,11 +40,14 @@ def observe(store: LiveParts, now_ms: int, state: HoldState | None = None) -> Ob
     :raises BadInputError: the directory isn't this broker's store.
     """
     layout = store.files.files.layout
-    info = store.admin.runtime_info()
     config = store.admin.config()
-    with as_who_may_read(layout.root):
-        files = list_files(layout.log_paths)
-    listed = [LogFile(file.path, file.base_offset, file.size_bytes) for file in files]
+
+    def look() -> tuple[tuple[SeenFile, ...], list[LogFile]]:
+        with as_who_may_read(layout.root):
+            files = list_files(layout.log_paths)
+        return files, [LogFile(file.path, file.base_offset, file.size_bytes) for file in files]
+
+    info, files, listed = ask_and_look(store.admin, look)
     found = Observed(
         at_ms=now_ms,
         address=store.admin.address,

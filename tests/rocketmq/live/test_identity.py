@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from storage_engine.exceptions import BrokerRefusedError
-from storage_engine.rocketmq.live.identity import frame_sha256
+from storage_engine.rocketmq.codec.store_times import LogFile
+from storage_engine.rocketmq.live.identity import ask_and_look, frame_sha256
+from storage_engine.rocketmq.remoting.answers import RuntimeInfo
 
 
 @dataclass
@@ -38,3 +40,30 @@ def test_another_message_or_none_is_told_apart_from_no_answer() -> None:
     assert ask(within) == ""
     with pytest.raises(BrokerRefusedError):
         ask(BrokerRefusedError("refused", code=2, remark="[TIMEOUT_CLEAN_QUEUE]broker busy"))
+
+
+@dataclass
+class Writing:
+    """Stands for a broker that writes a segment, and deletes those before it, between each two questions."""
+
+    end: int = 0
+
+    def runtime_info(self) -> RuntimeInfo:
+        self.end += SEGMENT_BYTES
+        return RuntimeInfo("V5_3_3", 1, self.end - 10, self.end, {}, None, None, 0, 0, {})
+
+
+SEGMENT_BYTES = 1000
+
+
+@pytest.mark.parametrize("segments", [0, 2, 30])
+def test_a_broker_that_has_deleted_all_it_had_is_asked_again(segments: int) -> None:
+    admin: Any = Writing()
+    later = iter([segments])
+
+    def look() -> tuple[int, list[LogFile]]:
+        admin.end += next(later, 0) * SEGMENT_BYTES
+        return admin.end, [LogFile("/log", admin.end - SEGMENT_BYTES, SEGMENT_BYTES)]
+
+    info, end, (file,) = ask_and_look(admin, look)
+    assert file.base_offset <= info.commitlog_max_offset <= end
