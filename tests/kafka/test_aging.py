@@ -15,6 +15,7 @@ from storage_engine.cycle import CLEANUP, Cleanup, archive_here, plan, report
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.journal import Journal, Step
 from storage_engine.kafka.stopped.lock_holder import held_here
+from storage_engine.kafka.store.store import KafkaStore
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.soundness.receipts import list_stores, receipts
@@ -37,6 +38,8 @@ from tests.kafka.node_acts import NodeActs
 from tests.kafka.stopped_nodes import make_node, managed
 from tests.rounds import rounds
 from tests.services.command_line import run_command
+
+pytestmark = pytest.mark.timeout(7_200)
 
 LOGS = ("compacted-0", "ctime-0", "plain-0", "retms-0", "txn-0")
 ACTS = ("expire", "expire_many", "remove", "delete_topic", "append", "compact", "start")
@@ -153,6 +156,48 @@ def test_a_log_that_goes_before_its_segments_are_chosen_is_on_record(
     assert (drift.log, drift.start_offset, drift.end_offset) == ("a-0", 0, 4)
 
 
+def test_a_broker_that_deletes_at_each_look_keeps_no_segment_out_that_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = tmp_path / "node"
+    make_node(node, ("a-0",), ("logs",), going=16)
+    store = managed(tmp_path / "managed", node)
+    make_lake(store.lake, "kafka")
+    before = archivable_segments(node)
+    oldest = iter(before)
+
+    def overtaken(context: Context, asked: Sequence[LakeProofs], segments: Sequence[Segment]) -> None:
+        path = Path(next(oldest).facts.path)
+        path.rename(f"{path}.deleted")
+        refuse_other_logs(context, asked, segments)
+
+    monkeypatch.setattr(archiving, "refuse_other_logs", overtaken)
+    done = archive_sealed(store, "aging", archive_here)
+    left = {one.base_offset for one in before if is_on_disk(one)}
+    assert len(left) > 12
+    assert left <= {row.base_offset for row in done.receipts}
+    assert [one.error for one in done.refused] == ["FileGoneError"]
+    assert "[0, 2) on disk or in a lake, found them in neither: LOST." in done.refused[0].why
+
+
+def test_what_a_later_look_lacks_has_gone(tmp_path: Path) -> None:
+    node = tmp_path / "node"
+    make_node(node, ("a-0", "b-0"), ("logs",))
+    first, *others = archivable_segments(node)
+    store = KafkaStore(node / "server.properties")
+    path = Path(first.facts.path)
+    path.rename(f"{path}.deleted")
+    (node / "logs/b-0").rename(node / f"logs/b-0.{'0' * 32}-delete")
+    store.snapshot(0)
+    left = [one for one in others if one.log == "a-0"]
+    assert store.contexts(left).keys() == {one.id for one in left}
+    for gone in (first, others[-1]):
+        with pytest.raises(FileNotFoundError, match=gone.facts.path):
+            store.contexts([gone])
+    with pytest.raises(FileNotFoundError, match="log b-0 of "):
+        store.contradiction("b-0", ())
+
+
 @settings(
     max_examples=rounds("STORAGE_ENGINE_AGING", 1, 150),
     deadline=None,
@@ -175,6 +220,13 @@ def test_who_only_looks_ends_well(
 
 
 CLEANS = ("expire", "expire_many", "remove", "delete_topic")
+GOES_BEFORE_IT_IS_COMPARED = [
+    (133, "expire"),
+    (55, "expire"),
+    (225, "remove"),
+    (250, "delete_topic"),
+    (105, "remove"),
+]
 
 
 @settings(max_examples=rounds("STORAGE_ENGINE_AGING", 1, 200), deadline=None, derandomize=True)
@@ -183,6 +235,7 @@ CLEANS = ("expire", "expire_many", "remove", "delete_topic")
     is_archived=st.booleans(),
 )
 @example(schedule=[(83, "expire_many"), (35, "delete_topic")], is_archived=True)
+@example(schedule=GOES_BEFORE_IT_IS_COMPARED, is_archived=False)
 def test_clean_goes_on_with_all_that_is_left(
     tmp_path_factory: pytest.TempPathFactory, schedule: list[tuple[int, str]], is_archived: bool
 ) -> None:

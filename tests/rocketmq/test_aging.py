@@ -33,6 +33,8 @@ from tests.fixture_stores import unpack
 from tests.rounds import rounds
 from tests.services.command_line import run_command
 
+pytestmark = pytest.mark.timeout(7_200)
+
 MIB = 1 << 20
 ACTS = ("expire", "expire_queue", "preallocate", "replace_config", "remove_index")
 COMMANDS = ("archive", "plan", "doctor", "inspect", "lag", "validate")

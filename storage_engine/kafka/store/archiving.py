@@ -6,6 +6,7 @@ and each of its transactions has ended. What isn't known keeps a log out.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -97,12 +98,15 @@ def archivable_of_logs(
 ) -> Archivable:
     """Return which segments of some logs may be archived by now; a log with a fault keeps no other out.
 
-    :param logs: by name, of these and maybe others.
+    :param logs: by name, of those that are there by now and maybe others.
     """
     segments: list[Segment] = []
     kept_out: dict[str, str] = {}
     refused: dict[str, str] = {}
     for one in seen:
+        if one.name not in logs:
+            kept_out[one.name] = WENT
+            continue
         try:
             found, reason = archivable_segments(one, *logs[one.name], settings)
         except (StoreLayoutError, FileNotFoundError) as error:
@@ -175,13 +179,18 @@ def contexts_of(
     :raises StoreLayoutError: a segment is missing between them, before the first or behind the last.
     :raises CorruptFileError: a producers' snapshot or the log's epochs can't be what their names say, or a
         transaction index disagrees with the segment.
-    :raises OSError: a file can't be read.
+    :raises OSError: a file can't be read, or a segment went since it was listed.
     """
     log_id = log_id_of(directory, log)
     by_offset = {files.base_offset: place for place, files in enumerate(log.segments)}
     # With what was archived before them, so that nothing is missing in between either.
-    before, behind = by_offset[segments[0].base_offset] - 1, by_offset[segments[-1].base_offset] + 2
-    if hole := next(holes(directory, log, log.segments[max(0, before) : behind]), ""):
+    for segment in segments:
+        if segment.base_offset not in by_offset:
+            raise went_meanwhile(segment.facts.path)
+    begin, behind = by_offset[segments[0].base_offset], by_offset[segments[-1].base_offset] + 2
+    if begin and Path(log.segments[begin - 1].log.path).exists():
+        begin -= 1
+    if hole := next(holes(directory, log, log.segments[begin:behind]), ""):
         raise StoreLayoutError(
             f"log {log.name.log}: expected segments back to back, found that {hole}. Nothing of it was "
             "archived. Bring the segment back, or let its broker copy the log from a replica."
@@ -205,6 +214,11 @@ def contexts_of(
                 ).as_text(),
             ),
         )
+
+
+def went_meanwhile(path: str) -> FileNotFoundError:
+    """Return the error for what was listed, and isn't there any more at a later look."""
+    return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
 
 def _check_transaction_index(

@@ -32,7 +32,13 @@ from storage_engine.kafka.stopped.stopped_release import (
     signs_of_a_run,
 )
 from storage_engine.kafka.store.absent_logs import absences, identities
-from storage_engine.kafka.store.archiving import archivable_of_node, contexts_of, contradiction_of, log_id_of
+from storage_engine.kafka.store.archiving import (
+    archivable_of_node,
+    contexts_of,
+    contradiction_of,
+    log_id_of,
+    went_meanwhile,
+)
 from storage_engine.kafka.store.log_snapshots import log_snapshot
 from storage_engine.kafka.store.next_deletions import deletes_at_ms
 from storage_engine.kafka.store.plan import (
@@ -216,12 +222,12 @@ class KafkaStore(BrokerStore):
     def contexts(self, segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
         node = self.seen.node if self.seen else read_node(self.root)
         logs = {log.name.log: (directory, log) for directory, log in node.logs}
-        return {
-            segment_id: context
-            for name, of_log in by_log(sorted(segments, key=attrgetter("log", "base_offset"))).items()
-            if name in logs
-            for segment_id, context in contexts_of(*logs[name], of_log)
-        }
+        found: dict[SegmentId, SegmentContext] = {}
+        for name, of_log in by_log(sorted(segments, key=attrgetter("log", "base_offset"))).items():
+            if name not in logs:
+                raise went_meanwhile(of_log[0].facts.path)
+            found.update(contexts_of(*logs[name], of_log))
+        return found
 
     def range_sha256(self, segments: Sequence[Segment], first: int, end: int) -> str | None:
         return sha256_of_range(segments, first, end)
@@ -249,7 +255,8 @@ class KafkaStore(BrokerStore):
 
     def contradiction(self, log: str, receipts: Sequence[Receipt]) -> str:
         seen = self.seen or self._look(0)
-        one = seen.known[log]
+        if (one := seen.known.get(log)) is None:
+            raise went_meanwhile(f"log {log} of {self.root}")
         return contradiction_of(one.log, log_id_of(one.directory, one.log), one.end.offset, receipts)
 
     def unread(

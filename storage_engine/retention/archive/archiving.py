@@ -32,7 +32,7 @@ from storage_engine.model.deleted_range import DELETION
 from storage_engine.model.jsonable import to_jsonable
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.receipt import Receipt
-from storage_engine.model.store import WENT, FileFacts, Segment
+from storage_engine.model.store import WENT, FileFacts, Segment, SegmentContext, SegmentId
 from storage_engine.retention.archive.archivable import (
     KeptOut,
     Listed,
@@ -49,7 +49,7 @@ from storage_engine.retention.archive.recording_proofs import again_notices, rec
 from storage_engine.retention.proof.history import segment_subject
 from storage_engine.retention.proof.proofs import Proofs, none_reachable, read_proofs
 from storage_engine.retention.proof.refusing import REFUSED, RefusedLog, refusal, refused_logs
-from storage_engine.retention.store.broker_answers import ask
+from storage_engine.retention.store.broker_answers import answer_for_left, ask
 from storage_engine.retention.store.context import (
     AnyStore,
     Context,
@@ -412,11 +412,7 @@ def _jobs(
     if not segments:
         return ()
     lake, bytes_per_second = open_lake(config), context.bytes_per_second()
-    contexts = ask(
-        context.store.broker,
-        "tell what it knows of segments beside their files",
-        lambda: context.broker.contexts(segments),
-    )
+    segments, contexts = _with_contexts(context, segments)
     stamp = read_stamp(context.store.real_root)
     told = {} if stamp is None or stamp.deletion is None else {DELETION: to_jsonable(stamp.deletion)}
     return tuple(
@@ -436,6 +432,27 @@ def _jobs(
             contexts=contexts,
         )
     )
+
+
+def _with_contexts(
+    context: Context, segments: Sequence[Segment]
+) -> tuple[list[Segment], dict[SegmentId, SegmentContext]]:
+    """Return segments with what their broker knows of them beside their files, without those that went.
+
+    :raises FileGoneError: another file of a log went.
+    """
+    there: list[Segment] = []
+    contexts: dict[SegmentId, SegmentContext] = {}
+
+    def answer(segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
+        doing = "tell what it knows of segments beside their files"
+        return ask(context.store.broker, doing, partial(context.broker.contexts, segments))
+
+    for of_log in by_log(segments).values():
+        left, answered = answer_for_left(of_log, answer)
+        there += left
+        contexts |= answered
+    return there, contexts
 
 
 def _settled(segment: Segment) -> Segment:

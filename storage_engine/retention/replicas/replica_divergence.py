@@ -24,7 +24,7 @@ from storage_engine.model.broker_store import BrokerStore
 from storage_engine.model.by_log import by_log
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import Segment
-from storage_engine.retention.store.broker_answers import ask
+from storage_engine.retention.store.broker_answers import answer_for_left, ask
 
 NOTHING = "Nothing of it was archived."
 """Stands between what is wrong with a log and what to do about it."""
@@ -64,18 +64,45 @@ def compare_logs(
     """
     if not segments or not has_replicas(broker):
         return
-    doing = "tell what it knows of segments beside their files"
-    contexts = ask(record.broker, doing, lambda: broker.contexts(segments))
-    log_ids = {segment_id.log: str(context.log_id) for segment_id, context in contexts.items()}
     wanted = by_log(sorted(segments, key=attrgetter("log", "base_offset")))
+    # The newest are the last that a broker deletes.
+    newest = [of_log[-1] for of_log in wanted.values()]
+    doing = "tell what it knows of segments beside their files"
+    contexts = ask(record.broker, doing, lambda: broker.contexts(newest))
+    log_ids = {segment_id.log: str(context.log_id) for segment_id, context in contexts.items()}
     files = by_log(sorted(there, key=attrgetter("log", "base_offset")))
     spans = {log_ids[log]: (files[log][0].base_offset, files[log][-1].end_offset) for log in wanted}
     receipts = replica_receipts(lake, record.store_id, spans)
     for log, of_log in wanted.items():
         if rows := receipts.get(log_ids[log], ()):
-            found = compare_with_replicas(lake, of_log, rows, partial(broker.range_sha256, files[log]))
-            said = divergence(broker, record, log, found.same) or _other_bytes(record, found, files[log])
+            compare = partial(_compare, broker, lake, record, of_log, rows)
+            left, found = answer_for_left(files[log], compare)
+            said = divergence(broker, record, log, found.same) or _other_bytes(record, found, left)
             yield ComparedLog(log, log_ids[log], found, said)
+
+
+def _compare(
+    broker: BrokerStore,
+    lake: Lake,
+    record: StoreRecord,
+    segments: Sequence[Segment],
+    rows: Sequence[Receipt],
+    files: Sequence[Segment],
+) -> ReplicaComparison:
+    """Compare those of some segments that are among a log's files, by what lies inside of these."""
+    first, end = (files[0].base_offset, files[-1].end_offset) if files else (0, 0)
+    there = {one.id for one in files}
+
+    def hash_range(start: int, behind: int) -> str | None:
+        doing = "read a range of offsets"
+        return ask(record.broker, doing, partial(broker.range_sha256, files, start, behind))
+
+    return compare_with_replicas(
+        lake,
+        [one for one in segments if one.id in there],
+        [row for row in rows if first <= row.base_offset and row.end <= end],
+        hash_range,
+    )
 
 
 def divergence(broker: BrokerStore, record: StoreRecord, log: str, rows: Sequence[Receipt]) -> str:

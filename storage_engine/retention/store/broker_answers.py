@@ -85,6 +85,28 @@ def ask(broker: str, doing: str, question: Callable[[], T]) -> T:
         return question()
 
 
+def answer_for_left(
+    segments: Sequence[Segment], question: Callable[[Sequence[Segment]], T]
+) -> tuple[Sequence[Segment], T]:
+    """Return which segments of a log are left while its broker deletes the oldest ones, with an answer.
+
+    What goes between being listed and being asked about keeps no answer about the others away, however often.
+
+    :param segments: of one log, oldest first.
+    :param question: asked again without what went, and what lies before it.
+    :raises FileGoneError: a file went that is of none of them.
+    """
+    left = segments
+    while True:
+        try:
+            return left, question(left)
+        except FileGoneError:
+            gone = [place for place, one in enumerate(left) if not os.path.exists(one.facts.path)]  # noqa: PTH110
+            if not gone:
+                raise
+            left = left[gone[-1] + 1 :]
+
+
 def take_snapshot(store: BrokerStore, now_ms: int, broker: str) -> StoreSnapshot:
     """Return what a store is now, as far as that can be.
 
