@@ -6,12 +6,23 @@ from collections.abc import Iterator
 
 import pytest
 
+from storage_engine.model.store import Segment
+from storage_engine.retention.archive import sealed
+from storage_engine.retention.archive.archivable import Listed, list_segments
+from storage_engine.retention.store.context import Context
 from storage_engine.rocketmq.live import hold as live_hold
 from tests.fixture_stores import unpack
 from tests.integration.broker import Broker, name_server, running_broker
 from tests.integration.object_store import ObjectStore
 from tests.integration.object_store import object_store as running_object_store
 from tests.integration.stores import Truth
+from tests.integration.three_brokers import (  # noqa: F401
+    cluster,
+    cluster_directory,
+    cluster_version,
+    lake,
+    own_cluster,
+)
 
 
 @pytest.fixture(scope="session")
@@ -44,3 +55,17 @@ def untouched_broker(tmp_path_factory: pytest.TempPathFactory, name_server_port:
 def object_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
     with running_object_store(tmp_path_factory.mktemp("object-store")) as store:
         yield store
+
+
+@pytest.fixture
+def listed(monkeypatch: pytest.MonkeyPatch) -> list[Segment]:
+    """What a run has listed to be archived."""
+    segments: list[Segment] = []
+
+    def list_and_note(context: Context) -> Listed:
+        listing = list_segments(context)
+        segments.extend(listing.archivable.segments)
+        return listing
+
+    monkeypatch.setattr(sealed, "list_segments", list_and_note)
+    return segments

@@ -24,7 +24,7 @@ from tests.integration.kafka_broker import (
     served,
     small,
 )
-from tests.integration.kafka_cluster import Cluster, running_cluster, wait_until
+from tests.integration.kafka_cluster import Cluster, wait_until
 from tests.integration.test_kafka_hold import change
 from tests.integration.test_kafka_release import (
     HOUR_MS,
@@ -37,7 +37,7 @@ from tests.integration.test_kafka_release import (
     values,
 )
 from tests.rounds import rounds
-from tests.services.command_line import Outcome, run_command
+from tests.services.command_line import Outcome
 
 pytestmark = pytest.mark.integration
 
@@ -53,12 +53,6 @@ SIZE_BYTES = 85_000
 SIZED = 110
 """So many records are in a topic at first that is kept by its size."""
 REVERTED = {"retention_ms": HOUR_MS, "retention_bytes": SIZE_BYTES}
-
-
-def lake_of(directory: Path) -> Path:
-    lake = directory / "lake"
-    assert run_command("init-lake", "--broker-type", "kafka", "--lake", lake).exit_code == 0
-    return lake
 
 
 def last_segment(kafka: Kafka, topic: str) -> int:
@@ -81,12 +75,11 @@ def goes_up_to_its_end(kafka: Kafka, topic: str) -> None:
     assert start_of(kafka, topic) == last_segment(kafka, topic)
 
 
-def test_a_topic_that_is_set_back_and_one_that_grows_keep_no_other(tmp_path: Path) -> None:
+def test_a_topic_that_is_set_back_and_one_that_grows_keep_no_other(lake: Path, tmp_path: Path) -> None:
     with running_kafka(tmp_path / "kafka", VERSION, SETTINGS) as kafka:
         make_topics(kafka.address, "orders", retention_ms=HOUR_MS, **small(VERSION))
         make_topics(kafka.address, "reverted", **REVERTED, **small(VERSION))
         make_topics(kafka.address, "sized", retention_bytes=150_000, **small(VERSION))
-        lake = lake_of(tmp_path)
         until_held(kafka, lake)
         for topic in ("orders", "reverted"):
             old(kafka, topic, 0, 80)
@@ -142,51 +135,49 @@ def leave_without_leader(cluster: Cluster, topic: str) -> None:
 
 @pytest.mark.again
 @pytest.mark.timeout(1_800)
-def test_beside_three_brokers_each_topic_is_released_on_time(tmp_path: Path) -> None:
+def test_beside_three_brokers_each_topic_is_released_on_time(cluster: Cluster, lake: Path) -> None:
     taken = {"orders": 0, "reverted": 80, "leaderless": 80}
-    with running_cluster(tmp_path / "cluster", VERSION, SETTINGS) as cluster:
-        node = cluster.nodes[1]
-        make_topics(node.address, "orders", replicas=3, retention_ms=HOUR_MS, **small(VERSION))
-        make_topics(node.address, "reverted", replicas=3, **REVERTED, **small(VERSION))
-        make_topics(node.address, "sized", replicas=3, retention_bytes=150_000, **small(VERSION))
-        make_topics(node.address, "audit", replicas=3, cleanup_policy="compact", **small(VERSION))
-        config = {"retention.ms": str(HOUR_MS), "min.insync.replicas": "1"}
-        config |= {name.replace("_", "."): str(value) for name, value in small(VERSION).items()}
-        admin = admin_of(node.address)
-        topic = NewTopic("leaderless", 1, replica_assignment=[[1, 2]], config=config)
-        admin.create_topics([topic])["leaderless"].result(SECONDS)
-        lake = lake_of(tmp_path)
-        until_held(node, lake)
-        for topic in ("reverted", "leaderless"):
-            old(node, topic, 0, 80)
-        produce(node.address, "sized", values(0, SIZED), batch_num_messages=1)
-        until_held(node, lake)
-        said(command(node, lake, "archive", "--json"))
-        leave_without_leader(cluster, "leaderless")
-        cluster.wait_for_isr("orders", (1, 3))
-        # Not faster than it has grown so far: nothing raises a size in time that is reached within moments.
-        with written_to(cluster.nodes[3].address, "sized", "audit", "audit", "audit") as written:
-            sized = -1
-            for _ in range(rounds("STORAGE_ENGINE_HELD_LOGS", 1, 6)):
-                old(node, "orders", taken["orders"], 60)
-                taken["orders"] += 60
-                wait_until(partial(_reaches, written, "sized", written["sized"] + 20), "more records")
-                set_back(node)
-                done = command(node, lake, "clean", "--json")
-                assert {fate for fate, _ in fates_of(done, "reverted")} == {"kept"}
-                assert ("kept", "not-held") in fates_of(done, "reverted")
-                assert ("kept", "not-held") in fates_of(done, "leaderless")
-                goes_up_to_its_end(node, "orders")
-                sized, before = start_of(node, "sized"), sized
-                assert sized > before
-        for topic, count in {**taken, "sized": written["sized"]}.items():
-            if topic == "leaderless":
-                continue
-            first, there, archived = start_of(node, topic), served(node.address, topic), in_lake(lake, topic)
-            expected = dict(enumerate(values(0, count)))
-            assert {at: (there if at >= first else archived).get(at) for at in expected} == expected
-        # Once it is led again, it goes, too.
-        cluster.start((2,))
-        cluster.wait_for_isr("leaderless", (1, 2))
-        until_held(node, lake)
-        assert ("deleted", "expired") in fates_of(command(node, lake, "clean", "--json"), "leaderless")
+    node = cluster.nodes[1]
+    make_topics(node.address, "orders", replicas=3, retention_ms=HOUR_MS, **small(VERSION))
+    make_topics(node.address, "reverted", replicas=3, **REVERTED, **small(VERSION))
+    make_topics(node.address, "sized", replicas=3, retention_bytes=150_000, **small(VERSION))
+    make_topics(node.address, "audit", replicas=3, cleanup_policy="compact", **small(VERSION))
+    config = {"retention.ms": str(HOUR_MS), "min.insync.replicas": "1"}
+    config |= {name.replace("_", "."): str(value) for name, value in small(VERSION).items()}
+    admin = admin_of(node.address)
+    topic = NewTopic("leaderless", 1, replica_assignment=[[1, 2]], config=config)
+    admin.create_topics([topic])["leaderless"].result(SECONDS)
+    until_held(node, lake)
+    for topic in ("reverted", "leaderless"):
+        old(node, topic, 0, 80)
+    produce(node.address, "sized", values(0, SIZED), batch_num_messages=1)
+    until_held(node, lake)
+    said(command(node, lake, "archive", "--json"))
+    leave_without_leader(cluster, "leaderless")
+    cluster.wait_for_isr("orders", (1, 3))
+    # Not faster than it has grown so far: nothing raises a size in time that is reached within moments.
+    with written_to(cluster.nodes[3].address, "sized", "audit", "audit", "audit") as written:
+        sized = -1
+        for _ in range(rounds("STORAGE_ENGINE_HELD_LOGS", 1, 6)):
+            old(node, "orders", taken["orders"], 60)
+            taken["orders"] += 60
+            wait_until(partial(_reaches, written, "sized", written["sized"] + 20), "more records")
+            set_back(node)
+            done = command(node, lake, "clean", "--json")
+            assert {fate for fate, _ in fates_of(done, "reverted")} == {"kept"}
+            assert ("kept", "not-held") in fates_of(done, "reverted")
+            assert ("kept", "not-held") in fates_of(done, "leaderless")
+            goes_up_to_its_end(node, "orders")
+            sized, before = start_of(node, "sized"), sized
+            assert sized > before
+    for topic, count in {**taken, "sized": written["sized"]}.items():
+        if topic == "leaderless":
+            continue
+        first, there, archived = start_of(node, topic), served(node.address, topic), in_lake(lake, topic)
+        expected = dict(enumerate(values(0, count)))
+        assert {at: (there if at >= first else archived).get(at) for at in expected} == expected
+    # Once it is led again, it goes, too.
+    cluster.start((2,))
+    cluster.wait_for_isr("leaderless", (1, 2))
+    until_held(node, lake)
+    assert ("deleted", "expired") in fates_of(command(node, lake, "clean", "--json"), "leaderless")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from tests.integration.kafka_broker import (
     served,
     small,
 )
-from tests.integration.kafka_cluster import Cluster, running_cluster, wait_until
+from tests.integration.kafka_cluster import Cluster, wait_until
 from tests.integration.test_kafka_release import HOUR_MS, in_lake, old, start_of, values
 from tests.services.command_line import Outcome, run_command
 
@@ -51,20 +51,12 @@ MORE = 40
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     root = tmp_path_factory.mktemp("kafka-room")
     data = root / "node-1" / "data"
     data.mkdir(parents=True)
-    with ExitStack() as stack:
-        stack.enter_context(small_disk(data, DISK_BYTES))
-        yield stack.enter_context(running_cluster(root, VERSIONS[-1], SETTINGS))
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Path:
-    directory = tmp_path / "lake"
-    assert run_command("init-lake", "--broker-type", "kafka", "--lake", directory).exit_code == 0
-    return directory
+    with small_disk(data, DISK_BYTES):
+        yield root
 
 
 def data_of(cluster: Cluster, node: int) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from confluent_kafka.admin import NewTopic
 from storage_engine.kafka.live import remembered_cut
 from storage_engine.kafka.live.log_cut import cut
 from tests.integration.kafka_broker import SECONDS, VERSIONS, admin_of, make_topics, served, small
-from tests.integration.kafka_cluster import Cluster, running_cluster, wait_until
+from tests.integration.kafka_cluster import Cluster, wait_until
 from tests.integration.test_kafka_hold import change
 from tests.integration.test_kafka_release import (
     HOUR_MS,
@@ -24,7 +23,7 @@ from tests.integration.test_kafka_release import (
     until_held,
     values,
 )
-from tests.services.command_line import Outcome, run_command
+from tests.services.command_line import Outcome
 
 pytestmark = [pytest.mark.integration, pytest.mark.again, pytest.mark.timeout(1_200)]
 
@@ -41,16 +40,9 @@ TAKEN = dict(enumerate(values(0, OLD + YOUNG)))
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with running_cluster(tmp_path / "cluster", VERSION, SETTINGS) as running:
-        yield running
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Path:
-    directory = tmp_path / "lake"
-    assert run_command("init-lake", "--broker-type", "kafka", "--lake", directory).exit_code == 0
-    return directory
+def cluster(own_cluster: Cluster) -> Cluster:
+    """What a test leaves behind no other can use."""
+    return own_cluster
 
 
 def fill(cluster: Cluster, topic: str, lake: Path) -> None:

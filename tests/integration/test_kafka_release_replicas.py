@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from storage_engine.kafka.live.log_cut import cut
 from storage_engine.kafka.live.same_log import Witness, find_witness, other_than
 from storage_engine.model.live import LiveBroker
 from tests.integration.kafka_broker import VERSIONS, make_topics, served, small
-from tests.integration.kafka_cluster import Cluster, running_cluster
+from tests.integration.kafka_cluster import Cluster
 from tests.integration.test_kafka_release import (
     HOUR_MS,
     command,
@@ -41,12 +40,6 @@ SETTINGS = {
 }
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with running_cluster(tmp_path_factory.mktemp("kafka-release"), VERSIONS[-1], SETTINGS) as running:
-        yield running
-
-
 @pytest.fixture
 def topic(cluster: Cluster, request: pytest.FixtureRequest) -> str:
     """A topic of the test's own, led by node 1, whose store is held."""
@@ -61,12 +54,10 @@ def topic(cluster: Cluster, request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def lake(cluster: Cluster, topic: str, tmp_path: Path) -> Path:
-    directory = tmp_path / "lake"
-    assert run_command("init-lake", "--broker-type", "kafka", "--lake", directory).exit_code == 0
-    until_held(cluster.nodes[1], directory)
+def lake(cluster: Cluster, topic: str, lake: Path) -> Path:
+    until_held(cluster.nodes[1], lake)
     old(cluster.nodes[1], topic, 0, RECORDS)
-    return directory
+    return lake
 
 
 def lost(cluster: Cluster, topic: str, lake: Path) -> list[int]:

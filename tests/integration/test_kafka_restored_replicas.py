@@ -18,7 +18,7 @@ from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.restore.restore_span import Span
 from storage_engine.model.receipt import Receipt
 from tests.integration.kafka_broker import any_segment_bytes, make_topics
-from tests.integration.kafka_cluster import NODES, Cluster, running_cluster
+from tests.integration.kafka_cluster import NODES, Cluster
 from tests.integration.kafka_transactions import (
     LEVELS,
     NAME,
@@ -66,12 +66,16 @@ class Lost:
         return str(refused.value)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.fixture(scope="module", params=VERSIONS)
+def cluster_version(request: pytest.FixtureRequest) -> str:
+    version: str = request.param
+    return version
+
+
 def test_replicas_restored_on_all_nodes_are_served_by_each_as_the_leader(
-    version: str, tmp_path: Path
+    cluster: Cluster, cluster_version: str, tmp_path: Path
 ) -> None:
-    with running_cluster(tmp_path / "cluster", version, SETTINGS) as cluster:
-        serve_again(lose(cluster, version, tmp_path / "work"))
+    serve_again(lose(cluster, cluster_version, tmp_path / "work"))
 
 
 def lose(cluster: Cluster, version: str, work: Path) -> Lost:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import pytest
 
 from storage_engine.kafka.format.layout import read_node
 from tests.integration.kafka_broker import VERSIONS, make_topics, served, small
-from tests.integration.kafka_cluster import NODES, Cluster, running_cluster
+from tests.integration.kafka_cluster import NODES, Cluster
 from tests.integration.test_kafka_release import HOUR_MS, in_lake, old, start_of, values
 from tests.services.command_line import run_command
 
@@ -46,12 +46,15 @@ ROUNDS = (
 
 
 @pytest.fixture(scope="module", params=[VERSIONS[-1], *VERSIONS[:-1]])
-def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    directory = tmp_path_factory.mktemp("kafka-stopped")
-    with running_cluster(directory, request.param, SETTINGS) as running:
-        settings = small(request.param)
-        make_topics(running.address, TOPIC, replicas=3, retention_ms=HOUR_MS, **settings)
-        yield running
+def cluster_version(request: pytest.FixtureRequest) -> str:
+    version: str = request.param
+    return version
+
+
+@pytest.fixture(scope="module")
+def cluster(cluster: Cluster, cluster_version: str) -> Cluster:
+    make_topics(cluster.address, TOPIC, replicas=3, retention_ms=HOUR_MS, **small(cluster_version))
+    return cluster
 
 
 def clean(cluster: Cluster, node: int, lake: Path, *words: object) -> None:
@@ -86,10 +89,9 @@ def start_in_order(cluster: Cluster, ids: Sequence[int]) -> None:
 
 
 def test_whichever_nodes_were_cleaned_each_record_is_served_or_in_the_lake(
-    cluster: Cluster, tmp_path: Path
+    cluster: Cluster, lake: Path
 ) -> None:
-    lake, taken = tmp_path / "lake", list[bytes]()
-    assert run_command("init-lake", "--broker-type", "kafka", "--lake", lake).exit_code == 0
+    taken = list[bytes]()
     for one in ROUNDS:
         cluster.wait_for_isr(TOPIC)
         # The last of them lie in the active segment, which nobody archives.
