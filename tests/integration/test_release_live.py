@@ -22,6 +22,7 @@ import pytest
 
 from storage_engine.exceptions import ReleasedTooMuchError
 from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.model.live import LiveBroker
 from storage_engine.model.plan import PlanRequest
 from storage_engine.model.validation import CheckResult, Status
@@ -296,7 +297,7 @@ def check_nothing_lost(live: Live) -> None:
     """Every message is still served or in the lake, with the body that its producer sent."""
     sent = live.load.sent()
     min_offset = live.broker.client.runtime_info().commitlog_min_offset
-    archived, served = bodies_in_lake(live.store), bodies_served(live.broker)
+    archived, served = bodies_in_lake(live.store.lake), bodies_served(live.broker)
     assert len(sent) > 50 * ROUNDS
     for message in sent:
         known = archived if message.physical_offset < min_offset else served
@@ -308,9 +309,9 @@ def key(sent: Sent) -> Key:
     return sent.topic, sent.queue_id, sent.queue_offset
 
 
-def bodies_in_lake(store: ManagedStore) -> dict[Key, str]:
+def bodies_in_lake(lake: LakeConfig) -> dict[Key, str]:
     columns = ("topic", "queue_id", "queue_offset", "body")
-    rows: pa.Table = open_lake(store.lake).messages().scan(selected_fields=columns).to_arrow()
+    rows: pa.Table = open_lake(lake).messages().scan(selected_fields=columns).to_arrow()
     topics, queues, offsets, bodies = (rows.column(name).to_pylist() for name in columns)
     return {
         (topic, queue, offset): hashlib.sha256(body).hexdigest()
