@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import json
+from contextlib import redirect_stdout
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from storage_engine.cli.output import print_json
 from tests.cli.every_command import EVERY
@@ -81,7 +87,24 @@ def test_bad_input_is_an_object_too(cli) -> None:
         assert (found.exit_code, found.json["kind"], found.json["version"]) == (2, "error", 1)
 
 
+names = st.text(st.characters())
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | names,
+    lambda inner: st.lists(inner) | st.dictionaries(names, inner),
+)
+"""Names with any character, also half of a pair, as a file's name that is no text has."""
+
+
 @pytest.mark.parametrize("name", ["kind", "version"])
 def test_no_result_hides_what_it_is(name: str) -> None:
     with pytest.raises(TypeError, match="without the keys kind and version"):
         print_json("plan", {name: "x"})
+
+
+@given(json_values)
+def test_what_is_printed_is_the_same_value_indented_whatever_names_files_have(value: Any) -> None:
+    with redirect_stdout(io.StringIO()) as printed:
+        print_json("plan", {"value": value})
+    text = printed.getvalue()
+    assert json.loads(text) == {"kind": "plan", "version": 1, "value": value}
+    assert text.startswith('{\n  "kind": "plan",\n  "version": 1,\n  "value": ')

@@ -9,16 +9,18 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.kafka_groups import write_offsets
+from benchmarks.kafka_plan import write_node
 from storage_engine.cli import COMMANDS
+from storage_engine.clock import clock_ms
 from tests.cli.every_command import EVERY
-from tests.kafka.stopped_nodes import make_node
 
 HEAVY = {"pyspark", "great_expectations", "pyiceberg", "airflow", "sqlalchemy", "pandas"}
 OF_DATA = {"numba", "pyarrow", "numpy", "pydantic", "requests", "psutil", "jinja2", "confluent_kafka"}
 OF_TERMINALS = {"rich.console", "rich.table", "rich.progress"}
 MOST_MODULES = 180
 """Of the help of all commands, which takes a tenth of a second; Python and click alone have 150."""
-MOST_MODULES_OF_A_COMMAND = 280
+MOST_MODULES_OF_A_COMMAND = 245
 
 _EACH_ALONE = """
 import json, os, sys
@@ -80,5 +82,23 @@ def test_looking_at_a_store_imports_neither_spark_nor_lake(archived) -> None:
 
 @pytest.mark.slow
 def test_planning_a_node_of_kafka_imports_no_pandas_either(tmp_path: Path) -> None:
-    node = make_node(tmp_path / "node")
-    assert not _imported_by(["plan", str(node.root / "server.properties"), "--json"]) & HEAVY
+    node = write_node(tmp_path / "node", topics=1, partitions=2, expired_every=1, now_ms=clock_ms())
+    write_offsets(node, topics=1, partitions=2, groups=2, everywhere=True)
+    assert not _imported_by(["plan", str(node), "--json"]) & HEAVY
+
+
+@pytest.mark.slow
+def test_neither_looking_at_all_stores_nor_verifying_a_lake_imports_pandas(archived) -> None:
+    lake = str(archived.lake)
+    assert not _imported_by(["info", "--lake", lake], ["verify", "--lake", lake]) & {"pandas"}
+
+
+def test_arrow_that_was_loaded_alone_still_gives_frames_with_missing_values() -> None:
+    code = (
+        "import sys\nfrom storage_engine.arrow_alone import load_arrow_alone\n"
+        "load_arrow_alone()\nimport pyarrow as pa\ntable = pa.table({'a': [None, 1]})\n"
+        "assert 'pandas' not in sys.modules\nframe = table.to_pandas()\n"
+        "assert frame['a'].isna().tolist() == [True, False]\n"
+        "assert pa.array(frame['a']).to_pylist() == [None, 1.0]\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -65,7 +65,10 @@ def _summed(
     sums: dict[tuple[str, str, bool], _OfGroup] = {}
     for (group, topic, _), is_known, name, first in unread:
         # Where its position isn't known it may need all: no sum of other partitions hides that.
-        row = sums.setdefault((group, topic, is_known), _OfGroup())
+        key = group, topic, is_known
+        row = sums.get(key)
+        if row is None:
+            row = sums[key] = _OfGroup()
         row.partitions += 1
         if is_known:
             row.messages = (row.messages or 0) + new_min_offsets[name] - first

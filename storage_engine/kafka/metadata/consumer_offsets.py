@@ -7,8 +7,9 @@ has, and no others.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,6 +37,7 @@ _GROUP_KEYS = (2, 3)
 _VALUE = struct.Struct(">hq")
 """Of every version of OffsetCommitValue: its number and the offset come first."""
 _MAX_VALUE_VERSION = 4
+_PARTITION = struct.Struct(">i")
 _REMEDY = "Start the broker, which reads the topic by itself, and ask it: --broker HOST:PORT."
 
 
@@ -76,9 +78,10 @@ def read_consumer_offsets(
             newest = {}
             faults.append(reason_of(error))
         of_log = CommittedOffsets()
+        path = log.path
         for key, value in newest.items():
             try:
-                _take(of_log, key, value, log.path)
+                _take(of_log, key, value, path)
             except CorruptFileError as error:
                 faults.append(reason_of(error))
         if faults:
@@ -142,32 +145,36 @@ def _bytes(column: pa.ChunkedArray[Any]) -> pa.Array[Any]:
 
 
 def _take(found: CommittedOffsets, key: bytes, value: bytes | None, path: Path) -> None:
-    reader = _key_parts(key, path)
-    version = next(reader)
+    version = int.from_bytes(key[:2], "big")
     if version not in (*_OFFSET_KEYS, *_GROUP_KEYS) or value is None:
         return
-    group = str(next(reader))
+    group, at = _read_text(key, 2, path)
     found.groups.add(group)
     if version in _GROUP_KEYS:
         return
-    topic, partition = str(next(reader)), int(next(reader))
+    topic, at = _read_text(key, at, path)
+    if len(key) < at + _PARTITION.size:
+        raise _bad_key(key, at, path)
     if len(value) < _VALUE.size or not 0 <= int.from_bytes(value[:2], "big") <= _MAX_VALUE_VERSION:
         expected = f"a committed offset of a version up to {_MAX_VALUE_VERSION}"
         raise corrupt(path, 0, expected, f"{len(value)} bytes that begin with {value[:2].hex()}", _REMEDY)
-    found.offsets[group, topic, partition] = _VALUE.unpack_from(value)[1]
+    found.offsets[group, topic, _PARTITION.unpack_from(key, at)[0]] = _VALUE.unpack_from(value)[1]
 
 
-def _key_parts(key: bytes, path: Path) -> Iterator[int | str]:
-    """Yield the version, the group, and of an offset's key its topic and partition."""
-    at = 2
-    try:
-        yield int.from_bytes(key[:2], "big")
-        for _ in range(2):
-            size = struct.unpack_from(">h", key, at)[0]
-            if size < 0 or at + 2 + size > len(key):
-                raise struct.error
-            yield key[at + 2 : at + 2 + size].decode("utf-8", "replace")
-            at += 2 + size
-        yield int(struct.unpack_from(">i", key, at)[0])
-    except struct.error:
-        raise corrupt(path, at, "the key of an offset or a group", f"{len(key)} bytes", _REMEDY) from None
+def _read_text(key: bytes, at: int, path: Path) -> tuple[str, int]:
+    """Return a text of a key, and where what comes behind it begins."""
+    begin = at + 2
+    end = begin + int.from_bytes(key[at:begin], "big", signed=True)
+    if not begin <= end <= len(key):
+        raise _bad_key(key, at, path)
+    return _decoded(key[begin:end]), end
+
+
+@lru_cache(maxsize=1 << 12)
+def _decoded(name: bytes) -> str:
+    """Return the name of a group or topic, which comes again with each partition."""
+    return name.decode("utf-8", "replace")
+
+
+def _bad_key(key: bytes, at: int, path: Path) -> CorruptFileError:
+    return corrupt(path, at, "the key of an offset or a group", f"{len(key)} bytes", _REMEDY)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import shutil
 import struct
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -215,3 +217,25 @@ def test_what_a_node_does_not_have_of_the_topic_is_said_and_nobody_is_known(
     assert found.logs == ()
     assert found.source.notices == (f"groups of 1 partition of {TOPIC} aren't known: of 2 this node has 1",)
     assert found.committed["g-manual", "plain", 0] == 123
+
+
+def test_a_committed_offset_costs_few_calls(tmp_path: Path) -> None:
+    def calls_of(pairs: int) -> int:
+        records = [(key(f"g{number % 7}", partition=number), value(number)) for number in range(pairs)]
+        read = [log_of(tmp_path / str(pairs), commits(0, *records))]
+        calls = 0
+
+        def count(frame: FrameType, event: str, argument: object) -> None:
+            nonlocal calls
+            calls += event == "call"
+
+        sys.setprofile(count)
+        try:
+            found = read_consumer_offsets(read)
+        finally:
+            sys.setprofile(None)
+        assert len(found.offsets) == pairs
+        return calls
+
+    calls_of(10)
+    assert calls_of(600) - calls_of(200) <= 400 * 5
