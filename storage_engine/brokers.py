@@ -75,6 +75,20 @@ def broker_of(root: str | os.PathLike[str]) -> str:
     return found[0] if found else default_broker()
 
 
+def store_called(name: str | None, broker: str, root: str | os.PathLike[str]) -> str:
+    """Return what a store is called in every output: its name, or what its kind calls it by its place.
+
+    :param name: that it is known by; None: nobody has stated one.
+    :param root: where it lies, or lay; it need not be on this host.
+    """
+    if name:
+        return name
+    try:
+        return find_broker(broker).default_name(Path(root))
+    except (BadInputError, OSError):
+        return Path(root).name
+
+
 def same_companions(broker: str, archived: Sequence[Companion], found: Sequence[Companion]) -> bool:
     """Return whether further files of a segment are the archived ones, by name and by what they say.
 

@@ -14,7 +14,14 @@ import pytest
 
 import storage_engine
 from storage_engine import brokers
-from storage_engine.brokers import broker_names, broker_of, default_broker, find_broker, store_around
+from storage_engine.brokers import (
+    broker_names,
+    broker_of,
+    default_broker,
+    find_broker,
+    store_around,
+    store_called,
+)
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.codec import offsets_count_bytes
 from storage_engine.rocketmq import RocketMQ
@@ -194,3 +201,9 @@ def test_the_page_on_adding_a_broker_quotes_all_of_the_toy() -> None:
 def test_a_page_that_reads_no_segment_knows_whether_offsets_count_bytes(name: str) -> None:
     broker = find_broker(name)
     assert broker.offsets_count_bytes is offsets_count_bytes(broker.codec)
+
+
+def test_a_store_is_called_by_its_name_or_by_its_place() -> None:
+    assert store_called("orders", "rocketmq", "/data/store") == "orders"
+    assert store_called(None, "rocketmq", "/data/store") == "store"
+    assert store_called("", "not installed", "/data/store") == "store"

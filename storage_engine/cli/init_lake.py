@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     "--broker-type",
     metavar="NAME",
     callback=installed_broker,
-    help="Whose segments the lake is for; default: this package's broker, or as the connection says.",
+    help="Whose segments the lake is for; default: as the connection says, or the first store's kind.",
 )
 @click.option(
     "--allow-same-disk",
@@ -64,8 +64,6 @@ def init_lake(
     No other command makes one: a disk that isn't mounted, or a catalog that is lost, must not become a new
     lake in the place of the old one.
     """
-    from storage_engine.brokers import find_broker
-
     if (lake_dir is None) == (conn_id is None):
         raise click.UsageError("Expected either --lake DIRECTORY or --conn-id ID.")
     if conn_id is not None and broker_type is not None:
@@ -82,11 +80,12 @@ def init_lake(
     for lake in made:
         said = "made" if lake["made"] else "is there already"
         say(f"Lake {lake['lake_id']} {said}: {lake['location']}")
-    broker = str(made[0]["broker"])
     if lake_dir is not None and not any(lake["copy_of"] for lake in made):
+        broker = made[0]["broker"]
+        kept = "" if broker else "; from then on it is for stores of that kind"
         say_next(
             archive_command(broker, lake_dir),
-            f"It takes the sealed segments of STORE ({find_broker(broker).title}), with proof",
+            f"It takes the sealed segments of STORE{_title_of(broker)}, with proof{kept}",
         )
     elif lake_dir is not None:
         say_next(f"lake info --lake {quote(str(lake_dir))}", "It is a copy, and this says of what")
@@ -97,7 +96,7 @@ def init_lake(
 
 def _configs(
     lake_dir: Path | None, conn_id: str | None, broker_type: str | None
-) -> list[tuple[LakeConfig, str | None]]:
+) -> list[tuple[LakeConfig, str]]:
     if conn_id is not None:
         store = store_of_connection(conn_id)
         return [(lake, store.broker) for lake in store.lakes]
@@ -108,7 +107,7 @@ def _configs(
             "none. Make it, or mount its disk.",
             param_hint="--lake",
         )
-    return [(LakeConfig.local(lake_dir), broker_type)]
+    return [(LakeConfig.local(lake_dir), broker_type or "")]
 
 
 def _check_disks(store: ManagedStore) -> None:
@@ -141,7 +140,14 @@ def _is_missing(config: LakeConfig) -> bool:
     return False
 
 
-def _make(config: LakeConfig, broker: str | None) -> dict[str, object]:
+def _title_of(broker: str) -> str:
+    from storage_engine.brokers import find_broker
+
+    return f" ({find_broker(broker).title})" if broker else ""
+
+
+def _make(config: LakeConfig, broker: str) -> dict[str, Any]:
+    from storage_engine.lake.catalog.catalog import has_no_broker
     from storage_engine.lake.catalog.identity import copy_of, lake_id_of
     from storage_engine.lake.move.making import make_lake
 
@@ -152,6 +158,6 @@ def _make(config: LakeConfig, broker: str | None) -> dict[str, object]:
         "lake_id": lake_id_of(segments),
         "copy_of": copy_of(segments),
         "location": lake.location,
-        "broker": lake.broker,
+        "broker": "" if has_no_broker(lake) else lake.broker,
         "made": made,
     }

@@ -19,7 +19,7 @@ def print_info(found: LakeInfo) -> None:
         ("warehouse", found.location),
         ("catalog", found.catalog or "none that can be asked"),
         ("namespace", found.namespace),
-        ("segments of", found.broker or "nobody knows"),
+        ("segments of", "the first store's kind" if found.broker == "" else found.broker or "nobody knows"),
     ]
     if found.copy_of is not None:
         facts.append(("copy of", f"{found.copy_of}, read-only"))

@@ -16,11 +16,11 @@ from storage_engine.wording import printable
 def archive_command(broker: str, lake_dir: Path) -> str:
     """Return the command that archives some store into a lake.
 
-    :param broker: name of the lake's.
+    :param broker: name of the lake's; "": the first store's, whatever that is.
     """
     from storage_engine.brokers import find_broker
 
-    names_its_file = find_broker(broker).age_settings != frozenset()
+    names_its_file = broker != "" and find_broker(broker).age_settings != frozenset()
     options = " --broker-conf FILE" if names_its_file else ""
     return f"archive STORE{options} --lake {quote(str(lake_dir))}"
 

@@ -55,7 +55,29 @@ def test_advice_to_make_a_lake_knows_the_kind_of_the_store(cli: Any, tmp_path: P
         assert f"there: {made.format(away)}" in cli(*words, "--lake", away).err
     assert cli("doctor", store, "--json").json["next"]["command"].endswith("init-lake --lake DIRECTORY")
     lake = tmp_path / "lake"
-    assert "sealed segments of STORE (Apache RocketMQ)" in cli("init-lake", "--lake", lake).out
+    said = cli("init-lake", "--lake", lake, "--broker-type", "rocketmq").out
+    assert "sealed segments of STORE (Apache RocketMQ), with proof.\n" in said
     refused = cli("archive", node, "--lake", lake)
     assert refused.exit_code == 2
     assert "init-lake --broker-type kafka --lake DIRECTORY" in refused.err
+
+
+def test_a_lake_for_no_kind_is_told_as_that_and_takes_the_first_stores(
+    cli: Any, tmp_path: Path, store: Path
+) -> None:
+    node, lake = unpack(tmp_path / "node") / "server.properties", tmp_path / "lake"
+    said = cli("init-lake", "--lake", lake).out
+    assert "segments of STORE, with proof; from then on it is for stores of that kind.\n" in said
+    assert said.endswith(f"Next: storage-engine archive STORE --lake {lake}\n")
+    assert cli("init-lake", "--lake", lake, "--json").json["lakes"][0]["broker"] == ""
+    assert "segments of  the first store's kind" in cli("lake", "info", "--lake", lake).out
+    for root in (node, store):
+        kinds = [one["kind"] for one in cli("doctor", root, "--lake", lake, "--json").json["findings"]]
+        assert "lake-broker" not in kinds
+    assert cli("archive", node, "--lake", lake).exit_code == 0
+    assert "segments of  kafka" in cli("lake", "info", "--lake", lake).out
+    refused = cli("archive", store, "--lake", lake)
+    assert (refused.exit_code, "found one for those of kafka. Nothing was changed" in refused.err) == (
+        2,
+        True,
+    )

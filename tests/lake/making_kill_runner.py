@@ -1,11 +1,13 @@
-"""Kills the making of a lake, and the takeover of an older one, at their durable operations; a script.
+"""Kills the making of a lake, the takeover of an older one, and the choice of its kind, at their durable
+operations; a script.
 
 As the script that kills runs of a cleanup: each attempt is a fork that dies before the chosen operation. What
 it left is looked at: it is no lake yet, or a whole one. Then the same is done again, and must come to what
 it comes to undisturbed. Prints one JSON object.
 
-Usage: making_kill_runner.py make|take-over LAKE_DIRECTORY WORK_DIRECTORY MOST_KILLS
-With take-over the directory has a lake that a release of version 1 made, and no other has been there.
+Usage: making_kill_runner.py make|take-over|settle LAKE_DIRECTORY WORK_DIRECTORY MOST_KILLS
+With take-over the directory has a lake that a release of version 1 made, and no other has been there; with
+settle an empty one that takes any kind, which becomes Kafka's.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from storage_engine.exceptions import LakeMissingError
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.identity import LAKE_ID_PROPERTY, lake_id_of, read_mark
+from storage_engine.lake.catalog.kind import settle_broker
 from storage_engine.lake.catalog.tables import SCHEMA_VERSION_PROPERTY
 from storage_engine.lake.catalog.writing import mark_commits, ready_to_write
 from storage_engine.lake.move.making import make_lake
@@ -75,6 +78,7 @@ def end_state(config: LakeConfig) -> dict[str, object]:
             for mark, table in zip(marks, tables, strict=True)
             if mark
         ],
+        "tables": sorted(name for _, name in lake.catalog.list_tables(config.namespace)),
         "columns": [[field.name for field in table.schema().fields] for table in tables],
         "ours": sorted(path.name for path in Path(config.location[7:]).rglob(".storage-engine-*")),
     }
@@ -82,17 +86,22 @@ def end_state(config: LakeConfig) -> dict[str, object]:
 
 def main(what: str, directory: Path, work: Path, most: int) -> None:
     config = LakeConfig.local(directory)
-    if what == "take-over":
+    if what != "make":
         shutil.copytree(directory, work)
 
     def prepare() -> None:
         shutil.rmtree(directory, ignore_errors=True)
-        if what == "take-over":
+        if what != "make":
             shutil.copytree(work, directory, copy_function=shutil.copy2)
 
     def do() -> None:
         if what == "make":
             make_lake(config)
+        elif what == "settle":
+            lake = open_lake(config)
+            settle_broker(lake, "kafka")
+            # As the commit does that comes next.
+            mark_commits(lake)
         else:
             lake = open_lake(config)
             ready_to_write(lake)

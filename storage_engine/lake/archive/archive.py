@@ -30,7 +30,8 @@ from storage_engine.exceptions import (
     StoreLayoutError,
 )
 from storage_engine.lake.archive.commit import commit_segments
-from storage_engine.lake.catalog.catalog import Lake, check_broker
+from storage_engine.lake.catalog.catalog import Lake
+from storage_engine.lake.catalog.kind import settle_broker
 from storage_engine.lake.durable_io import local_path, new_data_file, open_data_file, sha256_of_file
 from storage_engine.lake.file.data_file import RowCounter, WindowMemory, segment_bytes, write_data_file
 from storage_engine.lake.file.jobs import (
@@ -88,6 +89,8 @@ def segment_jobs(
 ) -> tuple[SegmentJob, ...]:
     """Describe what to archive; the only place that asks the lake where its data files go.
 
+    An empty lake that was made for no broker becomes one for this broker's segments.
+
     :param bytes_per_second: see ``pace``.
     :param store_name: for the receipts; None: they don't say.
     :param store_host: likewise, the machine on which the store lies.
@@ -96,7 +99,7 @@ def segment_jobs(
     :raises StoreLayoutError: a segment is empty, or its companions are too long.
     :raises LakeUnavailableError: when the lake can't be read.
     """
-    check_broker(lake, broker)
+    settle_broker(lake, broker)
     segments = list(segments)
     for segment in segments:
         if not segment.facts.size_bytes or segment.end == segment.base_offset:

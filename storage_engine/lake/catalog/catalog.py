@@ -13,6 +13,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchPropertyException, NoSuchTableError, NotInstalledError
 from pyiceberg.io import load_file_io
 from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
@@ -28,6 +29,7 @@ from storage_engine.lake.catalog.catalog_connections import REST_CATALOG, SQL_CA
 from storage_engine.lake.catalog.catalog_rows import metadata_locations
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.identity import (
+    COPY_OF_PROPERTY,
     LAKE_ID_PROPERTY,
     catalog_identity,
     check_below_warehouse,
@@ -79,7 +81,7 @@ class Lake:
 
     @property
     def rows_table(self) -> str:
-        """Name of the table of rows, by what ``segments`` says; the catalog is asked once.
+        """Name of the table of rows, by what ``segments`` says; once it says a kind, it isn't asked again.
 
         :raises LakeUnavailableError: when the catalog or the table can't be read.
         :raises BadInputError: the lake's broker isn't installed.
@@ -91,8 +93,10 @@ class Lake:
 
         :raises BadInputError: the lake's broker isn't installed.
         """
-        self._names[:] = [rows_table_of(properties)]
-        return self._names[0]
+        name = rows_table_of(properties)
+        if BROKER_PROPERTY in properties:
+            self._names[:] = [name]
+        return name
 
     def messages(self) -> Table:
         """Load the table of rows.
@@ -197,12 +201,39 @@ def rows_table_among(names: Iterable[str]) -> str:
     return min(found & there, default=default)
 
 
+def takes_any_broker(segments: TableMetadata, rows: TableMetadata) -> bool:
+    """Return whether a lake takes the first store of whatever kind. Pure.
+
+    One of version 1, which has no UUID, was made for the default broker.
+    """
+    said = segments.properties
+    return (
+        BROKER_PROPERTY not in said
+        and COPY_OF_PROPERTY not in said
+        and LAKE_ID_PROPERTY in said
+        and segments.current_snapshot() is None
+        and rows.current_snapshot() is None
+    )
+
+
+def has_no_broker(lake: Lake) -> bool:
+    """Return whether a lake is still nobody's, and takes the first store of whatever kind.
+
+    :raises LakeUnavailableError: its tables can't be read.
+    """
+    segments = lake.segments()
+    # What has a kind needs no other table for that.
+    return BROKER_PROPERTY not in segments.properties and takes_any_broker(
+        segments.metadata, lake.messages().metadata
+    )
+
+
 def check_broker(lake: Lake, broker: str) -> None:
-    """Make sure that segments of a broker may go into a lake.
+    """Make sure that segments of a broker may go into a lake, or that it is still nobody's.
 
     :raises BadInputError: the lake has another broker's.
     """
-    if (found := lake.broker) != broker:
+    if (found := lake.broker) != broker and not has_no_broker(lake):
         raise BadInputError(
             f"lake {lake.location}: expected a lake for segments of {broker}, found one for those of "
             f"{found}. Nothing was changed. Name another lake, or make one: storage-engine init-lake "

@@ -79,7 +79,7 @@ def _create(lake: Lake) -> Table:
     schema = deletions_schema()
     location = f"{segments.location().rstrip('/').rpartition('/')[0]}/{DELETIONS}"
     with lake_errors(location, "make the table"):
-        _remove_old_mark(lake, segments, location)
+        remove_old_mark(lake, segments, location)
         properties = {name: segments.properties.get(name) for name in (LAKE_ID_PROPERTY, BROKER_PROPERTY)}
         with suppress(TableAlreadyExistsError):
             lake.catalog.create_table(
@@ -101,7 +101,7 @@ def _create(lake: Lake) -> Table:
     return table
 
 
-def _remove_old_mark(lake: Lake, segments: Table, location: str) -> None:
+def remove_old_mark(lake: Lake, segments: Table, location: str) -> None:
     """Remove the mark of a table that was lost, which names another one.
 
     :raises LakeIdentityError: it is another lake's, or another catalog's.
@@ -113,7 +113,7 @@ def _remove_old_mark(lake: Lake, segments: Table, location: str) -> None:
     mark = parse_mark(data, path)
     if mark.lake_id != lake_id_of(segments) or not is_same_catalog(mark.catalog, lake.catalog_id):
         raise LakeIdentityError(
-            f"{location}: expected a place for the table {DELETIONS} of lake {lake_id_of(segments)}, found "
+            f"{location}: expected a place for a table of lake {lake_id_of(segments)}, found "
             f"the mark of lake {mark.lake_id}, whose catalog is {mark.catalog}. Nothing was changed. Give "
             "each lake a warehouse or namespace of its own."
         )

@@ -11,6 +11,7 @@ from itertools import groupby
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io import load_file_io
 
+from storage_engine.brokers import store_called
 from storage_engine.exceptions import BadInputError, LakeUnavailableError, StorageEngineError
 from storage_engine.lake.catalog.catalog import (
     Lake,
@@ -19,6 +20,7 @@ from storage_engine.lake.catalog.catalog import (
     open_lake,
     rows_table_among,
     rows_table_of,
+    takes_any_broker,
 )
 from storage_engine.lake.catalog.catalog_connections import PatientRestCatalog
 from storage_engine.lake.catalog.config import LakeConfig
@@ -74,7 +76,7 @@ class StoreInfo:
     """
 
     store_id: str
-    name: str | None
+    name: str
     segment_count: int
     size_bytes: int
     ranges: tuple[tuple[str, int, int, int], ...]
@@ -90,7 +92,8 @@ class LakeInfo:
     :param copy_of: UUID of the lake that it is a read-only copy of.
     :param copied_heads: by store, number and hash of the last receipt when it was copied.
     :param promoted: who made a copy writable, when and why.
-    :param broker: whose segments it has; None: its tables can't be read.
+    :param broker: whose segments it has; "": it takes those of the first store; None: its tables can't be
+        read.
     :param ignored: what its tables, and a REST catalog, say and nobody here follows: where, and the names.
     """
 
@@ -143,9 +146,19 @@ def describe(config: LakeConfig) -> LakeInfo:
         promoted=json.loads(properties.get(PROMOTED_PROPERTY, "null")),
         tables=infos,
         stores=stores,
-        broker=broker_in(properties) if properties else None,
+        broker=_broker(placed),
         ignored=tuple(_ignored(lake, placed.values())),
     )
+
+
+def _broker(placed: Mapping[str, PlacedTable]) -> str | None:
+    if SEGMENTS not in placed:
+        return None
+    segments = placed[SEGMENTS].metadata
+    rows = placed.get(_rows_table(placed, placed))
+    if rows is not None and takes_any_broker(segments, rows.metadata):
+        return ""
+    return broker_in(segments.properties)
 
 
 def _ignored(lake: Lake | None, tables: Iterable[PlacedTable]) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -247,7 +260,7 @@ def _stores(rows: Sequence[Receipt]) -> list[StoreInfo]:
         stores.append(
             StoreInfo(
                 store_id=store,
-                name=of_store[-1].store_name,
+                name=store_called(of_store[-1].store_name, of_store[-1].broker, of_store[-1].store_root),
                 segment_count=len(counting),
                 size_bytes=sum(row.size_bytes for row in counting),
                 ranges=tuple(_ranges(counting)),

@@ -27,7 +27,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from storage_engine.brokers import default_broker, find_broker
 from storage_engine.durable import fsync_path, make_dirs
 from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeMissingError, LakeUnavailableError
-from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake, check_broker, connect, open_lake
+from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake, connect, open_lake
 from storage_engine.lake.catalog.catalog_connections import new_sqlite_file
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.identity import (
@@ -47,6 +47,7 @@ from storage_engine.lake.catalog.identity import (
     written_identity,
 )
 from storage_engine.lake.catalog.intents import open_intent
+from storage_engine.lake.catalog.kind import settle_broker
 from storage_engine.lake.catalog.nesting import refuse_nested
 from storage_engine.lake.catalog.own_tables import usual_location
 from storage_engine.lake.catalog.place import is_catalog_there, own_directory, sqlite_file_of
@@ -81,7 +82,8 @@ def make_lake(config: LakeConfig, broker: str | None = None) -> Lake:
 
     Killed at any instant and run again, it goes on.
 
-    :param broker: whose segments it is for; None: the default broker's, or of one that is there anyone's.
+    :param broker: whose segments it is for; "": those of the first store's kind; None: the default broker's,
+        or of one that is there anyone's.
     :raises LakeIdentityError: another lake's files are in the place, or another catalog makes one there.
     :raises LakeUnavailableError: the place can't be read or written.
     :raises BadInputError: the configuration names no catalog that PyIceberg knows, or a place inside a
@@ -90,11 +92,11 @@ def make_lake(config: LakeConfig, broker: str | None = None) -> Lake:
     """
     with suppress(LakeMissingError):
         lake = open_lake(config)
-        if broker is not None:
-            check_broker(lake, broker)
         _finish(lake)
+        if broker:
+            settle_broker(lake, broker)
         return lake
-    broker = broker or default_broker()
+    broker = default_broker() if broker is None else broker
     refuse_nested(config)
     with CHANGE_LOCK, lake_errors(config.location, "make the lake"):
         try:
@@ -106,7 +108,8 @@ def make_lake(config: LakeConfig, broker: str | None = None) -> Lake:
             except LakeMissingError:
                 raise error from None
     lake = open_lake(config)
-    check_broker(lake, broker)
+    if broker:
+        settle_broker(lake, broker)
     return lake
 
 
@@ -182,7 +185,7 @@ def _make_tables(lake: Lake, broker: str, locations: dict[str, str]) -> None:
 
 def _locations(config: LakeConfig, broker: str) -> dict[str, str]:
     """Return where a SQL catalog's tables will lie, by name; nothing where no warehouse is named."""
-    names = (find_broker(broker).rows_table, SEGMENTS)
+    names = (find_broker(broker or default_broker()).rows_table, SEGMENTS)
     return {name: place for name in names if (place := usual_location(config, name)) is not None}
 
 
@@ -199,7 +202,8 @@ def _lake_id(catalog: Catalog, namespace: str) -> str:
 def _tables(lake: Lake, broker: str, lake_id: str, locations: dict[str, str]) -> Iterator[tuple[Table, bool]]:
     """Yield both tables, each with whether it was made here."""
     catalog, namespace = lake.catalog, lake.config.namespace
-    kind = find_broker(broker)
+    kind = find_broker(broker or default_broker())
+    said = {BROKER_PROPERTY: broker} if broker else {}
     codec = kind.codec
     for name, schema, properties in (
         (SEGMENTS, segments_schema(), SEGMENTS_PROPERTIES),
@@ -218,7 +222,7 @@ def _tables(lake: Lake, broker: str, lake_id: str, locations: dict[str, str]) ->
                     schema=schema,
                     location=locations.get(name),
                     partition_spec=partition_by_store(schema),
-                    properties={**properties, LAKE_ID_PROPERTY: lake_id, BROKER_PROPERTY: broker},
+                    properties={**properties, LAKE_ID_PROPERTY: lake_id, **said},
                 )
                 is_new = True
         table = catalog.load_table((namespace, name))

@@ -38,7 +38,7 @@ class LakeFacts:
     :param title: lake or second lake.
     :param refused: why no command works with it; "" where they do.
     :param copy_of: UUID of the lake that it is a read-only copy of; None: it is none.
-    :param broker: whose segments it has; None: it can't be read.
+    :param broker: whose segments it has; "": those of the first store; None: it can't be read.
     :param stores: names, or ids, of the stores that it has segments of.
     :param segments: that it has of this store.
     :param disk: that it lies on; None: it isn't on this machine.
@@ -97,7 +97,7 @@ def _look(
         refused=info.refused,
         copy_of=info.copy_of,
         broker=info.broker,
-        stores=tuple(one.name or one.store_id for one in info.stores),
+        stores=tuple(one.name for one in info.stores),
         segments=sum(one.segment_count for one in own),
         disk=disk,
         verified_at_ms=verified_at_ms,
@@ -242,7 +242,7 @@ def _of_lake(lake: LakeFacts, broker: str, unproven_bytes: int | None, now_ms: i
             f"the {lake.title} {lake.location} is a copy of lake {lake.copy_of}, and proves nothing",
             "name that lake; if it is gone for good: storage-engine lake promote",
         )
-    if lake.broker not in (None, broker):
+    if lake.broker and lake.broker != broker:
         yield Finding(
             Severity.URGENT,
             "lake-broker",
