@@ -88,9 +88,13 @@ def _chosen(found: Overview, wanted: str, base: ManagedStore) -> ManagedOverview
     """
     :raises BadInputError: no store is called so.
     """
+    called = [store.name for store in found.stores]
     by_word = {
         word: store for store in found.stores for word in (store.store_id, store.path, store.name) if word
     }
+    if called.count(wanted) > 1:
+        # By their places' last parts: which one is meant is not known.
+        del by_word[wanted]
     real = str(Path(wanted).resolve())
     if wanted not in by_word and real not in by_word:
         raise _unknown(wanted, by_word, found.journal_missing or found.journal)
@@ -162,7 +166,7 @@ def runs(
     notices = _left_aside(place, row)
     if as_json:
         rows = [{"run": one, "report_json": reports[one.run_key]} for one in found]
-        shown = {"store_id": row.store_id, "store": row.name or row.real_path, "runs": rows}
+        shown = {"store_id": row.store_id, "store": _called(row), "runs": rows}
         print_json("runs", {**shown, "notices": notices})
     else:
         print_runs(row, found, reports)
@@ -185,20 +189,28 @@ def _left_aside(store: ManagedStore, row: StoreRow) -> tuple[str, ...]:
     return ()
 
 
+def _called(row: StoreRow) -> str:
+    from storage_engine.brokers import store_called
+
+    return store_called(row.name, row.broker, row.real_path)
+
+
 def _store(reader: JournalReader, which: str | None, base: ManagedStore | None) -> StoreRow:
     """
     :raises BadInputError: no store of the journal is called so, or there are several and none is named.
     """
     stores = reader.stores()
     wanted = which or (None if base is None else base.real_root)
-    by_word = {word: row for row in stores for word in (row.store_id, row.real_path, row.name) if word}
+    called = [_called(row) for row in stores]
+    by_word = {name: row for name, row in zip(called, stores, strict=True) if called.count(name) == 1}
+    by_word |= {word: row for row in stores for word in (row.store_id, row.real_path, row.name) if word}
     if wanted is not None:
         found = by_word.get(wanted) or by_word.get(str(Path(wanted).resolve()))
         if found is None:
             raise _unknown(wanted, by_word, reader.name)
         return found
     if len(stores) != 1:
-        named = ", ".join(row.name or row.real_path for row in stores) or "none"
+        named = ", ".join(_called(row) for row in stores) or "none"
         raise BadInputError(
             f"{reader.name}: expected --store, since the journal has {len(stores)} stores: {named}. "
             "Name one.",
@@ -232,7 +244,7 @@ def _show_report(reader: JournalReader, row: StoreRow, run: str, as_json: bool) 
                 page="command-line",
             )
         raise BadInputError(
-            f"{reader.name}: expected a run of store {row.name or row.real_path}, found none called {run!r}."
+            f"{reader.name}: expected a run of store {_called(row)}, found none called {run!r}."
             f"{meant(run, keys)} storage-engine runs lists them.",
             page="command-line",
         )

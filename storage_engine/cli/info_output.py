@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from storage_engine.brokers import store_called
 from storage_engine.cli.output import print_table, say
 from storage_engine.clock import clock_ms
 from storage_engine.host import is_this_host
@@ -28,7 +29,7 @@ def print_overview(found: Overview, stores: Sequence[ManagedOverview]) -> None:
         say("No store is managed: nothing was archived yet, and no run has begun.")
     for store in stores:
         print_table(
-            f"Store {store.name or store.path or store.store_id}",
+            f"Store {store.name}",
             ("what", "value"),
             _facts(store, found.is_known),
         )
@@ -124,11 +125,12 @@ def _standing(found: Standing) -> Iterator[tuple[str, str]]:
 
 def print_runs(store: StoreRow, found: Sequence[RunRow], reports: Mapping[str, str | None]) -> None:
     """Print a store's runs, a row each."""
+    called = store_called(store.name, store.broker, store.real_path)
     if not found:
-        say(f"Store {store.name or store.real_path}: no run has begun.")
+        say(f"Store {called}: no run has begun.")
         return
     print_table(
-        f"Runs of {store.name or store.real_path}",
+        f"Runs of {called}",
         ("run", "began", "took", "outcome", "why", "deleted#", "freed#", "report"),
         (
             (

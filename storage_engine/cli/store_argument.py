@@ -165,7 +165,7 @@ def managed_store(
 
     A person at a shell names what they see there, so any host will do.
     """
-    from storage_engine.brokers import broker_of, find_broker
+    from storage_engine.brokers import broker_of, store_called
     from storage_engine.retention.store.managed_store import ManagedStore
 
     if mode and live is not None:
@@ -174,7 +174,7 @@ def managed_store(
     broker = broker_type or broker_of(store)
     _check_settings(broker, overrides)
     return ManagedStore(
-        name=name or find_broker(broker).default_name(store.absolute()),
+        name=store_called(name, broker, store.absolute()),
         root=str(store.absolute()),
         broker=broker,
         broker_conf=None if broker_conf is None else str(broker_conf.absolute()),

@@ -122,3 +122,18 @@ def test_what_a_lake_that_can_not_be_read_has_is_not_known(cli, lake) -> None:
     shown = cli("info", "--lake", lake)
     assert (shown.exit_code, "No store is managed" in shown.out) == (1, False)
     assert "Which stores are managed isn't known" in shown.out
+
+
+def test_a_store_without_a_name_is_called_the_same_everywhere(cli, store, lake) -> None:
+    assert cli("clean", store, "--lake", lake, "--manual", "--run-key", "r").exit_code == 0
+    called = store.name
+    assert [one["name"] for one in cli("info", called, "--lake", lake, "--json").json["stores"]] == [called]
+    assert cli("runs", "--store", called, "--lake", lake, "--json").json["store"] == called
+    assert f"Runs of {called}" in cli("runs", "--lake", lake).out
+    assert f"Store {called}" in cli("info", "--lake", lake).out
+    assert f"Store {called} (" in cli("runs", "r", "--lake", lake).out
+    (archived,) = cli("lake", "info", "--lake", lake, "--json").json["stores"]
+    assert archived["name"] == called
+    for file in lake.glob("journal.db*"):
+        file.unlink()
+    assert [one["name"] for one in cli("info", "--lake", lake, "--json").json["stores"]] == [called]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, delete, insert, select, true, update
 
+from storage_engine.brokers import store_called
 from storage_engine.clock import clock_ms
 from storage_engine.exceptions import JournalConflictError, RunStateError, StoreIdentityError
 from storage_engine.host import ANY_HOST, is_this_host, this_host
@@ -195,7 +195,7 @@ def _insert(connection: Connection, made: StoreRecord) -> StoreRecord:
         return _move(connection, made.store_id, made.real_path)
     if other is not None:
         known_at = f"the journal knows it, at {other.real_path}"
-        name = made.name or other.name or Path(made.real_path).name
+        name = store_called(made.name or other.name, made.broker, made.real_path)
         raise moved_here(made.real_path, made.store_id, known_at, name)
     if made.name is not None:
         _check_name(connection, made.name, made)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
+from storage_engine.brokers import store_called
 from storage_engine.exceptions import JournalUnavailableError, StorageEngineError
 from storage_engine.host import ANY_HOST, is_this_host
 from storage_engine.journal.reading.answers import RunRow, Standing, StoreRow
@@ -20,6 +21,7 @@ from storage_engine.retention.quarantine.look import QuarantineLook, look_at_qua
 from storage_engine.retention.store.broker_answers import take_snapshot
 from storage_engine.retention.store.brokers import open_to_look
 from storage_engine.retention.store.managed_store import ManagedStore
+from storage_engine.wording import reason_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ class ManagedOverview:
     """
 
     store_id: str
-    name: str | None
+    name: str
     path: str | None
     host: str | None
     broker: str | None
@@ -108,7 +110,7 @@ def same_place(base: ManagedStore, row: StoreRow) -> ManagedStore:
     if row.real_path == base.real_root:
         return base
     return ManagedStore(
-        name=row.name or row.real_path.rpartition("/")[2],
+        name=store_called(row.name, row.broker, row.real_path),
         root=row.real_path,
         lake=base.lake,
         second_lake=base.second_lake,
@@ -126,7 +128,7 @@ def _by_journal(
     on_disk, quarantines, not_seen = _on_disk(store, row, now_ms)
     return ManagedOverview(
         row.store_id,
-        row.name,
+        store_called(row.name, row.broker, row.real_path),
         row.real_path,
         row.host,
         row.broker,
@@ -168,7 +170,7 @@ def _on_disk(
             snapshot = take_snapshot(broker, now_ms, store.broker)
             aside = look_at_quarantines(store, broker.data_paths)
     except (StorageEngineError, OSError) as error:
-        return None, (), str(error)
+        return None, (), reason_text(error)
     return tuple(one for log in snapshot.logs for one in _ranges(log)), aside, ""
 
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from storage_engine.brokers import same_companions
+from storage_engine.brokers import same_companions, store_called
 from storage_engine.exceptions import LakeIdentityError, LakeUnavailableError, ReceiptError
 from storage_engine.journal.journal import StoreRecord, Waiver
 from storage_engine.lake.catalog.catalog import Lake, check_broker, open_lake
@@ -171,7 +171,8 @@ class Proofs:
                     return verdict
         for proofs in self.asked:
             if policy.archive is not ArchiveMode.OFF and (cover := proofs.covers.get(slot)):
-                stores = ", ".join(sorted({row.store_name or row.store_id for row in cover.receipts}))
+                called = {store_called(row.store_name, row.broker, row.store_root) for row in cover.receipts}
+                stores = ", ".join(sorted(called))
                 said = f"its bytes were compared just now with what other nodes archived: {stores}"
                 return Verdict(
                     decision, Passage.PROVEN, cover.receipts[0], said, cover.receipts, cover.sha256

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 
+from storage_engine.brokers import store_called
 from storage_engine.journal.records import StoreRecord
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.verify.replica_coverage import (
@@ -133,6 +134,6 @@ def _difference_text(one: Difference, files: Sequence[Segment]) -> str:
     )
     ours = f"SHA-256 {one.sha256}" if one.sha256 else "no batches that begin and end there"
     return (
-        f"its replica of store {row.store_name or row.store_id} archived offsets "
+        f"its replica of store {store_called(row.store_name, row.broker, row.store_root)} archived offsets "
         f"[{row.base_offset}, {row.end}) with SHA-256 {row.sha256}, and here they have {ours}, in {path}"
     )

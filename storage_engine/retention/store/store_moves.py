@@ -8,6 +8,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 
+from storage_engine.brokers import store_called
 from storage_engine.exceptions import StoreIdentityError
 from storage_engine.host import may_have_come, this_host
 from storage_engine.journal.journal import Journal, Phase, Step, StoreRecord
@@ -112,8 +113,9 @@ def move_notice(journal: Journal, record: StoreRecord) -> tuple[str, ...]:
     move = from_jsonable(Move, moved.payload)
     if move.person:
         return ()
+    called = store_called(record.name, record.broker, record.real_path)
     return (
-        f"store {record.name or record.store_id} lies on host {move.to_host} now, no longer on host "
+        f"store {called} lies on host {move.to_host} now, no longer on host "
         f"{move.from_host}: its stamp proves it, and the journal has recorded it",
     )
 
