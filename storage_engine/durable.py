@@ -43,9 +43,21 @@ def fsync_path(path: str | os.PathLike[str]) -> None:
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        os.fsync(fd)
+        with _named(path):
+            os.fsync(fd)
     finally:
         os.close(fd)
+
+
+@contextmanager
+def _named(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Let an error of the system say which file it is about: a write or a flush only knows a descriptor."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno and error.filename is None:
+            error.filename = os.fspath(path)
+        raise
 
 
 def make_dirs(path: str | os.PathLike[str]) -> None:
@@ -158,7 +170,11 @@ def replacing(
     temporary = path.with_name(temporary_name(path.name))
     try:
         # Buffered: an unbuffered file may take less than it is given.
-        with create(temporary, dir_fd=dir_fd, shared=shared) as raw, io.BufferedWriter(raw) as file:
+        with (
+            _named(path),
+            create(temporary, dir_fd=dir_fd, shared=shared) as raw,
+            io.BufferedWriter(raw) as file,
+        ):
             yield file
             file.flush()
             os.fsync(raw.fileno())

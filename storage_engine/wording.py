@@ -135,6 +135,13 @@ def times_text(timestamps_ms: Collection[int]) -> str:
     return texts[0] if len(texts) == 1 else f"{texts[0]} to {texts[-1]}"
 
 
+def reason_text(error: BaseException) -> str:
+    """Return what an error says; of the system's, the file that it is about and no number."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error)
+
+
 def unexpected(error: Exception) -> str:
     """An error that nobody has foreseen: its kind, its words, and the line that it comes from."""
     frames = traceback.extract_tb(error.__traceback__)

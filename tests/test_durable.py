@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import subprocess
@@ -188,3 +189,27 @@ def test_a_lock_that_is_not_a_file_is_not_opened(tmp_path: Path) -> None:
         with pytest.raises(OSError, match=name):
             durable.open_lock(tmp_path / name)
     assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("call", ["write", "fsync"])
+def test_an_error_of_a_write_or_a_flush_names_the_file(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel was given a descriptor, and says no name."""
+    path = tmp_path / "record"
+
+    def fail(*_arguments: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def write() -> None:
+        with durable.replacing(path) as file:
+            if call == "write":
+                fail()
+            file.write(b"whole")
+            monkeypatch.setattr(os, "fsync", fail)
+
+    with pytest.raises(OSError, match="No space left on device") as raised:
+        write()
+    monkeypatch.undo()
+    assert raised.value.filename == str(path)
+    assert list(tmp_path.iterdir()) == []

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import re
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +15,7 @@ from storage_engine.wording import (
     count_text,
     duration_text,
     exact_bytes_text,
+    reason_text,
     shortened,
     time_text,
 )
@@ -117,3 +119,16 @@ def test_no_module_has_a_format_of_times_of_its_own() -> None:
         if re.search(r"strftime|\.isoformat\(|:%Y|gmtime|localtime\(", path.read_text())
     }
     assert formats == {"wording.py"} | DATA
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "/a/file"), "/a/file: No space left on device"),
+        (OSError(errno.EIO, "Input/output error"), "Input/output error"),
+        (OSError("AWS Error ACCESS_DENIED"), "AWS Error ACCESS_DENIED"),
+        (ValueError("no number"), "no number"),
+    ],
+)
+def test_a_reason_names_the_file_and_no_number(error: Exception, text: str) -> None:
+    assert reason_text(error) == text

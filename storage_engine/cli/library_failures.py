@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from storage_engine.exceptions import StorageUnavailableError
+from storage_engine.wording import reason_text
 
 _LIBRARIES: Final = frozenset(
     (
@@ -54,5 +55,5 @@ def _library_of(error: Exception) -> str:
 
 def _reason(error: Exception) -> str:
     # SQLAlchemy's own text goes on with the statement.
-    lines = str(getattr(error, "orig", None) or error).splitlines()
+    lines = reason_text(getattr(error, "orig", None) or error).splitlines()
     return " ".join(lines[:_MOST_LINES])[:_MOST_CHARACTERS].rstrip(".")

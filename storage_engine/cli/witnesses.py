@@ -18,6 +18,7 @@ from storage_engine.cli.options import journal_of
 from storage_engine.credentials import shown_url
 from storage_engine.exceptions import JournalUnavailableError
 from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.wording import reason_text
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -110,8 +111,8 @@ def part_journal(url: str) -> None:
     except (OSError, sqlite3.Error) as error:
         raise JournalUnavailableError(
             f"{journal}: can't give the journal a file of its own, as it has other names (hard links): "
-            f"{error}. Nothing was changed. Run again when nobody uses it; if it is damaged, bring it back "
-            f"from a backup. {without_backup(journal)}"
+            f"{reason_text(error)}. Nothing was changed. Run again when nobody uses it; if it is damaged, "
+            f"bring it back from a backup. {without_backup(journal)}"
         ) from error
 
 

@@ -38,7 +38,7 @@ from storage_engine.model.diagnosis import (
     reason_of,
 )
 from storage_engine.own_directory import PLAIN_STAMP
-from storage_engine.wording import count_text, time_text
+from storage_engine.wording import count_text, reason_text, time_text
 
 
 def diagnose(
@@ -202,7 +202,7 @@ def _logs(
                 yield from faults
                 yield from _log(log, topics, now_ms)
         except OSError as error:
-            yield Finding(Severity.WARNING, "unreadable", f"log {log.name.log}: {error}")
+            yield Finding(Severity.WARNING, "unreadable", f"log {log.name.log}: {reason_text(error)}")
 
 
 def _unknown_watermarks(node: Node) -> Iterator[Finding]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from storage_engine.exceptions import StoreLayoutError
+from storage_engine.wording import reason_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +218,7 @@ class DiskUsage:
             device = Path(name).stat().st_dev
             counters = os.statvfs(name)
         except (OSError, ValueError) as error:
-            return cls(path=name, used_percent=None, error=f"{name}: can't be measured: {error}")
+            return cls(path=name, used_percent=None, error=f"{name}: can't be measured: {reason_text(error)}")
         used = (counters.f_blocks - counters.f_bfree) * counters.f_frsize
         usable = counters.f_bavail * counters.f_frsize
         if used + usable <= 0:

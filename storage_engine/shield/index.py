@@ -22,6 +22,7 @@ from storage_engine.model.log_names import in_file_name
 from storage_engine.model.store import FileFacts
 from storage_engine.own_directory import DIRECTORY, WAIT_SECONDS, locked, own_directory
 from storage_engine.untrusted import MALFORMED, read_file
+from storage_engine.wording import reason_text
 
 NAME: Final = "shield"
 INDEX: Final = "index.json"
@@ -163,9 +164,9 @@ def read_index(directory: int, root: str | os.PathLike[str]) -> tuple[Link, ...]
         return ()
     except (OSError, BadInputError, *MALFORMED) as error:
         raise ShieldError(
-            f"{path}: expected the record of the shield, found what can't be read ({error}). Nothing was "
-            "changed. Run as the store's owner with the newest release that worked on this store; its files "
-            "beside the record are whole segments, named by lineage, log and first offset."
+            f"{path}: expected the record of the shield, found what can't be read ({reason_text(error)}). "
+            "Nothing was changed. Run as the store's owner with the newest release that worked on this "
+            "store; its files beside the record are whole segments, named by lineage, log and first offset."
         ) from error
 
 

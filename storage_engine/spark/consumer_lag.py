@@ -29,7 +29,7 @@ from storage_engine.retention.lag.shielded_unread import (
 )
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.turns import SharedLock
-from storage_engine.wording import count_text
+from storage_engine.wording import count_text, reason_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -268,7 +268,7 @@ def _shielded(job: LagJob) -> Iterator[str]:
     try:
         found = shielded_unread(map(job.unread, shielded_runs(job.snapshot)))
     except (StorageEngineError, OSError) as error:
-        yield error_text(str(error))
+        yield error_text(reason_text(error))
         return
     yield from (shielded_text(row) for row in found.rows[:SHIELDED_SHOWN])
     if found.error:

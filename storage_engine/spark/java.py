@@ -14,6 +14,7 @@ from pathlib import Path
 
 from storage_engine.exceptions import SparkJobError
 from storage_engine.extras import SPARK_JAVA
+from storage_engine.wording import reason_text
 
 FITTING_VERSIONS = ("17", "21")
 """Versions that Spark 4.1 is tested on; newer ones lack what its Hadoop client calls."""
@@ -104,7 +105,7 @@ def _bundled_home() -> Path:
             temporary.replace(java)
     except OSError as error:
         raise SparkJobError(
-            f"{java}: can't write the script that starts the bundled Java: {error}. "
+            f"{java}: can't write the script that starts the bundled Java: {reason_text(error)}. "
             "Set JAVA_HOME to a Java 17 or 21."
         ) from error
     if not _fits(java):

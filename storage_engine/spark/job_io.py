@@ -21,7 +21,7 @@ from storage_engine import durable, exceptions
 from storage_engine.credentials import put_back, set_apart
 from storage_engine.exceptions import BadInputError, SparkJobError, StorageEngineError
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
-from storage_engine.wording import printable
+from storage_engine.wording import printable, reason_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -128,7 +128,7 @@ def run_job(
         durable.unlink(result_path)
         durable.make_dirs(Path(result_path).parent)
     except (BadInputError, OSError) as error:
-        sys.stderr.write(f"{app_name}: {printable(str(error))}\n")
+        sys.stderr.write(f"{app_name}: {printable(reason_text(error))}\n")
         return 2
     try:
         with spark_session(app_name) as spark:
@@ -194,6 +194,6 @@ def _read_json(path: str | os.PathLike[str]) -> Any:
     try:
         return json.loads(Path(path).read_bytes())
     except OSError as error:
-        raise BadInputError(f"{path}: can't be read: {error}") from error
+        raise BadInputError(f"{path}: can't be read: {reason_text(error)}") from error
     except ValueError as error:
         raise BadInputError(f"{path}: expected JSON, found something else: {error}") from error

@@ -82,6 +82,9 @@ def test_an_error_of_the_system_names_its_file() -> None:
     for number in (errno.ENOSPC, errno.EIO, errno.EROFS, errno.EACCES):
         error = OSError(number, "what", "/a/file")
         assert str(storage_failure(error, {})).startswith("/a/file: what. Check the path")
+    told = str(storage_failure(OSError(errno.ENOSPC, "No space left on device"), {"store": "/data"}))
+    assert told.startswith("store /data: expected disk")
+    assert "found OSError: No space left on device. Check" in told
 
 
 def test_a_mistake_of_our_own_is_no_failure_of_a_library(monkeypatch: pytest.MonkeyPatch) -> None:

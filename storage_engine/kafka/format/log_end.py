@@ -10,6 +10,7 @@ from typing import NamedTuple
 from storage_engine.kafka.format.batch_walk import BLOCK_BYTES, BatchHead, batch_heads, open_file, opened
 from storage_engine.kafka.format.layout import LogDirectory, PartitionLog, SegmentFiles
 from storage_engine.kafka.rules import SegmentFacts
+from storage_engine.wording import reason_text
 
 _INDEX_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")
@@ -66,7 +67,7 @@ def known_end(directory: LogDirectory, log: PartitionLog) -> LogEnd:
         raise
     except OSError as error:
         least = max(log.segments[-1].base_offset, directory.high_watermarks.get(log.name.log, 0))
-        return LogEnd(least, -1, f"its active segment can't be read: {error}")
+        return LogEnd(least, -1, f"its active segment can't be read: {reason_text(error)}")
 
 
 def end_offset(log: PartitionLog) -> int:

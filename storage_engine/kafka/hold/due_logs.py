@@ -14,7 +14,7 @@ from storage_engine.kafka.store.plan import SeenLog, log_facts
 from storage_engine.kafka.store.seen_node import SeenNode
 from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.model.store import FileFacts, Segment, SegmentId, SegmentState
-from storage_engine.wording import bytes_text
+from storage_engine.wording import bytes_text, reason_text
 
 Ranges = tuple[tuple[int, int], ...]
 """Of offsets, each [first, end)."""
@@ -105,7 +105,9 @@ def due_logs(
         except FileNotFoundError:
             gone.add(name)
         except OSError as error:
-            found[name] = _due_log(one, f"a file of it can't be read: {error}", proven, known, now_ms)
+            found[name] = _due_log(
+                one, f"a file of it can't be read: {reason_text(error)}", proven, known, now_ms
+            )
     return DueLogs(found, frozenset(gone))
 
 

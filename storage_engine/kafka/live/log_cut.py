@@ -20,6 +20,7 @@ from storage_engine.exceptions import (
 from storage_engine.kafka.cluster.client import Cluster
 from storage_engine.kafka.live.cut_faults import Prefix
 from storage_engine.kafka.live.same_log import Witness, find_witness
+from storage_engine.wording import reason_text
 
 OPERATION_SECONDS: Final = 10.0
 """For how long brokers wait for all replicas before they say that they gave up."""
@@ -39,7 +40,7 @@ def witness_of(prefix: Prefix, offset: int, high_watermark: int) -> Witness:
     try:
         found = find_witness(there[begun[-1] if begun else 0 :], offset, high_watermark)
     except OSError as error:
-        raise refused(prefix, f"a file can't be read: {error}") from error
+        raise refused(prefix, f"a file can't be read: {reason_text(error)}") from error
     if found is None:
         raise refused(
             prefix,

@@ -29,7 +29,7 @@ from storage_engine.kafka.store.plan import SeenLog
 from storage_engine.kafka.store.seen_node import SeenNode
 from storage_engine.model.diagnosis import reason_of
 from storage_engine.model.store import DiskUsage
-from storage_engine.wording import bytes_text, duration_text
+from storage_engine.wording import bytes_text, duration_text, reason_text
 
 if TYPE_CHECKING:
     from storage_engine.kafka.live.live_node import LiveNode
@@ -166,7 +166,9 @@ def observe(
                     replicas = len(known[name].replicas)
                     log_ages.append(_age(log, replicas, kept.segment_bytes, now_ms, spans_ms))
             except OSError as error:
-                unread[name] = f"how old it is isn't known, as a file of it can't be read: {error}"
+                unread[name] = (
+                    f"how old it is isn't known, as a file of it can't be read: {reason_text(error)}"
+                )
         ages.append(TopicAge(topic, str(topic_id), answer, tuple(log_ages)))
     of_logs = found_logs(store, node, logs, remembered, now_ms)
     return Observed(now_ms, tuple(ages), of_logs, unheld, interval_ms, bears, unread)

@@ -12,6 +12,7 @@ from storage_engine.kafka.format.server_properties import retention_settings
 from storage_engine.kafka.metadata.cluster_metadata import LOG, ClusterMetadata, read_cluster_metadata
 from storage_engine.kafka.rules import RetentionSettings
 from storage_engine.model.diagnosis import reason_of
+from storage_engine.wording import reason_text
 
 _UNREAD = "the cluster's metadata weren't read for them"
 
@@ -86,7 +87,7 @@ def read_topic_settings(node: Node) -> TopicSettings:
             try:
                 metadata = read_cluster_metadata(directory)
             except (StorageEngineError, OSError) as error:
-                unknown = f"the cluster's metadata can't be read: {error}"
+                unknown = f"the cluster's metadata can't be read: {reason_text(error)}"
     own = {} if properties is None else properties.values
     while_running = metadata.settings_of_node(properties.node_id) if properties is not None else {}
     live = _live(node)

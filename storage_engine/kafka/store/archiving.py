@@ -38,6 +38,7 @@ from storage_engine.kafka.transactions.open_transactions import (
 from storage_engine.model.diagnosis import reason_of
 from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import WENT, Archivable, LogSnapshot, Segment, SegmentContext, SegmentId
+from storage_engine.wording import reason_text
 
 _LAST_OFFSET = (1 << 63) - 1
 _INDEX_SUFFIX = ".txnindex"
@@ -151,7 +152,8 @@ def _fault(directory: LogDirectory, log: PartitionLog, settings: TopicSettings, 
             or epochs_fault(directory, log, end)
         )
     except OSError as error:
-        return f"log {log.name.log}: expected its small files, found one that can't be read: {error}"
+        why = reason_text(error)
+        return f"log {log.name.log}: expected its small files, found one that can't be read: {why}"
 
 
 def _unnamed(log: PartitionLog) -> str:

@@ -66,6 +66,7 @@ from storage_engine.model.store import (
     SegmentId,
     StoreSnapshot,
 )
+from storage_engine.wording import reason_text
 
 if TYPE_CHECKING:
     from storage_engine.kafka.cluster.client import Cluster
@@ -372,7 +373,7 @@ def plan_of_log(
         # Beside its files a running broker deletes: the next look knows what is left.
         return undecided(one.seen, Reason.UNKNOWN, "a segment went away while it was looked at: ask again")
     except OSError as error:
-        return undecided(one.seen, Reason.UNKNOWN, f"a file can't be read: {error}")
+        return undecided(one.seen, Reason.UNKNOWN, f"a file can't be read: {reason_text(error)}")
 
 
 def _seen(node: Node) -> SeenNode:

@@ -13,7 +13,7 @@ from storage_engine.kafka.format.producer_snapshot import parse_producer_snapsho
 from storage_engine.kafka.format.stored_files import read_stored
 from storage_engine.kafka.transactions.open_transactions import OpenTransaction, open_transactions
 from storage_engine.model.diagnosis import Finding, Severity, named_in_short, reason_of
-from storage_engine.wording import bytes_text, count_text, time_text
+from storage_engine.wording import bytes_text, count_text, reason_text, time_text
 
 _LONGEST_MS = 900_000
 """``transaction.max.timeout.ms`` by default: no producer may ask for longer."""
@@ -63,7 +63,7 @@ def find_open(node: Node, ends: Mapping[str, int], max_bytes: int = _MOST_BYTES)
         except StorageEngineError as error:
             faults[name] = reason_of(error)
         except OSError as error:
-            faults[name] = str(error)
+            faults[name] = reason_text(error)
         else:
             if found:
                 by_log[name] = found

@@ -14,6 +14,7 @@ from storage_engine.exceptions import BadInputError, LakeUnavailableError
 from storage_engine.lake.s3_defaults import S3_DEFAULTS
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.nearest import meant
+from storage_engine.wording import reason_text
 
 DESCRIPTION = "lake.json"
 """File in a lake's directory that says where catalog and warehouse are, when they are not below it."""
@@ -180,7 +181,9 @@ def _described(path: Path) -> LakeConfig:
     try:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise BadInputError(f"{path}: expected a JSON object of catalog properties: {error}") from None
+        raise BadInputError(
+            f"{path}: expected a JSON object of catalog properties: {reason_text(error)}"
+        ) from None
     if not isinstance(found, dict):
         raise BadInputError(
             f"{path}: expected a JSON object of catalog properties, found {type(found).__name__}"

@@ -17,6 +17,7 @@ from storage_engine.model.receipt import Receipt
 from storage_engine.model.store import FileFacts, LogSnapshot, Segment, SegmentId, SegmentState, StoreSnapshot
 from storage_engine.same_bytes.own_acts import OwnActs, read_own_acts
 from storage_engine.untrusted import read_file
+from storage_engine.wording import reason_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ def compare(
     except FileNotFoundError:
         raise
     except OSError as error:
-        return Compared(None, False, "", str(error))
+        return Compared(None, False, "", reason_text(error))
 
 
 def _compare(

@@ -21,6 +21,7 @@ from storage_engine.lake.gc.garbage_rule import Contents, Held
 from storage_engine.lake.gc.live_twins import RANGE_COLUMNS, LiveTwins
 from storage_engine.lake.storage.careful_avro import careful_avro
 from storage_engine.lake.storage.errors import is_file_failure, metadata_errors
+from storage_engine.wording import reason_text
 
 _STORE_FOLDER = "store_id="
 
@@ -148,7 +149,7 @@ class Evidence:
                 return tuple(values)
         except (OSError, pa.ArrowException) as error:
             what = _UNREADABLE if is_file_failure(error) else "it is no whole Parquet file"
-            return Contents(fault=f"{what}: {error}")
+            return Contents(fault=f"{what}: {reason_text(error)}")
 
 
 def _named(table: Table, location: str, kind: GarbageKind, file: TableFile) -> Contents:

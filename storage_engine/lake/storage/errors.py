@@ -12,6 +12,7 @@ from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, RESTErr
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from storage_engine.exceptions import LakeUnavailableError, ProofError, StorageEngineError
+from storage_engine.wording import reason_text
 
 _DAMAGED_CATALOG = ("file is not a database", "database disk image is malformed")
 """What SQLite says of a file that is none of its own, or not whole."""
@@ -88,9 +89,9 @@ def parquet_errors(location: str) -> Iterator[None]:
         if is_file_failure(error):
             raise lake_unavailable(location, "read a data file", error) from error
         raise ProofError(
-            f"{location}: expected a whole Parquet file, found one that can't be read: {error}. Nothing was "
-            "committed or deleted. If no receipt names the file, remove it and archive again; otherwise run "
-            "verify, and keep or restore what is still elsewhere."
+            f"{location}: expected a whole Parquet file, found one that can't be read: "
+            f"{reason_text(error)}. Nothing was committed or deleted. If no receipt names the file, remove "
+            "it and archive again; otherwise run verify, and keep or restore what is still elsewhere."
         ) from error
 
 
@@ -132,7 +133,7 @@ def lake_unavailable(location: str, doing: str, error: Exception) -> LakeUnavail
 def reason_of(error: BaseException | None) -> str:
     """Return what a library's failure says, without what only a developer of it understands."""
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+        return reason_text(error)
     if isinstance(error, DBAPIError):
         return f"{type(error).__name__}: {error.orig}"
     return f"{type(error).__name__}: {error}"

@@ -54,6 +54,7 @@ from storage_engine.retention.store.brokers import assumes_defaults, open_store,
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.retention.store.stamp import Stamp
 from storage_engine.retention.store.unnamed_lakes import directory_of
+from storage_engine.wording import reason_text
 
 if TYPE_CHECKING:
     from storage_engine.journal.journal import Journal, StoreRecord
@@ -348,7 +349,7 @@ def _look(
     except StoreNotFoundError:
         raise
     except (StorageEngineError, OSError) as error:
-        found.append(Finding(Severity.URGENT, "unreadable", str(error).removesuffix(".")))
+        found.append(Finding(Severity.URGENT, "unreadable", reason_text(error).removesuffix(".")))
         return None
     segments = [segment for log in figures.snapshot.logs for segment in log.segments]
     places = look_at_mounts(data_paths, store.real_root)

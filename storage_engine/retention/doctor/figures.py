@@ -17,6 +17,7 @@ from storage_engine.model.store import Archivable, Segment, SegmentId, StoreSnap
 from storage_engine.retention.doctor.growth import DAY_MS, Growth, growth_of, room_bytes, time_to_fill_ms
 from storage_engine.retention.doctor.levels import Levels, levels_of
 from storage_engine.retention.store.broker_answers import ask, propose, take_archivable, take_glance
+from storage_engine.wording import reason_text
 
 HORIZONS_MS = (DAY_MS, 3 * DAY_MS)
 """What consumers lose is told for the first of these spans in which anything goes."""
@@ -162,7 +163,7 @@ def _unread(broker: BrokerStore, kind: str, snapshot: StoreSnapshot, leaving: Se
     try:
         return ask(kind, "tell what consumers have not read", lambda: broker.unread(snapshot, ends))
     except (StorageEngineError, OSError) as error:
-        return Unread(error=str(error))
+        return Unread(error=reason_text(error))
 
 
 def due_now(opened: BrokerStore, figures: Figures, now_ms: int) -> int:

@@ -17,6 +17,7 @@ from storage_engine.retention.archive.sealed import MeasuredLag, measure_lag
 from storage_engine.retention.ranges.drift import gone_ranges, ranges_of_drift
 from storage_engine.retention.store.broker_answers import ask
 from storage_engine.retention.store.context import Context
+from storage_engine.wording import reason_text
 
 HOUR_MS: Final = 3_600_000
 
@@ -47,7 +48,7 @@ def _proven(
     try:
         measured = measured or measure_lag(context)
     except (StorageEngineError, OSError) as error:
-        said = str(error).removesuffix(".")
+        said = reason_text(error).removesuffix(".")
         return {}, (f"what the lakes prove isn't known, so that nothing counts as proven: {said}",)
     proven = measured.archivable - measured.unproven
     segments = (segment for log in measured.snapshot.logs for segment in log.segments)

@@ -11,7 +11,7 @@ from storage_engine.model.lag import Unread, UnreadMessages
 from storage_engine.model.store import Segment, SegmentState, StoreSnapshot
 from storage_engine.retention.store.broker_answers import package_errors
 from storage_engine.shield.seen import look_at_shield
-from storage_engine.wording import count_text
+from storage_engine.wording import count_text, reason_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ def find_shielded_unread(broker: BrokerStore, snapshot: StoreSnapshot) -> Shield
             with package_errors(snapshot.broker, "tell what consumers have not read"):
                 found.append(broker.unread(before, {log: run[-1].end_offset}, deleted=True))
     except (StorageEngineError, OSError) as error:
-        return ShieldedUnread(error=str(error))
+        return ShieldedUnread(error=reason_text(error))
     return shielded_unread(found)
 
 

@@ -22,7 +22,7 @@ from storage_engine.retention.lag.shielded_unread import (
 )
 from storage_engine.retention.store.broker_answers import ask
 from storage_engine.retention.store.managed_store import ManagedStore
-from storage_engine.wording import count_text, time_text
+from storage_engine.wording import count_text, reason_text, time_text
 
 ROWS_KEPT = 100
 ROWS_SHOWN = 10
@@ -48,7 +48,7 @@ def find_unread(
             doing = "tell what consumers have not read"
             found = ask(snapshot.broker, doing, lambda: broker.unread(snapshot, new_min_offsets))
         except (StorageEngineError, OSError) as error:
-            found = Unread(error=str(error))
+            found = Unread(error=reason_text(error))
     return replace(
         found,
         rows=found.rows[:ROWS_KEPT],
@@ -70,7 +70,7 @@ def find_unread_by_log(
     try:
         return ask(snapshot.broker, doing, lambda: broker.unread_by_log(snapshot, new_min_offsets))
     except (StorageEngineError, OSError) as error:
-        return dict.fromkeys(new_min_offsets, Unread(error=str(error)))
+        return dict.fromkeys(new_min_offsets, Unread(error=reason_text(error)))
 
 
 def joined(first: Unread, second: Unread) -> Unread:

@@ -32,7 +32,7 @@ from storage_engine.retention.ranges.loss_alarms import loss_alarms
 from storage_engine.retention.shield.shield import tend_shield
 from storage_engine.retention.store.context import AnyStore, Context, managed_of, open_context
 from storage_engine.shield.index import shield_path
-from storage_engine.wording import unexpected
+from storage_engine.wording import reason_text, unexpected
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ def _hold_due(
     except (StorageEngineError, OSError) as error:
         # It may have found what went before it failed.
         went = HoldStatus(False, disturbances=drift_since_renewal(context.journal, context.record))
-        said = (f"what goes soon can't be held: {error}", *alarms_of(context, went))
+        said = (f"what goes soon can't be held: {reason_text(error)}", *alarms_of(context, went))
         return None, (*said, *_expiry_alarms(context, measured))
     told = () if result.renewed else _expiry_alarms(context, measured)
     return result.status, (*alarms_of(context, result.status), *due_alarms(result.status, clock_ms()), *told)
@@ -138,7 +138,7 @@ def _archive_lag(context: Context, sensed_at_ms: int) -> tuple[MeasuredLag | Non
         measured = measure_lag(context)
         context.journal.add_archive_lag(context.record.store_id, sensed_at_ms, measured.lag)
     except (StorageEngineError, OSError) as error:
-        return None, (f"archive lag is not known: {error}",)
+        return None, (f"archive lag is not known: {reason_text(error)}",)
     return measured, measured.lag.alarms(policy)
 
 
@@ -149,7 +149,7 @@ def _expiry_alarms(context: Context, measured: MeasuredLag | None) -> tuple[str,
     try:
         return expiry_alarms(context, measured, clock_ms())
     except OSError as error:
-        return (f"when the broker deletes what no lake proves isn't known: {error}",)
+        return (f"when the broker deletes what no lake proves isn't known: {reason_text(error)}",)
 
 
 def _lags(context: Context) -> tuple[tuple[GroupLag, ...] | None, str]:
@@ -157,7 +157,7 @@ def _lags(context: Context) -> tuple[tuple[GroupLag, ...] | None, str]:
     try:
         return measure_groups(context.store, clock_ms()), ""
     except (StorageEngineError, OSError) as error:
-        return None, str(error)
+        return None, reason_text(error)
 
 
 def _save(
@@ -200,5 +200,5 @@ def _shield_alarms(context: Context) -> tuple[str, ...]:
     try:
         result = tend_shield(context)
     except (StorageEngineError, OSError) as error:
-        return (f"the shield can't be tended: {error}",)
+        return (f"the shield can't be tended: {reason_text(error)}",)
     return result.notices if result.gone or result.given_up else ()

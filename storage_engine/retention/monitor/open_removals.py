@@ -18,6 +18,7 @@ from storage_engine.model.diagnosis import reason_of
 from storage_engine.retention.store.broker_answers import ask
 from storage_engine.retention.store.context import Context
 from storage_engine.retention.store.stamp import missing_stamps
+from storage_engine.wording import reason_text
 
 UNKNOWN = "gone, by whom is unknown"
 Notes = Mapping[str, Sequence[str]]
@@ -113,7 +114,7 @@ def _flushed(context: Context, event: Event, lacking: Collection[Path]) -> str:
             path = path.parent
         durable.fsync_path(path)
     except OSError as error:
-        return f"{path} can't be flushed: {error}"
+        return f"{path} can't be flushed: {reason_text(error)}"
     return ""
 
 

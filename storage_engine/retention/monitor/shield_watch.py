@@ -25,7 +25,7 @@ from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.shield.index import shield_path
 from storage_engine.shield.links import drop_links, make_links
 from storage_engine.shield.seen import look_at_shield
-from storage_engine.wording import unexpected
+from storage_engine.wording import reason_text, unexpected
 
 if TYPE_CHECKING:
     from storage_engine.retention.shield.shield import ShieldResult
@@ -77,7 +77,7 @@ class _Duty:
         try:
             self._work()
         except (StorageEngineError, OSError) as error:
-            self._fail(str(error))
+            self._fail(reason_text(error))
         except Exception as error:
             # Whatever it is, it is said, and tried again.
             self._fail(unexpected(error))

@@ -25,7 +25,7 @@ from storage_engine.retention.monitor.shield_watch import ShieldWatch
 from storage_engine.retention.monitor.watch_records import Recorder
 from storage_engine.retention.store.brokers import settings_of
 from storage_engine.retention.store.managed_store import ManagedStore
-from storage_engine.wording import unexpected
+from storage_engine.wording import reason_text, unexpected
 
 LOOK_SECONDS: Final = 0.5
 """Each look is some calls of stat: enough where a file system tells nobody of its changes."""
@@ -74,7 +74,7 @@ class StoreWatch(threading.Thread):
                 try:
                     self._watch()
                 except (StorageEngineError, OSError) as error:
-                    self._say_once(str(error))
+                    self._say_once(reason_text(error))
                 except Exception as error:
                     # Whatever it is, a watch that ends with it would be missed by nobody.
                     self._say_once(f"the watch has failed and begins again: {unexpected(error)}")
@@ -135,7 +135,7 @@ class StoreWatch(threading.Thread):
         try:
             found = duty()
         except (StorageEngineError, OSError) as error:
-            yield str(error)
+            yield reason_text(error)
         except Exception as error:
             # Whatever it is, what comes after it in the same look must not wait for its mend.
             yield f"a part of the watch has failed, and is tried again: {unexpected(error)}"

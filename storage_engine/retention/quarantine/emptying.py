@@ -32,7 +32,7 @@ from storage_engine.retention.quarantine.tree import Contents, contents, has_man
 from storage_engine.retention.replicas.replica_proofs import replicas_prove
 from storage_engine.retention.store.context import Context
 from storage_engine.retention.store.known_heads import known_heads
-from storage_engine.wording import bytes_text, count_text, duration_text, time_text
+from storage_engine.wording import bytes_text, count_text, duration_text, reason_text, time_text
 
 SPACE = "space was the cause of a run"
 
@@ -223,7 +223,7 @@ def _unproven(keeper: Keeper, run: Run, one: Quarantine, looked: Callable[[], No
     except StoreBusyError:
         raise
     except (StorageEngineError, OSError) as error:
-        return str(error)
+        return reason_text(error)
     for slot, release in wanted.items():
         own = (row for lake in proofs.asked for row in lake.valid(slot))
         if not any(still_proves(row, release) for row in own) and not replicas_prove(

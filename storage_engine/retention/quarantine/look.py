@@ -15,7 +15,7 @@ from storage_engine.own_directory import DIRECTORY
 from storage_engine.retention.quarantine.places import QUARANTINE, bases
 from storage_engine.retention.quarantine.tree import MANIFEST, Place, contents, opened
 from storage_engine.retention.store.managed_store import ManagedStore
-from storage_engine.wording import bytes_text
+from storage_engine.wording import bytes_text, reason_text
 
 _LONGEST_MANIFEST_BYTES = 1 << 20
 
@@ -87,7 +87,7 @@ def _below(base: Path, root: str) -> Iterator[QuarantineLook]:
     except FileNotFoundError:
         return
     except (OSError, QuarantineError) as error:
-        yield QuarantineLook(str(quarantine.directory), "", None, 0, 0, str(error))
+        yield QuarantineLook(str(quarantine.directory), "", None, 0, 0, reason_text(error))
 
 
 def _names(place: Place) -> list[str]:
@@ -99,7 +99,7 @@ def _look(place: Place) -> QuarantineLook:
     try:
         found, said = contents(place), _manifest(place)
     except (OSError, QuarantineError) as error:
-        return QuarantineLook(str(place.directory), "", None, 0, 0, str(error))
+        return QuarantineLook(str(place.directory), "", None, 0, 0, reason_text(error))
     until_ms = said.get("until_ms")
     return QuarantineLook(
         directory=str(place.directory),

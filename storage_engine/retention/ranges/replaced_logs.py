@@ -17,6 +17,7 @@ from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.model.known_logs import LogNames
 from storage_engine.model.policy import ArchiveMode
 from storage_engine.retention.store.managed_store import ManagedStore
+from storage_engine.wording import reason_text
 
 Spans = list[tuple[int, int]]
 """Of offsets, each [first, end)."""
@@ -42,7 +43,9 @@ def _unproven_text(record: StoreRecord, store: ManagedStore, one: Drift) -> str:
             lake = open_lake(config)
             spans += proven_of_log(lake, record, one.log, one.log_id, (one.start_offset, one.end_offset))
         except (StorageEngineError, OSError) as error:
-            unasked.append(f"the lake at {config.location} can't be asked: {str(error).removesuffix('.')}")
+            unasked.append(
+                f"the lake at {config.location} can't be asked: {reason_text(error).removesuffix('.')}"
+            )
     missing = [f"[{first}, {end})" for first, end in _gaps(one.start_offset, one.end_offset, spans)]
     if not missing:
         return "A lake has all of these."

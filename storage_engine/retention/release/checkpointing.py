@@ -23,6 +23,7 @@ from storage_engine.retention.hold.progress_alarms import progress_alarms
 from storage_engine.retention.release.dependents import deleted_dependents
 from storage_engine.retention.store.broker_answers import ask, take_checkpoint, take_progress
 from storage_engine.retention.store.context import AnyStore, Context, flush_paths, open_context
+from storage_engine.wording import reason_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,8 @@ def _flush(paths: Iterable[str]) -> Iterator[str]:
         except OSError as error:
             if not Path(path).is_file():
                 raise
-            yield f"{path} can't be flushed, so that what the broker wrote to it last may be lost: {error}"
+            why = reason_text(error)
+            yield f"{path} can't be flushed, so that what the broker wrote to it last may be lost: {why}"
 
 
 def _flushed(context: Context, run_key: str, now_ms: int, found: FlushedStore) -> CheckpointResult:

@@ -23,6 +23,7 @@ from storage_engine.retention.ranges.deletion_histories import missing_rows, rea
 from storage_engine.retention.store.context import Context
 from storage_engine.retention.store.stamp import Stamp, read_stamp
 from storage_engine.untrusted import MALFORMED
+from storage_engine.wording import reason_text
 
 
 def record_deletions(context: Context, run: Run) -> tuple[str, ...]:
@@ -41,7 +42,7 @@ def _record(context: Context, run: Run) -> Iterator[str]:
         reader = JournalReader(context.store.journal_url)
         runs = read_deleting_runs(reader, store_id)
     except (StorageEngineError, OSError, *MALFORMED) as error:
-        yield f"what runs deleted could not be read from the journal: {error}"
+        yield f"what runs deleted could not be read from the journal: {reason_text(error)}"
         return
     if not runs:
         return
@@ -53,7 +54,7 @@ def _record(context: Context, run: Run) -> Iterator[str]:
         except (StorageEngineError, OSError) as error:
             yield (
                 f"lake {config.location}: what runs deleted could not be written into its table deletions, "
-                f"and will be by the next run: {error}"
+                f"and will be by the next run: {reason_text(error)}"
             )
     try:
         stamped = read_stamp(context.store.real_root)
@@ -63,7 +64,8 @@ def _record(context: Context, run: Run) -> Iterator[str]:
         yield f"what the last deletion came to could not be read from the journal: {error}"
         return
     except (StorageEngineError, OSError) as error:
-        yield f"{context.store.root}: what the last deletion came to could not be stamped: {error}"
+        why = reason_text(error)
+        yield f"{context.store.root}: what the last deletion came to could not be stamped: {why}"
         return
     yield differs or _stamp(context, run, digest)
 

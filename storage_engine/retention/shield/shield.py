@@ -54,6 +54,7 @@ from storage_engine.shield.index import remove_shield
 from storage_engine.shield.links import drop_links, drop_unchanged, make_links
 from storage_engine.shield.seen import Place, SeenLink, Shield, log_was_written, look_at_shield
 from storage_engine.shield.size import Wanted, room_bytes, wanted, without_use
+from storage_engine.wording import reason_text
 
 SHIELD_RUN = "shield"
 """Run of a store under which its shield is recorded."""
@@ -216,7 +217,7 @@ def _link(
         for lineage, segments in context.record.lineages.grouped(chosen.segments).items():
             make_links(root, segments, lineage)
     except (ShieldError, OSError) as error:
-        tending.notices.append(f"not all that is unproven could be linked: {error}")
+        tending.notices.append(f"not all that is unproven could be linked: {reason_text(error)}")
     if chosen.why_not:
         tending.notices.append(f"not all that is unproven is shielded: {chosen.why_not}")
     if mode is ShieldMode.OFF or (log.is_whole and not proofs.unreachable):

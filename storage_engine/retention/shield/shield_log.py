@@ -9,6 +9,7 @@ from storage_engine.exceptions import StorageEngineError, StoreLayoutError
 from storage_engine.model.store import Segment
 from storage_engine.retention.store.broker_answers import take_sealed_files
 from storage_engine.retention.store.context import Context
+from storage_engine.wording import reason_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,5 +41,5 @@ def look_at_log(context: Context, notices: list[str]) -> ShieldedLog:
                 is_whole=False,
             )
     except (StorageEngineError, OSError) as error:
-        notices.append(f"no further segment is shielded: the log can't be looked at: {error}")
+        notices.append(f"no further segment is shielded: the log can't be looked at: {reason_text(error)}")
         return ShieldedLog(is_known=False)

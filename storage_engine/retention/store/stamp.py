@@ -29,6 +29,7 @@ from storage_engine.retention.store.stamp_files import (
     stamp_paths,
 )
 from storage_engine.untrusted import MALFORMED, read_file
+from storage_engine.wording import reason_text
 
 _MAX_BYTES = 1 << 20
 
@@ -129,10 +130,10 @@ def _read_all(root: str) -> Mapping[Path, Stamp]:
             ) from error
     except (OSError, BadInputError, *MALFORMED) as error:
         raise StoreIdentityError(
-            f"{path}: expected the stamp of storage-engine, found something that can't be read ({error}). "
-            "Nothing was changed. Bring the file back from a backup; if there is none, remove it and run "
-            "storage-engine stamp, which writes it again from what journal and lakes know; --conn-id names a "
-            "store of Airflow."
+            f"{path}: expected the stamp of storage-engine, found something that can't be read "
+            f"({reason_text(error)}). Nothing was changed. Bring the file back from a backup; if there is "
+            "none, remove it and run storage-engine stamp, which writes it again from what journal and "
+            "lakes know; --conn-id names a store of Airflow."
         ) from error
     return found
 

@@ -14,6 +14,7 @@ from storage_engine.model.jsonable import from_jsonable
 from storage_engine.model.positions import StorePositions
 from storage_engine.own_directory import own_directory
 from storage_engine.rocketmq.engine.socket_place import ERRORS, PEER, socket_path
+from storage_engine.wording import reason_text
 
 _TIMEOUT_SECONDS = 600
 """A flush, or a deletion whose file somebody reads, takes long at most."""
@@ -41,7 +42,7 @@ class EngineSession:
             self._connection.sendall(json.dumps({"do": do, **arguments}).encode() + b"\n")
             line = self._answers.readline()
         except OSError as error:
-            raise self._gone(str(error)) from error
+            raise self._gone(reason_text(error)) from error
         if not line:
             raise self._gone("it ended, or is another user's")
         answer: Mapping[str, Any] = json.loads(line)
@@ -93,8 +94,8 @@ def ask_who_serves(root: Path) -> EngineSession | None:
     except OSError as error:
         connection.close()
         raise BrokerError(
-            f"{root}: expected the socket of the process that writes the store, found: {error}. Nothing was "
-            "changed. Run as the user that writes it."
+            f"{root}: expected the socket of the process that writes the store, found: "
+            f"{reason_text(error)}. Nothing was changed. Run as the user that writes it."
         ) from error
     return EngineSession(root, connection)
 

@@ -31,6 +31,7 @@ from storage_engine.rocketmq.engine.message_store import MessageStore
 from storage_engine.rocketmq.engine.socket_place import PEER, socket_path
 from storage_engine.rocketmq.store.store_lock import ENGINE_SOCKET
 from storage_engine.same_bytes.removal import remove_unchanged
+from storage_engine.wording import reason_text
 
 _FORCED_AFTER_MS = 120_000
 
@@ -60,7 +61,7 @@ class _Session(StreamRequestHandler):
                         locked = self.server.lock()
                     answer = self.server.answer(request, locked=locked)
                 except (StorageEngineError, OSError) as error:
-                    answer = {"error": type(error).__name__, "message": str(error)}
+                    answer = {"error": type(error).__name__, "message": reason_text(error)}
                     answer |= {"path": getattr(error, "path", "")}
                 self.wfile.write(json.dumps(answer).encode() + b"\n")
                 if request["do"] == "unlock" and locked:

@@ -22,7 +22,7 @@ from storage_engine.model.hold import WatchLook
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.own_directory import DIRECTORY, own_directory, try_locked
 from storage_engine.untrusted import MALFORMED, read_file
-from storage_engine.wording import time_text
+from storage_engine.wording import reason_text, time_text
 
 NAME: Final = "watch"
 _LOCK: Final = "watch.lock"
@@ -190,7 +190,7 @@ def _read(root: Path) -> Heartbeat | str:
     except FileNotFoundError:
         return "no watch is alive"
     except (OSError, BadInputError, *MALFORMED) as error:
-        return f"no watch is known to be alive ({path}: {error})"
+        return f"no watch is known to be alive ({path}: {reason_text(error)})"
 
 
 def _why_dead(beat: Heartbeat) -> str:

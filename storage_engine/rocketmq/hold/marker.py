@@ -26,7 +26,7 @@ from storage_engine.exceptions import BadInputError, GateRefusedError, StoreBusy
 from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.own_directory import DIRECTORY, HOLD_MARKER, WAIT_SECONDS, locked, try_lock
 from storage_engine.untrusted import MALFORMED, read_file
-from storage_engine.wording import time_text
+from storage_engine.wording import reason_text, time_text
 
 NAME: Final = HOLD_MARKER
 _BYTES: Final = 512
@@ -160,8 +160,8 @@ def read_marker(root: Path) -> Marker | None:
         return None
     except (OSError, BadInputError, *MALFORMED) as error:
         raise GateRefusedError(
-            f"{path}: expected the marker of a hold, found what can't be read ({error}). Nothing was "
-            "changed. Find out who manages this store; if nobody else does, remove the file."
+            f"{path}: expected the marker of a hold, found what can't be read ({reason_text(error)}). "
+            "Nothing was changed. Find out who manages this store; if nobody else does, remove the file."
         ) from error
 
 

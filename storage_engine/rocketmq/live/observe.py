@@ -26,6 +26,7 @@ from storage_engine.rocketmq.live.drift import has_moved
 from storage_engine.rocketmq.live.identity import ask_and_look, check_same_store, left_open, why_unproven
 from storage_engine.same_bytes.mounts import mount_of
 from storage_engine.untrusted import read_file
+from storage_engine.wording import reason_text
 
 if TYPE_CHECKING:
     from storage_engine.rocketmq.live.session import LiveParts
@@ -93,7 +94,7 @@ def saved_settings(broker_conf: str | None) -> SavedSettings:
     try:
         properties = javaproperties.loads(read_file(Path(broker_conf), MAX_CONF_BYTES))
     except (OSError, ValueError, CorruptFileError) as error:
-        return SavedSettings(broker_conf, None, str(error))
+        return SavedSettings(broker_conf, None, reason_text(error))
     values: dict[str, str] = {key: properties[key].strip() for key in HELD_SETTINGS if key in properties}
     return SavedSettings(broker_conf, values)
 

@@ -21,6 +21,7 @@ from storage_engine.rocketmq.pending.delay_levels import waiting_in_levels
 from storage_engine.rocketmq.pending.half_messages import undecided
 from storage_engine.rocketmq.pending.rocksdb_traces import refuse_halves_in_rocksdb, refuse_timers_in_rocksdb
 from storage_engine.rocketmq.pending.timers import waiting_timers
+from storage_engine.wording import reason_text
 
 _Reader: TypeAlias = Callable[[Sequence[LogFile]], tuple[Longs, Longs]]
 """Of a kind: physical offsets, and due times of as many messages or of none."""
@@ -65,7 +66,7 @@ def _pending(kind: PendingKind, layout: StoreLayout, reader: _Reader, attempts: 
     try:
         log_min_offset, offsets, due = reread(read, attempts)
     except (BadInputError, StoreBusyError, OSError) as error:
-        return Pending(kind, None, error=str(error), log=LOG)
+        return Pending(kind, None, error=reason_text(error), log=LOG)
     there = offsets >= log_min_offset
     timed = due[there][due[there] >= 0] if len(due) else due
     known = len(timed) == int(there.sum()) > 0

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from storage_engine.exceptions import BadInputError
 from storage_engine.rocketmq.remoting.signature import Credentials
+from storage_engine.wording import reason_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,8 @@ class Tls:
         except OSError as error:
             files = ", ".join(filter(None, (self.ca_file, self.certificate_file, self.key_file)))
             raise BadInputError(
-                f"TLS files {files}: expected readable PEM files with certificates and a key, found: {error}."
+                f"TLS files {files}: expected readable PEM files with certificates and a key, found: "
+                f"{reason_text(error)}."
             ) from error
         if not self.verify:
             context.check_hostname = False

@@ -34,7 +34,7 @@ from storage_engine.rocketmq.remoting.command import (
     frame_length,
 )
 from storage_engine.rocketmq.remoting.signature import sign
-from storage_engine.wording import shortened
+from storage_engine.wording import reason_text, shortened
 
 BUSY_PAUSE_SECONDS: Final = 0.2
 """Before a read that the broker was too busy for is asked once more."""
@@ -193,8 +193,8 @@ class Connection:
             ) from error
         except OSError as error:
             raise BrokerUnavailableError(
-                f"{self._what(code)}: expected an answer, found the connection broken ({error}). Check that "
-                f"the broker runs{self._hint()}."
+                f"{self._what(code)}: expected an answer, found the connection broken "
+                f"({reason_text(error)}). Check that the broker runs{self._hint()}."
             ) from error
         if not answer.is_response or answer.opaque != self._opaque:
             raise BrokerProtocolError(
@@ -215,8 +215,9 @@ class Connection:
             plain = socket.create_connection((self._host, self._port), timeout)
         except OSError as error:
             raise BrokerUnavailableError(
-                f"{self._what(code)}: expected a connection within {timeout:g} s, found: {error}. Check that "
-                "it runs, and that its address can be reached from this host."
+                f"{self._what(code)}: expected a connection within {timeout:g} s, found: "
+                f"{reason_text(error)}. Check that it runs, and that its address can be reached from this "
+                "host."
             ) from error
         if self._tls is None:
             return plain
