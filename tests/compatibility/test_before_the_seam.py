@@ -7,6 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from storage_engine.exceptions import BadInputError
+from storage_engine.lake.archive.deletions import read_deletions
+from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.catalog.kind import settle_broker
+from storage_engine.lake.soundness.receipts import list_stores
 from tests.rounds import again_but
 from tests.services import released_state as old
 from tests.services.command_line import run_command
@@ -108,3 +114,42 @@ def test_what_was_set_aside_is_brought_back(released: Released, state: State) ->
     outcome = run_command("undo", RUN, state.store, "--lake", state.lake)
     assert outcome.exit_code == 0, outcome
     assert {path.name: old.sha256(path) for path in sorted(state.segments.iterdir())[:2]} == state.sealed
+
+
+def test_a_lake_with_deletions_is_used_and_collected_and_keeps_them(
+    released: Released, state: State, store_copy: StoreCopy, tmp_path: Path
+) -> None:
+    """The older package has a journal of its own: it refuses one of a later version."""
+    assert run_command(*old.clean_words(state)).exit_code == 0
+    lake = open_lake(LakeConfig.local(state.lake))
+    (store,) = list_stores(lake)
+    rows = read_deletions(lake, store.store_id)
+    assert [(row.start_offset, row.end_offset) for row in rows] == [(0, 2 * MIB)]
+    for file in state.lake.glob("journal.db*"):
+        file.rename(tmp_path / file.name)
+
+    other = old.expired(store_copy("clean-stop"), state.lake)
+    released.cli(*old.clean_words(other, max_segments=1))
+    assert other.there[0] == MIB
+    released.cli("gc", "--lake", state.lake, "--grace", 1, "--delete")
+    released.cli("verify", "--lake", state.lake, "--level", "bytes")
+
+    assert read_deletions(open_lake(lake.config), store.store_id) == rows
+    for file in state.lake.glob("journal.db*"):
+        file.unlink()
+    for file in tmp_path.glob("journal.db*"):
+        file.rename(state.lake / file.name)
+    verified = run_command("verify", "--lake", state.lake, "--level", "bytes", "--json")
+    assert [found["overall"] for found in verified.json["stores"]] == ["OK", "OK"]
+    assert run_command("gc", "--lake", state.lake, "--json").json["garbage"] == []
+
+
+def test_a_lake_that_takes_any_kind_is_taken_for_the_default_one(
+    released: Released, store_copy: StoreCopy, tmp_path: Path
+) -> None:
+    state = old.expired(store_copy("edge-frames"), tmp_path / "lake")
+    assert run_command("init-lake", "--lake", state.lake).exit_code == 0
+    old.archive(released, state)
+    assert restored(state, tmp_path / "restored") == state.sealed
+    with pytest.raises(BadInputError, match="found one for those of rocketmq"):
+        settle_broker(open_lake(LakeConfig.local(state.lake)), "kafka")

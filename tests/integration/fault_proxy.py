@@ -20,6 +20,10 @@ _SLOW_DOWN = (
     b'<?xml version="1.0" encoding="UTF-8"?><Error><Code>SlowDown</Code>'
     b"<Message>Please reduce your request rate.</Message></Error>"
 )
+_ACCESS_DENIED = (
+    b'<?xml version="1.0" encoding="UTF-8"?><Error><Code>AccessDenied</Code>'
+    b"<Message>Access Denied</Message></Error>"
+)
 _NO_SUCH_KEY = (
     b'<?xml version="1.0" encoding="UTF-8"?><Error><Code>NoSuchKey</Code>'
     b"<Message>The specified key does not exist.</Message></Error>"
@@ -31,6 +35,8 @@ class FaultKind(Enum):
 
     SLOW_DOWN = "answered with 503, without being passed on"
     SERVER_ERROR = "answered with 500, without being passed on"
+    FORBIDDEN = "answered with 403, without being passed on"
+    NOT_FOUND = "answered with 404, without being passed on"
     STALL = "taken, and never answered"
     LATE = "passed on and answered, after a while"
     CUT_REQUEST = "the connection is reset with half of the body passed on"
@@ -131,6 +137,10 @@ class FaultProxy:
             handler.answer(503, [], _SLOW_DOWN)
         elif kind is FaultKind.SERVER_ERROR:
             handler.answer(500, [], b"")
+        elif kind is FaultKind.FORBIDDEN:
+            handler.answer(403, [], _ACCESS_DENIED)
+        elif kind is FaultKind.NOT_FOUND:
+            handler.answer(404, [], _NO_SUCH_KEY)
         else:
             if kind is FaultKind.LATE:
                 time.sleep(1)
