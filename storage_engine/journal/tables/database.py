@@ -191,7 +191,9 @@ class JournalDatabase:
         return self._reserve is not None and durable.unlink(self._reserve)
 
     def _unavailable(self, error: Exception) -> JournalUnavailableError:
-        cause = without_secrets(str(getattr(error, "orig", None) or error), self._secrets)
+        # A server that is down is told in several lines, the first of which says it.
+        first_line = str(getattr(error, "orig", None) or error).partition("\n")[0].rstrip()
+        cause = without_secrets(first_line, self._secrets)
         if isinstance(error, IntegrityError):
             return JournalConflictError(
                 f"{self.name}: expected to record something new, found it there already ({cause}). Nothing "

@@ -135,5 +135,6 @@ def reason_of(error: BaseException | None) -> str:
     if isinstance(error, OSError) and error.strerror:
         return reason_text(error)
     if isinstance(error, DBAPIError):
-        return f"{type(error).__name__}: {error.orig}"
+        # A server that is down is told in several lines, the first of which says it.
+        return f"{type(error).__name__}: {error.orig}".partition("\n")[0].rstrip()
     return f"{type(error).__name__}: {error}"
