@@ -69,7 +69,7 @@ def info(
     """
     base = _base(lake_dir, second_lake_dir, conn_id)
     # The libraries of journal and lake, for which no wrong call has to wait.
-    from storage_engine.extras import load_arrow_alone
+    from storage_engine.arrow_alone import load_arrow_alone
 
     load_arrow_alone()
     from storage_engine.retention.doctor.overview import overview

@@ -95,7 +95,7 @@ def test_neither_looking_at_all_stores_nor_verifying_a_lake_imports_pandas(archi
 
 def test_arrow_that_was_loaded_alone_still_gives_frames_with_missing_values() -> None:
     code = (
-        "import sys\nfrom storage_engine.extras import load_arrow_alone\n"
+        "import sys\nfrom storage_engine.arrow_alone import load_arrow_alone\n"
         "load_arrow_alone()\nimport pyarrow as pa\ntable = pa.table({'a': [None, 1]})\n"
         "assert 'pandas' not in sys.modules\nframe = table.to_pandas()\n"
         "assert frame['a'].isna().tolist() == [True, False]\n"

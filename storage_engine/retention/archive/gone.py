@@ -18,7 +18,7 @@ from storage_engine.model.hold import Drift, DriftKind
 from storage_engine.model.known_logs import may_be_one
 from storage_engine.model.plan import LogPlan
 from storage_engine.model.policy import ArchiveMode
-from storage_engine.model.store import FileFacts, Segment, StoreSnapshot
+from storage_engine.model.store import Segment, StoreSnapshot
 from storage_engine.model.store_settings import WE_DELETE
 from storage_engine.retention.archive.unproven import Unproven, prove_gone
 from storage_engine.retention.proof.refusing import Refusal, refusal
@@ -59,11 +59,6 @@ class GoneResult:
     segments: tuple[Gone, ...] = ()
     notices: tuple[str, ...] = ()
     refusals: tuple[Refusal, ...] = ()
-
-
-def is_file(found: FileFacts, known: FileFacts) -> bool:
-    """Return whether a file is the one that was known under its path, whatever was done to it since."""
-    return (found.path, found.device, found.inode) == (known.path, known.device, known.inode)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ from storage_engine.model.store import FileFacts, Segment, SegmentId
 from storage_engine.retention.archive.archivable import KeptOut, Listed, kept_out_segments, list_segments
 from storage_engine.retention.archive.gone import (
     GoneResult,
-    is_file,
     present_segments,
     remembered_log_ids,
     settle_gone,
@@ -122,12 +121,15 @@ def planned_kept_out(
 
 
 def _in_place(segment: Segment) -> Segment | None:
-    """Return a segment with those of its files that are where they were; None: its own isn't."""
+    """Return a segment with those of its files that are where they were; None: its own isn't, or was touched.
+
+    A new file of another log may have the path and the inode of one that went.
+    """
     found: list[FileFacts] = []
     for file in segment.files:
         with suppress(FileNotFoundError):
             found.append(FileFacts.of(file.path))
-    if not found or not is_file(found[0], segment.facts):
+    if not found or found[0] != segment.facts:
         return None
     return replace(segment, facts=found[0], companions=tuple(found[1:]))
 

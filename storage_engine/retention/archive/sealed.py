@@ -36,7 +36,6 @@ from storage_engine.retention.archive.archiving import (
 )
 from storage_engine.retention.archive.gone import (
     GoneResult,
-    is_file,
     present_segments,
     record_gone_unproven,
 )
@@ -152,9 +151,9 @@ def _not_there(
 
 
 def _is_in_place(segment: Segment) -> bool:
-    """Return whether a segment's file is still under its path."""
+    """Return whether a segment's file is under its path, untouched: a new one may have its inode."""
     try:
-        return is_file(FileFacts.of(segment.facts.path), segment.facts)
+        return FileFacts.of(segment.facts.path) == segment.facts
     except OSError:
         return False
 

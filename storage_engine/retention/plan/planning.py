@@ -22,6 +22,7 @@ from storage_engine.retention.lag.consumer_lag import UNREAD, planned_unread
 from storage_engine.retention.lag.unread import loss_count, unread_lines
 from storage_engine.retention.plan.deciding import decide
 from storage_engine.retention.plan.quarantine_check import check_quarantine
+from storage_engine.retention.proof.history import releases
 from storage_engine.retention.proof.stamping import replaced_notices
 from storage_engine.retention.quarantine.emptying import tend_quarantines
 from storage_engine.retention.quarantine.look import unknown_notices
@@ -138,9 +139,12 @@ def _refuse_missing_directories(context: Context, snapshot: StoreSnapshot) -> No
     last = context.journal.last_result(context.record.store_id, Step.PLAN)
     if last is None or context.broker.tells_absences:
         return
-    plan = context.journal.run(context.record.store_id, last.run_key).plan
-    decisions = () if plan is None else plan.decisions
-    known = {Path(one.segment.facts.path).parent: one.segment.facts.device for one in decisions}
+    run = context.journal.run(context.record.store_id, last.run_key)
+    done, _ = releases(context.journal.events(run, Step.RELEASE))
+    deleted = {release.segment.id for release in done.values()}
+    decisions = () if run.plan is None else run.plan.decisions
+    left = [one.segment.facts for one in decisions if one.segment.id not in deleted]
+    known = {Path(facts.path).parent: facts.device for facts in left}
     present = {Path(segment.facts.path).parent for log in snapshot.logs for segment in log.segments}
     paths = context.broker.data_paths
     for directory, device in known.items():

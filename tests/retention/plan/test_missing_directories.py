@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,7 +39,8 @@ class Disk:
             store, overrides={**store.overrides, "storePathCommitLog": f"{self.path},{self.here}"}
         )
 
-    def plan(self, run_key: str, patched: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def mounted(self, patched: pytest.MonkeyPatch) -> Iterator[None]:
         def of_stat(path: str | os.PathLike[str], stat: os.stat_result) -> FileFacts:
             is_ours = Path(path).parent == self.path
             times = (stat.st_mtime_ns, stat.st_ctime_ns)
@@ -46,6 +48,10 @@ class Disk:
 
         with patched.context() as patch:
             patch.setattr(FileFacts, "of_stat", of_stat)
+            yield
+
+    def plan(self, run_key: str, patched: pytest.MonkeyPatch) -> None:
+        with self.mounted(patched):
             steps.make_plan(self.store, run_key, MANUAL)
 
     def unmount(self) -> None:
@@ -71,6 +77,17 @@ def test_no_plan_is_made_of_a_log_of_which_a_disk_is_missing(
     # A directory that was emptied is its own disk's still.
     disk.unmount()
     assert steps.make_plan(disk.store, "emptied", MANUAL).deletes == 3
+
+
+def test_a_disk_that_was_emptied_by_a_run_may_have_another_number_after_a_restart(
+    managed: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(managed(), tmp_path, older=True)
+    with disk.mounted(monkeypatch):
+        steps.make_plan(disk.store, "r", replace(MANUAL, max_segments=4))
+        steps.archive_planned(disk.store, "r", archive_here)
+        assert len(steps.release(disk.store, "r").deleted) == 4
+    assert steps.make_plan(disk.store, "after the restart", MANUAL).deletes == 3
 
 
 def test_what_was_planned_on_a_disk_that_is_missing_is_neither_gone_nor_passed_over(
