@@ -36,7 +36,7 @@ from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.file.data_file import write_rows
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.restore.restore import restore
-from storage_engine.model.store import FileFacts, Segment, SegmentState
+from storage_engine.model.store.store import FileFacts, Segment, SegmentState
 from storage_engine.rocketmq.codec.codec import CODEC
 from storage_engine.spark.archive_segments import archive_segments
 from storage_engine.spark.session import spark_session

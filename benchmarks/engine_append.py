@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.common import Bench, report
-from storage_engine.model.sample import SampleRequest
+from storage_engine.model.broker.sample import SampleRequest
 from storage_engine.rocketmq.engine.append.new_message import (
     NewBatch,
     NewMessage,

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from storage_engine.arrow_memory import address_of
+from storage_engine.arrow.memory import address_of
 from storage_engine.crc import crc32, crc_engine
 from storage_engine.native import copy_bytes, int64, kernel
 from storage_engine.rocketmq.codec import frame

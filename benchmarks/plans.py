@@ -11,10 +11,10 @@ import time
 from pathlib import Path
 
 from benchmarks.common import Bench, report
-from storage_engine.collector import no_collection
+from storage_engine.core.collector import no_collection
 from storage_engine.journal.journal import Journal
-from storage_engine.model.plan import Decision, LogPlan, Plan, PlanRequest, Reason
-from storage_engine.model.store import (
+from storage_engine.model.plan.plan import Decision, LogPlan, Plan, PlanRequest, Reason
+from storage_engine.model.store.store import (
     DiskUsage,
     FileFacts,
     LogSnapshot,

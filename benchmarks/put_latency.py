@@ -22,10 +22,10 @@ from storage_engine.lake.archive.archive import archive_all
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.file.jobs import SegmentJob
 from storage_engine.lake.move.making import make_lake
-from storage_engine.model.live import LiveBroker
-from storage_engine.model.plan import PlanRequest
-from storage_engine.model.policy import LagPolicy, PendingPolicy, Policy
-from storage_engine.model.receipt import Receipt
+from storage_engine.model.broker.live import LiveBroker
+from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.settings.policy import LagPolicy, PendingPolicy, Policy
 from storage_engine.project.local_airflow import interruptible
 from storage_engine.project.rocketmq import Load, RocketMQ, find_jars
 from storage_engine.retention import steps

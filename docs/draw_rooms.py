@@ -29,7 +29,7 @@ FLOORS = {
     "Files": ("shield", "same_bytes"),
     "Data": ("model",),
 }
-"""Rooms by floor, from the top; modules that are no package lie below all of them, and are left out."""
+"""Rooms by floor, from the top; what all share (core, arrow, modules that are no package) is left out."""
 
 Arrow = tuple[str, str]
 """Who imports, and what."""

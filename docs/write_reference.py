@@ -16,11 +16,11 @@ from pathlib import Path
 import click
 
 from storage_engine.cli import COMMANDS, cli
-from storage_engine.cli.live_options import LIVE_OPTIONS
+from storage_engine.cli.options.live_options import LIVE_OPTIONS
 from storage_engine.get_provider_info import get_provider_info
-from storage_engine.model.policy import Policy
-from storage_engine.model.settings import settings_of
-from storage_engine.model.store_settings import STORE_SETTINGS
+from storage_engine.model.settings.policy import Policy
+from storage_engine.model.settings.settings import settings_of
+from storage_engine.model.settings.store_settings import STORE_SETTINGS
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"

@@ -10,8 +10,8 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.broker import Broker
-from storage_engine.model.companions import Companion
+from storage_engine.model.broker.kind import Broker
+from storage_engine.model.proof.companions import Companion
 
 GROUP = "storage_engine.brokers"
 

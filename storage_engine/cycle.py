@@ -26,14 +26,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from storage_engine.model.plan import PlanRequest
+from storage_engine.model.plan.plan import PlanRequest
 
 if TYPE_CHECKING:
     from storage_engine.lake.file.jobs import SegmentJob
-    from storage_engine.model.archive_lag import ArchiveLag
-    from storage_engine.model.lag import LagSummary
-    from storage_engine.model.receipt import Receipt
-    from storage_engine.model.validation import ValidationResult
+    from storage_engine.model.lag.archive_lag import ArchiveLag
+    from storage_engine.model.lag.lag import LagSummary
+    from storage_engine.model.proof.receipt import Receipt
+    from storage_engine.model.report.validation import ValidationResult
     from storage_engine.retention.report.finishing import FinishResult
     from storage_engine.retention.steps import (
         ArchiveResult,

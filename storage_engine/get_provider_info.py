@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from storage_engine.model.policy import Policy
-from storage_engine.model.settings import Setting, settings_of
-from storage_engine.model.store_settings import (
+from storage_engine.model.settings.policy import Policy
+from storage_engine.model.settings.settings import Setting, settings_of
+from storage_engine.model.settings.store_settings import (
     BROKER_SETTINGS,
     POLICY,
     SECTION_POLICY,

@@ -10,11 +10,11 @@ import threading
 from dataclasses import replace
 
 from storage_engine import cycle
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import StoreBusyError
 from storage_engine.journal.journal import Phase, RunState, Step
 from storage_engine.lake.catalog.place import check_any_catalog_file
-from storage_engine.model.plan import PlanRequest
+from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.retention.store.context import Context, opened
 from storage_engine.retention.store.managed_store import ManagedStore
 

@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from storage_engine.wording import UNCHANGED, bytes_text, count_text, duration_text, shortened
+from storage_engine.core.wording import UNCHANGED, bytes_text, count_text, duration_text, shortened
 
 if TYPE_CHECKING:
     from storage_engine.lake.gc.maintenance import LakeMaintenance
-    from storage_engine.model.lag import LagSummary
-    from storage_engine.model.plan import Plan
-    from storage_engine.model.validation import ValidationResult
+    from storage_engine.model.lag.lag import LagSummary
+    from storage_engine.model.plan.plan import Plan
+    from storage_engine.model.report.validation import ValidationResult
     from storage_engine.retention.housekeeping.maintaining import MaintainResult
     from storage_engine.retention.steps import (
         ArchiveResult,

@@ -6,7 +6,7 @@ import tarfile
 from pathlib import Path
 
 from storage_engine.kafka.codec.codec import CODEC as KAFKA
-from storage_engine.model.codec import SegmentCodec
+from storage_engine.model.broker.codec import SegmentCodec
 from storage_engine.rocketmq.codec.codec import CODEC as ROCKETMQ
 from tests import fixture_stores, kafka_fixture
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from storage_engine.turns import waiting_at_most
+from storage_engine.core.turns import waiting_at_most
 from tests.fixture_stores import FIXTURES, unpack
 from tests.rounds import ALL
 from tests.services.released import Released, released_package

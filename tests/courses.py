@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
-from storage_engine.model.course import DAY_MS, Course, CourseStart, Ingest, SegmentRun
-from storage_engine.model.course_record import CourseRecord
-from storage_engine.model.plan import Cause
+from storage_engine.model.course.course import DAY_MS, Course, CourseStart, Ingest, SegmentRun
+from storage_engine.model.course.course_record import CourseRecord
+from storage_engine.model.plan.plan import Cause
 from storage_engine.rocketmq.course.course import course
 from storage_engine.rocketmq.course.course_settings import config_of
 

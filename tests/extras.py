@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from storage_engine import extras
+from storage_engine.core import extras
 
 
 def take_away(monkeypatch: pytest.MonkeyPatch, *missing: extras.Extra) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from storage_engine.long_work import Advance, LongWork
+from storage_engine.core.long_work import Advance, LongWork
 
 
 class Heard:

@@ -8,7 +8,7 @@ from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.names import proven_files
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.move.making import make_lake
-from storage_engine.model.receipt import Receipt
+from storage_engine.model.proof.receipt import Receipt
 from storage_engine.retention.store.managed_store import ManagedStore
 
 

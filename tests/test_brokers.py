@@ -23,7 +23,7 @@ from storage_engine.brokers import (
     store_called,
 )
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.codec import offsets_count_bytes
+from storage_engine.model.broker.codec import offsets_count_bytes
 from storage_engine.rocketmq import RocketMQ
 from storage_engine.rocketmq.codec.codec import CODEC
 from tests.conftest import StoreCopy

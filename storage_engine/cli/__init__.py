@@ -15,10 +15,10 @@ import click
 from click.shell_completion import CompletionItem
 
 from storage_engine import __version__
-from storage_engine.cli.call_parameters import parameters_of
-from storage_engine.cli.command import Group
-from storage_engine.cli.interruption import INTERRUPTED, interruptible
-from storage_engine.cli.output import print_error, say
+from storage_engine.cli.output.output import print_error, say
+from storage_engine.cli.shell.call_parameters import parameters_of
+from storage_engine.cli.shell.command import Group
+from storage_engine.cli.shell.interruption import INTERRUPTED, interruptible
 from storage_engine.exceptions import BadInputError, StorageEngineError
 
 COMMANDS = {
@@ -34,21 +34,21 @@ COMMANDS = {
     "rebuild-queues": ("recover", "Make queues and index again."),
     "serve": ("engine", "Write a store without a broker."),
     "flush": ("engine", "Take such a store to disk."),
-    "init-lake": ("init_lake", "Make a new lake."),
-    "archive": ("lake", "Copy sealed segments into the lake, with proof."),
-    "verify": ("lake", "Check the lake, and that no byte is missing."),
-    "lake": ("lakes", "What a lake is; move, copy, rebuild one."),
-    "restore": ("restore", "Bring archived segments back as identical files."),
-    "gc": ("garbage", "Take from the lake what it holds twice."),
-    "maintain": ("maintain", "Remove reports and history that have expired."),
-    "export": ("restore", "Write archived messages into a file."),
-    "kafka": ("kafka", "Make room in a node of Kafka; its broker's tasks."),
+    "init-lake": ("lake.init_lake", "Make a new lake."),
+    "archive": ("lake.lake", "Copy sealed segments into the lake, with proof."),
+    "verify": ("lake.lake", "Check the lake, and that no byte is missing."),
+    "lake": ("lake.lakes", "What a lake is; move, copy, rebuild one."),
+    "restore": ("lake.restore", "Bring archived segments back as identical files."),
+    "gc": ("lake.garbage", "Take from the lake what it holds twice."),
+    "maintain": ("lake.maintain", "Remove reports and history that have expired."),
+    "export": ("lake.restore", "Write archived messages into a file."),
+    "kafka": ("kafka.kafka", "Make room in a node of Kafka; its broker's tasks."),
     "clean": ("clean", "The whole job, once: archive, prove, delete."),
     "undo": ("undo", "Bring back what a run deleted."),
-    "hold": ("hold", "Keep a running broker from deleting."),
-    "watch": ("watch", "Mend what a hold rests on, at once."),
-    "unmanage": ("hold", "End a hold: put everything back."),
-    "shield": ("shield", "Keep what is unproven by a second name."),
+    "hold": ("hold.hold", "Keep a running broker from deleting."),
+    "watch": ("hold.watch", "Mend what a hold rests on, at once."),
+    "unmanage": ("hold.hold", "End a hold: put everything back."),
+    "shield": ("hold.shield", "Keep what is unproven by a second name."),
     "waive": ("decisions", "Let one plan go without receipts."),
     "accept-loss": ("decisions", "Go on without a range that is lost."),
     "move": ("decisions", "Say a store's new name or place."),
@@ -59,13 +59,13 @@ COMMANDS = {
     "docs": ("docs", "Where the documentation is on this machine."),
     "completion": ("completion", "Let a shell complete commands and options."),
     "man": ("man", "Write manual pages."),
-    "constraints": ("project", "Versions that this release was tested with."),
-    "init": ("init", "Set up your Airflow, or a project."),
-    "demo": ("project", "Run the whole cycle in a real Airflow."),
-    "demo-live": ("project", "Run it beside a real broker under load."),
-    "demo-kafka": ("project", "Archive, lose and restore a log of a Kafka node."),
-    "demo-kafka-live": ("project", "Delete from a Kafka broker under load what is proven."),
-    "up": ("project", "Start Airflow on loopback to look around in."),
+    "constraints": ("project.project", "Versions that this release was tested with."),
+    "init": ("project.init", "Set up your Airflow, or a project."),
+    "demo": ("project.project", "Run the whole cycle in a real Airflow."),
+    "demo-live": ("project.project", "Run it beside a real broker under load."),
+    "demo-kafka": ("project.project", "Archive, lose and restore a log of a Kafka node."),
+    "demo-kafka-live": ("project.project", "Delete from a Kafka broker under load what is proven."),
+    "up": ("project.project", "Start Airflow on loopback to look around in."),
 }
 """By command: the module it is in, and what it does in a few words."""
 
@@ -142,7 +142,7 @@ def main(arguments: list[str] | None = None) -> Any:
         code = 1
     except Exception as error:
         # Imported where it is needed: no help fails so.
-        from storage_engine.cli.library_failures import storage_failure
+        from storage_engine.cli.shell.library_failures import storage_failure
 
         said = parameters_of(cli, words)
         failure = storage_failure(error, said)

@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from storage_engine import cycle
-from storage_engine.cli.command import command
-from storage_engine.cli.lag import LagOfPlan, print_groups
-from storage_engine.cli.next_cleanup import say_cleanup
-from storage_engine.cli.next_line import say_next
-from storage_engine.cli.options import REPLICAS_STOPPED, json_option
-from storage_engine.cli.output import print_json, say
-from storage_engine.cli.plan_output import ASSUMED, by_hand, plan_json, print_plan
-from storage_engine.cli.policy_options import CLEAN
-from storage_engine.cli.progress import progress, waiting
-from storage_engine.cli.store_argument import takes_store
-from storage_engine.cli.values import reason_text
-from storage_engine.clock import clock_ms
-from storage_engine.model.plan import PlanRequest
-from storage_engine.model.receipt import Receipt
-from storage_engine.model.validation import ValidationResult
-from storage_engine.wording import UNCHANGED, bytes_text, count_text
+from storage_engine.cli.options.options import REPLICAS_STOPPED, json_option
+from storage_engine.cli.options.policy_options import CLEAN
+from storage_engine.cli.options.store_argument import takes_store
+from storage_engine.cli.output.lag import LagOfPlan, print_groups
+from storage_engine.cli.output.next_cleanup import say_cleanup
+from storage_engine.cli.output.next_line import say_next
+from storage_engine.cli.output.output import print_json, say
+from storage_engine.cli.output.plan_output import ASSUMED, by_hand, plan_json, print_plan
+from storage_engine.cli.output.progress import progress, waiting
+from storage_engine.cli.shell.command import command
+from storage_engine.cli.shell.values import reason_text
+from storage_engine.core.clock import clock_ms
+from storage_engine.core.wording import UNCHANGED, bytes_text, count_text
+from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.report.validation import ValidationResult
 
 if TYPE_CHECKING:
     from storage_engine.lake.archive.archive import SegmentJob

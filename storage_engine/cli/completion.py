@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
-from storage_engine.cli.command import command
-from storage_engine.cli.output import put
+from storage_engine.cli.output.output import put
+from storage_engine.cli.shell.command import command
 from storage_engine.exceptions import StorageEngineError
 
 PROGRAM = "storage-engine"

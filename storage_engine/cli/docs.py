@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from storage_engine.cli.command import command
-from storage_engine.cli.output import put
+from storage_engine.cli.output.output import put
+from storage_engine.cli.shell.command import command
+from storage_engine.core.nearest import meant
 from storage_engine.exceptions import BadInputError
-from storage_engine.nearest import meant
 
 SITE = Path(__file__).resolve().parent.parent / "site"
 """A wheel has it; a checkout after ``make docs``."""

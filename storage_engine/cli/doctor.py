@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from storage_engine.cli.airflow_connection import pipeline_of
-from storage_engine.cli.call_parameters import said_by, with_store_of_connection
-from storage_engine.cli.command import command
-from storage_engine.cli.doctor_output import diagnosis_json, print_diagnosis
-from storage_engine.cli.options import is_lake_there, json_option, where_to_make
-from storage_engine.cli.output import print_json
-from storage_engine.cli.progress import waiting
-from storage_engine.cli.store_argument import has_lake, takes_store
-from storage_engine.clock import clock_ms
-from storage_engine.model.diagnosis import Finding, Severity, by_severity
+from storage_engine.cli.options.airflow_connection import pipeline_of
+from storage_engine.cli.options.options import is_lake_there, json_option, where_to_make
+from storage_engine.cli.options.store_argument import has_lake, takes_store
+from storage_engine.cli.output.doctor_output import diagnosis_json, print_diagnosis
+from storage_engine.cli.output.output import print_json
+from storage_engine.cli.output.progress import waiting
+from storage_engine.cli.shell.call_parameters import said_by, with_store_of_connection
+from storage_engine.cli.shell.command import command
+from storage_engine.core.clock import clock_ms
+from storage_engine.model.report.diagnosis import Finding, Severity, by_severity
 
 if TYPE_CHECKING:
     from storage_engine.retention.doctor.doctor import Diagnosis

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from storage_engine.cli.command import command
-from storage_engine.cli.options import json_option
-from storage_engine.cli.output import print_json, say
-from storage_engine.cli.store_argument import has_lake, takes_store
+from storage_engine.cli.options.options import json_option
+from storage_engine.cli.options.store_argument import has_lake, takes_store
+from storage_engine.cli.output.output import print_json, say
+from storage_engine.cli.shell.command import command
 from storage_engine.exceptions import BadInputError
 from storage_engine.retention.hold.progress_alarms import positions_text
 

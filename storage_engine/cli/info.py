@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from storage_engine.cli.airflow_connection import conn_id_option, store_of_connection
-from storage_engine.cli.command import command
-from storage_engine.cli.info_output import print_overview, print_runs
-from storage_engine.cli.options import json_option, lake_option, second_lake_option
-from storage_engine.cli.output import print_json, put, say
-from storage_engine.cli.store_argument import managed_store
-from storage_engine.clock import clock_ms
+from storage_engine.cli.options.airflow_connection import conn_id_option, store_of_connection
+from storage_engine.cli.options.options import json_option, lake_option, second_lake_option
+from storage_engine.cli.options.store_argument import managed_store
+from storage_engine.cli.output.info_output import print_overview, print_runs
+from storage_engine.cli.output.output import print_json, put, say
+from storage_engine.cli.shell.command import command
+from storage_engine.core.clock import clock_ms
+from storage_engine.core.nearest import meant
 from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.journal.reading.answers import StoredReport, StoreRow
-from storage_engine.nearest import meant
 
 if TYPE_CHECKING:
     from storage_engine.journal.reading.queries import JournalReader
@@ -69,7 +69,7 @@ def info(
     """
     base = _base(lake_dir, second_lake_dir, conn_id)
     # The libraries of journal and lake, for which no wrong call has to wait.
-    from storage_engine.arrow_alone import load_arrow_alone
+    from storage_engine.arrow.alone import load_arrow_alone
 
     load_arrow_alone()
     from storage_engine.retention.doctor.overview import overview

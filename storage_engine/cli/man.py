@@ -10,11 +10,11 @@ from pathlib import Path
 import click
 
 from storage_engine import __version__
-from storage_engine.cli.command import GROUPS, command, records_of
-from storage_engine.cli.output import put, say
-from storage_engine.cli.values import NamedPath
-from storage_engine.durable import make_dirs, write_file
-from storage_engine.wording import count_text
+from storage_engine.cli.output.output import put, say
+from storage_engine.cli.shell.command import GROUPS, command, records_of
+from storage_engine.cli.shell.values import NamedPath
+from storage_engine.core.durable import make_dirs, write_file
+from storage_engine.core.wording import count_text
 
 _EXIT_CODES = (
     ("0", "Done."),

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from storage_engine.cli.command import command
-from storage_engine.cli.options import json_option
-from storage_engine.cli.output import print_json, say
-from storage_engine.cli.progress import waiting
-from storage_engine.cli.store_argument import takes_store
+from storage_engine.cli.options.options import json_option
+from storage_engine.cli.options.store_argument import takes_store
+from storage_engine.cli.output.output import print_json, say
+from storage_engine.cli.output.progress import waiting
+from storage_engine.cli.shell.command import command
 
 if TYPE_CHECKING:
     from storage_engine.retention.store.managed_store import ManagedStore

@@ -8,15 +8,15 @@ from shlex import quote
 
 import click
 
-from storage_engine.cli.command import command
-from storage_engine.cli.options import json_option
-from storage_engine.cli.output import print_json, say
-from storage_engine.cli.progress import waiting
-from storage_engine.cli.store_argument import installed_broker
-from storage_engine.cli.values import TargetPath, moment_ms, size_bytes
-from storage_engine.clock import clock_ms
-from storage_engine.model.sample import SampleRequest
-from storage_engine.wording import bytes_text, count_text, time_text
+from storage_engine.cli.options.options import json_option
+from storage_engine.cli.options.store_argument import installed_broker
+from storage_engine.cli.output.output import print_json, say
+from storage_engine.cli.output.progress import waiting
+from storage_engine.cli.shell.command import command
+from storage_engine.cli.shell.values import TargetPath, moment_ms, size_bytes
+from storage_engine.core.clock import clock_ms
+from storage_engine.core.wording import bytes_text, count_text, time_text
+from storage_engine.model.broker.sample import SampleRequest
 
 _DAY_MS = 86_400_000
 

@@ -11,17 +11,17 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from storage_engine.cli.command import command
-from storage_engine.cli.options import json_option
-from storage_engine.cli.output import print_json, say
-from storage_engine.cli.progress import waiting
-from storage_engine.cli.simulate_output import changes_text, print_simulation
-from storage_engine.cli.store_argument import takes_store
-from storage_engine.cli.values import TargetPath, key_value_pairs, size_bytes
-from storage_engine.clock import clock_ms
-from storage_engine.durable import new_file
+from storage_engine.cli.options.options import json_option
+from storage_engine.cli.options.store_argument import takes_store
+from storage_engine.cli.output.output import print_json, say
+from storage_engine.cli.output.progress import waiting
+from storage_engine.cli.output.simulate_output import changes_text, print_simulation
+from storage_engine.cli.shell.command import command
+from storage_engine.cli.shell.values import TargetPath, key_value_pairs, size_bytes
+from storage_engine.core.clock import clock_ms
+from storage_engine.core.durable import new_file
+from storage_engine.core.extras import CHARTS
 from storage_engine.exceptions import BadInputError
-from storage_engine.extras import CHARTS
 from storage_engine.pages.raster import png_of
 
 if TYPE_CHECKING:

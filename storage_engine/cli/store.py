@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from storage_engine.cli.command import command
-from storage_engine.cli.inspect_output import print_inspection, print_quarantines
-from storage_engine.cli.live_output import live_json, look_live, print_live
-from storage_engine.cli.options import REPLICAS_STOPPED, json_option
-from storage_engine.cli.output import print_json, put, say
-from storage_engine.cli.plan_output import by_hand, plan_json, print_pending, print_plan
-from storage_engine.cli.progress import waiting
-from storage_engine.cli.store_argument import has_lake, takes_store
-from storage_engine.cli.values import disk_percents, key_value_pairs, moment_ms, reason_text
-from storage_engine.clock import clock_ms
+from storage_engine.cli.options.options import REPLICAS_STOPPED, json_option
+from storage_engine.cli.options.store_argument import has_lake, takes_store
+from storage_engine.cli.output.inspect_output import print_inspection, print_quarantines
+from storage_engine.cli.output.live_output import live_json, look_live, print_live
+from storage_engine.cli.output.output import print_json, put, say
+from storage_engine.cli.output.plan_output import by_hand, plan_json, print_pending, print_plan
+from storage_engine.cli.output.progress import waiting
+from storage_engine.cli.shell.command import command
+from storage_engine.cli.shell.values import disk_percents, key_value_pairs, moment_ms, reason_text
+from storage_engine.core.clock import clock_ms
+from storage_engine.core.jsonable import to_jsonable
+from storage_engine.core.nearest import meant
+from storage_engine.core.wording import count_text
 from storage_engine.exceptions import BadInputError, StorageEngineError
-from storage_engine.model.archive_lag import ArchiveLag, touched_text
-from storage_engine.model.diagnosis import named_in_short, reason_of
-from storage_engine.model.jsonable import to_jsonable
-from storage_engine.model.plan import PlanRequest
-from storage_engine.nearest import meant
+from storage_engine.model.lag.archive_lag import ArchiveLag, touched_text
+from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.report.diagnosis import named_in_short, reason_of
 from storage_engine.retention.proof.shielding import shield_summary
-from storage_engine.wording import count_text
 
 if TYPE_CHECKING:
     from storage_engine.retention.store.managed_store import ManagedStore
@@ -124,7 +124,7 @@ def plan(
     Beside a running broker, the journal in --lake knows the age of a segment whose file a hold has touched.
     With --lake also how many archived segments were touched since, which a run hashes again.
     """
-    from storage_engine.arrow_alone import load_arrow_alone
+    from storage_engine.arrow.alone import load_arrow_alone
 
     load_arrow_alone()
     from storage_engine.retention.plan.preview import preview
@@ -176,7 +176,7 @@ def lag(
     from storage_engine.brokers import find_broker
 
     # Arrow's compute functions, which no other command here needs.
-    from storage_engine.cli.lag import in_process_lag, only_group, print_lag
+    from storage_engine.cli.output.lag import in_process_lag, only_group, print_lag
     from storage_engine.retention.plan.preview import preview
 
     rows: list[dict[str, Any]] = []

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from storage_engine.cli.command import command
-from storage_engine.cli.options import check_store, json_option, person
-from storage_engine.cli.output import print_json, say
-from storage_engine.cli.store_argument import takes_store
-from storage_engine.model.jsonable import to_jsonable
-from storage_engine.wording import bytes_text, count_text
+from storage_engine.cli.options.options import check_store, json_option, person
+from storage_engine.cli.options.store_argument import takes_store
+from storage_engine.cli.output.output import print_json, say
+from storage_engine.cli.shell.command import command
+from storage_engine.core.jsonable import to_jsonable
+from storage_engine.core.wording import bytes_text, count_text
 
 if TYPE_CHECKING:
     from storage_engine.retention.quarantine.undo import UndoResult

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from storage_engine.cli.command import command
-from storage_engine.cli.options import json_option
-from storage_engine.cli.output import print_json, print_table, say
-from storage_engine.cli.progress import waiting
-from storage_engine.cli.store_argument import has_lake, takes_store
-from storage_engine.cli.values import NamedPath
-from storage_engine.model.broker_words import BrokerWords
-from storage_engine.model.validation import Status, ValidationResult
+from storage_engine.cli.options.options import json_option
+from storage_engine.cli.options.store_argument import has_lake, takes_store
+from storage_engine.cli.output.output import print_json, print_table, say
+from storage_engine.cli.output.progress import waiting
+from storage_engine.cli.shell.command import command
+from storage_engine.cli.shell.values import NamedPath
+from storage_engine.model.broker.broker_words import BrokerWords
+from storage_engine.model.report.validation import Status, ValidationResult
 from storage_engine.pages.advice import check_advice
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from typing import TypeVar
 
 from storage_engine.console.rules import RecordedLevels
 from storage_engine.journal.reading.sample_columns import Moment
-from storage_engine.model.store import room_below
+from storage_engine.model.store.store import room_below
 
 L = TypeVar("L", Moment, "Filled")
 HOUR_MS = 3_600_000

@@ -10,9 +10,9 @@ from typing import Any
 from storage_engine.console.forecast import Forecast
 from storage_engine.console.rules import LevelState, Rules, level_state, rules_of
 from storage_engine.console.run_lines import RunLine, run_line
+from storage_engine.core.wording import duration_text
 from storage_engine.journal.reading.store_summaries import DiskLevel, StoreSummary
-from storage_engine.model.store import room_below
-from storage_engine.wording import duration_text
+from storage_engine.model.store.store import room_below
 
 DAY_MS = 24 * 3_600_000
 STALE_MS = 3_600_000

@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from storage_engine.console.store_line import ProblemKind, StoreLine, store_line, worst_first
+from storage_engine.core.wording import unexpected
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.journal.reading.store_summaries import StoreSummary
-from storage_engine.wording import unexpected
 
 
 @dataclass(frozen=True, slots=True)

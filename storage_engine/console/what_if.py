@@ -15,9 +15,10 @@ from zoneinfo import ZoneInfo
 from storage_engine.brokers import find_broker
 from storage_engine.console.rules import Rules, rules_of
 from storage_engine.console.store_forecast import hourly_moments
+from storage_engine.core.jsonable import from_jsonable
 from storage_engine.exceptions import BadInputError
 from storage_engine.journal.reading.queries import JournalReader
-from storage_engine.model.course import (
+from storage_engine.model.course.course import (
     DAY_MS,
     Advice,
     BrokerRules,
@@ -28,8 +29,7 @@ from storage_engine.model.course import (
     RuleSetting,
     SettingType,
 )
-from storage_engine.model.ingest import ingest_from
-from storage_engine.model.jsonable import from_jsonable
+from storage_engine.model.course.ingest import ingest_from
 
 INGEST_DAYS = 7
 DAYS = 14

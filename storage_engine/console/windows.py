@@ -5,7 +5,7 @@ from __future__ import annotations
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from storage_engine.console.rules import Windows
-from storage_engine.model.daily_hours import hour_spans_ms
+from storage_engine.model.course.daily_hours import hour_spans_ms
 
 Spans = tuple[tuple[int, int], ...]
 

@@ -9,15 +9,15 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from storage_engine.brokers import find_broker
-from storage_engine.clock import clock_ms
-from storage_engine.credentials import without_secrets
+from storage_engine.core.clock import clock_ms
+from storage_engine.core.credentials import without_secrets
+from storage_engine.core.host import check_host
 from storage_engine.exceptions import BadInputError, LakeMissingError
-from storage_engine.host import check_host
 from storage_engine.journal.tables.database import missing_sqlite_file
 from storage_engine.journal.tables.place import place_of
 from storage_engine.lake.catalog.catalog import open_lake
-from storage_engine.model.policy import ArchiveMode
-from storage_engine.model.store import DiskUsage
+from storage_engine.model.settings.policy import ArchiveMode
+from storage_engine.model.store.store import DiskUsage
 from storage_engine.retention.hold.hold_text import broker_text, drift_text, hold_text
 from storage_engine.retention.store.broker_answers import take_snapshot
 from storage_engine.retention.store.broker_disks import checked_data_paths

@@ -7,11 +7,11 @@ from contextlib import contextmanager, suppress
 
 from airflow.providers.common.compat.sdk import AirflowException
 
+from storage_engine.core.next_commands import first_named, with_arguments
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.hooks.storage_engine import StorageEngineHook
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.place import own_directory
-from storage_engine.next_commands import first_named, with_arguments
 
 
 def with_connection(text: str, storage_engine_conn_id: str) -> str:

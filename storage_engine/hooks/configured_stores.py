@@ -14,8 +14,8 @@ from typing import Any
 
 from airflow.providers.common.compat.sdk import conf
 
+from storage_engine.core.jsonable import from_jsonable
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.jsonable import from_jsonable
 
 SECTION = "storage_engine"
 DEFAULT_CONNECTION = "storage_engine_default"

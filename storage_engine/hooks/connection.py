@@ -12,15 +12,15 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from storage_engine.brokers import broker_names, default_broker, find_broker
+from storage_engine.core.nearest import meant
 from storage_engine.exceptions import BadInputError
 from storage_engine.hooks.fields import ABSOLUTE_PATH, PAGE, Fields, Place
 from storage_engine.hooks.lake_credentials import CATALOG_CONNECTION
 from storage_engine.hooks.live_broker import BESIDE, broker_of_fields
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.model.policy import Policy
-from storage_engine.model.settings import settings_of
-from storage_engine.model.store_settings import ENGINE, LIVE, POLICY, STORE_SETTINGS
-from storage_engine.nearest import meant
+from storage_engine.model.settings.policy import Policy
+from storage_engine.model.settings.settings import settings_of
+from storage_engine.model.settings.store_settings import ENGINE, LIVE, POLICY, STORE_SETTINGS
 from storage_engine.retention.store.managed_store import ManagedStore
 
 _CATALOG_NAME = "storage_engine"

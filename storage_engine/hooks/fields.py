@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from storage_engine.core.nearest import meant, meant_zone
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.store_settings import Kind, StoreSetting
-from storage_engine.nearest import meant, meant_zone
+from storage_engine.model.settings.store_settings import Kind, StoreSetting
 
 PAGE = "connection"
 """Of the documentation, about all fields."""

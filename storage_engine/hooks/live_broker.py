@@ -9,8 +9,8 @@ from typing import Any
 
 from storage_engine.exceptions import BadInputError
 from storage_engine.hooks.fields import Fields
-from storage_engine.model.live import LiveBroker, live_broker
-from storage_engine.model.store_settings import LIVE, MODES, STORE_SETTINGS
+from storage_engine.model.broker.live import LiveBroker, live_broker
+from storage_engine.model.settings.store_settings import LIVE, MODES, STORE_SETTINGS
 
 BESIDE = "beside"
 """What older connections call the mode live."""

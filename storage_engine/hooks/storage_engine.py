@@ -17,7 +17,7 @@ from airflow.providers.common.compat.sdk import (
 )
 
 from storage_engine.brokers import find_broker
-from storage_engine.credentials import property_secrets, url_secrets
+from storage_engine.core.credentials import property_secrets, url_secrets
 from storage_engine.exceptions import BadInputError, NoSuchConnectionError, StorageEngineError
 from storage_engine.hooks.configured_stores import DEFAULT_CONNECTION, SECTION
 from storage_engine.hooks.connection import (

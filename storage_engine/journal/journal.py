@@ -12,7 +12,9 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, insert, select, true, update
 
-from storage_engine.clock import ClockReading, clock_ms, read_clock
+from storage_engine.core.clock import ClockReading, clock_ms, read_clock
+from storage_engine.core.jsonable import from_jsonable, to_jsonable
+from storage_engine.core.turns import take_turn
 from storage_engine.exceptions import JournalConflictError, RunStateError
 from storage_engine.journal.records import (
     Event,
@@ -38,15 +40,13 @@ from storage_engine.journal.writing.holds import JournalHoldMemory
 from storage_engine.journal.writing.levels import delete_levels, levels_at, put_levels
 from storage_engine.journal.writing.reports import put_findings, put_report
 from storage_engine.journal.writing.stores import JournalStores
-from storage_engine.model.archive_lag import ArchiveLag
-from storage_engine.model.heads import LakeHead
-from storage_engine.model.hold import BrokerProgress, Drift, HoldMemory
-from storage_engine.model.jsonable import from_jsonable, to_jsonable
-from storage_engine.model.lag import GroupLag
-from storage_engine.model.plan import Plan, PlanRequest
-from storage_engine.model.store import DiskUsage
-from storage_engine.model.topic_days import TopicDay
-from storage_engine.turns import take_turn
+from storage_engine.model.hold.hold import BrokerProgress, Drift, HoldMemory
+from storage_engine.model.lag.archive_lag import ArchiveLag
+from storage_engine.model.lag.lag import GroupLag
+from storage_engine.model.plan.plan import Plan, PlanRequest
+from storage_engine.model.proof.heads import LakeHead
+from storage_engine.model.store.store import DiskUsage
+from storage_engine.model.store.topic_days import TopicDay
 
 __all__ = [
     "Event",

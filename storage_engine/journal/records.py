@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from storage_engine.model.archive_lag import ArchiveLag
-from storage_engine.model.hold import BrokerProgress
-from storage_engine.model.lineages import Lineages
-from storage_engine.model.plan import Plan, PlanRequest
-from storage_engine.model.store import DiskUsage
+from storage_engine.model.hold.hold import BrokerProgress
+from storage_engine.model.lag.archive_lag import ArchiveLag
+from storage_engine.model.plan.plan import Plan, PlanRequest
+from storage_engine.model.store.lineages import Lineages
+from storage_engine.model.store.store import DiskUsage
 
 
 class Step(StrEnum):

@@ -7,20 +7,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from storage_engine.kafka.words import WORDS
-from storage_engine.model.broker import Broker
-from storage_engine.model.broker_store import BrokerStore, StoreSettings
-from storage_engine.model.store_settings import WE_DELETE
+from storage_engine.model.broker.broker_store import BrokerStore, StoreSettings
+from storage_engine.model.broker.kind import Broker
+from storage_engine.model.settings.store_settings import WE_DELETE
 
 if TYPE_CHECKING:
-    from storage_engine.model.codec import RestoredConfig, SegmentCodec
-    from storage_engine.model.diagnosis import BrokerDiagnosis
-    from storage_engine.model.facts import FactsScope, StoreFacts
-    from storage_engine.model.hold import HoldMemory
-    from storage_engine.model.inspection import Inspection
-    from storage_engine.model.lag_job import LagJob, LagRequest
-    from storage_engine.model.live import LiveBroker, RunningBroker
-    from storage_engine.model.receipt import Receipt
-    from storage_engine.model.store import StoreSnapshot
+    from storage_engine.model.broker.codec import RestoredConfig, SegmentCodec
+    from storage_engine.model.broker.lag_job import LagJob, LagRequest
+    from storage_engine.model.broker.live import LiveBroker, RunningBroker
+    from storage_engine.model.hold.hold import HoldMemory
+    from storage_engine.model.proof.receipt import Receipt
+    from storage_engine.model.report.diagnosis import BrokerDiagnosis
+    from storage_engine.model.report.facts import FactsScope, StoreFacts
+    from storage_engine.model.report.inspection import Inspection
+    from storage_engine.model.store.store import StoreSnapshot
 
 
 class Kafka(Broker):

@@ -7,6 +7,8 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from storage_engine.core.own_directory import PLAIN_STAMP
+from storage_engine.core.wording import count_text, reason_text, time_text
 from storage_engine.exceptions import BrokerError, NotOnBrokerError, StorageEngineError, StoreNotFoundError
 from storage_engine.kafka.format.checkpoints import HIGH_WATERMARK
 from storage_engine.kafka.format.file_names import METADATA_TOPIC
@@ -27,8 +29,8 @@ from storage_engine.kafka.stopped.directory_room import (
 from storage_engine.kafka.stopped.lock_holder import lock_holder
 from storage_engine.kafka.store.missing_logs import ADVICE, missing_logs, missing_text
 from storage_engine.kafka.transactions.hanging_transactions import find_open, transaction_findings
-from storage_engine.model.broker_store import StoreSettings
-from storage_engine.model.diagnosis import (
+from storage_engine.model.broker.broker_store import StoreSettings
+from storage_engine.model.report.diagnosis import (
     BrokerDiagnosis,
     Finding,
     SettingFrom,
@@ -37,14 +39,12 @@ from storage_engine.model.diagnosis import (
     named_in_short,
     reason_of,
 )
-from storage_engine.own_directory import PLAIN_STAMP
-from storage_engine.wording import count_text, reason_text, time_text
 
 
 def diagnose(
     settings: StoreSettings, now_ms: int, look: Callable[[Path], Node] = read_node
 ) -> BrokerDiagnosis:
-    """See :meth:`storage_engine.model.broker.Broker.diagnose`.
+    """See :meth:`storage_engine.model.broker.kind.Broker.diagnose`.
 
     :param look: by which the node is looked at, such as beside its running cluster.
     """

@@ -9,6 +9,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from storage_engine.core.long_work import told_each
 from storage_engine.kafka.format.batch_walk import batch_heads, opened
 from storage_engine.kafka.format.layout import LogDirectory, Node, PartitionLog, SegmentFiles, read_node
 from storage_engine.kafka.format.log_end import LogEnd, known_end, segment_end
@@ -16,9 +17,8 @@ from storage_engine.kafka.format.stored_files import read_stored
 from storage_engine.kafka.metadata.topic_settings import read_topic_settings
 from storage_engine.kafka.stopped.lock_holder import runs
 from storage_engine.kafka.store.missing_logs import ADVICE, missing_logs, missing_text
-from storage_engine.long_work import told_each
-from storage_engine.model.broker_store import StoreSettings
-from storage_engine.model.facts import (
+from storage_engine.model.broker.broker_store import StoreSettings
+from storage_engine.model.report.facts import (
     CheckpointFact,
     FactsScope,
     FrameFact,

@@ -1,4 +1,4 @@
-"""Consumer lag of a node, ready to be computed in shares; see ``storage_engine.model.lag_job``."""
+"""Consumer lag of a node, ready to be computed in shares; see ``storage_engine.model.broker.lag_job``."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from functools import partial
 
 import pyarrow as pa
 
+from storage_engine.arrow.lag_columns import LAG_SCHEMA
 from storage_engine.exceptions import BadInputError
 from storage_engine.kafka.format.layout import Node
 from storage_engine.kafka.lag.lag import LagContext, partition_lags, partition_shares
 from storage_engine.kafka.lag.positions import Consumers, consumers_of
 from storage_engine.kafka.store.lag_context import lag_context
 from storage_engine.kafka.store.store import KafkaStore, open_store
-from storage_engine.lag_columns import LAG_SCHEMA
-from storage_engine.model.lag import LagSource, Unread
-from storage_engine.model.lag_job import LagRequest, Measure
-from storage_engine.model.store import FileFacts, Segment, SegmentId, StoreSnapshot
+from storage_engine.model.broker.lag_job import LagRequest, Measure
+from storage_engine.model.lag.lag import LagSource, Unread
+from storage_engine.model.store.store import FileFacts, Segment, SegmentId, StoreSnapshot
 
 
 @dataclass(frozen=True, slots=True)

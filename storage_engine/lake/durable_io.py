@@ -23,7 +23,7 @@ import pyarrow as pa
 from pyiceberg.io import FileIO, InputFile, OutputFile, OutputStream
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 
-from storage_engine.durable import create, fsync_path, make_dirs
+from storage_engine.core.durable import create, fsync_path, make_dirs
 from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake.s3_defaults import S3_DEFAULTS
 

@@ -13,19 +13,19 @@ from airflow.sdk import AssetAlias
 
 from storage_engine import cycle
 from storage_engine.assets import tell
+from storage_engine.core.jsonable import to_jsonable
 from storage_engine.exceptions import BadInputError
 from storage_engine.hooks.commands import commands_named, with_connection
 from storage_engine.hooks.configured_stores import DEFAULT_CONNECTION
 from storage_engine.hooks.storage_engine import StorageEngineHook
 from storage_engine.links import StorageEngineReportLink
-from storage_engine.model.jsonable import to_jsonable
 from storage_engine.retention.store.answering import check_answers
 from storage_engine.task_log import quiet_libraries, together
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset, Context
 
-    from storage_engine.model.plan import PlanRequest
+    from storage_engine.model.plan.plan import PlanRequest
     from storage_engine.retention.store.managed_store import ManagedStore
 
 

@@ -16,11 +16,11 @@ from airflow.providers.common.compat.sdk import (
 
 from storage_engine import cycle, task_log
 from storage_engine.assets import segments_deleted
+from storage_engine.core.jsonable import from_jsonable, to_jsonable
+from storage_engine.core.wording import count_text
 from storage_engine.exceptions import BadInputError, RunStateError
-from storage_engine.model.jsonable import from_jsonable, to_jsonable
-from storage_engine.model.plan import PlanRequest
+from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.operators.base import StoreOperator, run_key
-from storage_engine.wording import count_text
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -201,7 +201,7 @@ class StorageEngineValidateOperator(StoreOperator):
         self.full = full
 
     def do_step(self, context: Context) -> Result:
-        from storage_engine.model.validation import Status
+        from storage_engine.model.report.validation import Status
 
         with self.cleanup(context) as cleanup:
             result = cycle.validate(cleanup, full=self.full)

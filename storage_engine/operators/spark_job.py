@@ -21,20 +21,20 @@ from airflow.providers.common.compat.sdk import (
 from storage_engine import cycle, task_log
 from storage_engine.assets import lake_messages, segments_archived
 from storage_engine.brokers import find_broker
+from storage_engine.core.jsonable import to_jsonable
+from storage_engine.core.wording import count_text
 from storage_engine.exceptions import BadInputError, LakeUnavailableError
 from storage_engine.hooks.configured_stores import DEFAULT_LAKE
 from storage_engine.hooks.storage_engine import airflow_home
 from storage_engine.journal.records import Step
-from storage_engine.model.jsonable import to_jsonable
 from storage_engine.operators.base import StoreOperator
 from storage_engine.resources import project_path
-from storage_engine.wording import count_text
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from storage_engine.lake.file.jobs import SegmentJob
-    from storage_engine.model.receipt import Receipt
+    from storage_engine.model.proof.receipt import Receipt
     from storage_engine.retention.steps import ArchiveResult as ArchiveDone
     from storage_engine.retention.steps import LagQuestion
     from storage_engine.spark.consumer_lag import ConsumerLagResult

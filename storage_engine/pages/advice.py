@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from storage_engine.model.broker_words import BrokerWords
+from storage_engine.model.broker.broker_words import BrokerWords
 
 OTHERWISE = "Read the error, mend what it names, then run again. What is done already is not done twice."
 """Advice about an error that no table foresees."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from storage_engine.core.wording import UNCHANGED, bytes_text, count_text, shortened, time_text
 from storage_engine.pages.advice import cause_words, reason_words
 from storage_engine.pages.figures import (
     STEPS,
@@ -22,7 +23,6 @@ from storage_engine.pages.figures import (
     worst_status,
 )
 from storage_engine.pages.words import sets_aside_until_start, words_of
-from storage_engine.wording import UNCHANGED, bytes_text, count_text, shortened, time_text
 
 NAME_WIDTH = 60
 """Names of groups and topics have up to 255 characters; the report's tables have them whole."""

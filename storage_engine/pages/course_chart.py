@@ -13,9 +13,9 @@ from functools import cache
 
 from jinja2 import Environment
 
-from storage_engine.model.course import Course, RuleLevels
+from storage_engine.core.wording import bytes_text, duration_text, shortened
+from storage_engine.model.course.course import Course, RuleLevels
 from storage_engine.pages.environment import environment
-from storage_engine.wording import bytes_text, duration_text, shortened
 
 HOUR_MS = 3_600_000
 _WIDTH, _HEIGHT = 720, 500

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from storage_engine.wording import bytes_text, count_text, time_text
+from storage_engine.core.wording import bytes_text, count_text, time_text
 
 STEPS: Mapping[str, str] = {
     "plan": "plan",

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from storage_engine.model.broker_words import BrokerWords
+from storage_engine.core.wording import count_text
+from storage_engine.model.broker.broker_words import BrokerWords
 from storage_engine.pages.advice import check_advice, error_advice, reason_advice, reason_words
 from storage_engine.pages.words import words_of
-from storage_engine.wording import count_text
 
 SHOWN = 20
 """Of more problems than these, the rest is in the report's JSON only."""

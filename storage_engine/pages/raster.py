@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from storage_engine.core.extras import CHARTS
 from storage_engine.exceptions import StorageEngineError
-from storage_engine.extras import CHARTS
 
 _ZOOM: Final = 2
 """Pixels a unit of the picture, so that it is sharp on today's screens."""

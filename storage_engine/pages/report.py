@@ -12,9 +12,10 @@ from typing import Any
 
 from jinja2 import Environment
 
+from storage_engine.core.jsonable import to_jsonable
+from storage_engine.core.wording import bytes_text, time_text
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.jsonable import to_jsonable
-from storage_engine.model.validation import ValidationResult, Where
+from storage_engine.model.report.validation import ValidationResult, Where
 from storage_engine.pages.advice import reason_words
 from storage_engine.pages.environment import environment
 from storage_engine.pages.figures import STEPS, took_text, worst_status
@@ -22,7 +23,6 @@ from storage_engine.pages.problems import SHOWN, broken_checks
 from storage_engine.pages.rows import BAR_WIDTH, LISTED, bars_by_log, segment_groups
 from storage_engine.pages.story import Story, of_any_release, tell
 from storage_engine.pages.words import sets_aside_until_start, words_of
-from storage_engine.wording import bytes_text, time_text
 
 READS_VERSION = 1
 """The newest version of a report's fields that this page knows."""

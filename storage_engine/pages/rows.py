@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from storage_engine.model.validation import RangeStatus
+from storage_engine.model.report.validation import RangeStatus
 
 LISTED = 100
 """Rows of a list that a page shows; its JSON has all of them."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from storage_engine.core.wording import bytes_text, count_text
 from storage_engine.pages.answers import Answer, answers
 from storage_engine.pages.figures import (
     STEPS,
@@ -21,7 +22,6 @@ from storage_engine.pages.figures import (
     worst_status,
 )
 from storage_engine.pages.problems import Problem, problems
-from storage_engine.wording import bytes_text, count_text
 
 _LATER: Mapping[str, Any] = {
     "quarantine": None,

@@ -8,9 +8,9 @@ from typing import Any
 
 from jinja2 import Environment
 
+from storage_engine.core.wording import printable, shortened, time_text
 from storage_engine.pages.environment import environment
 from storage_engine.pages.story import Story, of_any_release, tell
-from storage_engine.wording import printable, shortened, time_text
 
 LINES = 15
 """Of the text at most."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from storage_engine.brokers import find_broker
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.broker_words import BrokerWords
+from storage_engine.model.broker.broker_words import BrokerWords
 
 
 def words_of(broker: str) -> BrokerWords:

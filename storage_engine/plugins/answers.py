@@ -9,7 +9,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from storage_engine.model.jsonable import to_jsonable
+from storage_engine.core.jsonable import to_jsonable
 
 _HEADERS = {"Cache-Control": "private, no-cache"}
 

@@ -13,15 +13,15 @@ from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, HTTPException, Query, Request
 from starlette.responses import Response
 
-from storage_engine.clock import clock_ms
 from storage_engine.console import chart as store_chart
 from storage_engine.console.calendar import validation_calendar
 from storage_engine.console.store import one_store, runs_page
 from storage_engine.console.store_forecast import store_forecast
 from storage_engine.console.store_line import worst_first
 from storage_engine.console.what_if import question_of, what_if, what_if_settings
+from storage_engine.core.clock import clock_ms
+from storage_engine.core.jsonable import to_jsonable
 from storage_engine.exceptions import BadInputError, SimulationTooLongError
-from storage_engine.model.jsonable import to_jsonable
 from storage_engine.plugins.access import (
     PURPOSES,
     ReadableDags,

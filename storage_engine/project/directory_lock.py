@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from storage_engine.durable import make_dirs
+from storage_engine.core.durable import make_dirs
 from storage_engine.exceptions import BadInputError
 
 LOCK_FILE = ".storage-engine.lock"

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from storage_engine.durable import make_dirs, write_file
+from storage_engine.core.durable import make_dirs, write_file
 from storage_engine.exceptions import BadInputError
 from storage_engine.get_provider_info import form_fields
 from storage_engine.lake.catalog.config import LakeConfig

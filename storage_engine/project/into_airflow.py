@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from storage_engine import __version__
-from storage_engine.durable import replacing
+from storage_engine.core.durable import replacing
 from storage_engine.exceptions import BadInputError
 from storage_engine.project.settings_text import PAGE, parsed, with_option, with_store
 from storage_engine.resources import project_path

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
-from storage_engine.durable import make_dirs, write_file
+from storage_engine.core.durable import make_dirs, write_file
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.project.airflow_api import AirflowApi, ApiError
 from storage_engine.project.init import Project

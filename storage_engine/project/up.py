@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
-from storage_engine.durable import make_dirs
+from storage_engine.core.durable import make_dirs
 from storage_engine.exceptions import BadInputError
 from storage_engine.project.directory_lock import directory_lock
 from storage_engine.project.init import Project, init_project

@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from storage_engine.durable import make_dirs, settle_modes, write_file
-from storage_engine.model.jsonable import from_jsonable, to_jsonable
-from storage_engine.model.validation import CheckResult, Status
+from storage_engine.core.durable import make_dirs, settle_modes, write_file
+from storage_engine.core.jsonable import from_jsonable, to_jsonable
+from storage_engine.model.report.validation import CheckResult, Status
 from storage_engine.quality.data_docs import SITE, site_config, tidy_site
 from storage_engine.quality.examples import example_text
 from storage_engine.quality.expectations import EXAMPLES, SUBJECT

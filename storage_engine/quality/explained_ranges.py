@@ -7,13 +7,13 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.journal import StoreRecord
-from storage_engine.model.by_log import by_log
-from storage_engine.model.diagnosis import reason_of
-from storage_engine.model.receipt import Receipt
-from storage_engine.model.validation import RangeStatus, Status, Where
+from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.report.diagnosis import reason_of
+from storage_engine.model.report.validation import RangeStatus, Status, Where
+from storage_engine.model.store.by_log import by_log
 from storage_engine.retention.store.broker_answers import ask, take_snapshot
 from storage_engine.retention.store.brokers import open_store
 from storage_engine.retention.store.managed_store import ManagedStore

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from storage_engine.brokers import find_broker
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
 from storage_engine.journal.journal import Journal, Run, Step, StoreRecord
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.coverage.coverage import (
@@ -25,11 +25,11 @@ from storage_engine.lake.coverage.coverage import (
 from storage_engine.lake.coverage.local_spans import comparable, compare
 from storage_engine.lake.soundness.receipts import list_stores
 from storage_engine.lake.verify.replica_coverage import replica_spans
-from storage_engine.model.facts import FactsScope, LocalSegment, StoreFacts
-from storage_engine.model.lineages import Lineages
-from storage_engine.model.policy import ArchiveMode
-from storage_engine.model.receipt import Receipt
-from storage_engine.model.validation import RangeStatus, Status, Where
+from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.report.facts import FactsScope, LocalSegment, StoreFacts
+from storage_engine.model.report.validation import RangeStatus, Status, Where
+from storage_engine.model.settings.policy import ArchiveMode
+from storage_engine.model.store.lineages import Lineages
 from storage_engine.quality.explained_ranges import explained, other_logs
 from storage_engine.quality.lake_facts import NO_LAKE, LakeFacts, Slot, collect_lake, laid_over
 from storage_engine.retention.proof.history import releases

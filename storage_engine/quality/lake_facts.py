@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from pyiceberg.table import Table
 
 from storage_engine.brokers import find_broker
+from storage_engine.core.long_work import told, told_each
 from storage_engine.exceptions import ReceiptError, StorageEngineError
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.names import data_file_of
@@ -26,9 +27,8 @@ from storage_engine.lake.soundness.segment_reader import origin_of
 from storage_engine.lake.soundness.soundness import NO_SUCH_FILE, Depth, Look, chain_faults, reasons
 from storage_engine.lake.soundness.soundness_reader import Reader
 from storage_engine.lake.storage.errors import lake_errors
-from storage_engine.long_work import told, told_each
-from storage_engine.model.heads import CHAIN_START, ChainHead
-from storage_engine.model.receipt import Receipt, SegmentIdentity
+from storage_engine.model.proof.heads import CHAIN_START, ChainHead
+from storage_engine.model.proof.receipt import Receipt, SegmentIdentity
 
 Slot = tuple[str, int]
 """(log, base offset) of a segment."""

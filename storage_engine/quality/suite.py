@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from storage_engine.durable import write_file
+from storage_engine.core.durable import write_file
 from storage_engine.exceptions import BadInputError
 from storage_engine.quality import expectations as e
 from storage_engine.quality.expectations import Expectation

@@ -8,11 +8,11 @@ import time
 from pathlib import Path
 
 from storage_engine.brokers import find_broker
-from storage_engine.durable import make_dirs, write_file
-from storage_engine.extras import QUALITY
+from storage_engine.core.durable import make_dirs, write_file
+from storage_engine.core.extras import QUALITY
+from storage_engine.core.jsonable import to_jsonable
 from storage_engine.lake.catalog.store_places import refuse_inside_store
-from storage_engine.model.jsonable import to_jsonable
-from storage_engine.model.validation import CheckResult, ValidationResult
+from storage_engine.model.report.validation import CheckResult, ValidationResult
 from storage_engine.pages.report import render_page
 from storage_engine.quality import plain_engine
 from storage_engine.quality.facts import Facts, collect_facts

@@ -7,25 +7,25 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from storage_engine.model.broker import Broker
-from storage_engine.model.broker_store import BrokerStore, StoreSettings
-from storage_engine.model.fence_watch import FenceWatch
+from storage_engine.model.broker.broker_store import BrokerStore, StoreSettings
+from storage_engine.model.broker.fence_watch import FenceWatch
+from storage_engine.model.broker.kind import Broker
 from storage_engine.rocketmq.words import WORDS
 
 if TYPE_CHECKING:
-    from storage_engine.model.codec import Bodies, RestoredConfig, SegmentCodec
-    from storage_engine.model.course import BrokerRules
-    from storage_engine.model.diagnosis import BrokerDiagnosis
-    from storage_engine.model.facts import FactsScope, StoreFacts
-    from storage_engine.model.hold import HoldMemory
-    from storage_engine.model.inspection import Inspection, KeyLookup
-    from storage_engine.model.lag_job import LagJob, LagRequest
-    from storage_engine.model.live import LiveBroker, RunningBroker
-    from storage_engine.model.plan import Release
-    from storage_engine.model.recovered import StoreRecovery
-    from storage_engine.model.sample import SampleRequest, SampleStore
-    from storage_engine.model.store import StoreSnapshot
-    from storage_engine.model.watch import Watch
+    from storage_engine.model.broker.codec import Bodies, RestoredConfig, SegmentCodec
+    from storage_engine.model.broker.lag_job import LagJob, LagRequest
+    from storage_engine.model.broker.live import LiveBroker, RunningBroker
+    from storage_engine.model.broker.sample import SampleRequest, SampleStore
+    from storage_engine.model.broker.watch import Watch
+    from storage_engine.model.course.course import BrokerRules
+    from storage_engine.model.hold.hold import HoldMemory
+    from storage_engine.model.plan.plan import Release
+    from storage_engine.model.report.diagnosis import BrokerDiagnosis
+    from storage_engine.model.report.facts import FactsScope, StoreFacts
+    from storage_engine.model.report.inspection import Inspection, KeyLookup
+    from storage_engine.model.report.recovered import StoreRecovery
+    from storage_engine.model.store.store import StoreSnapshot
 
 
 class RocketMQ(Broker):

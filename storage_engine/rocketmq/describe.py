@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from storage_engine.model.inspection import Disks, Inspection, Names, Paragraph, Section, Table
-from storage_engine.model.jsonable import to_jsonable
+from storage_engine.core.jsonable import to_jsonable
+from storage_engine.core.wording import bytes_text, count_text, time_text
+from storage_engine.model.report.inspection import Disks, Inspection, Names, Paragraph, Section, Table
 from storage_engine.rocketmq.format.broker_config import SETTING_NAMES, BrokerConfig
 from storage_engine.rocketmq.inspect import (
     IndexInspection,
@@ -14,7 +15,6 @@ from storage_engine.rocketmq.inspect import (
     SegmentInspection,
     StoreInspection,
 )
-from storage_engine.wording import bytes_text, count_text, time_text
 
 _UNITS = {"hours": "h", "percent": "%", "ms": "ms", "bytes": "bytes"}
 """Of a field by the end of its name."""

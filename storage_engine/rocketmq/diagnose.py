@@ -11,14 +11,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from storage_engine.core.wording import count_text
 from storage_engine.exceptions import (
     StorageEngineError,
     StoreLayoutError,
     UnsupportedLayoutError,
 )
-from storage_engine.model.broker_store import StoreSettings
-from storage_engine.model.diagnosis import BrokerDiagnosis, Finding, Severity
-from storage_engine.model.hold import HoldMemory
+from storage_engine.model.broker.broker_store import StoreSettings
+from storage_engine.model.hold.hold import HoldMemory
+from storage_engine.model.report.diagnosis import BrokerDiagnosis, Finding, Severity
 from storage_engine.rocketmq.checks.log_damage import log_damage
 from storage_engine.rocketmq.codec.log_tail import near_logical_end
 from storage_engine.rocketmq.codec.store_times import newest_message_ms
@@ -37,7 +38,6 @@ from storage_engine.rocketmq.live.connect import settings_in_effect as live_sett
 from storage_engine.rocketmq.store.settings_review import contradictions, settings_in_effect, unread_settings
 from storage_engine.rocketmq.store.store import find_active
 from storage_engine.rocketmq.store.store_lock import is_locked, lock_holder
-from storage_engine.wording import count_text
 
 _LISTEN_PORT = "10911"
 _TRACES = (("rocksdbstore", "5.4"), ("timerlog", "5.0"), ("timerwheel", "5.0"))
@@ -45,7 +45,7 @@ _TRACES = (("rocksdbstore", "5.4"), ("timerlog", "5.0"), ("timerwheel", "5.0"))
 
 
 def diagnose(settings: StoreSettings, memory: HoldMemory | None, now_ms: int) -> BrokerDiagnosis:
-    """See :meth:`storage_engine.model.broker.Broker.diagnose`."""
+    """See :meth:`storage_engine.model.broker.kind.Broker.diagnose`."""
     version, here = "", settings
     if settings.live is not None:
         version, here = running_broker(settings.live).version, live_settings(settings, settings.live)

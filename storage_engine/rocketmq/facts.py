@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 
 from storage_engine.exceptions import StoreBusyError
-from storage_engine.model.broker_store import StoreSettings
-from storage_engine.model.facts import (
+from storage_engine.model.broker.broker_store import StoreSettings
+from storage_engine.model.report.facts import (
     CheckpointFact,
     FactsScope,
     IndexFact,

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
+from storage_engine.core.file_users import FileUser
+from storage_engine.core.long_work import told, told_each
 from storage_engine.exceptions import CorruptFrameError
-from storage_engine.file_users import FileUser
-from storage_engine.long_work import told, told_each
-from storage_engine.model.store import DiskUsage, Segment, StoreSnapshot
+from storage_engine.model.store.store import DiskUsage, Segment, StoreSnapshot
 from storage_engine.rocketmq.codec.commitlog import FrameKind, read_store_timestamp, scan_segment
 from storage_engine.rocketmq.format import batch_consume_queue, config_files, consume_queue
 from storage_engine.rocketmq.format.broker_config import BrokerConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 from storage_engine.exceptions import StoreBusyError
-from storage_engine.model.inspection import KeyLookup
+from storage_engine.model.report.inspection import KeyLookup
 from storage_engine.rocketmq.checks.log_facts import LogListing, list_log
 from storage_engine.rocketmq.codec import frame
 from storage_engine.rocketmq.codec.stored_messages import StoredMessage, read_message

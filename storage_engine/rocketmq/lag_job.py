@@ -1,4 +1,4 @@
-"""Consumer lag of a RocketMQ store, ready to be computed in shares; see ``storage_engine.model.lag_job``."""
+"""Consumer lag of a RocketMQ store, ready to be computed in shares; see ``model.broker.lag_job``."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from functools import partial
 
 import pyarrow as pa
 
+from storage_engine.arrow.lag_columns import LAG_SCHEMA
 from storage_engine.exceptions import BrokerError
-from storage_engine.lag_columns import LAG_SCHEMA
-from storage_engine.model.broker_store import StoreSettings
-from storage_engine.model.lag import LagSource, Unread
-from storage_engine.model.lag_job import LagRequest, Measure
-from storage_engine.model.live import LiveBroker
-from storage_engine.model.store import FileFacts, Segment, StoreSnapshot
+from storage_engine.model.broker.broker_store import StoreSettings
+from storage_engine.model.broker.lag_job import LagRequest, Measure
+from storage_engine.model.broker.live import LiveBroker
+from storage_engine.model.lag.lag import LagSource, Unread
+from storage_engine.model.store.store import FileFacts, Segment, StoreSnapshot
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.format.rereading import ATTEMPTS, reread
 from storage_engine.rocketmq.lag.lag import LagContext, lag_context, queue_lags, queue_shares

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, ClassVar
 import pyarrow as pa
 
 from storage_engine.exceptions import RestoreError
-from storage_engine.model.codec import RestoredConfig, RestoredSetting
-from storage_engine.model.receipt import Receipt
+from storage_engine.model.broker.codec import RestoredConfig, RestoredSetting
+from storage_engine.model.proof.receipt import Receipt
 from storage_engine.rocketmq.engine.engine_settings import EngineSettings, deciding_setting, settings_for
 from storage_engine.rocketmq.engine.recovering import REBUILT, rebuild_queues
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from storage_engine.model.broker_words import BrokerWords
+from storage_engine.model.broker.broker_words import BrokerWords
 
 _QUEUES = (
     "The log itself is whole. Stop the broker and move its whole directories consumequeue and index away: "

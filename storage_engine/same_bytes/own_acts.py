@@ -24,12 +24,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from storage_engine import durable
+from storage_engine.core import durable
+from storage_engine.core.jsonable import from_jsonable, to_jsonable
+from storage_engine.core.own_directory import DIRECTORY, lock, locked, own_directory
+from storage_engine.core.untrusted import MALFORMED, read_file
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.jsonable import from_jsonable, to_jsonable
-from storage_engine.model.store import FileFacts
-from storage_engine.own_directory import DIRECTORY, lock, locked, own_directory
-from storage_engine.untrusted import MALFORMED, read_file
+from storage_engine.model.store.store import FileFacts
 
 NAME: Final = "own-acts.json"
 _LOCK: Final = "own-acts.lock"

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from storage_engine.exceptions import ChangedUnderUsError
-from storage_engine.model.broker_store import Remove
-from storage_engine.model.store import FileFacts, Segment
+from storage_engine.model.broker.broker_store import Remove
+from storage_engine.model.store.store import FileFacts, Segment
 from storage_engine.same_bytes.own_acts import read_own_acts
 
 

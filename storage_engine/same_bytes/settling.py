@@ -12,7 +12,7 @@ import time
 from typing import Final
 
 from storage_engine.exceptions import ChangedUnderUsError
-from storage_engine.model.store import FileFacts
+from storage_engine.model.store.store import FileFacts
 
 _ROUNDS: Final = 10
 _FINE_SECONDS: Final = 0.02

@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from storage_engine import durable
+from storage_engine.core import durable
+from storage_engine.core.jsonable import from_jsonable, to_jsonable
+from storage_engine.core.own_directory import own_directory
+from storage_engine.core.untrusted import MALFORMED, read_file
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.jsonable import from_jsonable, to_jsonable
-from storage_engine.own_directory import own_directory
 from storage_engine.same_bytes import probe
-from storage_engine.untrusted import MALFORMED, read_file
 
 NAME: Final = "trusted-times.json"
 _SCRATCH: Final = "scratch"

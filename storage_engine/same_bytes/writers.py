@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from storage_engine.model.store import FileFacts
+from storage_engine.model.store.store import FileFacts
 
 _PROC: Final = Path("/proc")
 _WRITABLE: Final = re.compile(rb"^\S+ .w.s \S+ \S+ (\d+) +(/.*)$", re.MULTILINE)

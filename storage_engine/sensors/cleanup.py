@@ -25,13 +25,13 @@ from airflow.providers.common.compat.sdk import (
 from airflow.sdk.exceptions import AirflowRuntimeError, TaskDeferralTimeout
 
 from storage_engine.assets import archive_due, cleanup_due, tell
+from storage_engine.core.jsonable import to_jsonable
 from storage_engine.exceptions import BrokerUnavailableError, NotOnBrokerError, StorageEngineError
 from storage_engine.hooks.commands import commands_named, with_connection
 from storage_engine.hooks.configured_stores import DEFAULT_CONNECTION
 from storage_engine.hooks.storage_engine import StorageEngineHook
 from storage_engine.links import StorageEngineReportLink
-from storage_engine.model.jsonable import to_jsonable
-from storage_engine.model.plan import Cause
+from storage_engine.model.plan.plan import Cause
 from storage_engine.retention.store.answering import check_answers
 from storage_engine.task_log import quiet_libraries
 from storage_engine.triggers.cleanup import (

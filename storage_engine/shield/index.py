@@ -15,14 +15,14 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from storage_engine import durable
+from storage_engine.core import durable
+from storage_engine.core.jsonable import from_jsonable, to_jsonable
+from storage_engine.core.own_directory import DIRECTORY, WAIT_SECONDS, locked, own_directory
+from storage_engine.core.untrusted import MALFORMED, read_file
+from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import BadInputError, ShieldError
-from storage_engine.model.jsonable import from_jsonable, to_jsonable
-from storage_engine.model.log_names import in_file_name
-from storage_engine.model.store import FileFacts
-from storage_engine.own_directory import DIRECTORY, WAIT_SECONDS, locked, own_directory
-from storage_engine.untrusted import MALFORMED, read_file
-from storage_engine.wording import reason_text
+from storage_engine.model.store.log_names import in_file_name
+from storage_engine.model.store.store import FileFacts
 
 NAME: Final = "shield"
 INDEX: Final = "index.json"

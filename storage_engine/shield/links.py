@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from storage_engine import durable
+from storage_engine.core import durable
+from storage_engine.core.own_directory import WAIT_SECONDS
 from storage_engine.exceptions import ShieldError
-from storage_engine.model.store import FileFacts, Segment
-from storage_engine.own_directory import WAIT_SECONDS
+from storage_engine.model.store.store import FileFacts, Segment
 from storage_engine.same_bytes.own_acts import Acting, OwnActs, own_acts
 from storage_engine.shield.index import (
     CLONES,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from storage_engine.exceptions import ShieldError
-from storage_engine.model.store import FileFacts
+from storage_engine.model.store.store import FileFacts
 from storage_engine.same_bytes.own_acts import OwnActs, read_own_acts
 from storage_engine.same_bytes.reading import Spend, paced_sha256
 from storage_engine.shield.index import INDEX, Link, LinkKind, opened_shield, read_index, shield_path

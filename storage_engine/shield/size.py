@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
 
-from storage_engine.model.lineages import Lineages
-from storage_engine.model.policy import ShieldMode
-from storage_engine.model.shield import ShieldNeed
-from storage_engine.model.store import Segment
+from storage_engine.model.hold.shield import ShieldNeed
+from storage_engine.model.settings.policy import ShieldMode
+from storage_engine.model.store.lineages import Lineages
+from storage_engine.model.store.store import Segment
 from storage_engine.shield.seen import Place, SeenLink, Shield
 
 REACTION_MS: Final = 10_000

@@ -17,7 +17,7 @@ from storage_engine.lake.archive.commit import commit_segments
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.file.jobs import ProvenSegment, SegmentJob
 from storage_engine.lake.file.staging import discard
-from storage_engine.model.receipt import Receipt
+from storage_engine.model.proof.receipt import Receipt
 from storage_engine.spark.task_groups import task_groups
 from storage_engine.spark.visibility import Sight, check_sight, visible_to_executors
 

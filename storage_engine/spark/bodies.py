@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from storage_engine.brokers import default_broker, find_broker
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.codec import Bodies
+from storage_engine.model.broker.codec import Bodies
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from storage_engine.brokers import default_broker, find_broker
-from storage_engine.durable import create
+from storage_engine.core.durable import create
+from storage_engine.core.long_work import told
+from storage_engine.core.turns import SharedLock
+from storage_engine.core.wording import count_text, reason_text
 from storage_engine.exceptions import StorageEngineError, StoreNotFoundError
-from storage_engine.long_work import told
-from storage_engine.model.broker_store import StoreSettings
-from storage_engine.model.lag import LagSource, LagSummary, PositionsFrom, QueueLag
-from storage_engine.model.lag_job import LagJob, LagRequest, Measure
-from storage_engine.model.live import LiveBroker
-from storage_engine.model.store import FileFacts, Segment, SegmentId
+from storage_engine.model.broker.broker_store import StoreSettings
+from storage_engine.model.broker.lag_job import LagJob, LagRequest, Measure
+from storage_engine.model.broker.live import LiveBroker
+from storage_engine.model.lag.lag import LagSource, LagSummary, PositionsFrom, QueueLag
+from storage_engine.model.store.store import FileFacts, Segment, SegmentId
 from storage_engine.retention.lag.lag_table import LagPart, lag_part, merge, new_lag_table, write_share
 from storage_engine.retention.lag.shielded_unread import (
     error_text,
@@ -28,8 +30,6 @@ from storage_engine.retention.lag.shielded_unread import (
     shielded_unread,
 )
 from storage_engine.retention.store.managed_store import ManagedStore
-from storage_engine.turns import SharedLock
-from storage_engine.wording import count_text, reason_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from storage_engine.core.extras import SPARK_JAVA
+from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import SparkJobError
-from storage_engine.extras import SPARK_JAVA
-from storage_engine.wording import reason_text
 
 FITTING_VERSIONS = ("17", "21")
 """Versions that Spark 4.1 is tested on; newer ones lack what its Hadoop client calls."""

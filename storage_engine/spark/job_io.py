@@ -17,11 +17,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from storage_engine import durable, exceptions
-from storage_engine.credentials import put_back, set_apart
+from storage_engine import exceptions
+from storage_engine.core import durable
+from storage_engine.core.credentials import put_back, set_apart
+from storage_engine.core.jsonable import from_jsonable, to_jsonable
+from storage_engine.core.wording import printable, reason_text
 from storage_engine.exceptions import BadInputError, SparkJobError, StorageEngineError
-from storage_engine.model.jsonable import from_jsonable, to_jsonable
-from storage_engine.wording import printable, reason_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from storage_engine.core.extras import SPARK
 from storage_engine.exceptions import SparkJobError
-from storage_engine.extras import SPARK
 from storage_engine.spark.java import java_home
 
 if TYPE_CHECKING:

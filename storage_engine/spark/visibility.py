@@ -22,7 +22,7 @@ from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.file.jobs import SegmentJob
 from storage_engine.lake.file.staging import PARTIAL_SUFFIX
 from storage_engine.lake.storage.errors import LAKE_FAILURES, lake_errors
-from storage_engine.model.store import FileFacts
+from storage_engine.model.store.store import FileFacts
 from storage_engine.same_bytes.own_acts import read_own_acts
 
 if TYPE_CHECKING:

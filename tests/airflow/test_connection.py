@@ -14,7 +14,7 @@ from storage_engine.exceptions import BadInputError
 from storage_engine.get_provider_info import form_fields
 from storage_engine.hooks.connection import Defaults, managed_store, moved_fields
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.model.policy import ArchiveMode, LagPolicy, Policy, ShieldMode
+from storage_engine.model.settings.policy import ArchiveMode, LagPolicy, Policy, ShieldMode
 
 REPOSITORY = Path(__file__).parents[2]
 DEFAULTS = Defaults(home="/airflow")

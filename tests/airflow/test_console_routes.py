@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from storage_engine.clock import clock_ms
 from storage_engine.console.what_if import what_if
+from storage_engine.core.clock import clock_ms
 from storage_engine.hooks.configured_stores import configured_stores
 from storage_engine.hooks.storage_engine import StorageEngineHook
 from storage_engine.journal.reading.queries import JournalReader
-from storage_engine.model.plan import PlanRequest
+from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.plugins.static_files import static_files
 from storage_engine.retention import steps
 from storage_engine.retention.report.finishing import finish

@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 
 from storage_engine import cycle
+from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.journal.journal import Journal
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.soundness.receipts import list_stores, receipts
-from storage_engine.model.plan import PlanRequest
-from storage_engine.own_directory import DIRECTORY
+from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.retention.plan.preview import preview
 from storage_engine.retention.steps import sense
 from storage_engine.sensors.cleanup import StorageEngineDueSensor

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from storage_engine.core.own_directory import PLAIN_STAMP
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.soundness.receipts import list_stores, receipts
-from storage_engine.own_directory import PLAIN_STAMP
 from storage_engine.sensors.cleanup import StorageEngineDueSensor
 from tests.kafka.stopped_nodes import LOGS, make_node
 from tests.kafka_fixture import unpack

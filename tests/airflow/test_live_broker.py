@@ -13,7 +13,7 @@ from storage_engine.exceptions import BadInputError
 from storage_engine.hooks.connection import Defaults, managed_store
 from storage_engine.hooks.live_broker import with_broker_credentials
 from storage_engine.hooks.storage_engine import StorageEngineHook
-from storage_engine.model.live import LiveBroker
+from storage_engine.model.broker.live import LiveBroker
 
 BESIDE = {"mode": "beside", "broker_address": "10.0.0.1:10911"}
 

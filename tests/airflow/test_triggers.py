@@ -19,9 +19,9 @@ from airflow.sdk.module_loading import import_string
 from airflow.triggers.base import TriggerEvent
 
 from storage_engine.exceptions import StoreNotFoundError
-from storage_engine.model.plan import Cause, Trigger, Urgency
-from storage_engine.model.store import DiskUsage
-from storage_engine.model.watch import Watch
+from storage_engine.model.broker.watch import Watch
+from storage_engine.model.plan.plan import Cause, Trigger, Urgency
+from storage_engine.model.store.store import DiskUsage
 from storage_engine.retention.plan.watching import watch
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.rocketmq.hold.heartbeat import no_watch

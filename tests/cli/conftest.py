@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.extras import QUALITY
+from storage_engine.core.extras import QUALITY
+from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.move.making import make_lake
-from storage_engine.own_directory import DIRECTORY
 from tests.extras import take_away
 from tests.fixture_stores import file_sha256
 from tests.fixture_stores import unpack as unpack_store

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from storage_engine.cli.store_argument import managed_store
-from storage_engine.model.hold import Drift, DriftKind, HoldStatus
+from storage_engine.cli.options.store_argument import managed_store
+from storage_engine.model.hold.hold import Drift, DriftKind, HoldStatus
 from storage_engine.retention.hold.recording_drift import record_hold_drift
 from storage_engine.retention.store.context import open_context
 
@@ -29,7 +29,7 @@ def test_what_is_no_digest_cannot_be_waived(cli, lake, files, digest: str) -> No
 
 def who_decides(uid: int, **environment: str) -> str:
     code = (
-        "import os, sys; from storage_engine.cli.options import person; os.setuid(int(sys.argv[1]));"
+        "import os, sys; from storage_engine.cli.options.options import person; os.setuid(int(sys.argv[1]));"
         "print(person())"
     )
     told = {**os.environ, "LOGNAME": "the-cto", "USER": "the-cto", "USERNAME": "the-cto", **environment}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.own_directory import DIRECTORY
+from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.rocketmq.hold.marker import write_marker
 from tests.cli.doctor_runs import aged, kinds, tree
 from tests.services import toy

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.cli.command import ENVIRONMENT
+from storage_engine.cli.shell.command import ENVIRONMENT
 
 MIB = 1 << 20
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("plainly")]

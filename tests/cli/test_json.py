@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_engine.cli.output import print_json
+from storage_engine.cli.output.output import print_json
 from tests.cli.every_command import EVERY
 
 MIB = 1 << 20

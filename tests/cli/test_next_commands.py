@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from storage_engine.cli import cli as group
-from storage_engine.cli.call_parameters import parameters_of, with_store_of_connection
-from storage_engine.cli.store_argument import managed_store
-from storage_engine.model.live import LiveBroker
-from storage_engine.next_commands import _COMMANDS, with_arguments
+from storage_engine.cli.options.store_argument import managed_store
+from storage_engine.cli.shell.call_parameters import parameters_of, with_store_of_connection
+from storage_engine.core.next_commands import _COMMANDS, with_arguments
+from storage_engine.model.broker.live import LiveBroker
 
 
 @pytest.mark.parametrize(

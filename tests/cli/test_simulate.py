@@ -9,11 +9,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from storage_engine.extras import CHARTS
+from storage_engine.core.extras import CHARTS
 from storage_engine.journal.journal import Journal
 from storage_engine.journal.records import Extent
-from storage_engine.model.store import DiskUsage
-from storage_engine.model.topic_days import TopicDay
+from storage_engine.model.store.store import DiskUsage
+from storage_engine.model.store.topic_days import TopicDay
 from tests.extras import take_away
 
 MIB = 1 << 20

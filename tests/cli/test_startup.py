@@ -12,7 +12,7 @@ import pytest
 from benchmarks.kafka_groups import write_offsets
 from benchmarks.kafka_plan import write_node
 from storage_engine.cli import COMMANDS
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
 from tests.cli.every_command import EVERY
 
 HEAVY = {"pyspark", "great_expectations", "pyiceberg", "airflow", "sqlalchemy", "pandas"}
@@ -95,7 +95,7 @@ def test_neither_looking_at_all_stores_nor_verifying_a_lake_imports_pandas(archi
 
 def test_arrow_that_was_loaded_alone_still_gives_frames_with_missing_values() -> None:
     code = (
-        "import sys\nfrom storage_engine.arrow_alone import load_arrow_alone\n"
+        "import sys\nfrom storage_engine.arrow.alone import load_arrow_alone\n"
         "load_arrow_alone()\nimport pyarrow as pa\ntable = pa.table({'a': [None, 1]})\n"
         "assert 'pandas' not in sys.modules\nframe = table.to_pandas()\n"
         "assert frame['a'].isna().tolist() == [True, False]\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from storage_engine.extras import QUALITY
+from storage_engine.core.extras import QUALITY
 from tests.extras import take_away
 
 

@@ -22,7 +22,7 @@ from storage_engine.console.store_forecast import store_forecast
 from storage_engine.journal.journal import Extent, Journal
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.journal.reading.sample_columns import Moment
-from storage_engine.model.store import DiskUsage
+from storage_engine.model.store.store import DiskUsage
 from tests.console.conftest import NOW_MS
 
 GIB = 1 << 30

@@ -16,7 +16,7 @@ from storage_engine.console.store_forecast import store_forecast
 from storage_engine.console.stores import AskedJournal, all_stores
 from storage_engine.console.what_if import question_of, what_if, what_if_settings
 from storage_engine.journal.reading.queries import JournalReader
-from storage_engine.model.jsonable import to_jsonable
+from storage_engine.core.jsonable import to_jsonable
 
 reader, name, now_ms = JournalReader(sys.argv[1]), "store_orders", int(sys.argv[2])
 answers = (

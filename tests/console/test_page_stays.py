@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page
 
-from storage_engine.model.jsonable import to_jsonable
+from storage_engine.core.jsonable import to_jsonable
 from tests.console.conftest import NOW_MS
 from tests.console.page import DESK, PHONE, Visit
 from tests.services.console_server import Console

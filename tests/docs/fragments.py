@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 from storage_engine.get_provider_info import get_provider_info
-from storage_engine.model.policy import Policy
-from storage_engine.model.settings import settings_of
-from storage_engine.model.store_settings import STORE_SETTINGS
+from storage_engine.model.settings.policy import Policy
+from storage_engine.model.settings.settings import settings_of
+from storage_engine.model.settings.store_settings import STORE_SETTINGS
 from tests.docs.sandbox import unknown_words
 
 SECTION = "storage_engine"

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from storage_engine.extras import QUALITY
-from storage_engine.model.plan import DELETING, Reason
-from storage_engine.model.policy import Policy
-from storage_engine.model.settings import settings_of
+from storage_engine.core.extras import QUALITY
+from storage_engine.model.plan.plan import DELETING, Reason
+from storage_engine.model.settings.policy import Policy
+from storage_engine.model.settings.settings import settings_of
 from storage_engine.retention.report.report import Outcome
 from tests.docs.code_blocks import KEYS, LANGUAGES, PAGES, ROOT, Block, blocks_of, commands_of
 from tests.docs.fragments import PARSERS

@@ -15,7 +15,7 @@ import duckdb
 import pytest
 
 from storage_engine import cycle
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
 from storage_engine.retention.store.managed_store import ManagedStore
 from tests.docs.code_blocks import blocks_under
 from tests.integration.jars import JAVA_PROJECTS, class_path

@@ -28,7 +28,7 @@ from storage_engine.exceptions import StorageEngineError
 from storage_engine.lake.catalog.catalog import Lake, connect, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.soundness.receipts import receipts
-from storage_engine.model.validation import ValidationResult
+from storage_engine.model.report.validation import ValidationResult
 from storage_engine.retention.steps import record_validation
 from storage_engine.retention.store.context import AnyStore, managed_of
 from storage_engine.rocketmq.codec.codec import CODEC

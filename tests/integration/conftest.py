@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from storage_engine.model.store import Segment
+from storage_engine.model.store.store import Segment
 from storage_engine.retention.archive import sealed
 from storage_engine.retention.archive.archivable import Listed, list_segments
 from storage_engine.retention.store.context import Context

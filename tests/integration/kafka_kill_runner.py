@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
 from storage_engine.cycle import archive_here
 from storage_engine.journal.journal import Phase, Step
 from storage_engine.kafka.cluster.client import Cluster
@@ -27,9 +27,9 @@ from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.soundness.chain import check_chain
 from storage_engine.lake.soundness.receipts import receipt_history
-from storage_engine.model.lag import LagSummary
-from storage_engine.model.live import LiveBroker
-from storage_engine.model.store_settings import WE_DELETE
+from storage_engine.model.broker.live import LiveBroker
+from storage_engine.model.lag.lag import LagSummary
+from storage_engine.model.settings.store_settings import WE_DELETE
 from storage_engine.project.kafka import Kafka
 from storage_engine.retention import steps
 from storage_engine.retention.hold.holding import hold

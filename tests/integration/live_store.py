@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from storage_engine.exceptions import BrokerError
-from storage_engine.model.live import LiveBroker
+from storage_engine.model.broker.live import LiveBroker
 from storage_engine.retention.store.managed_store import ManagedStore
 from tests.integration.broker import Broker
 from tests.integration.remoting import RemotingClient

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from storage_engine.exceptions import StoreBusyError
-from storage_engine.model.plan import PlanRequest
-from storage_engine.model.policy import Policy
+from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.settings.policy import Policy
 from storage_engine.retention import steps
 from storage_engine.retention.quarantine.undo import undo
 from storage_engine.retention.store.managed_store import ManagedStore

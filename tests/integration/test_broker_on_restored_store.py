@@ -20,7 +20,7 @@ from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.restore.restore_span import Span
-from storage_engine.model.store import StoreSnapshot
+from storage_engine.model.store.store import StoreSnapshot
 from storage_engine.rocketmq.store.store import RocketMQStore
 from tests.integration.broker import BROKER_CONF, Broker, running_broker
 from tests.integration.jvm import write_properties

@@ -19,7 +19,7 @@ from storage_engine.cli import main
 from storage_engine.hooks.check import check_store
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.move.making import make_lake
-from storage_engine.model.live import LiveBroker
+from storage_engine.model.broker.live import LiveBroker
 from storage_engine.retention.store.managed_store import ManagedStore
 from tests.integration.broker import CLEANS_AT_ONCE, Broker, running_broker
 from tests.integration.stores import unpack

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from storage_engine.core.jsonable import to_jsonable
 from storage_engine.journal.reading.queries import JournalReader
-from storage_engine.model.jsonable import to_jsonable
 from tests.console.conftest import NAMES, NOW_MS
 from tests.console.test_indexed import ANSWERS
 from tests.integration.postgres import Postgres, postgres

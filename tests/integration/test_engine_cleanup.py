@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from storage_engine.model.store import DiskUsage
+from storage_engine.model.store.store import DiskUsage
 from storage_engine.rocketmq.engine.append.mapped_file import PinnedRange
 from storage_engine.rocketmq.engine.cleanup_loop import CleanupLoop
 from storage_engine.rocketmq.engine.message_store import MessageStore, open_store

@@ -12,16 +12,17 @@ from typing import Any
 
 import pytest
 
+from storage_engine.core.wording import time_text
 from storage_engine.exceptions import BadInputError, GateRefusedError
 from storage_engine.journal.drift import hold_memory
 from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.lake.archive.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.model.hold import Drift, DriftKind, HoldMemory, HoldStatus
-from storage_engine.model.plan import PlanRequest
-from storage_engine.model.policy import ShieldMode
-from storage_engine.model.receipt import Receipt
+from storage_engine.model.hold.hold import Drift, DriftKind, HoldMemory, HoldStatus
+from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.settings.policy import ShieldMode
 from storage_engine.retention.archive.sealed import archive_sealed
 from storage_engine.retention.decisions.adopting import move
 from storage_engine.retention.doctor.doctor import diagnose
@@ -42,7 +43,6 @@ from storage_engine.rocketmq.live.live_store import LiveStore
 from storage_engine.rocketmq.rules.disk import disk_usage
 from storage_engine.shield.index import shield_path
 from storage_engine.shield.seen import look_at_shield
-from storage_engine.wording import time_text
 from tests.integration.broker import CLEANS_AT_ONCE, Broker, running_broker, start_again
 from tests.integration.live_store import SETTINGS, LiveLog, create_topic
 from tests.integration.stores import file_hashes

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import NullPool, create_engine, inspect
 
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import JournalUnavailableError
 from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.journal.reading.answers import Incident, SegmentRow
@@ -17,8 +17,8 @@ from storage_engine.journal.reading.deletions import Deletion, deletions_after, 
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.journal.tables.schema import SCHEMA_VERSION, events
 from storage_engine.lake.coverage.coverage import ReleasedSpan
-from storage_engine.model.plan import PlanRequest
-from storage_engine.model.topic_days import TopicDay
+from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.store.topic_days import TopicDay
 from storage_engine.plugins.web_journal import WebJournal
 from storage_engine.retention.ranges.range_memory import DeletedMemory, RangeMemory
 from storage_engine.retention.ranges.range_records import keep_ranges, kept_ranges

@@ -17,7 +17,7 @@ from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.file.scan import read_rows
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.soundness.receipts import list_stores, receipts
-from storage_engine.model.live import LiveBroker
+from storage_engine.model.broker.live import LiveBroker
 from storage_engine.project.kafka import Kafka
 from storage_engine.retention.archive.sealed import archive_sealed
 from storage_engine.retention.steps import ArchiveResult

@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from storage_engine.clock import clock_ms
 from storage_engine.console.store import one_store
+from storage_engine.core.clock import clock_ms
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.kafka.format.server_properties import read_server_properties
 from storage_engine.kafka.hold.hold_state import RETENTION_BYTES, RETENTION_MS, TopicSetting
 from storage_engine.kafka.live import held_settings
 from storage_engine.kafka.live.live_store import LiveKafkaStore
 from storage_engine.lake.move.making import make_lake
-from storage_engine.model.hold import DriftKind, HoldMemory, HoldStatus
-from storage_engine.model.live import LiveBroker
-from storage_engine.model.store import FileFacts, SegmentId
-from storage_engine.model.validation import Status, Where
+from storage_engine.model.broker.live import LiveBroker
+from storage_engine.model.hold.hold import DriftKind, HoldMemory, HoldStatus
+from storage_engine.model.report.validation import Status, Where
+from storage_engine.model.store.store import FileFacts, SegmentId
 from storage_engine.project.kafka import Kafka
 from storage_engine.quality.validate import validate_store
 from storage_engine.retention.monitor.monitoring import monitor

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.kafka.hold.hold_state import RETENTION_BYTES, RETENTION_MS, TopicSetting
 from storage_engine.kafka.live import held_settings
 from storage_engine.kafka.live.live_store import LiveKafkaStore
 from storage_engine.kafka.live.topic_configs import read_settings
-from storage_engine.model.hold import DriftKind, HoldMemory, HoldStatus
-from storage_engine.model.live import LiveBroker
-from storage_engine.model.store_settings import STRICT, WE_DELETE
+from storage_engine.model.broker.live import LiveBroker
+from storage_engine.model.hold.hold import DriftKind, HoldMemory, HoldStatus
+from storage_engine.model.settings.store_settings import STRICT, WE_DELETE
 from storage_engine.project.kafka import Kafka
 from tests.integration.kafka_broker import (
     SECONDS,

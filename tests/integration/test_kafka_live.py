@@ -19,7 +19,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import BrokerUnavailableError, NotOnBrokerError
 from storage_engine.kafka import BROKER
 from storage_engine.kafka.cluster.client import Cluster
@@ -29,9 +29,9 @@ from storage_engine.kafka.format.partition_metadata import NAME as PARTITION_MET
 from storage_engine.kafka.format.partition_metadata import read_topic_id
 from storage_engine.kafka.live.live_store import LiveKafkaStore
 from storage_engine.kafka.live.observe import observe
-from storage_engine.model.broker_store import StoreSettings
-from storage_engine.model.live import LiveBroker
-from storage_engine.model.plan import PlanRequest, Reason
+from storage_engine.model.broker.broker_store import StoreSettings
+from storage_engine.model.broker.live import LiveBroker
+from storage_engine.model.plan.plan import PlanRequest, Reason
 from storage_engine.project.kafka import Kafka
 from storage_engine.retention.hold.hold_text import due_alarms
 from tests.integration.kafka_broker import (

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine.lake.move.making import make_lake
-from storage_engine.model.live import LiveBroker
+from storage_engine.model.broker.live import LiveBroker
 from storage_engine.retention.monitor.monitoring import monitor
 from storage_engine.retention.store.managed_store import ManagedStore
 from tests.integration.kafka_broker import SECONDS, VERSIONS, admin_of, make_topics, produce, running_kafka

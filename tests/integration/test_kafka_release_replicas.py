@@ -14,7 +14,7 @@ from storage_engine.kafka.format.layout import read_node
 from storage_engine.kafka.live import remembered_cut
 from storage_engine.kafka.live.log_cut import cut
 from storage_engine.kafka.live.same_log import Witness, find_witness, other_than
-from storage_engine.model.live import LiveBroker
+from storage_engine.model.broker.live import LiveBroker
 from tests.integration.kafka_broker import VERSIONS, make_topics, served, small
 from tests.integration.kafka_cluster import Cluster
 from tests.integration.test_kafka_release import (

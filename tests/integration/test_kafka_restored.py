@@ -19,7 +19,7 @@ from storage_engine.kafka.format.checkpoints import read_leader_epochs
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.restore.restore_span import Span
-from storage_engine.model.receipt import Receipt
+from storage_engine.model.proof.receipt import Receipt
 from tests.integration.jars import JAVA_PROJECTS, class_path, java
 from tests.integration.kafka_broker import SECONDS, any_segment_bytes, make_topics, running_kafka
 from tests.integration.kafka_transactions import (

@@ -16,7 +16,7 @@ from storage_engine.kafka.format.checkpoints import read_leader_epochs
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.restore.restore_span import Span
-from storage_engine.model.receipt import Receipt
+from storage_engine.model.proof.receipt import Receipt
 from tests.integration.kafka_broker import any_segment_bytes, make_topics
 from tests.integration.kafka_cluster import NODES, Cluster
 from tests.integration.kafka_transactions import (

@@ -19,8 +19,8 @@ import pytest
 from confluent_kafka import KafkaError, Message, Producer
 
 from storage_engine.journal.journal import Journal
-from storage_engine.model.hold import Drift
-from storage_engine.model.store import Segment
+from storage_engine.model.hold.hold import Drift
+from storage_engine.model.store.store import Segment
 from storage_engine.project.kafka import Kafka
 from storage_engine.retention.ranges.drift import recorded_gone
 from tests.integration.kafka_broker import SECONDS, VERSIONS, make_topics, served, small

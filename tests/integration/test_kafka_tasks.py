@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka import TopicPartition
 
-from storage_engine.cli.store_argument import managed_store
-from storage_engine.clock import clock_ms
+from storage_engine.cli.options.store_argument import managed_store
+from storage_engine.core.clock import clock_ms
+from storage_engine.core.own_directory import PLAIN_STAMP
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.move.making import make_lake
-from storage_engine.own_directory import PLAIN_STAMP
 from storage_engine.retention import steps
 from tests.integration.kafka_broker import SECONDS, admin_of, make_topics, running_kafka
 from tests.integration.kafka_transactions import (

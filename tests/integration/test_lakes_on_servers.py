@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from sqlalchemy import NullPool, create_engine, inspect
 
-from storage_engine import host
+from storage_engine.core import host
 from storage_engine.exceptions import (
     CommitStateUnknownError,
     LakeIdentityError,
@@ -32,10 +32,10 @@ from storage_engine.lake.move.rebuilding import rebuild
 from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.verify.verify import verify
-from storage_engine.model.lineages import Lineages
-from storage_engine.model.store import FileFacts, Segment, SegmentState
-from storage_engine.model.validation import Status
-from storage_engine.model.verification import VerifyLevel
+from storage_engine.model.report.validation import Status
+from storage_engine.model.report.verification import VerifyLevel
+from storage_engine.model.store.lineages import Lineages
+from storage_engine.model.store.store import FileFacts, Segment, SegmentState
 from tests.integration.lake_cycle import (
     archive,
     archive_some,

@@ -31,9 +31,9 @@ from storage_engine.lake.soundness.receipts import list_stores, receipts
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
 from storage_engine.lake.verify.verify import verify
-from storage_engine.model.receipt import Receipt
-from storage_engine.model.store import FileFacts, Segment, SegmentState
-from storage_engine.model.verification import VerifyLevel
+from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.report.verification import VerifyLevel
+from storage_engine.model.store.store import FileFacts, Segment, SegmentState
 from storage_engine.retention import steps
 from storage_engine.retention.report import finishing
 from storage_engine.retention.store.managed_store import ManagedStore

@@ -23,10 +23,10 @@ import pytest
 from storage_engine.exceptions import ReleasedTooMuchError
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.model.live import LiveBroker
-from storage_engine.model.plan import PlanRequest
-from storage_engine.model.validation import CheckResult, Status
-from storage_engine.model.verification import VerifyLevel
+from storage_engine.model.broker.live import LiveBroker
+from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.report.validation import CheckResult, Status
+from storage_engine.model.report.verification import VerifyLevel
 from storage_engine.quality.facts import collect_facts
 from storage_engine.quality.plain_engine import run_suites
 from storage_engine.quality.validate import validate_store

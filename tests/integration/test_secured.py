@@ -24,10 +24,10 @@ from storage_engine.exceptions import (
     BrokerRefusedError,
     BrokerUnavailableError,
 )
-from storage_engine.model.lag import LagSummary, PositionsFrom
-from storage_engine.model.live import LiveBroker
-from storage_engine.model.plan import PlanRequest
-from storage_engine.model.store import SegmentId
+from storage_engine.model.broker.live import LiveBroker
+from storage_engine.model.lag.lag import LagSummary, PositionsFrom
+from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.store.store import SegmentId
 from storage_engine.retention import steps
 from storage_engine.retention.lag.lag_table import read_lag_table
 from storage_engine.rocketmq.format.layout import LOG

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from storage_engine.exceptions import GateRefusedError, StorageEngineError, StoreIdentityError
-from storage_engine.model.hold import DriftKind
-from storage_engine.model.validation import Status, Where
-from storage_engine.model.verification import VerifyLevel
+from storage_engine.model.hold.hold import DriftKind
+from storage_engine.model.report.validation import Status, Where
+from storage_engine.model.report.verification import VerifyLevel
 from storage_engine.retention import steps
 from storage_engine.retention.decisions.adopting import adopt, stamp
 from storage_engine.retention.monitor.monitoring import MonitorResult, monitor

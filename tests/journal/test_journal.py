@@ -11,29 +11,29 @@ import psutil
 import pytest
 from sqlalchemy import event
 
-from storage_engine import host
+from storage_engine.core import host
+from storage_engine.core.host import ANY_HOST
 from storage_engine.exceptions import (
     BadInputError,
     JournalUnavailableError,
     RunStateError,
     StoreIdentityError,
 )
-from storage_engine.host import ANY_HOST
 from storage_engine.journal.drift import hold_memory
 from storage_engine.journal.journal import Extent, Journal, Phase, RunState, Step
 from storage_engine.journal.tables.schema import runs
-from storage_engine.model.archive_lag import ArchiveLag
-from storage_engine.model.hold import BrokerProgress
-from storage_engine.model.plan import Decision, LogPlan, Plan, PlanRequest, Reason
-from storage_engine.model.store import DiskUsage, FileFacts, Segment, SegmentState
+from storage_engine.model.hold.hold import BrokerProgress
+from storage_engine.model.lag.archive_lag import ArchiveLag
+from storage_engine.model.plan.plan import Decision, LogPlan, Plan, PlanRequest, Reason
+from storage_engine.model.store.store import DiskUsage, FileFacts, Segment, SegmentState
 from tests.journal.older_journals import set_back
 
 WRITE_MANY = """
 import sys
-from storage_engine import host
-from storage_engine.host import ANY_HOST
+from storage_engine.core import host
+from storage_engine.core.host import ANY_HOST
 from storage_engine.journal.journal import Journal, Phase, Step
-from storage_engine.model.plan import PlanRequest
+from storage_engine.model.plan.plan import PlanRequest
 journal = Journal(sys.argv[1])
 store = journal.add_store("/s", "rocketmq")
 run = journal.begin_run(store.store_id, "r", PlanRequest())

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from storage_engine.core.own_directory import PLAIN_STAMP
 from storage_engine.kafka.stopped import store_lock
-from storage_engine.own_directory import PLAIN_STAMP
 from storage_engine.retention import steps
 from storage_engine.retention.quarantine import undo as undoing
 from storage_engine.retention.quarantine.tree import Place, move_back

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
 from storage_engine.cycle import archive_here
 from storage_engine.lake.move.making import make_lake
 from storage_engine.retention import steps

@@ -11,7 +11,7 @@ from storage_engine.kafka.format.layout import Node
 from storage_engine.kafka.format.live_facts import LiveFacts, LivePartition
 from storage_engine.kafka.hold.overlay import with_live
 from storage_engine.kafka.store.store import KafkaStore
-from storage_engine.model.plan import Decision, Plan, PlanRequest, Reason
+from storage_engine.model.plan.plan import Decision, Plan, PlanRequest, Reason
 from storage_engine.retention.store.broker_answers import propose, take_snapshot
 from tests.kafka.made_node import CLUSTER, WRITTEN_MS, batch_of
 

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from storage_engine.core.own_directory import PLAIN_STAMP
 from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.kafka.format.layout import read_node
 from storage_engine.lake.catalog.catalog import open_lake
@@ -25,7 +26,6 @@ from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.soundness.chain import check_chain
 from storage_engine.lake.soundness.receipts import receipt_history, receipts
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
-from storage_engine.own_directory import PLAIN_STAMP
 from storage_engine.retention.report.report import build_report
 from storage_engine.retention.store.managed_store import ManagedStore
 from tests.kafka.stopped_nodes import GOING, LOGS, cleanup_steps, make_node, managed

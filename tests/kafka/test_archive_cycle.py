@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pytest
 from pyiceberg.expressions import AlwaysTrue
 
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
 from storage_engine.cycle import archive_here
 from storage_engine.exceptions import BadInputError, CorruptFrameError, LakeConflictError
 from storage_engine.lake.catalog.catalog import open_lake

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from storage_engine.kafka.facts import collect
-from storage_engine.model.broker_store import StoreSettings
-from storage_engine.model.facts import FactsScope
-from storage_engine.model.validation import Status
+from storage_engine.model.broker.broker_store import StoreSettings
+from storage_engine.model.report.facts import FactsScope
+from storage_engine.model.report.validation import Status
 from storage_engine.quality.validate import validate_store
 from storage_engine.retention.store.managed_store import ManagedStore
 from tests.kafka.made_node import MadeNode, batch_of

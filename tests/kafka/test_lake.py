@@ -34,9 +34,9 @@ from storage_engine.lake.soundness.message_batches import ReadCount, message_bat
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.verify.reproof import reprove
 from storage_engine.lake.verify.verify import verify
-from storage_engine.model.store import Segment
-from storage_engine.model.validation import Status
-from storage_engine.model.verification import VerifyLevel
+from storage_engine.model.report.validation import Status
+from storage_engine.model.report.verification import VerifyLevel
+from storage_engine.model.store.store import Segment
 from storage_engine.quality.lake_facts import collect_lake
 from tests.kafka.lakes import STORE, archive, new_lake, segments_of
 from tests.kafka_fixture import truth

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
 from storage_engine.cycle import archive_here
 from storage_engine.exceptions import BadInputError
 from storage_engine.lake.move.making import make_lake
-from storage_engine.model.diagnosis import Severity
-from storage_engine.model.hold import Drift, DriftKind
-from storage_engine.model.validation import Status, Where
-from storage_engine.model.verification import VerifyLevel
+from storage_engine.model.hold.hold import Drift, DriftKind
+from storage_engine.model.report.diagnosis import Severity
+from storage_engine.model.report.validation import Status, Where
+from storage_engine.model.report.verification import VerifyLevel
 from storage_engine.quality.facts import collect_facts
 from storage_engine.retention import steps
 from storage_engine.retention.archive.sealed import measure_lag

@@ -11,8 +11,8 @@ import pytest
 
 from storage_engine.exceptions import BadInputError
 from storage_engine.kafka.format.partition_metadata import text_of
-from storage_engine.model.policy import ArchiveMode
-from storage_engine.model.verification import VerifyLevel
+from storage_engine.model.report.verification import VerifyLevel
+from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.quality.facts import collect_facts
 from storage_engine.retention import steps
 from storage_engine.retention.ranges.seen_log_records import kept_logs

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from storage_engine.core.own_directory import PLAIN_STAMP
 from storage_engine.cycle import archive_here
 from storage_engine.exceptions import LakeUnavailableError, StoreIdentityError
 from storage_engine.journal.journal import Journal
 from storage_engine.lake.move.making import make_lake
-from storage_engine.own_directory import PLAIN_STAMP
 from storage_engine.retention import steps
 from storage_engine.retention.decisions.adopting import move, stamp
 from storage_engine.retention.doctor.left_behind import look_at_remains

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine.kafka.format.layout import read_node
-from storage_engine.model.policy import ArchiveMode, Policy
+from storage_engine.model.settings.policy import ArchiveMode, Policy
 from storage_engine.retention import steps
 from storage_engine.retention.store.managed_store import ManagedStore
 from tests.kafka.batches import Record, batch, with_crc

@@ -31,8 +31,8 @@ from storage_engine.lake.restore.export import export_messages
 from storage_engine.lake.restore.export_format import ExportFormat
 from storage_engine.lake.restore.selection import Selection
 from storage_engine.lake.soundness.receipts import read_receipts
-from storage_engine.model.validation import Status, Where
-from storage_engine.model.verification import VerifyLevel
+from storage_engine.model.report.validation import Status, Where
+from storage_engine.model.report.verification import VerifyLevel
 from storage_engine.quality.facts import collect_facts
 from storage_engine.retention import steps
 from storage_engine.retention.archive.sealed import measure_lag

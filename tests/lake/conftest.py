@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from storage_engine.core.turns import WAIT_SECONDS, waiting_at_most
 from storage_engine.lake.archive.archive import SegmentJob, archive_all, segment_jobs
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.move.making import make_lake
-from storage_engine.model.store import (
+from storage_engine.model.store.store import (
     DiskUsage,
     FileFacts,
     LogSnapshot,
@@ -24,7 +25,6 @@ from storage_engine.model.store import (
     SegmentState,
     StoreSnapshot,
 )
-from storage_engine.turns import WAIT_SECONDS, waiting_at_most
 from tests.fixture_stores import file_sha256
 
 WRITTEN_NS = time.time_ns()

@@ -18,7 +18,7 @@ from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.soundness.receipts import list_stores, receipts
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
-from storage_engine.model.receipt import Receipt
+from storage_engine.model.proof.receipt import Receipt
 
 DAY_SECONDS = 86_400
 

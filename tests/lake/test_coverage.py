@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from storage_engine.lake.coverage.archived_spans import ArchivedSpan
 from storage_engine.lake.coverage.coverage import LocalSpan, ReleasedSpan, Witnesses, log_ranges, lost_ranges
-from storage_engine.model.known_logs import log_label
-from storage_engine.model.lineages import Lineages
-from storage_engine.model.plan import Decision, Reason
-from storage_engine.model.receipt import Receipt
-from storage_engine.model.store import FileFacts, Segment, SegmentState
-from storage_engine.model.validation import RangeStatus, Status, Where
+from storage_engine.model.plan.plan import Decision, Reason
+from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.report.validation import RangeStatus, Status, Where
+from storage_engine.model.store.known_logs import log_label
+from storage_engine.model.store.lineages import Lineages
+from storage_engine.model.store.store import FileFacts, Segment, SegmentState
 from storage_engine.retention.ranges.offset_ranges import Lakes, Place, offset_ranges
 
 SIZE = 100

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from storage_engine.core.turns import waiting_at_most
 from storage_engine.exceptions import LakeUnavailableError, StorageEngineError
 from storage_engine.lake.archive.archive import archive_all, archive_segment
 from storage_engine.lake.catalog.catalog import Lake
@@ -19,8 +20,7 @@ from storage_engine.lake.gc.garbage import Collection, undo
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
-from storage_engine.model.receipt import Receipt
-from storage_engine.turns import waiting_at_most
+from storage_engine.model.proof.receipt import Receipt
 from tests.lake.conftest import MakeJobs
 from tests.lake.garbage_helpers import collected, second_copy
 

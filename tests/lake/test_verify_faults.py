@@ -23,7 +23,7 @@ from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.storage.careful_avro import careful_avro
 from storage_engine.lake.verify import verify_metadata
 from storage_engine.lake.verify.verify import VerifyLevel, verify
-from storage_engine.model.validation import Status
+from storage_engine.model.report.validation import Status
 from tests.lake.verify_faults import (
     BYTES,
     FAULTS,

@@ -10,9 +10,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from storage_engine.core.extras import CHARTS
 from storage_engine.exceptions import StorageEngineError
-from storage_engine.extras import CHARTS
-from storage_engine.model.course import Course, CourseDeletion, CourseSummary, RuleLevels
+from storage_engine.model.course.course import Course, CourseDeletion, CourseSummary, RuleLevels
 from storage_engine.pages.course_chart import ChartCourse, course_svg
 from storage_engine.pages.raster import png_of
 

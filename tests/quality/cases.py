@@ -8,8 +8,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage_engine.model.plan import PlanRequest
-from storage_engine.model.validation import ValidationResult
+from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.report.validation import ValidationResult
 from storage_engine.quality.validate import validate_store
 from storage_engine.retention import steps
 from storage_engine.retention.store.managed_store import ManagedStore

@@ -16,12 +16,12 @@ from urllib.parse import unquote
 
 import pytest
 
+from storage_engine.core.extras import QUALITY
 from storage_engine.exceptions import LakeUnavailableError, RunStateError
-from storage_engine.extras import QUALITY
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.soundness.receipts import list_stores, receipts
 from storage_engine.lake.verify.reproof import reprove
-from storage_engine.model.validation import Status, ValidationResult, Where
+from storage_engine.model.report.validation import Status, ValidationResult, Where
 from storage_engine.quality.validate import validate_store
 from storage_engine.retention.decisions.adopting import stamp
 from storage_engine.retention.report.report import build_report

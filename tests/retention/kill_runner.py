@@ -24,6 +24,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, event
 
+from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.lake.archive.deletions import read_deletions
 from storage_engine.lake.catalog.catalog import open_lake
@@ -32,9 +33,8 @@ from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.soundness.chain import check_chain
 from storage_engine.lake.soundness.receipts import receipt_history, receipts
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
-from storage_engine.model.lag import LagSummary
-from storage_engine.model.plan import PlanRequest
-from storage_engine.own_directory import DIRECTORY
+from storage_engine.model.lag.lag import LagSummary
+from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.retention import steps
 from storage_engine.retention.report.finishing import finish
 from storage_engine.retention.report.report import build_report

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from storage_engine import durable
+from storage_engine.core import durable
 from storage_engine.journal.tables.database import JournalDatabase
 from storage_engine.retention.housekeeping import journal_expiry
 from storage_engine.retention.housekeeping.maintaining import maintain_directory

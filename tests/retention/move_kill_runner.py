@@ -17,7 +17,7 @@ from pathlib import Path
 
 from storage_engine.exceptions import StoreIdentityError
 from storage_engine.journal.journal import Journal, Phase, Step
-from storage_engine.model.plan import PlanRequest
+from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.retention import steps
 from storage_engine.retention.decisions.adopting import move
 from storage_engine.retention.store.identity import identify

@@ -18,10 +18,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from storage_engine.core.jsonable import to_jsonable
 from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.soundness.receipts import receipts
-from storage_engine.model.jsonable import to_jsonable
 from storage_engine.retention import steps
 from storage_engine.retention.ranges.drift import recorded_gone
 from storage_engine.retention.report.finishing import finish

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from storage_engine.lake.move.making import make_lake
-from storage_engine.model.policy import Policy, ShieldMode
+from storage_engine.model.settings.policy import Policy, ShieldMode
 from storage_engine.retention import steps
 from storage_engine.retention.shield.shield import tend_shield
 from storage_engine.retention.shield.shield_reading import read_links

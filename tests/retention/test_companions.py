@@ -23,12 +23,12 @@ from storage_engine.lake.coverage.coverage import ReleasedSpan
 from storage_engine.lake.file.jobs import SegmentJob
 from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.soundness.receipts import receipts
-from storage_engine.model.companions import MAX_COMPANION_BYTES, Companion, companions_text
-from storage_engine.model.plan import Decision, DependentFile, PlanRequest, Reason
-from storage_engine.model.policy import ArchiveMode, Policy
-from storage_engine.model.receipt import Receipt
-from storage_engine.model.store import FileFacts, Segment
-from storage_engine.model.verification import VerifyLevel
+from storage_engine.model.plan.plan import Decision, DependentFile, PlanRequest, Reason
+from storage_engine.model.proof.companions import MAX_COMPANION_BYTES, Companion, companions_text
+from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.report.verification import VerifyLevel
+from storage_engine.model.settings.policy import ArchiveMode, Policy
+from storage_engine.model.store.store import FileFacts, Segment
 from storage_engine.retention import steps
 from storage_engine.retention.decisions.adopting import adopt
 from storage_engine.retention.proof.gate import Passage

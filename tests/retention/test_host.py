@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine import host
+from storage_engine.core import host
+from storage_engine.core.host import ANY_HOST, check_host, this_host
 from storage_engine.exceptions import WrongHostError
-from storage_engine.host import ANY_HOST, check_host, this_host
 from storage_engine.journal.journal import Journal
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.soundness.receipts import list_stores
-from storage_engine.model.plan import PlanRequest
-from storage_engine.model.policy import LagPolicy, Policy
+from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.settings.policy import LagPolicy, Policy
 from storage_engine.retention import steps
 from storage_engine.retention.plan.watching import check_watcher
 from storage_engine.retention.store.managed_store import ManagedStore

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.live import LiveBroker
-from storage_engine.own_directory import DIRECTORY
+from storage_engine.model.broker.live import LiveBroker
 from storage_engine.retention.store.brokers import open_store, open_to_look
 from storage_engine.retention.store.context import opened
 from storage_engine.retention.store.managed_store import ManagedStore

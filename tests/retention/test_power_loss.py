@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
 from tests.rounds import rounds
 from tests.services.power_loss import compiled_recorder
 from tests.services.runners import told_by

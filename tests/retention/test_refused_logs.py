@@ -17,10 +17,10 @@ from storage_engine.exceptions import FileGoneError, LakeConflictError, ProofErr
 from storage_engine.journal.journal import Journal, Phase, Run, Step
 from storage_engine.lake.archive.archive import archive_all
 from storage_engine.lake.catalog.catalog import open_lake
-from storage_engine.model.lag import LagSummary, Unread, UnreadMessages
-from storage_engine.model.plan import PlanRequest, Reason
-from storage_engine.model.policy import LagPolicy, Policy
-from storage_engine.model.store import FileFacts, Segment, SegmentState
+from storage_engine.model.lag.lag import LagSummary, Unread, UnreadMessages
+from storage_engine.model.plan.plan import PlanRequest, Reason
+from storage_engine.model.settings.policy import LagPolicy, Policy
+from storage_engine.model.store.store import FileFacts, Segment, SegmentState
 from storage_engine.retention import steps
 from storage_engine.retention.archive.archiving import ArchiveResult, archive_each_log
 from storage_engine.retention.lag.unread import joined

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.journal.journal import Journal
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.soundness.receipts import receipts
-from storage_engine.model.plan import PlanRequest
-from storage_engine.model.shield import ShieldNeed
-from storage_engine.model.validation import Where
+from storage_engine.model.hold.shield import ShieldNeed
+from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.report.validation import Where
 from storage_engine.retention import steps
 from storage_engine.retention.decisions.adopting import adopt
 from storage_engine.retention.hold.shield_removal import remove_shield_of

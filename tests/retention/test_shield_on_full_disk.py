@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from storage_engine.model.validation import Where
+from storage_engine.model.report.validation import Where
 from storage_engine.retention.shield import shield
 from storage_engine.retention.shield.giving_up import give_up
 from storage_engine.retention.shield.shield import tend_shield

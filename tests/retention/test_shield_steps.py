@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
+from storage_engine.core.own_directory import DIRECTORY
+from storage_engine.core.wording import bytes_text
 from storage_engine.exceptions import GateRefusedError, ShieldError
-from storage_engine.model.lag import LagSummary
-from storage_engine.model.plan import PlanRequest
-from storage_engine.model.policy import Policy, ShieldMode
-from storage_engine.model.validation import Where
-from storage_engine.own_directory import DIRECTORY
+from storage_engine.model.lag.lag import LagSummary
+from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.report.validation import Where
+from storage_engine.model.settings.policy import Policy, ShieldMode
 from storage_engine.retention import steps
 from storage_engine.retention.hold.shield_removal import remove_shield_of
 from storage_engine.retention.plan.preview import preview
@@ -32,7 +33,6 @@ from storage_engine.retention.store.stamp import read_stamp
 from storage_engine.retention.store.stamp_files import NAME
 from storage_engine.shield.index import INDEX, shield_path
 from storage_engine.shield.seen import SeenLink, look_at_shield
-from storage_engine.wording import bytes_text
 from tests.fixture_stores import file_sha256
 from tests.retention.shielded_stores import ON, Managed, archived_sha256, segments, shielded, where
 

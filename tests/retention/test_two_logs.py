@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine import durable
-from storage_engine.clock import clock_ms
+from storage_engine.core import durable
+from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import LakeConflictError, LogsRefusedError, RunStateError
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.restore.restore import restore
-from storage_engine.model.policy import LagPolicy, Policy
+from storage_engine.model.settings.policy import LagPolicy, Policy
 from storage_engine.retention import steps
 from storage_engine.retention.report.finishing import finish
 from storage_engine.retention.report.report import Outcome, build_report

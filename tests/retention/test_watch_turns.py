@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.model.live import LiveBroker
-from storage_engine.model.policy import Policy, ShieldMode
-from storage_engine.own_directory import DIRECTORY
+from storage_engine.core.own_directory import DIRECTORY
+from storage_engine.model.broker.live import LiveBroker
+from storage_engine.model.settings.policy import Policy, ShieldMode
 from storage_engine.retention.monitor import shield_watch, store_watch
 from storage_engine.retention.monitor.store_watch import HostWatch
 from storage_engine.retention.shield import shield, shield_reading
@@ -30,7 +30,7 @@ from tests.retention.watched_stores import SECONDS, Said, held, host_watch, is_m
 FIRST_WATCH = """
 import sys, time
 from pathlib import Path
-from storage_engine.model.hold import WatchLook
+from storage_engine.model.hold.hold import WatchLook
 from storage_engine.rocketmq.hold.heartbeat import watching
 
 with watching(Path(sys.argv[1])) as own:

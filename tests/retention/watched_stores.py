@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from storage_engine.journal.journal import Journal, Phase, Step
-from storage_engine.model.policy import ArchiveMode, Policy
+from storage_engine.model.settings.policy import ArchiveMode, Policy
 from storage_engine.retention.monitor.store_watch import HostWatch
 from storage_engine.retention.store.managed_store import ManagedStore
 from tests.rocketmq.live.held_files import LEASE_NS, held_store, mtimes_ns, path_of

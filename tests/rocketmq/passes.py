@@ -6,11 +6,11 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from zoneinfo import ZoneInfo
 
-from storage_engine.model.course import CourseStart
-from storage_engine.model.course_record import CourseRecord
-from storage_engine.model.ingest import Inflow
-from storage_engine.model.plan import PlanRequest, Reason
-from storage_engine.model.store import (
+from storage_engine.model.course.course import CourseStart
+from storage_engine.model.course.course_record import CourseRecord
+from storage_engine.model.course.ingest import Inflow
+from storage_engine.model.plan.plan import PlanRequest, Reason
+from storage_engine.model.store.store import (
     DiskUsage,
     FileFacts,
     LogSnapshot,

@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from zoneinfo import ZoneInfo
 
-from storage_engine.model.plan import Plan, PlanRequest
-from storage_engine.model.store import DiskUsage, FileFacts, LogSnapshot, Segment, SegmentState, StoreSnapshot
+from storage_engine.model.plan.plan import Plan, PlanRequest
+from storage_engine.model.store.store import (
+    DiskUsage,
+    FileFacts,
+    LogSnapshot,
+    Segment,
+    SegmentState,
+    StoreSnapshot,
+)
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.rules.plan import plan
 from storage_engine.rocketmq.rules.window import HOUR_MS

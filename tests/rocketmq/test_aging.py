@@ -19,7 +19,7 @@ from storage_engine.journal.journal import Journal, Step
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.soundness.receipts import list_stores, receipts
-from storage_engine.model.plan import PlanRequest
+from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.retention.archive.sealed import archive_sealed
 from storage_engine.retention.proof.history import releases
 from storage_engine.retention.ranges.drift import recorded_gone

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from storage_engine.model.broker_store import StoreSettings
-from storage_engine.model.facts import FactsScope, StoreFacts
+from storage_engine.model.broker.broker_store import StoreSettings
+from storage_engine.model.report.facts import FactsScope, StoreFacts
 from storage_engine.rocketmq.facts import collect
 
 StoreCopy = Callable[[str], Path]

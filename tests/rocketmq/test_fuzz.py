@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.cli.lag import in_process_lag
-from storage_engine.cli.store_argument import managed_store
+from storage_engine.cli.options.store_argument import managed_store
+from storage_engine.cli.output.lag import in_process_lag
+from storage_engine.core.untrusted import MALFORMED
 from storage_engine.exceptions import StorageEngineError
-from storage_engine.model.broker_store import StoreSettings
-from storage_engine.model.facts import FactsScope
-from storage_engine.model.plan import PlanRequest
-from storage_engine.model.store import SegmentId
+from storage_engine.model.broker.broker_store import StoreSettings
+from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.report.facts import FactsScope
+from storage_engine.model.store.store import SegmentId
 from storage_engine.rocketmq import facts
 from storage_engine.rocketmq.format.mapped_files import file_name
 from storage_engine.rocketmq.inspect import inspect
@@ -32,7 +33,6 @@ from storage_engine.rocketmq.remoting.command import (
     encode,
 )
 from storage_engine.rocketmq.store.broker import open_files
-from storage_engine.untrusted import MALFORMED
 from tests.rounds import later, rounds
 
 pytestmark = pytest.mark.slow

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from storage_engine.model.jsonable import to_jsonable
+from storage_engine.core.jsonable import to_jsonable
 from storage_engine.rocketmq.format.broker_config import load_broker_config
 from storage_engine.rocketmq.inspect import StoreInspection, inspect
 from storage_engine.rocketmq.store.store import RocketMQStore

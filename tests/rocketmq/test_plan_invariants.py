@@ -7,8 +7,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_engine.model.plan import DELETING, Plan, PlanRequest, Reason
-from storage_engine.model.store import SegmentState, StoreSnapshot
+from storage_engine.model.plan.plan import DELETING, Plan, PlanRequest, Reason
+from storage_engine.model.store.store import SegmentState, StoreSnapshot
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
 from storage_engine.rocketmq.rules.plan import plan
 from storage_engine.rocketmq.rules.window import HOUR_MS

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.model.store import FileFacts
+from storage_engine.model.store.store import FileFacts
 from storage_engine.same_bytes import writers
 from storage_engine.same_bytes.writers import mapped_for_writing
 from tests.rounds import ALL

@@ -13,7 +13,7 @@ from pathlib import Path
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
 from tests.integration.kafka_broker import SECONDS, admin_of, produce, running_kafka
 
 SAMPLE = Path(__file__).parents[1] / "fixtures" / "kafka" / "demo-node.tar.xz"

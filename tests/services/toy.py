@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from storage_engine import brokers
-from storage_engine.model.policy import Policy
+from storage_engine.model.settings.policy import Policy
 from storage_engine.retention.store.managed_store import ManagedStore
 from tests.toy_broker import toy_broker
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from storage_engine.cli.options import journal_of
+from storage_engine.cli.options.options import journal_of
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.model.plan import PlanRequest
-from storage_engine.model.policy import LagPolicy, Policy
+from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.settings.policy import LagPolicy, Policy
 from storage_engine.retention import steps
 from storage_engine.retention.store.managed_store import ManagedStore
 from tests.lakes import make_lakes

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from storage_engine import durable
-from storage_engine.model.broker_store import Remove, StoreSettings
-from storage_engine.model.lag import Unread
-from storage_engine.model.pending import Pending
-from storage_engine.model.plan import DependentFile, Plan, PlanRequest
-from storage_engine.model.store import LogSnapshot, Segment, StoreSnapshot
+from storage_engine.core import durable
+from storage_engine.model.broker.broker_store import Remove, StoreSettings
+from storage_engine.model.broker.pending import Pending
+from storage_engine.model.lag.lag import Unread
+from storage_engine.model.plan.plan import DependentFile, Plan, PlanRequest
+from storage_engine.model.store.store import LogSnapshot, Segment, StoreSnapshot
 from storage_engine.rocketmq import RocketMQ
 from storage_engine.rocketmq.format.layout import LOG
 from storage_engine.rocketmq.store.broker import RocketMQBrokerStore, open_files

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from storage_engine.model.lineages import Lineages
-from storage_engine.model.policy import ShieldMode
-from storage_engine.model.shield import ShieldNeed
-from storage_engine.model.store import FileFacts, Segment, SegmentState
+from storage_engine.model.hold.shield import ShieldNeed
+from storage_engine.model.settings.policy import ShieldMode
+from storage_engine.model.store.lineages import Lineages
+from storage_engine.model.store.store import FileFacts, Segment, SegmentState
 from storage_engine.shield.index import Link, LinkKind
 from storage_engine.shield.seen import Place, SeenLink, Shield
 from storage_engine.shield.size import segments_needed, to_give_up, wanted, without_use

@@ -14,7 +14,7 @@ from storage_engine.exceptions import (
     SparkJobError,
 )
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.model.live import LiveBroker
+from storage_engine.model.broker.live import LiveBroker
 from storage_engine.spark.job_io import (
     read_request,
     read_result,

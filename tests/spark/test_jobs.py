@@ -22,6 +22,8 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
+from storage_engine.core.jsonable import from_jsonable, to_jsonable
+from storage_engine.core.turns import has_shared_lock
 from storage_engine.exceptions import (
     BadInputError,
     CorruptFrameError,
@@ -40,9 +42,8 @@ from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
-from storage_engine.model.jsonable import from_jsonable, to_jsonable
-from storage_engine.model.lag import QueueLag
-from storage_engine.model.store import FileFacts, Segment, SegmentId, SegmentState
+from storage_engine.model.lag.lag import QueueLag
+from storage_engine.model.store.store import FileFacts, Segment, SegmentId, SegmentState
 from storage_engine.retention.lag.lag_table import lag_part, merge, read_lag_table
 from storage_engine.rocketmq import BROKER
 from storage_engine.rocketmq.format.layout import LOG
@@ -51,7 +52,6 @@ from storage_engine.spark.consumer_lag import ConsumerLagRequest, ConsumerLagRes
 from storage_engine.spark.job_io import read_result, run_job, write_request
 from storage_engine.spark.python_daemon import TASK_MODULE
 from storage_engine.spark.session import spark_session
-from storage_engine.turns import has_shared_lock
 from tests.lakes import path_of
 from tests.services.command_line import run_command
 from tests.services.lag import measured

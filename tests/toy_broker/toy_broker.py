@@ -17,14 +17,21 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from storage_engine import durable
+from storage_engine.core import durable
 from storage_engine.exceptions import StoreBusyError, StoreNotFoundError
-from storage_engine.model.broker import Broker
-from storage_engine.model.broker_store import BrokerStore, Remove, StoreSettings
-from storage_engine.model.codec import Columns, Damage, SegmentCodec
-from storage_engine.model.facts import FactsScope, LocalSegment, SegmentFact, StoreFacts
-from storage_engine.model.plan import Decision, DependentFile, LogPlan, Plan, PlanRequest, Reason
-from storage_engine.model.store import DiskUsage, FileFacts, LogSnapshot, Segment, SegmentState, StoreSnapshot
+from storage_engine.model.broker.broker_store import BrokerStore, Remove, StoreSettings
+from storage_engine.model.broker.codec import Columns, Damage, SegmentCodec
+from storage_engine.model.broker.kind import Broker
+from storage_engine.model.plan.plan import Decision, DependentFile, LogPlan, Plan, PlanRequest, Reason
+from storage_engine.model.report.facts import FactsScope, LocalSegment, SegmentFact, StoreFacts
+from storage_engine.model.store.store import (
+    DiskUsage,
+    FileFacts,
+    LogSnapshot,
+    Segment,
+    SegmentState,
+    StoreSnapshot,
+)
 from storage_engine.same_bytes.removal import remove_unchanged
 
 MARKER, SUFFIX = "toy.store", ".txt"

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, and_, func, or_, select
 from storage_engine.journal.records import Event, Phase, Step
 from storage_engine.journal.tables.rows import to_event
 from storage_engine.journal.tables.schema import events, runs
-from storage_engine.model.hold import DriftKind
+from storage_engine.model.hold.hold import DriftKind
 
 GONE = frozenset({DriftKind.SEGMENT_GONE, DriftKind.GIVEN_UP})
 """What is about a range of the log that is gone."""

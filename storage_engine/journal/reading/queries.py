@@ -20,7 +20,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import SQLAlchemyError
 
-from storage_engine.credentials import without_secrets
+from storage_engine.core.credentials import without_secrets
+from storage_engine.core.untrusted import MALFORMED
 from storage_engine.exceptions import BadInputError, JournalUnavailableError
 from storage_engine.journal.reading import event_queries
 from storage_engine.journal.reading.answers import (
@@ -56,8 +57,7 @@ from storage_engine.journal.tables.schema import (
     schema_version,
     stores,
 )
-from storage_engine.model.topic_days import TopicDay
-from storage_engine.untrusted import MALFORMED
+from storage_engine.model.store.topic_days import TopicDay
 
 T = TypeVar("T")
 

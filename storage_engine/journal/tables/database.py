@@ -15,14 +15,14 @@ from sqlalchemy import Connection, Engine, create_engine, event, insert, inspect
 from sqlalchemy.exc import IntegrityError, ProgrammingError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
-from storage_engine import durable
-from storage_engine.credentials import without_secrets
+from storage_engine.core import durable
+from storage_engine.core.credentials import without_secrets
+from storage_engine.core.untrusted import MALFORMED
 from storage_engine.exceptions import BadInputError, JournalConflictError, JournalUnavailableError
 from storage_engine.journal.tables.migrations import MIGRATIONS
 from storage_engine.journal.tables.place import place_of
 from storage_engine.journal.tables.read_only import read_only_engine
 from storage_engine.journal.tables.schema import SCHEMA_VERSION, metadata, schema_version
-from storage_engine.untrusted import MALFORMED
 
 T = TypeVar("T")
 

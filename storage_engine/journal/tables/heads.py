@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, or
 
 from storage_engine.journal.records import Phase, Step
 from storage_engine.journal.tables.schema import events, heads, runs
-from storage_engine.model.heads import LakeHead
+from storage_engine.model.proof.heads import LakeHead
 
 ARCHIVING = frozenset({Step.ARCHIVE, Step.SEALED})
 """Steps whose results name the receipts of segments."""

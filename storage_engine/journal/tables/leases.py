@@ -17,11 +17,11 @@ from pathlib import Path
 import psutil
 from sqlalchemy import Column, Connection, Table, insert, or_, select, update
 
-from storage_engine.clock import read_clock
+from storage_engine.core.clock import read_clock
+from storage_engine.core.turns import command_text
+from storage_engine.core.wording import time_text
 from storage_engine.exceptions import StoreBusyError, TurnTakenError
 from storage_engine.journal.tables.schema import cluster_leases, leases
-from storage_engine.turns import command_text
-from storage_engine.wording import time_text
 
 LEASE_MS = 10 * 60 * 1000
 """How long a lease outlives its last renewal."""

@@ -10,10 +10,10 @@ from pathlib import Path
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
-from storage_engine.credentials import shown_url, url_secrets
-from storage_engine.database_url import check_database_url
+from storage_engine.core.credentials import shown_url, url_secrets
+from storage_engine.core.database_url import check_database_url
+from storage_engine.core.extras import POSTGRES
 from storage_engine.exceptions import BadInputError
-from storage_engine.extras import POSTGRES
 
 
 @dataclass(frozen=True, slots=True)

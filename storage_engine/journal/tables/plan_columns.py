@@ -17,10 +17,10 @@ from itertools import repeat
 from operator import attrgetter
 from typing import Any
 
-from storage_engine.collector import no_collection
-from storage_engine.model.jsonable import from_jsonable
-from storage_engine.model.plan import Decision, Reason
-from storage_engine.model.store import FileFacts, Segment, SegmentState
+from storage_engine.core.collector import no_collection
+from storage_engine.core.jsonable import from_jsonable
+from storage_engine.model.plan.plan import Decision, Reason
+from storage_engine.model.store.store import FileFacts, Segment, SegmentState
 
 _BASE_OFFSET = "\0"
 """Stands in a path for the segment's base offset of 20 digits. No path can have it."""
@@ -125,7 +125,7 @@ def _columns(header: Mapping[str, Any], values: memoryview) -> Mapping[str, Sequ
 
 
 def read_decisions(rows: Iterable[Mapping[str, Any]]) -> Iterable[Decision]:
-    """Return decisions from what :func:`~storage_engine.model.jsonable.to_jsonable` made of them."""
+    """Return decisions from what :func:`~storage_engine.core.jsonable.to_jsonable` made of them."""
     return (from_jsonable(Decision, row) for row in rows)
 
 

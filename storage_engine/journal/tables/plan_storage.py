@@ -13,12 +13,12 @@ from typing import Any
 
 from sqlalchemy import Connection, insert, select
 
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
+from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.journal.records import Run
 from storage_engine.journal.tables.plan_columns import pack, read_decisions, unpack
 from storage_engine.journal.tables.schema import plans
-from storage_engine.model.jsonable import from_jsonable, to_jsonable
-from storage_engine.model.plan import Decision, LogPlan, Plan
+from storage_engine.model.plan.plan import Decision, LogPlan, Plan
 
 CHANGES_AT_MOST = 8
 """With more decisions that differ from the stored list, a list of its own is stored."""

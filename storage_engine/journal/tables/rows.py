@@ -7,14 +7,14 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, insert, select, update
 
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
+from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.journal.records import Event, Phase, Run, RunState, Step, Waiver
 from storage_engine.journal.tables.heads import ARCHIVING, project
 from storage_engine.journal.tables.plan_storage import read_plan
 from storage_engine.journal.tables.schema import events, runs, samples, waivers
-from storage_engine.model.archive_lag import ArchiveLag
-from storage_engine.model.jsonable import from_jsonable, to_jsonable
-from storage_engine.model.plan import PlanRequest
+from storage_engine.model.lag.archive_lag import ArchiveLag
+from storage_engine.model.plan.plan import PlanRequest
 
 Subjects = Sequence[tuple[str, Mapping[str, Any]]]
 

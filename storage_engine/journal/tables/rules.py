@@ -8,8 +8,8 @@ from typing import Any
 
 from sqlalchemy import Connection, func, insert, select
 
+from storage_engine.core.jsonable import to_jsonable
 from storage_engine.journal.tables.schema import rules
-from storage_engine.model.jsonable import to_jsonable
 
 
 @dataclass(frozen=True, slots=True)

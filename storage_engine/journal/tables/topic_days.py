@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import BigInteger, Connection, cast, delete, func, insert, select
 
 from storage_engine.journal.tables.schema import topic_days
-from storage_engine.model.topic_days import TopicDay
+from storage_engine.model.store.topic_days import TopicDay
 
 Slot = tuple[str, int]
 """Log and base offset of a segment."""

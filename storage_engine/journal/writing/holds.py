@@ -10,20 +10,20 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, delete, insert, select
 
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
+from storage_engine.core.jsonable import to_jsonable
+from storage_engine.core.turns import turn_wait_seconds
 from storage_engine.exceptions import JournalConflictError, StoreBusyError
 from storage_engine.journal.tables.database import JournalDatabase
 from storage_engine.journal.tables.leases import Lease, give_up, renew, take_cluster
 from storage_engine.journal.tables.schema import cluster_leases, holds, stores
-from storage_engine.model.hold import Drift
-from storage_engine.model.jsonable import to_jsonable
-from storage_engine.turns import turn_wait_seconds
+from storage_engine.model.hold.hold import Drift
 
 _ASK_AGAIN_SECONDS: Final = 0.5
 
 
 class JournalHoldMemory:
-    """Implements :class:`storage_engine.model.hold.HoldMemory`."""
+    """Implements :class:`storage_engine.model.hold.hold.HoldMemory`."""
 
     def __init__(
         self, database: JournalDatabase, store_id: str, record_drift: Callable[[Sequence[Drift]], None]

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, ScalarSelect, delete, insert, select
 
 from storage_engine.journal.tables.schema import disks, levels
-from storage_engine.model.store import DiskUsage
+from storage_engine.model.store.store import DiskUsage
 
 
 def put_levels(connection: Connection, store_id: str, seen: Mapping[int, Sequence[DiskUsage]]) -> None:

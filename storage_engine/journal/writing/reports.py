@@ -8,11 +8,11 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, insert
 
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
+from storage_engine.core.jsonable import to_jsonable
 from storage_engine.journal.records import ReportRow
 from storage_engine.journal.tables.schema import findings, groups, reports
-from storage_engine.model.jsonable import to_jsonable
-from storage_engine.model.lag import GroupLag
+from storage_engine.model.lag.lag import GroupLag
 
 
 def put_report(connection: Connection, run_id: int, row: ReportRow) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 from sqlalchemy import Connection, delete, insert, select, true, update
 
 from storage_engine.brokers import store_called
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
+from storage_engine.core.host import ANY_HOST, is_this_host, this_host
 from storage_engine.exceptions import JournalConflictError, RunStateError, StoreIdentityError
-from storage_engine.host import ANY_HOST, is_this_host, this_host
 from storage_engine.journal.records import Phase, Run, Step, StoreRecord
 from storage_engine.journal.tables.database import JournalDatabase
 from storage_engine.journal.tables.place_errors import moved as moved_here
@@ -19,7 +19,7 @@ from storage_engine.journal.tables.place_errors import name_taken
 from storage_engine.journal.tables.rows import insert_events
 from storage_engine.journal.tables.rules import put_rules
 from storage_engine.journal.tables.schema import leases, lineages, log_lineages, stores
-from storage_engine.model.lineages import Lineages
+from storage_engine.model.store.lineages import Lineages
 
 
 class JournalStores:

@@ -12,19 +12,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from storage_engine.credentials import property_secrets, without_secrets
+from storage_engine.core.credentials import property_secrets, without_secrets
+from storage_engine.core.extras import KAFKA
 from storage_engine.exceptions import (
     BadInputError,
     BrokerRefusedError,
     BrokerUnavailableError,
     CorruptFileError,
 )
-from storage_engine.extras import KAFKA
 from storage_engine.kafka.cluster.client_options import check_options
 from storage_engine.kafka.cluster.listening import nobody_listens
 from storage_engine.kafka.format.meta_properties import parse_properties
 from storage_engine.kafka.format.stored_files import read_stored
-from storage_engine.model.live import LiveBroker
+from storage_engine.model.broker.live import LiveBroker
 
 NO_LEADER = -1
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from storage_engine.core.nearest import meant
 from storage_engine.exceptions import BadInputError
-from storage_engine.nearest import meant
 
 _NAMES = """
     acks allow.auto.create.topics api.version.fallback.ms api.version.request

@@ -7,12 +7,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from storage_engine.core.wording import count_text
 from storage_engine.exceptions import BrokerRefusedError, BrokerUnavailableError
 from storage_engine.kafka.cluster.client import NO_LEADER, TIMEOUT_SECONDS, Cluster
 from storage_engine.kafka.cluster.rights import lacking_rights
 from storage_engine.kafka.metadata.consumer_offsets import TOPIC as OFFSETS_TOPIC
-from storage_engine.model.diagnosis import named_in_short
-from storage_engine.wording import count_text
+from storage_engine.model.report.diagnosis import named_in_short
 
 _TOPICS, _GROUPS = ("topic", "Describe"), ("cluster", "Describe")
 """Rights without which positions, or groups, are left out of answers without a word."""

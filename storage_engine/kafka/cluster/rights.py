@@ -9,7 +9,7 @@ from typing import Any
 from storage_engine.exceptions import BrokerRefusedError
 from storage_engine.kafka.cluster.client import TIMEOUT_SECONDS, Cluster
 from storage_engine.kafka.metadata.consumer_offsets import TOPIC as OFFSETS_TOPIC
-from storage_engine.model.diagnosis import Finding, Severity, named_in_short
+from storage_engine.model.report.diagnosis import Finding, Severity, named_in_short
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from storage_engine.kafka.codec.record_batch import CrcCheck, SegmentBytes, as_array, iterate_batches
 from storage_engine.kafka.codec.record_schema import COLUMNS, SCHEMA
-from storage_engine.model.codec import Columns, Damage, SegmentCodec
+from storage_engine.model.broker.codec import Columns, Damage, SegmentCodec
 
 _CHUNK_BYTES = 16 << 20
 
@@ -54,7 +54,7 @@ class KafkaCodec(SegmentCodec):
         :param context: what :mod:`~storage_engine.kafka.codec.segment_context` writes; "": topic, partition
             and state have no value, and no batch's offsets are held against those of the segment.
         """
-        from storage_engine.arrow_memory import Arena
+        from storage_engine.arrow.memory import Arena
         from storage_engine.kafka.codec.compression import Decompressor
         from storage_engine.kafka.codec.decode import decode_chunk
         from storage_engine.kafka.codec.segment_context import SegmentColumns

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import zstandard
 from isal import isal_zlib
 
-from storage_engine.arrow_memory import address_of
+from storage_engine.arrow.memory import address_of
 from storage_engine.kafka.codec.expand_kernels import expand_frames
 from storage_engine.kafka.codec.expansion import ExpansionError
 from storage_engine.kafka.codec.gzip_members import expand_members

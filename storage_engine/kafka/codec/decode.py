@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from storage_engine.arrow_memory import Arena, address_of
+from storage_engine.arrow.memory import Arena, address_of
 from storage_engine.crc import crc32c_engine
 from storage_engine.kafka.codec import batch_kernels, record_kernels
 from storage_engine.kafka.codec.compression import MAX_EXPANDED_BYTES, Decompressor, Payloads
@@ -18,7 +18,7 @@ from storage_engine.kafka.codec.record_batch import BatchChunk, BatchKind, expla
 from storage_engine.kafka.codec.row_columns import ARENA_EXPANDED, RowColumns
 from storage_engine.kafka.codec.row_table import Content, table_of
 from storage_engine.kafka.format import batch_header as header
-from storage_engine.model.codec import Damage
+from storage_engine.model.broker.codec import Damage
 
 _EXPANDED_CHUNK_BYTES = 64 << 20
 """A table ends once its batches have expanded to so much."""

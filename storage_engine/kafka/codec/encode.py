@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage_engine.arrow_memory import ColumnAddresses, address_of, boolean_flags, valid_flags
+from storage_engine.arrow.memory import ColumnAddresses, address_of, boolean_flags, valid_flags
 from storage_engine.exceptions import ProofError
 from storage_engine.kafka.codec import encode_kernels as kernels
 from storage_engine.kafka.codec.record_schema import SCHEMA

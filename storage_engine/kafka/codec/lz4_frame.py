@@ -9,7 +9,7 @@ from typing import Final
 import cramjam
 import numpy as np
 
-from storage_engine.arrow_memory import address_of
+from storage_engine.arrow.memory import address_of
 from storage_engine.kafka.codec.expansion import ExpansionError
 from storage_engine.native import kernel, load_u8, load_u32
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from storage_engine.kafka.format.batch_walk import batch_heads, opened, position_before
-from storage_engine.model.store import Segment
+from storage_engine.model.store.store import Segment
 
 _BLOCK_BYTES = 1 << 20
 

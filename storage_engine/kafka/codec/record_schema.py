@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from storage_engine.kafka.format.partition_metadata import topic_of
-from storage_engine.model.codec import Columns
+from storage_engine.model.broker.codec import Columns
 
 HEADER = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())])
 

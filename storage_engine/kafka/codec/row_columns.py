@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from storage_engine.arrow_memory import Arena
+from storage_engine.arrow.memory import Arena
 
 # Places in the table of addresses. A value a row:
 PHYSICAL_OFFSET: Final = 0

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage_engine.arrow_memory import address_of
+from storage_engine.arrow.memory import address_of
 from storage_engine.kafka.codec import record_kernels
 from storage_engine.kafka.codec import row_columns as columns
 from storage_engine.kafka.codec.record_schema import CONTROL_TYPES, FILE_SCHEMA

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from storage_engine.kafka.format import batch_header as header
 from storage_engine.kafka.format.transaction_index import AbortedTransaction
-from storage_engine.model.codec import Damage
+from storage_engine.model.broker.codec import Damage
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute
 
-from storage_engine.arrow_memory import Arena
+from storage_engine.arrow.memory import Arena
 from storage_engine.crc import crc32c_of
 from storage_engine.kafka.codec.batch_kernels import FAULT_COUNT
 from storage_engine.kafka.codec.compression import Decompressor
@@ -43,7 +43,7 @@ from storage_engine.kafka.format import batch_header as header
 from storage_engine.kafka.format.producer_snapshot import Producer
 from storage_engine.kafka.format.stored_files import corrupt
 from storage_engine.kafka.format.transaction_index import ENTRY_BYTES, AbortedTransaction
-from storage_engine.model.codec import Damage
+from storage_engine.model.broker.codec import Damage
 
 # Its stubs know no text beside a column.
 pc: Any = pyarrow.compute

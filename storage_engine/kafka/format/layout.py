@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from storage_engine.core.turns import SharedLock
 from storage_engine.exceptions import (
     CorruptFileError,
     StorageEngineError,
@@ -34,9 +35,8 @@ from storage_engine.kafka.format.server_properties import (
     is_server_properties,
     read_server_properties,
 )
-from storage_engine.model.diagnosis import reason_of
-from storage_engine.model.store import FileFacts
-from storage_engine.turns import SharedLock
+from storage_engine.model.report.diagnosis import reason_of
+from storage_engine.model.store.store import FileFacts
 
 Found = TypeVar("Found")
 LAST_OFFSET = (1 << 63) - 1

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from storage_engine.core.wording import bytes_text, count_text, time_text
 from storage_engine.kafka.format.file_names import DirectoryState, FileState
 from storage_engine.kafka.format.layout import LogDirectory, Node, PartitionLog
 from storage_engine.kafka.format.partition_metadata import NAME as PARTITION_METADATA
-from storage_engine.model.diagnosis import Finding, Severity
-from storage_engine.wording import bytes_text, count_text, time_text
+from storage_engine.model.report.diagnosis import Finding, Severity
 
 _MOST_NAMED = 10
 _OVERDUE_MS = 3_600_000

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from storage_engine.core.untrusted import read_file
 from storage_engine.exceptions import CorruptFileError
-from storage_engine.untrusted import read_file
 
 MAX_TEXT_BYTES = 64 << 20
 """Longest checkpoint or properties file that is read: of a million partitions and more."""

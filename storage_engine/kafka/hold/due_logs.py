@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from storage_engine.core.wording import bytes_text, reason_text
 from storage_engine.kafka.hold.expiry import expiry, growth, kept_span_ms, least_growth, written
 from storage_engine.kafka.hold.hold_state import HoldState, KnownLog, Written
 from storage_engine.kafka.hold.overlay import with_first_settings
@@ -12,9 +13,8 @@ from storage_engine.kafka.metadata.topic_settings import read_topic_settings
 from storage_engine.kafka.rules import RetentionSettings
 from storage_engine.kafka.store.plan import SeenLog, log_facts
 from storage_engine.kafka.store.seen_node import SeenNode
-from storage_engine.model.hold import Drift, DriftKind
-from storage_engine.model.store import FileFacts, Segment, SegmentId, SegmentState
-from storage_engine.wording import bytes_text, reason_text
+from storage_engine.model.hold.hold import Drift, DriftKind
+from storage_engine.model.store.store import FileFacts, Segment, SegmentId, SegmentState
 
 Ranges = tuple[tuple[int, int], ...]
 """Of offsets, each [first, end)."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from storage_engine.core.wording import time_text
 from storage_engine.kafka.hold.drift import FoundLogs
 from storage_engine.kafka.hold.due_logs import DueLogs
 from storage_engine.kafka.hold.hold_state import HoldState, KnownLog
 from storage_engine.kafka.hold.shared_holds import looks_at
-from storage_engine.model.store import SegmentState
-from storage_engine.wording import time_text
+from storage_engine.model.store.store import SegmentState
 
 
 @dataclass(frozen=True, slots=True)

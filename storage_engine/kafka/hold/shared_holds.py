@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from storage_engine.core.jsonable import from_jsonable
 from storage_engine.kafka.hold.hold_state import (
     HELD_SETTINGS,
     HeldSetting,
@@ -17,8 +18,7 @@ from storage_engine.kafka.hold.hold_state import (
     load_state,
 )
 from storage_engine.kafka.hold.needed_retention import TopicAge
-from storage_engine.model.hold import HoldMemory
-from storage_engine.model.jsonable import from_jsonable
+from storage_engine.model.hold.hold import HoldMemory
 
 
 def states_of_others(memory: HoldMemory) -> tuple[HoldState, ...]:

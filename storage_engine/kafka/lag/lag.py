@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
+from storage_engine.arrow.lag_columns import LAG_SCHEMA
 from storage_engine.kafka.format.batch_walk import BatchHead, batch_heads, opened, position_before
-from storage_engine.lag_columns import LAG_SCHEMA
 
 # Its stubs know no text beside a column.
 pc: Any = pyarrow.compute
@@ -94,8 +94,8 @@ def partition_lags(context: LagContext, positions: pa.Table | pa.RecordBatch) ->
     A group whose next records are gone goes on at the log's start. A group without a committed offset is
     unknown, and at risk with the log's oldest record, since it may need it.
 
-    :param positions: of :data:`~storage_engine.lag_columns.POSITIONS_SCHEMA`.
-    :return: of :data:`~storage_engine.lag_columns.LAG_SCHEMA`, in the order of ``positions``.
+    :param positions: of :data:`~storage_engine.arrow.lag_columns.POSITIONS_SCHEMA`.
+    :return: of :data:`~storage_engine.arrow.lag_columns.LAG_SCHEMA`, in the order of ``positions``.
     """
     rows = [
         (log, row, _next_offset(log, row["committed_offset"]))

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from storage_engine.arrow.lag_columns import POSITIONS_SCHEMA
+from storage_engine.core.wording import count_text
 from storage_engine.kafka.format.layout import Node
 from storage_engine.kafka.metadata.consumer_offsets import TOPIC, read_consumer_offsets
 from storage_engine.kafka.metadata.topic_settings import read_topic_settings
-from storage_engine.lag_columns import POSITIONS_SCHEMA
-from storage_engine.model.diagnosis import named_in_short
-from storage_engine.model.lag import LagSource, PositionsFrom
-from storage_engine.wording import count_text
+from storage_engine.model.lag.lag import LagSource, PositionsFrom
+from storage_engine.model.report.diagnosis import named_in_short
 
 if TYPE_CHECKING:
     from storage_engine.kafka.cluster.client import Cluster

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from storage_engine.kafka.lag.lag import LagContext, find_all
 from storage_engine.kafka.lag.positions import Consumers, Place
-from storage_engine.model.lag import Unread, UnreadMessages
+from storage_engine.model.lag.lag import Unread, UnreadMessages
 
 _UnreadPlace = tuple[Place, bool, str, int]
 """Where a group loses records: its place, whether its position there is known, the log, and from where on."""

@@ -18,14 +18,14 @@ from storage_engine.kafka.hold.overlay import with_live
 from storage_engine.kafka.live.findings import live_findings, node_id_of, offline_findings, waiting_files
 from storage_engine.kafka.live.observe import observe
 from storage_engine.kafka.metadata.consumer_offsets import TOPIC as OFFSETS_TOPIC
-from storage_engine.model.broker_store import StoreSettings
-from storage_engine.model.diagnosis import BrokerDiagnosis, Finding, SettingFrom, SettingInEffect
-from storage_engine.model.live import LiveBroker
-from storage_engine.model.store_settings import WE_DELETE
+from storage_engine.model.broker.broker_store import StoreSettings
+from storage_engine.model.broker.live import LiveBroker
+from storage_engine.model.report.diagnosis import BrokerDiagnosis, Finding, SettingFrom, SettingInEffect
+from storage_engine.model.settings.store_settings import WE_DELETE
 
 
 def diagnose_live(settings: StoreSettings, live: LiveBroker, now_ms: int) -> BrokerDiagnosis:
-    """See :meth:`storage_engine.model.broker.Broker.diagnose`.
+    """See :meth:`storage_engine.model.broker.kind.Broker.diagnose`.
 
     :raises BrokerError: the cluster can't be asked.
     """

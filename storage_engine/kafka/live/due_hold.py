@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from storage_engine.core.wording import duration_text, time_text
 from storage_engine.exceptions import StoreBusyError
 from storage_engine.kafka.hold.drift import FoundLogs, all_drift, as_found, known_log
 from storage_engine.kafka.hold.due_logs import DueLog, DueLogs, due_logs, gone_unproven
@@ -29,11 +30,10 @@ from storage_engine.kafka.live.hold import cluster_of, in_effect, looked_at, mem
 from storage_engine.kafka.live.topic_ages import HOUR_MS, bearable, bears_notices, found_logs, observe
 from storage_engine.kafka.live.topic_configs import is_deleted, read_settings
 from storage_engine.kafka.store.seen_node import SeenNode
-from storage_engine.model.diagnosis import named_in_short
-from storage_engine.model.hold import DueRange, HoldMemory, HoldStatus
-from storage_engine.model.store import FileFacts, SegmentId
-from storage_engine.model.store_settings import STRICT
-from storage_engine.wording import duration_text, time_text
+from storage_engine.model.hold.hold import DueRange, HoldMemory, HoldStatus
+from storage_engine.model.report.diagnosis import named_in_short
+from storage_engine.model.settings.store_settings import STRICT
+from storage_engine.model.store.store import FileFacts, SegmentId
 
 if TYPE_CHECKING:
     from storage_engine.kafka.live.live_node import LiveNode
@@ -48,7 +48,7 @@ NOT_HELD = "no topic is held, as nothing that no lake has goes soon"
 def hold_due(
     store: LiveNode, proven: Mapping[SegmentId, FileFacts], margin_ms: int, now_ms: int
 ) -> HoldStatus:
-    """See :meth:`storage_engine.model.broker_store.BrokerStore.hold_due`.
+    """See :meth:`storage_engine.model.broker.broker_store.BrokerStore.hold_due`.
 
     :raises StoreBusyError: another store changes settings of the cluster.
     :raises BrokerError: the cluster can't be asked, or may have taken a part of the changes.

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from storage_engine.core.wording import count_text, time_text
 from storage_engine.exceptions import BadInputError, BrokerRefusedError, GateRefusedError
 from storage_engine.kafka.hold.drift import all_drift, as_found, known_log
 from storage_engine.kafka.hold.due_logs import active_and_expired
@@ -30,10 +31,9 @@ from storage_engine.kafka.live.held_settings import StillAlone, put_back, raise_
 from storage_engine.kafka.live.topic_ages import HOUR_MS, Observed, bears_notices, observe
 from storage_engine.kafka.rules import SegmentFacts
 from storage_engine.kafka.store.seen_node import SeenNode
-from storage_engine.model.diagnosis import named_in_short
-from storage_engine.model.hold import Drift, HoldMemory, HoldStatus
-from storage_engine.model.store_settings import STRICT
-from storage_engine.wording import count_text, time_text
+from storage_engine.model.hold.hold import Drift, HoldMemory, HoldStatus
+from storage_engine.model.report.diagnosis import named_in_short
+from storage_engine.model.settings.store_settings import STRICT
 
 if TYPE_CHECKING:
     from storage_engine.kafka.live.live_node import LiveNode
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LockedTopics:
-    """Implements :class:`storage_engine.model.broker_store.LockedStore`."""
+    """Implements :class:`storage_engine.model.broker.broker_store.LockedStore`."""
 
     notices: tuple[str, ...]
 
 
 def renew(store: LiveNode, now_ms: int) -> HoldStatus:
-    """See :meth:`storage_engine.model.broker_store.BrokerStore.renew_hold`.
+    """See :meth:`storage_engine.model.broker.broker_store.BrokerStore.renew_hold`.
 
     :raises GateRefusedError: it can't be held; nothing was changed.
     :raises StoreBusyError: another store changes settings of the cluster.
@@ -130,7 +130,7 @@ def _known_logs(state: HoldState, found: Observed, seen: SeenNode) -> Mapping[st
 
 
 def look(store: LiveNode, now_ms: int) -> HoldStatus:
-    """See :meth:`storage_engine.model.broker_store.BrokerStore.hold_status`."""
+    """See :meth:`storage_engine.model.broker.broker_store.BrokerStore.hold_status`."""
     memory, state = store.memory, load_state(store.memory)
     if memory is None or state is None:
         return HoldStatus(held=False, notices=("the store isn't held",))
@@ -232,7 +232,7 @@ def _is_higher(value: int, than: int) -> bool:
 
 
 def end_hold(store: LiveNode, now_ms: int) -> HoldStatus:
-    """See :meth:`storage_engine.model.broker_store.BrokerStore.end_hold`.
+    """See :meth:`storage_engine.model.broker.broker_store.BrokerStore.end_hold`.
 
     What somebody else has set meanwhile stays as they set it.
 

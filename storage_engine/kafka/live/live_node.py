@@ -13,10 +13,10 @@ from storage_engine.kafka.hold.shared_holds import all_states
 from storage_engine.kafka.live.observe import observe
 from storage_engine.kafka.store.seen_node import SeenNode
 from storage_engine.kafka.store.store import KafkaStore
-from storage_engine.model.hold import HoldMemory
-from storage_engine.model.live import LiveBroker
-from storage_engine.model.store import StoreSnapshot
-from storage_engine.model.store_settings import WE_DELETE
+from storage_engine.model.broker.live import LiveBroker
+from storage_engine.model.hold.hold import HoldMemory
+from storage_engine.model.settings.store_settings import WE_DELETE
+from storage_engine.model.store.store import StoreSnapshot
 
 
 @dataclass(slots=True)

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from storage_engine import durable
-from storage_engine.clock import clock_ms
+from storage_engine.core import durable
+from storage_engine.core.clock import clock_ms
+from storage_engine.core.wording import count_text
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.kafka.cluster.client import Cluster
 from storage_engine.kafka.hold.hold_state import load_state
@@ -18,13 +19,12 @@ from storage_engine.kafka.live.cut_faults import cut_to_held
 from storage_engine.kafka.live.live_node import LiveNode
 from storage_engine.kafka.store.plan import as_asked
 from storage_engine.kafka.store.store import KafkaStore, open_store
-from storage_engine.model.broker_store import Remove, StoreSettings
-from storage_engine.model.held_store import UnheldSegments
-from storage_engine.model.hold import HoldMemory, HoldStatus
-from storage_engine.model.live import LiveBroker, RunningBroker
-from storage_engine.model.plan import DependentFile, Plan, PlanRequest
-from storage_engine.model.store import FileFacts, Segment, SegmentId, StoreSnapshot
-from storage_engine.wording import count_text
+from storage_engine.model.broker.broker_store import Remove, StoreSettings
+from storage_engine.model.broker.held_store import UnheldSegments
+from storage_engine.model.broker.live import LiveBroker, RunningBroker
+from storage_engine.model.hold.hold import HoldMemory, HoldStatus
+from storage_engine.model.plan.plan import DependentFile, Plan, PlanRequest
+from storage_engine.model.store.store import FileFacts, Segment, SegmentId, StoreSnapshot
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import (
     BrokerRefusedError,
     BrokerUnavailableError,
@@ -20,7 +21,6 @@ from storage_engine.exceptions import (
 from storage_engine.kafka.cluster.client import Cluster
 from storage_engine.kafka.live.cut_faults import Prefix
 from storage_engine.kafka.live.same_log import Witness, find_witness
-from storage_engine.wording import reason_text
 
 OPERATION_SECONDS: Final = 10.0
 """For how long brokers wait for all replicas before they say that they gave up."""

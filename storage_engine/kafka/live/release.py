@@ -22,8 +22,8 @@ from storage_engine.kafka.live.log_cut import refused, starts_of, witness_of
 from storage_engine.kafka.live.observe import observe
 from storage_engine.kafka.live.remembered_cut import Cut, cut_remembered
 from storage_engine.kafka.live.same_log import Witness, other_than
-from storage_engine.model.by_log import by_log
-from storage_engine.model.store import Segment, SegmentId
+from storage_engine.model.store.by_log import by_log
+from storage_engine.model.store.store import Segment, SegmentId
 
 if TYPE_CHECKING:
     from storage_engine.kafka.live.live_node import LiveNode

@@ -26,7 +26,7 @@ from storage_engine.kafka.live.log_cut import (
     witness_of,
 )
 from storage_engine.kafka.live.same_log import Witness, other_than
-from storage_engine.model.hold import HoldMemory
+from storage_engine.model.hold.hold import HoldMemory
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from storage_engine.core.wording import bytes_text, duration_text, reason_text
 from storage_engine.exceptions import BrokerRefusedError, StorageEngineError
 from storage_engine.kafka.format.checkpoints import LEADER_EPOCHS, LeaderEpoch, read_leader_epochs
 from storage_engine.kafka.format.file_names import partition_directory
@@ -27,9 +28,8 @@ from storage_engine.kafka.metadata.topic_settings import read_topic_settings
 from storage_engine.kafka.rules import RetentionSettings
 from storage_engine.kafka.store.plan import SeenLog
 from storage_engine.kafka.store.seen_node import SeenNode
-from storage_engine.model.diagnosis import reason_of
-from storage_engine.model.store import DiskUsage
-from storage_engine.wording import bytes_text, duration_text, reason_text
+from storage_engine.model.report.diagnosis import reason_of
+from storage_engine.model.store.store import DiskUsage
 
 if TYPE_CHECKING:
     from storage_engine.kafka.live.live_node import LiveNode

@@ -23,7 +23,7 @@ from storage_engine.kafka.codec.transaction_states import UncommittedTransaction
 from storage_engine.kafka.format.layout import LogDirectory, PartitionLog
 from storage_engine.kafka.format.stored_files import corrupt, read_stored
 from storage_engine.kafka.metadata.log_faults import holes
-from storage_engine.model.diagnosis import named_in_short, reason_of
+from storage_engine.model.report.diagnosis import named_in_short, reason_of
 
 # Its stubs know no text beside a column.
 pc: Any = pyarrow.compute

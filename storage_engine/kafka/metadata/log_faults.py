@@ -14,7 +14,7 @@ from storage_engine.kafka.format.layout import LogDirectory, PartitionLog, Segme
 from storage_engine.kafka.format.log_end import segment_end
 from storage_engine.kafka.format.partition_metadata import NAME, has_topic_id, read_topic_id, text_of
 from storage_engine.kafka.metadata.topic_settings import TopicSettings
-from storage_engine.model.diagnosis import reason_of
+from storage_engine.model.report.diagnosis import reason_of
 
 
 def topic_fault(log: PartitionLog, topics: TopicSettings) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 
 from storage_engine.kafka.metadata.cluster_metadata import ClusterMetadata, PartitionState
-from storage_engine.model.plan import Reason
+from storage_engine.model.plan.plan import Reason
 
 
 def replica_fault(

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import BrokerConfigError, StorageEngineError
 from storage_engine.kafka.format.layout import Node
 from storage_engine.kafka.format.server_properties import retention_settings
 from storage_engine.kafka.metadata.cluster_metadata import LOG, ClusterMetadata, read_cluster_metadata
 from storage_engine.kafka.rules import RetentionSettings
-from storage_engine.model.diagnosis import reason_of
-from storage_engine.wording import reason_text
+from storage_engine.model.report.diagnosis import reason_of
 
 _UNREAD = "the cluster's metadata weren't read for them"
 

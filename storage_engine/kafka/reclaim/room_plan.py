@@ -28,9 +28,9 @@ from storage_engine.kafka.reclaim.wanted_space import is_bounded, only_needed, s
 from storage_engine.kafka.reclaim.ways import Fault, OwnLog, Way, way_of
 from storage_engine.kafka.stopped.stopped_plan import StoppedNode, kept, topic_or_fault
 from storage_engine.kafka.store.plan import cut_to_archivable
-from storage_engine.model.diagnosis import reason_of
-from storage_engine.model.plan import Decision, LogPlan, PlanRequest, Reason
-from storage_engine.model.store import Archivable, DiskUsage, SegmentId
+from storage_engine.model.plan.plan import Decision, LogPlan, PlanRequest, Reason
+from storage_engine.model.report.diagnosis import reason_of
+from storage_engine.model.store.store import Archivable, DiskUsage, SegmentId
 
 _ONLY_AGE = frozenset(
     {

@@ -27,10 +27,10 @@ from storage_engine.kafka.reclaim.ways import Fault, Way
 from storage_engine.kafka.stopped.stopped_plan import StoppedNode, read_stopped
 from storage_engine.kafka.stopped.stopped_release import delete_oldest
 from storage_engine.kafka.store.seen_node import SeenNode
-from storage_engine.model.broker_store import Remove
-from storage_engine.model.by_log import by_log
-from storage_engine.model.hold import HoldMemory
-from storage_engine.model.store import Segment
+from storage_engine.model.broker.broker_store import Remove
+from storage_engine.model.hold.hold import HoldMemory
+from storage_engine.model.store.by_log import by_log
+from storage_engine.model.store.store import Segment
 
 if TYPE_CHECKING:
     from storage_engine.kafka.stopped.store_lock import LockedDirectories
@@ -66,7 +66,7 @@ class HeldNode:
 def delete_segments(
     room: HeldNode, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove
 ) -> None:
-    """See :meth:`storage_engine.model.broker_store.BrokerStore.delete_segments`.
+    """See :meth:`storage_engine.model.broker.broker_store.BrokerStore.delete_segments`.
 
     :raises ChangedUnderUsError: a log has no ground any more, or its files changed; names a segment, which
         was not deleted.

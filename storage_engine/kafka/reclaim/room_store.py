@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from storage_engine import durable
+from storage_engine.core import durable
 from storage_engine.exceptions import NotOnBrokerError, StoreBusyError
 from storage_engine.kafka.cluster.client import Cluster
 from storage_engine.kafka.format.file_names import METADATA_TOPIC
@@ -26,11 +26,11 @@ from storage_engine.kafka.stopped.stopped_plan import read_stopped
 from storage_engine.kafka.store.plan import plan_notices
 from storage_engine.kafka.store.seen_node import SeenNode, logs_of
 from storage_engine.kafka.store.store import KafkaStore, open_store, plan_of_log
-from storage_engine.model.broker_store import BrokerStore, Remove, StoreSettings
-from storage_engine.model.hold import HoldMemory
-from storage_engine.model.live import LiveBroker
-from storage_engine.model.plan import Cause, Plan, PlanRequest, Trigger, Urgency
-from storage_engine.model.store import Segment, StoreSnapshot
+from storage_engine.model.broker.broker_store import BrokerStore, Remove, StoreSettings
+from storage_engine.model.broker.live import LiveBroker
+from storage_engine.model.hold.hold import HoldMemory
+from storage_engine.model.plan.plan import Cause, Plan, PlanRequest, Trigger, Urgency
+from storage_engine.model.store.store import Segment, StoreSnapshot
 
 
 @dataclass(slots=True)

@@ -10,9 +10,9 @@ import heapq
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
-from storage_engine.model.plan import Decision, LogPlan, PlanRequest, Reason, wanted_bytes
-from storage_engine.model.store import DiskUsage, Segment, SegmentId
-from storage_engine.wording import bytes_text
+from storage_engine.core.wording import bytes_text
+from storage_engine.model.plan.plan import Decision, LogPlan, PlanRequest, Reason, wanted_bytes
+from storage_engine.model.store.store import DiskUsage, Segment, SegmentId
 
 
 @dataclass(frozen=True, slots=True)

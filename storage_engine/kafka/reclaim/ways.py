@@ -15,7 +15,7 @@ from storage_engine.kafka.format.live_facts import LivePartition
 from storage_engine.kafka.metadata.cluster_metadata import ClusterMetadata
 from storage_engine.kafka.metadata.replica_state import nodes_text, replica_fault
 from storage_engine.kafka.reclaim.leaders_word import LeadersWord
-from storage_engine.model.plan import Reason
+from storage_engine.model.plan.plan import Reason
 
 Fault = tuple[Reason, str]
 

@@ -16,8 +16,8 @@ import pyarrow.compute
 
 from storage_engine.kafka.restore.restored_log import DIRECTORY_FILES, check_served, files_of, log_files
 from storage_engine.kafka.store.serving_nodes import ServingNodes
-from storage_engine.model.codec import RestoredConfig, RestoredSetting
-from storage_engine.model.receipt import Receipt
+from storage_engine.model.broker.codec import RestoredConfig, RestoredSetting
+from storage_engine.model.proof.receipt import Receipt
 
 # Its stubs know no text beside a column.
 pc: Any = pyarrow.compute

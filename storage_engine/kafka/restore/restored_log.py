@@ -16,7 +16,7 @@ from storage_engine.kafka.format import checkpoints, meta_properties, partition_
 from storage_engine.kafka.format.checkpoints import START_EVIDENCE, LeaderEpoch
 from storage_engine.kafka.format.file_names import DirectoryState, PartitionDirectory, partition_directory
 from storage_engine.kafka.store.serving_nodes import ServingNodes
-from storage_engine.model.receipt import Receipt
+from storage_engine.model.proof.receipt import Receipt
 
 DIRECTORY_FILES = (checkpoints.LOG_START, checkpoints.HIGH_WATERMARK, meta_properties.NAME)
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from storage_engine.core.wording import bytes_text, count_text, time_text
 from storage_engine.exceptions import BrokerConfigError
 from storage_engine.kafka.format import checkpoints
 from storage_engine.kafka.format.file_names import FileState
 from storage_engine.kafka.format.layout import LogDirectory, Node, PartitionLog
 from storage_engine.kafka.format.log_end import first_batch_ms
 from storage_engine.kafka.metadata.topic_settings import TopicSettings
-from storage_engine.model.diagnosis import Finding, Severity, named_in_short
-from storage_engine.wording import bytes_text, count_text, time_text
+from storage_engine.model.report.diagnosis import Finding, Severity, named_in_short
 
 _PATIENCE_MS = 3_600_000
 """Cleaning a large log takes minutes; the cleaner looks for work every 15 seconds."""

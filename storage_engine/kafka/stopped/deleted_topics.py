@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+from storage_engine.core.nearest import meant
 from storage_engine.exceptions import BadInputError
 from storage_engine.kafka.format.layout import Node
 from storage_engine.kafka.format.partition_metadata import text_of
 from storage_engine.kafka.metadata.topic_settings import TopicSettings, read_topic_settings
 from storage_engine.kafka.stopped.left_overs import deleted_directories, still_known
 from storage_engine.kafka.stopped.lock_holder import runs
-from storage_engine.nearest import meant
 
 
 def words_for_nothing(node: Node, topics: Collection[str]) -> Iterator[str]:

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from storage_engine.core.wording import bytes_text, count_text, duration_text
 from storage_engine.kafka.format.file_names import METADATA_TOPIC
 from storage_engine.kafka.format.layout import LogDirectory, Node, PartitionLog
 from storage_engine.kafka.metadata.topic_settings import TopicSettings
 from storage_engine.kafka.rules import RetentionSettings
-from storage_engine.model.diagnosis import Finding, Severity
-from storage_engine.model.store import DiskUsage
-from storage_engine.wording import bytes_text, count_text, duration_text
+from storage_engine.model.report.diagnosis import Finding, Severity
+from storage_engine.model.store.store import DiskUsage
 
 _DAY_MS = 24 * 3_600_000
 _MILLION = 1_000_000

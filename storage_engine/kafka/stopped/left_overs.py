@@ -20,9 +20,9 @@ from storage_engine.kafka.format.layout import Node, PartitionLog
 from storage_engine.kafka.format.partition_metadata import NAME as PARTITION_METADATA
 from storage_engine.kafka.format.partition_metadata import read_topic_id, text_of
 from storage_engine.kafka.metadata.cluster_metadata import ClusterMetadata
-from storage_engine.model.broker_tasks import LeftFile, LeftOver
-from storage_engine.model.diagnosis import reason_of
-from storage_engine.model.store import FileFacts, SegmentId
+from storage_engine.model.broker.broker_tasks import LeftFile, LeftOver
+from storage_engine.model.report.diagnosis import reason_of
+from storage_engine.model.store.store import FileFacts, SegmentId
 
 DELETE_DELAY_MS = 60_000
 """What a node has where nothing is set (``log.segment.delete.delay.ms``)."""

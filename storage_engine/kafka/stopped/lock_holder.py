@@ -43,7 +43,7 @@ def holder_text(directory: Path) -> str:
     if (holder := lock_holder(directory)) is None:
         return ""
     # psutil, which looking at a node needs for nothing.
-    from storage_engine.file_users import process_text
+    from storage_engine.core.file_users import process_text
 
     return f"{directory / LOCK} is locked by {process_text(holder)}"
 

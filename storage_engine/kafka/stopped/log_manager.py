@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+from storage_engine.core.wording import bytes_text, count_text
 from storage_engine.kafka.format.checkpoints import LOG_START, RECOVERY_POINT, read_offsets
 from storage_engine.kafka.format.file_names import METADATA_TOPIC
 from storage_engine.kafka.format.layout import LogDirectory, Node, PartitionLog
@@ -16,8 +17,7 @@ from storage_engine.kafka.format.log_end import known_end
 from storage_engine.kafka.metadata.topic_settings import TopicSettings
 from storage_engine.kafka.stopped.left_overs import Found, delays, deleted_logs, deleted_segments
 from storage_engine.kafka.stopped.stopped_plan import Fault, StoppedNode
-from storage_engine.model.broker_tasks import BrokerTask
-from storage_engine.wording import bytes_text, count_text
+from storage_engine.model.broker.broker_tasks import BrokerTask
 
 CLEANUP_LOGS = "cleanupLogs"
 FLUSH_DIRTY_LOGS = "flushDirtyLogs"

@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import replace
 
+from storage_engine.core.wording import bytes_text, count_text, duration_text
 from storage_engine.kafka.format.checkpoints import LOG_START, RECOVERY_POINT
 from storage_engine.kafka.format.file_names import FileState
 from storage_engine.kafka.format.layout import LogDirectory, Node, PartitionLog
@@ -27,9 +28,8 @@ from storage_engine.kafka.stopped.log_manager import (
     stopped_tasks,
 )
 from storage_engine.kafka.stopped.stopped_plan import stopped_node
-from storage_engine.model.broker_tasks import BrokerTask, TaskLimits
-from storage_engine.model.diagnosis import named_in_short
-from storage_engine.wording import bytes_text, count_text, duration_text
+from storage_engine.model.broker.broker_tasks import BrokerTask, TaskLimits
+from storage_engine.model.report.diagnosis import named_in_short
 
 OVERDUE_MS = 3_600_000
 """Behind a delay of a minute: a removal that is later has failed, and the broker's log says why."""

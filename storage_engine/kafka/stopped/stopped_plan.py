@@ -18,8 +18,8 @@ from storage_engine.kafka.format.partition_metadata import read_topic_id
 from storage_engine.kafka.metadata.cluster_metadata import LOG, ClusterMetadata
 from storage_engine.kafka.metadata.replica_state import replica_fault
 from storage_engine.kafka.metadata.topic_settings import TopicSettings, read_replicas
-from storage_engine.model.diagnosis import reason_of
-from storage_engine.model.plan import LogPlan, Reason
+from storage_engine.model.plan.plan import LogPlan, Reason
+from storage_engine.model.report.diagnosis import reason_of
 
 Fault = tuple[Reason, str]
 _UNFINISHED = (FileState.SWAP, FileState.CLEANED)

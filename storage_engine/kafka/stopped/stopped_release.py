@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from storage_engine import durable
+from storage_engine.core import durable
 from storage_engine.exceptions import ChangedUnderUsError
 from storage_engine.kafka.format import checkpoints, meta_properties, partition_metadata
 from storage_engine.kafka.format.file_names import FileKind, FileState, log_file
 from storage_engine.kafka.format.layout import Node
-from storage_engine.model.broker_store import Remove
-from storage_engine.model.plan import DependentFile
-from storage_engine.model.store import FileFacts, Segment, SegmentState
+from storage_engine.model.broker.broker_store import Remove
+from storage_engine.model.plan.plan import DependentFile
+from storage_engine.model.store.store import FileFacts, Segment, SegmentState
 from storage_engine.same_bytes.removal import remove_unchanged
 
 if TYPE_CHECKING:

@@ -21,17 +21,17 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage_engine import durable
+from storage_engine.core import durable
+from storage_engine.core.file_users import file_users, process_text
+from storage_engine.core.turns import take_turn
 from storage_engine.exceptions import (
     ChangedUnderUsError,
     StoreBusyError,
     StoreNotFoundError,
     TurnTakenError,
 )
-from storage_engine.file_users import file_users, process_text
 from storage_engine.kafka.format import meta_properties
 from storage_engine.kafka.stopped.lock_holder import LOCK, held_here, is_locked_by_us, whole_file
-from storage_engine.turns import take_turn
 
 _BROKER_CLASSES = ("kafka.Kafka", "kafka.docker.KafkaDockerWrapper")
 _LOOKS = 5

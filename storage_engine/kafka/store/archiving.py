@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import StorageEngineError, StoreLayoutError
 from storage_engine.kafka.codec.segment_context import SegmentTransactions
 from storage_engine.kafka.format.checkpoints import (
@@ -35,10 +36,9 @@ from storage_engine.kafka.transactions.open_transactions import (
     mapped,
     open_transactions,
 )
-from storage_engine.model.diagnosis import reason_of
-from storage_engine.model.receipt import Receipt
-from storage_engine.model.store import WENT, Archivable, LogSnapshot, Segment, SegmentContext, SegmentId
-from storage_engine.wording import reason_text
+from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.report.diagnosis import reason_of
+from storage_engine.model.store.store import WENT, Archivable, LogSnapshot, Segment, SegmentContext, SegmentId
 
 _LAST_OFFSET = (1 << 63) - 1
 _INDEX_SUFFIX = ".txnindex"

@@ -18,7 +18,7 @@ from storage_engine.kafka.rules import RetentionSettings
 from storage_engine.kafka.store.next_deletions import deletes_at_ms
 from storage_engine.kafka.store.plan import SeenLog, log_facts
 from storage_engine.kafka.store.seen_node import SeenNode, logs_of
-from storage_engine.model.store import SegmentId, StoreSnapshot
+from storage_engine.model.store.store import SegmentId, StoreSnapshot
 
 
 def lag_context(

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from storage_engine.kafka.format.layout import LogDirectory, PartitionLog
 from storage_engine.kafka.format.log_end import LogEnd
-from storage_engine.model.store import LogSnapshot, Segment, SegmentState
+from storage_engine.model.store.store import LogSnapshot, Segment, SegmentState
 
 
 def log_snapshot(directory: LogDirectory, log: PartitionLog, end: LogEnd) -> LogSnapshot:

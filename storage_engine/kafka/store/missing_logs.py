@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import uuid
 
+from storage_engine.core.wording import count_text
 from storage_engine.kafka.format.layout import Node
 from storage_engine.kafka.format.partition_metadata import log_id_text
 from storage_engine.kafka.metadata.cluster_metadata import ClusterMetadata
 from storage_engine.kafka.metadata.topic_settings import TopicSettings
 from storage_engine.kafka.store.absent_logs import aside_path
-from storage_engine.model.diagnosis import named_in_short
-from storage_engine.wording import count_text
+from storage_engine.model.report.diagnosis import named_in_short
 
 ADVICE = (
     "put the directory that has them back into log.dirs, or mount its disk, before a broker starts: it would "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 
+from storage_engine.core.wording import bytes_text, time_text
 from storage_engine.exceptions import BrokerConfigError, CorruptFileError
 from storage_engine.kafka.format.layout import LogDirectory, Node, PartitionLog, SegmentFiles
 from storage_engine.kafka.format.log_end import LogEnd, segment_facts
@@ -22,10 +23,10 @@ from storage_engine.kafka.stopped.cleaner import cleaner_settings, due
 from storage_engine.kafka.store.missing_logs import ADVICE, missing_logs, missing_text
 from storage_engine.kafka.store.plan_wording import DELETED_BY, active_text, kept_because, remote_text
 from storage_engine.kafka.transactions.hanging_transactions import oldest_open
-from storage_engine.model.diagnosis import named_in_short, reason_of
-from storage_engine.model.plan import Decision, LogPlan, PlanRequest, Reason
-from storage_engine.model.plan_limits import limited
-from storage_engine.model.store import (
+from storage_engine.model.plan.plan import Decision, LogPlan, PlanRequest, Reason
+from storage_engine.model.plan.plan_limits import limited
+from storage_engine.model.report.diagnosis import named_in_short, reason_of
+from storage_engine.model.store.store import (
     Archivable,
     LogSnapshot,
     Segment,
@@ -33,7 +34,6 @@ from storage_engine.model.store import (
     SegmentState,
     StoreSnapshot,
 )
-from storage_engine.wording import bytes_text, time_text
 
 _ACTIVE = "the broker writes to it"
 

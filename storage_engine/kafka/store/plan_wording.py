@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from storage_engine.core.wording import bytes_text, duration_text, time_text
 from storage_engine.kafka.format.layout import PartitionLog
 from storage_engine.kafka.format.log_end import LogEnd
 from storage_engine.kafka.rules import (
@@ -13,8 +14,7 @@ from storage_engine.kafka.rules import (
     SegmentFacts,
     Stop,
 )
-from storage_engine.model.plan import Reason
-from storage_engine.wording import bytes_text, duration_text, time_text
+from storage_engine.model.plan.plan import Reason
 
 DELETED_BY = {
     Rule.LOG_START: "lies below the log's start: its records count as deleted",

@@ -9,7 +9,7 @@ from storage_engine.kafka.format.layout import Node
 from storage_engine.kafka.metadata.topic_settings import TopicSettings
 from storage_engine.kafka.rules import RetentionSettings
 from storage_engine.kafka.store.plan import SeenLog
-from storage_engine.model.store import LogSnapshot, StoreSnapshot
+from storage_engine.model.store.store import LogSnapshot, StoreSnapshot
 
 
 @dataclass(frozen=True, slots=True)

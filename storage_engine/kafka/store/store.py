@@ -11,7 +11,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from storage_engine import durable
+from storage_engine.core import durable
+from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import BadInputError, StoreBusyError
 from storage_engine.kafka.codec.range_digest import sha256_of_range
 from storage_engine.kafka.format import meta_properties
@@ -51,14 +52,14 @@ from storage_engine.kafka.store.plan import (
     undecided,
 )
 from storage_engine.kafka.store.seen_node import SeenNode, logs_of
-from storage_engine.model.broker_store import BrokerStore, LockedStore, Remove, StoreSettings
-from storage_engine.model.broker_tasks import BrokerTask, LeftOver, TaskLimits
-from storage_engine.model.by_log import by_log
-from storage_engine.model.known_logs import Absence, LogIdentity
-from storage_engine.model.lag import Unread
-from storage_engine.model.plan import DependentFile, LogPlan, Plan, PlanRequest, Reason
-from storage_engine.model.receipt import Receipt
-from storage_engine.model.store import (
+from storage_engine.model.broker.broker_store import BrokerStore, LockedStore, Remove, StoreSettings
+from storage_engine.model.broker.broker_tasks import BrokerTask, LeftOver, TaskLimits
+from storage_engine.model.lag.lag import Unread
+from storage_engine.model.plan.plan import DependentFile, LogPlan, Plan, PlanRequest, Reason
+from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.store.by_log import by_log
+from storage_engine.model.store.known_logs import Absence, LogIdentity
+from storage_engine.model.store.store import (
     Archivable,
     DiskUsage,
     Segment,
@@ -66,7 +67,6 @@ from storage_engine.model.store import (
     SegmentId,
     StoreSnapshot,
 )
-from storage_engine.wording import reason_text
 
 if TYPE_CHECKING:
     from storage_engine.kafka.cluster.client import Cluster

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from storage_engine.core.wording import bytes_text, count_text, reason_text, time_text
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.kafka.format.file_names import METADATA_TOPIC
 from storage_engine.kafka.format.layout import Node, PartitionLog
 from storage_engine.kafka.format.producer_snapshot import parse_producer_snapshot
 from storage_engine.kafka.format.stored_files import read_stored
 from storage_engine.kafka.transactions.open_transactions import OpenTransaction, open_transactions
-from storage_engine.model.diagnosis import Finding, Severity, named_in_short, reason_of
-from storage_engine.wording import bytes_text, count_text, reason_text, time_text
+from storage_engine.model.report.diagnosis import Finding, Severity, named_in_short, reason_of
 
 _LONGEST_MS = 900_000
 """``transaction.max.timeout.ms`` by default: no producer may ask for longer."""

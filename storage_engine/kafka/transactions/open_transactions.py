@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from storage_engine.kafka.format.layout import PartitionLog, SegmentFiles
 from storage_engine.kafka.format.producer_snapshot import Producer, parse_producer_snapshot
 from storage_engine.kafka.format.stored_files import corrupt, read_stored
-from storage_engine.model.codec import Damage
-from storage_engine.model.store import FileFacts
+from storage_engine.model.broker.codec import Damage
+from storage_engine.model.store.store import FileFacts
 
 _REMEDY = "Compare the log with a replica: which transactions are open behind it isn't known."
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -21,7 +21,8 @@ from pyiceberg.io import FileIO, OutputStream, load_file_io
 from pyiceberg.table import Table
 
 from storage_engine.brokers import find_broker
-from storage_engine.durable import create, fsync_path, make_dirs, unlink
+from storage_engine.core.durable import create, fsync_path, make_dirs, unlink
+from storage_engine.core.turns import SharedLock
 from storage_engine.exceptions import (
     FileGoneError,
     LakeUnavailableError,
@@ -57,11 +58,10 @@ from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import Reader
 from storage_engine.lake.storage.errors import lake_errors, parquet_errors
 from storage_engine.lake.storage.pace import pace_at
-from storage_engine.model.codec import Damage, SegmentCodec
-from storage_engine.model.companions import check_size, companions_text
-from storage_engine.model.receipt import PROOF_VERSION, Receipt, SegmentIdentity, settled_with
-from storage_engine.model.store import Segment, SegmentContext, SegmentId
-from storage_engine.turns import SharedLock
+from storage_engine.model.broker.codec import Damage, SegmentCodec
+from storage_engine.model.proof.companions import check_size, companions_text
+from storage_engine.model.proof.receipt import PROOF_VERSION, Receipt, SegmentIdentity, settled_with
+from storage_engine.model.store.store import Segment, SegmentContext, SegmentId
 
 __all__ = ["ProvenSegment", "SegmentJob", "archive_all", "archive_segment", "segment_jobs"]
 

@@ -36,8 +36,8 @@ from storage_engine.lake.soundness.chain import check_links, row_fault
 from storage_engine.lake.soundness.receipts import receipts_in
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import Reader, broken_receipts
-from storage_engine.model.companions import read_companions
-from storage_engine.model.receipt import Receipt, SegmentIdentity, StoredFile
+from storage_engine.model.proof.companions import read_companions
+from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, StoredFile
 
 BATCH_SEGMENTS = 1000
 """Committed together at most: what their manifest entries take in memory does not grow with the rest."""

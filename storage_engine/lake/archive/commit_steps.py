@@ -27,7 +27,7 @@ from pyiceberg.exceptions import (
 from pyiceberg.table import Table, Transaction
 from sqlalchemy.exc import DBAPIError
 
-from storage_engine.durable import unlink
+from storage_engine.core.durable import unlink
 from storage_engine.exceptions import CommitStateUnknownError, LakeUnavailableError, StorageEngineError
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.commit_lock import committing

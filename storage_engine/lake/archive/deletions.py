@@ -18,7 +18,7 @@ from storage_engine.lake.catalog.writing import ready_to_write
 from storage_engine.lake.file.filters import all_equal
 from storage_engine.lake.file.scan import read_rows
 from storage_engine.lake.storage.errors import reason_of
-from storage_engine.model.deleted_range import DeletedRange
+from storage_engine.model.proof.deleted_range import DeletedRange
 
 
 def read_deletions(lake: Lake, store_id: str) -> tuple[DeletedRange, ...]:

@@ -11,9 +11,9 @@ from pyiceberg.table import Table
 
 from storage_engine.brokers import find_broker
 from storage_engine.lake.soundness.segment_reader import narrow_rows
-from storage_engine.model.codec import Columns
-from storage_engine.model.receipt import Receipt
-from storage_engine.model.topic_days import TopicDay
+from storage_engine.model.broker.codec import Columns
+from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.store.topic_days import TopicDay
 
 MOST_TOPICS = 100
 """Of a segment; the others are counted together."""

@@ -18,13 +18,13 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from storage_engine.brokers import broker_names, default_broker, find_broker
+from storage_engine.core.extras import POSTGRES
 from storage_engine.exceptions import (
     BadInputError,
     LakeIdentityError,
     LakeMissingError,
     LakeUnavailableError,
 )
-from storage_engine.extras import POSTGRES
 from storage_engine.lake.catalog.catalog_connections import REST_CATALOG, SQL_CATALOG, sql_engine, sql_url
 from storage_engine.lake.catalog.catalog_rows import metadata_locations
 from storage_engine.lake.catalog.config import LakeConfig

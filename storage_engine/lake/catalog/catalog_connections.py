@@ -30,7 +30,7 @@ from requests.adapters import HTTPAdapter
 from requests.exceptions import TooManyRedirects
 from sqlalchemy import URL, Engine, NullPool, create_engine, event, make_url
 
-from storage_engine.durable import create_empty
+from storage_engine.core.durable import create_empty
 from storage_engine.lake.catalog.own_tables import OwnTables
 from storage_engine.lake.storage.file_memory import FileMemory
 

@@ -15,13 +15,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from storage_engine.durable import make_dirs, open_lock
+from storage_engine.core.durable import make_dirs, open_lock
+from storage_engine.core.turns import flock_holders, turn_wait_seconds
 from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.storage.errors import lake_errors
 from storage_engine.lake.storage.small_files import HIDDEN_PREFIX
-from storage_engine.turns import flock_holders, turn_wait_seconds
 
 LOCK_NAME = f"{HIDDEN_PREFIX}commit.lock"
 
@@ -96,7 +96,7 @@ def _held(location: str, operation: int) -> Iterator[None]:
 def _holders_text(descriptor: int) -> str:
     """Return which processes of this machine have the lock, as far as that can be seen."""
     # psutil, which a lake needs for nothing else.
-    from storage_engine.file_users import run_text
+    from storage_engine.core.file_users import run_text
 
     return ", ".join(map(run_text, flock_holders(descriptor))) or "somebody"
 

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from storage_engine.credentials import property_secrets, shown_url, url_secrets, without_secrets
-from storage_engine.database_url import check_database_url
+from storage_engine.core.credentials import property_secrets, shown_url, url_secrets, without_secrets
+from storage_engine.core.database_url import check_database_url
+from storage_engine.core.jsonable import from_jsonable, to_jsonable
+from storage_engine.core.nearest import meant
+from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import BadInputError, LakeUnavailableError
 from storage_engine.lake.s3_defaults import S3_DEFAULTS
-from storage_engine.model.jsonable import from_jsonable, to_jsonable
-from storage_engine.nearest import meant
-from storage_engine.wording import reason_text
 
 DESCRIPTION = "lake.json"
 """File in a lake's directory that says where catalog and warehouse are, when they are not below it."""

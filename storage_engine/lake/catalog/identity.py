@@ -24,11 +24,11 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from sqlalchemy import make_url, text
 
+from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeUnavailableError
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.storage.small_files import HIDDEN_PREFIX, read_small_file, replace_small_file
-from storage_engine.model.jsonable import from_jsonable, to_jsonable
 
 LAKE_ID_PROPERTY = "storage-engine.lake-id"
 """Of both tables, and of a new lake's namespace: the lake's UUID. A lake of version 1 has none."""

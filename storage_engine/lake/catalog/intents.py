@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from pyiceberg.io import FileIO
 
+from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.exceptions import BadInputError, LakeUnavailableError
 from storage_engine.lake.catalog.identity import mark_location, parse_mark
 from storage_engine.lake.storage.small_files import (
@@ -23,7 +24,6 @@ from storage_engine.lake.storage.small_files import (
     read_small_file,
     replace_small_file,
 )
-from storage_engine.model.jsonable import from_jsonable, to_jsonable
 
 INTENT_NAME = f"{HIDDEN_PREFIX}intent.json"
 

@@ -10,7 +10,7 @@ import json
 
 from pyiceberg.table import Table
 
-from storage_engine.model.receipt import Receipt, StoredFile
+from storage_engine.model.proof.receipt import Receipt, StoredFile
 
 FORMER_LOCATIONS_PROPERTY = "storage-engine.former-locations"
 """Table property: JSON list of the locations that the table had before its lake was relocated."""

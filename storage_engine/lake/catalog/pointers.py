@@ -11,13 +11,13 @@ from sqlalchemy import insert, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session
 
+from storage_engine.core.sqlite_file import break_hard_links
 from storage_engine.exceptions import BadInputError, CommitStateUnknownError, LakeUnavailableError
 from storage_engine.lake.catalog.catalog import Lake, tables_are_missing
 from storage_engine.lake.catalog.catalog_rows import metadata_locations
 from storage_engine.lake.catalog.identity import LAKE_ID_PROPERTY
 from storage_engine.lake.catalog.place import sqlite_file_of
 from storage_engine.lake.storage.errors import lake_errors
-from storage_engine.sqlite_file import break_hard_links
 
 
 def sql_catalog(lake: Lake) -> SqlCatalog:

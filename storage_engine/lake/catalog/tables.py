@@ -27,9 +27,9 @@ from pyiceberg.types import IcebergType, IntegerType, LongType, NestedField, Str
 
 from storage_engine.exceptions import BadInputError, LakeUnavailableError
 from storage_engine.lake.catalog.comments import DELETIONS_COMMENTS, IDENTITY_COMMENTS, SEGMENTS_COMMENTS
-from storage_engine.model.codec import Columns
-from storage_engine.model.deleted_range import DeletedRange
-from storage_engine.model.receipt import Receipt
+from storage_engine.model.broker.codec import Columns
+from storage_engine.model.proof.deleted_range import DeletedRange
+from storage_engine.model.proof.receipt import Receipt
 
 SEGMENTS = "segments"
 """The table of receipts. That of rows has the name that its broker gives it."""

@@ -13,10 +13,10 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import TypeVar
 
-from storage_engine.model.by_log import by_log
-from storage_engine.model.known_logs import IdentifiedRange, LogNames
-from storage_engine.model.receipt import Receipt, SegmentIdentity
-from storage_engine.model.validation import RangeStatus, Status, Where, worst
+from storage_engine.model.proof.receipt import Receipt, SegmentIdentity
+from storage_engine.model.report.validation import RangeStatus, Status, Where, worst
+from storage_engine.model.store.by_log import by_log
+from storage_engine.model.store.known_logs import IdentifiedRange, LogNames
 
 T = TypeVar("T")
 

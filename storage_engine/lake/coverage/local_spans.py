@@ -8,16 +8,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage_engine.brokers import find_broker, has_companions
+from storage_engine.core.untrusted import read_file
+from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import CorruptFileError, ReceiptError
 from storage_engine.lake.coverage.coverage import LocalSpan
 from storage_engine.lake.file.staging import sha256_of
-from storage_engine.model.companions import MAX_COMPANION_BYTES, Companion
-from storage_engine.model.lineages import Lineages
-from storage_engine.model.receipt import Receipt
-from storage_engine.model.store import FileFacts, LogSnapshot, Segment, SegmentId, SegmentState, StoreSnapshot
+from storage_engine.model.proof.companions import MAX_COMPANION_BYTES, Companion
+from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.store.lineages import Lineages
+from storage_engine.model.store.store import (
+    FileFacts,
+    LogSnapshot,
+    Segment,
+    SegmentId,
+    SegmentState,
+    StoreSnapshot,
+)
 from storage_engine.same_bytes.own_acts import OwnActs, read_own_acts
-from storage_engine.untrusted import read_file
-from storage_engine.wording import reason_text
 
 
 @dataclass(frozen=True, slots=True)

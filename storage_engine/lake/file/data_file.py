@@ -24,7 +24,7 @@ from storage_engine.lake.catalog.tables import IDENTITY_COLUMNS, messages_arrow_
 from storage_engine.lake.file.file_options import writer_options
 from storage_engine.lake.file.jobs import SegmentJob
 from storage_engine.lake.file.row_groups import cut_rows
-from storage_engine.model.codec import Columns, Damage, SegmentCodec
+from storage_engine.model.broker.codec import Columns, Damage, SegmentCodec
 
 MIN_CHUNK_BYTES = 32 << 20
 CHUNKS_PER_SEGMENT = 4

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import zstandard
 
 from storage_engine.lake.catalog.tables import IDENTITY_COLUMNS, SELECTIVE_COLUMNS
-from storage_engine.model.codec import Columns
+from storage_engine.model.broker.codec import Columns
 
 COMPRESSION_LEVEL: Final = 1
 _PACKED_LEVEL: Final = -100

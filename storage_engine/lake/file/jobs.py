@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import PurePosixPath
 
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.model.log_names import in_file_name
-from storage_engine.model.receipt import Receipt, SegmentIdentity
-from storage_engine.model.store import FileFacts, SegmentContext
+from storage_engine.model.proof.receipt import Receipt, SegmentIdentity
+from storage_engine.model.store.log_names import in_file_name
+from storage_engine.model.store.store import FileFacts, SegmentContext
 
 _LOG_BYTES = 148
 """Of a log's name in a data file's, which has at most 107 more while it is staged; file systems take 255."""

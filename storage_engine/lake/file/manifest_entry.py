@@ -24,7 +24,7 @@ from pyiceberg.table import Table
 from pyiceberg.typedef import Record
 
 from storage_engine.lake.catalog.tables import messages_properties, messages_schema
-from storage_engine.model.codec import Columns, SegmentCodec
+from storage_engine.model.broker.codec import Columns, SegmentCodec
 
 _COUNTS = ("column_sizes", "value_counts", "null_value_counts", "nan_value_counts")
 _BOUNDS = ("lower_bounds", "upper_bounds")

@@ -22,8 +22,8 @@ from storage_engine.exceptions import FileGoneError, ProofError, StoreNotFoundEr
 from storage_engine.lake.file.jobs import SegmentJob
 from storage_engine.lake.file.staging import sha256_of
 from storage_engine.lake.storage.pace import pace_at
-from storage_engine.model.companions import Companion
-from storage_engine.model.store import FileFacts
+from storage_engine.model.proof.companions import Companion
+from storage_engine.model.store.store import FileFacts
 from storage_engine.same_bytes.own_acts import read_own_acts
 from storage_engine.same_bytes.settling import settle
 

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Iterable
 from pathlib import Path
 
-from storage_engine.durable import fsync_path, unlink
+from storage_engine.core.durable import fsync_path, unlink
 from storage_engine.exceptions import ProofError
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.file.jobs import ProvenSegment

@@ -17,9 +17,9 @@ from storage_engine.lake.file.filters import store_rows
 from storage_engine.lake.file.jobs import file_name, split_data_file_name
 from storage_engine.lake.file.live_files import LiveFile
 from storage_engine.lake.storage.errors import metadata_errors
-from storage_engine.model.receipt import Receipt
-from storage_engine.model.validation import Status
-from storage_engine.model.verification import Finding
+from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.report.validation import Status
+from storage_engine.model.report.verification import Finding
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from storage_engine.lake.gc.garbage_kind import TRASH_MS, GarbageKind
 from storage_engine.lake.gc.live_twins import ReadBack
 from storage_engine.lake.gc.trash import PutBack, empty, forget, new_moment, put_back, take
 from storage_engine.lake.storage.errors import lake_errors, metadata_errors
-from storage_engine.model.heads import ChainHead
+from storage_engine.model.proof.heads import ChainHead
 
 _HOUR_MS = 3_600_000
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from pyiceberg.table import Table
 
+from storage_engine.core.long_work import told_each
 from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.tables import DELETIONS
@@ -18,7 +19,6 @@ from storage_engine.lake.gc.garbage_kind import GarbageKind
 from storage_engine.lake.gc.garbage_rule import Candidate, Contents, Standing, judge, kind_of
 from storage_engine.lake.gc.live_twins import LiveTwins, ReadBack
 from storage_engine.lake.gc.trash import in_trash
-from storage_engine.long_work import told_each
 
 FOREIGN_GRACE_MS = 24 * 3_600_000
 """How long a data file that another program named is left alone, at least: a compaction that runs since then

@@ -11,6 +11,7 @@ from pyiceberg.manifest import ManifestContent, ManifestFile, read_manifest_list
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table
 
+from storage_engine.core.wording import reason_text
 from storage_engine.lake.catalog.identity import read_mark
 from storage_engine.lake.catalog.tables import IDENTITY_COLUMNS
 from storage_engine.lake.file.jobs import split_data_file_name
@@ -21,7 +22,6 @@ from storage_engine.lake.gc.garbage_rule import Contents, Held
 from storage_engine.lake.gc.live_twins import RANGE_COLUMNS, LiveTwins
 from storage_engine.lake.storage.careful_avro import careful_avro
 from storage_engine.lake.storage.errors import is_file_failure, metadata_errors
-from storage_engine.wording import reason_text
 
 _STORE_FOLDER = "store_id="
 

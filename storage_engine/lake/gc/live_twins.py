@@ -28,7 +28,7 @@ from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import Reader
 from storage_engine.lake.storage.errors import lake_errors, metadata_errors
 from storage_engine.lake.storage.small_files import file_system_of
-from storage_engine.model.receipt import Receipt, StoredFile
+from storage_engine.model.proof.receipt import Receipt, StoredFile
 
 RANGE_COLUMNS = (
     "store_id",

@@ -24,6 +24,7 @@ from pyiceberg.table.snapshots import ancestors_of
 from pyiceberg.table.update import AssertRefSnapshotId, UpdatesAndRequirements
 from pyiceberg.table.update.snapshot import ExpireSnapshots
 
+from storage_engine.core.wording import bytes_text, count_text
 from storage_engine.exceptions import LakeUnavailableError, ReceiptError
 from storage_engine.lake.archive.commit_steps import Step, commit_steps
 from storage_engine.lake.archive.transactions import begin
@@ -38,8 +39,7 @@ from storage_engine.lake.soundness.chain import check_chain, check_links
 from storage_engine.lake.soundness.receipts import current, list_stores, receipts_in
 from storage_engine.lake.soundness.soundness_reader import moved_receipts
 from storage_engine.lake.storage.errors import lake_errors
-from storage_engine.model.heads import ChainHead
-from storage_engine.wording import bytes_text, count_text
+from storage_engine.model.proof.heads import ChainHead
 
 DAY_MS = 24 * 3_600_000
 

@@ -29,8 +29,8 @@ from storage_engine.lake.soundness.file_checks import is_relative
 from storage_engine.lake.soundness.receipts import by_store, current
 from storage_engine.lake.storage.errors import parquet_errors
 from storage_engine.lake.storage.small_files import list_files
-from storage_engine.model.codec import offsets_count_bytes
-from storage_engine.model.receipt import PROOF_VERSION, Receipt, SegmentIdentity
+from storage_engine.model.broker.codec import offsets_count_bytes
+from storage_engine.model.proof.receipt import PROOF_VERSION, Receipt, SegmentIdentity
 
 _PARTITION = "store_id="
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pyarrow.fs as pafs
 
-from storage_engine import durable
+from storage_engine.core import durable
 from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake.file.staging import sha256_of
 from storage_engine.lake.gc.garbage_files import (

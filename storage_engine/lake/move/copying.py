@@ -17,6 +17,7 @@ from pathlib import Path
 from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.manifest import DataFile
 
+from storage_engine.core.long_work import told
 from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeUnavailableError
 from storage_engine.lake.archive.table_writer import Target, write_table
 from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake, connect, open_lake
@@ -54,9 +55,8 @@ from storage_engine.lake.soundness.chain import check_chain
 from storage_engine.lake.soundness.file_checks import file_fault, proven_hashes
 from storage_engine.lake.soundness.receipts import by_store
 from storage_engine.lake.storage.small_files import delete_small_file, list_files
-from storage_engine.long_work import told
-from storage_engine.model.heads import ChainHead
-from storage_engine.model.receipt import Receipt
+from storage_engine.model.proof.heads import ChainHead
+from storage_engine.model.proof.receipt import Receipt
 
 
 @dataclass(frozen=True, slots=True)

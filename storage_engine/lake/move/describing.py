@@ -37,8 +37,8 @@ from storage_engine.lake.catalog.pointers import read_pointers, sql_catalog
 from storage_engine.lake.catalog.tables import DELETIONS, SCHEMA_VERSION_PROPERTY, SEGMENTS, check_version_of
 from storage_engine.lake.move.moving import all_receipts, mark_at, own_location, placed_table
 from storage_engine.lake.soundness.receipts import by_store, current
-from storage_engine.model.heads import ChainHead
-from storage_engine.model.receipt import Receipt
+from storage_engine.model.proof.heads import ChainHead
+from storage_engine.model.proof.receipt import Receipt
 
 
 @dataclass(frozen=True, slots=True)

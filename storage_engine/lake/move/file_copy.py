@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from pyiceberg.io import FileIO
 
-from storage_engine.durable import fsync_path, unlink
+from storage_engine.core.durable import fsync_path, unlink
 from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake.durable_io import local_path, open_data_file, sha256_of_file
 from storage_engine.lake.file.staging import staged_location

@@ -25,7 +25,7 @@ from pyiceberg.table.metadata import TableMetadataUtil
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from storage_engine.brokers import default_broker, find_broker
-from storage_engine.durable import fsync_path, make_dirs
+from storage_engine.core.durable import fsync_path, make_dirs
 from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeMissingError, LakeUnavailableError
 from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake, connect, open_lake
 from storage_engine.lake.catalog.catalog_connections import new_sqlite_file

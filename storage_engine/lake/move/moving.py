@@ -52,8 +52,8 @@ from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.soundness.receipts import by_store, receipts_of_files
 from storage_engine.lake.storage.errors import lake_errors
 from storage_engine.lake.storage.small_files import list_files, read_small_file
-from storage_engine.model.heads import ChainHead
-from storage_engine.model.receipt import Receipt
+from storage_engine.model.proof.heads import ChainHead
+from storage_engine.model.proof.receipt import Receipt
 
 Tables = Mapping[str, PlacedTable]
 """A lake's tables by name, ``segments`` first, ``deletions`` last where there is one."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from pyiceberg.table import Table
 
+from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.exceptions import BadInputError, LakeUnavailableError
 from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake
 from storage_engine.lake.catalog.commit_lock import nobody_commits
@@ -23,7 +24,6 @@ from storage_engine.lake.catalog.identity import (
 from storage_engine.lake.catalog.tables import DELETIONS
 from storage_engine.lake.catalog.writing import mark_commits
 from storage_engine.lake.storage.errors import lake_errors
-from storage_engine.model.jsonable import from_jsonable, to_jsonable
 
 
 @dataclass(frozen=True, slots=True)

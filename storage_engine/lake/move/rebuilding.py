@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from pyiceberg.io import FileIO, load_file_io
 
+from storage_engine.core.long_work import told
 from storage_engine.exceptions import (
     BadInputError,
     LakeConflictError,
@@ -54,9 +55,8 @@ from storage_engine.lake.soundness.leaves import Chosen, TableState, choose, fin
 from storage_engine.lake.soundness.receipts import receipts_of_files
 from storage_engine.lake.storage.errors import metadata_errors
 from storage_engine.lake.storage.small_files import list_files
-from storage_engine.long_work import told
-from storage_engine.model.heads import ChainHead
-from storage_engine.model.receipt import Receipt, SegmentIdentity
+from storage_engine.model.proof.heads import ChainHead
+from storage_engine.model.proof.receipt import Receipt, SegmentIdentity
 
 _TOGETHER = 16
 """So many segments are committed at a time: what a kill costs is proving these once more."""

@@ -25,7 +25,9 @@ import pyarrow.parquet as pq
 from pyiceberg.expressions import And, In
 
 from storage_engine.brokers import find_broker
-from storage_engine.durable import new_file, remove_abandoned
+from storage_engine.core.durable import new_file, remove_abandoned
+from storage_engine.core.nearest import meant
+from storage_engine.core.wording import time_text
 from storage_engine.exceptions import BadInputError, ExportError
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.store_places import refuse_target_inside_store
@@ -34,11 +36,9 @@ from storage_engine.lake.coverage.topic_ids import LOG_LINEAGE, TopicIds, read_t
 from storage_engine.lake.restore.export_format import ExportFormat
 from storage_engine.lake.restore.selection import Selection, has_key, row_filter
 from storage_engine.lake.soundness.message_batches import ReadCount, message_batches
-from storage_engine.model.broker import Broker
-from storage_engine.model.codec import Bodies, Columns
-from storage_engine.model.diagnosis import named_in_short
-from storage_engine.nearest import meant
-from storage_engine.wording import time_text
+from storage_engine.model.broker.codec import Bodies, Columns
+from storage_engine.model.broker.kind import Broker
+from storage_engine.model.report.diagnosis import named_in_short
 
 _STORE_COLUMNS = ("store_id", "lineage")
 """What is exported of a message before the columns that its codec names."""

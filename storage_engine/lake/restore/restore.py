@@ -20,7 +20,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from storage_engine.brokers import find_broker
-from storage_engine.durable import NewFile
+from storage_engine.core.durable import NewFile
 from storage_engine.exceptions import RestoreError
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.store_places import refuse_target_inside_store
@@ -41,9 +41,9 @@ from storage_engine.lake.soundness.segment_reader import origin_of, read_segment
 from storage_engine.lake.soundness.soundness import losses
 from storage_engine.lake.soundness.soundness_reader import find_faults
 from storage_engine.lake.verify.replica_coverage import receipts_of_replicas
-from storage_engine.model.codec import RestoredConfig, RestoredSetting
-from storage_engine.model.companions import Companion
-from storage_engine.model.receipt import Receipt
+from storage_engine.model.broker.codec import RestoredConfig, RestoredSetting
+from storage_engine.model.proof.companions import Companion
+from storage_engine.model.proof.receipt import Receipt
 
 T = TypeVar("T")
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 
 from storage_engine.brokers import find_broker
+from storage_engine.core.wording import time_text
 from storage_engine.exceptions import RestoreError
-from storage_engine.model.receipt import Receipt
-from storage_engine.wording import time_text
+from storage_engine.model.proof.receipt import Receipt
 
 
 @dataclass(frozen=True, slots=True)

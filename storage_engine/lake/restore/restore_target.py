@@ -15,7 +15,7 @@ from collections.abc import Iterator, Set
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from storage_engine.durable import NewFile, make_dir, make_dirs, new_file
+from storage_engine.core.durable import NewFile, make_dir, make_dirs, new_file
 from storage_engine.exceptions import RestoreError
 
 _PARTIAL_SUFFIX = ".restoring"

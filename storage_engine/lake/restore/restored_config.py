@@ -11,8 +11,8 @@ from pyiceberg.table import Table
 
 from storage_engine.exceptions import RestoreError
 from storage_engine.lake.soundness.segment_reader import narrow_rows
-from storage_engine.model.codec import RestoredConfig
-from storage_engine.model.receipt import Receipt
+from storage_engine.model.broker.codec import RestoredConfig
+from storage_engine.model.proof.receipt import Receipt
 
 
 def config_names(config: RestoredConfig | None, receipts: Sequence[Receipt]) -> tuple[str, ...]:

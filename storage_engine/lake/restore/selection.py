@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOrEqual, LessThan
 
-from storage_engine.model.codec import Columns
+from storage_engine.model.broker.codec import Columns
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

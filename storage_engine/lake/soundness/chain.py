@@ -25,9 +25,9 @@ from storage_engine.lake.file.filters import all_equal
 from storage_engine.lake.file.scan import is_whole_file, plan_files, read_files
 from storage_engine.lake.storage.errors import metadata_errors
 from storage_engine.lake.storage.file_memory import FileMemory
-from storage_engine.model.companions import files_fault
-from storage_engine.model.heads import CHAIN_START, ChainHead
-from storage_engine.model.receipt import PROOF_VERSION, Receipt
+from storage_engine.model.proof.companions import files_fault
+from storage_engine.model.proof.heads import CHAIN_START, ChainHead
+from storage_engine.model.proof.receipt import PROOF_VERSION, Receipt
 
 _LINK_TYPES: dict[str, pa.DataType] = {
     "sequence": pa.int64(),

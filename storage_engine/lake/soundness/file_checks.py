@@ -8,14 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile
 
+from storage_engine.core.long_work import told
 from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake.catalog.placed_table import PlacedTable, live_files, rows_of
 from storage_engine.lake.catalog.tables import SEGMENTS
 from storage_engine.lake.durable_io import open_data_file, sha256_of_file
 from storage_engine.lake.soundness.receipts import current
 from storage_engine.lake.storage.errors import LAKE_FAILURES, lake_unavailable
-from storage_engine.long_work import told
-from storage_engine.model.receipt import Receipt
+from storage_engine.model.proof.receipt import Receipt
 
 _THREADS = 2
 _NAMED = 3

@@ -22,8 +22,8 @@ from pyiceberg.io.pyarrow import ArrowScan, expression_to_pyarrow
 from pyiceberg.table import FileScanTask, Table
 from pyiceberg.types import LongType
 
+from storage_engine.core.long_work import told
 from storage_engine.lake.storage.errors import lake_errors, parquet_errors
-from storage_engine.long_work import told
 
 Mask = Callable[[pa.Table], "pa.ChunkedArray[Any] | pa.Array[Any]"]
 

@@ -22,7 +22,7 @@ from storage_engine.lake.durable_io import open_data_file
 from storage_engine.lake.file.filters import all_equal, between
 from storage_engine.lake.file.scan import EVERY_OFFSET, Offsets, read_rows
 from storage_engine.lake.storage.errors import metadata_errors
-from storage_engine.model.receipt import Receipt
+from storage_engine.model.proof.receipt import Receipt
 
 
 @dataclass(frozen=True, slots=True)

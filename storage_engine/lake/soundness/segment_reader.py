@@ -21,7 +21,7 @@ from storage_engine.lake.file.filters import segment_rows
 from storage_engine.lake.file.live_files import live_data_files
 from storage_engine.lake.soundness.message_batches import message_batches
 from storage_engine.lake.storage.errors import lake_errors, parquet_errors
-from storage_engine.model.receipt import Receipt
+from storage_engine.model.proof.receipt import Receipt
 
 
 def untouched_files(table: Table, rows: Sequence[Receipt]) -> frozenset[str]:

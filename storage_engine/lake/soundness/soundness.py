@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
 from storage_engine.lake.file.live_files import LiveFile
-from storage_engine.model.receipt import Receipt, SegmentIdentity, StoredFile
+from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, StoredFile
 
 BOUND_CHARACTERS = 64
 """So much of a longer text is in a bound (``truncate(64)`` in the table's properties)."""

@@ -18,6 +18,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import PrimitiveType
 
+from storage_engine.core.long_work import told
 from storage_engine.exceptions import LakeUnavailableError, StorageEngineError
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.names import data_file_of, proven_files
@@ -41,8 +42,7 @@ from storage_engine.lake.soundness.soundness import (
     reasons,
 )
 from storage_engine.lake.storage.errors import LAKE_FAILURES, lake_errors, lake_unavailable
-from storage_engine.long_work import told
-from storage_engine.model.receipt import Receipt, SegmentIdentity, StoredFile
+from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, StoredFile
 
 Chunk = Callable[[int, memoryview], None]
 

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, RESTError
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import LakeUnavailableError, ProofError, StorageEngineError
-from storage_engine.wording import reason_text
 
 _DAMAGED_CATALOG = ("file is not a database", "database disk image is malformed")
 """What SQLite says of a file that is none of its own, or not whole."""

@@ -11,7 +11,7 @@ import pyarrow.fs as pafs
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from storage_engine import durable
+from storage_engine.core import durable
 from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.storage.errors import lake_errors

@@ -22,9 +22,9 @@ from storage_engine.lake.file.scan import EVERY_OFFSET
 from storage_engine.lake.soundness.receipts import current, read_receipts
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
-from storage_engine.model.known_logs import LogNames
-from storage_engine.model.receipt import Receipt
-from storage_engine.model.store import Segment
+from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.store.known_logs import LogNames
+from storage_engine.model.store.store import Segment
 
 
 class LostRange(Protocol):

@@ -22,7 +22,7 @@ from storage_engine.lake.soundness.receipts import receipts_in
 from storage_engine.lake.soundness.segment_reader import read_segment
 from storage_engine.lake.soundness.soundness_reader import Reader, moved_receipts
 from storage_engine.lake.storage.errors import lake_errors, metadata_errors
-from storage_engine.model.receipt import PROOF_VERSION, Receipt, StoredFile, files_text
+from storage_engine.model.proof.receipt import PROOF_VERSION, Receipt, StoredFile, files_text
 
 _THREADS = 2
 

@@ -15,6 +15,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
+from storage_engine.core.long_work import told
+from storage_engine.core.wording import time_text
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.coverage.coverage import (
     LocalSpan,
@@ -30,19 +32,17 @@ from storage_engine.lake.storage.careful_avro import careful_avro
 from storage_engine.lake.verify.replica_coverage import replica_spans
 from storage_engine.lake.verify.verify_metadata import StoreState, read_state
 from storage_engine.lake.verify.verify_segment import RENEW_ADVICE, RESTORE_ADVICE, SegmentLook, look_at
-from storage_engine.long_work import told
-from storage_engine.model.heads import ChainHead
-from storage_engine.model.known_logs import may_be_one
-from storage_engine.model.receipt import Receipt, SegmentIdentity
-from storage_engine.model.validation import Status
-from storage_engine.model.verification import (
+from storage_engine.model.proof.heads import ChainHead
+from storage_engine.model.proof.receipt import Receipt, SegmentIdentity
+from storage_engine.model.report.validation import Status
+from storage_engine.model.report.verification import (
     Check,
     Finding,
     StoreVerification,
     VerifyLevel,
     receipt_name,
 )
-from storage_engine.wording import time_text
+from storage_engine.model.store.known_logs import may_be_one
 
 __all__ = ["Memory", "StoreVerification", "VerifyLevel", "verify"]
 

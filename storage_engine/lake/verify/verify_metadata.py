@@ -22,10 +22,10 @@ from storage_engine.lake.soundness.soundness import Depth, Look
 from storage_engine.lake.soundness.soundness_reader import Reader
 from storage_engine.lake.storage.file_memory import forget_files
 from storage_engine.lake.verify.verify_segment import unsound
-from storage_engine.model.heads import ChainHead
-from storage_engine.model.receipt import Receipt, SegmentIdentity
-from storage_engine.model.validation import Status
-from storage_engine.model.verification import Check, Finding
+from storage_engine.model.proof.heads import ChainHead
+from storage_engine.model.proof.receipt import Receipt, SegmentIdentity
+from storage_engine.model.report.validation import Status
+from storage_engine.model.report.verification import Check, Finding
 
 _COMMIT_SECONDS = 10.0
 """How long an archiver may take between its two commits before its data files count as unreceipted."""

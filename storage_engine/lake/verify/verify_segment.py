@@ -22,9 +22,9 @@ from storage_engine.lake.coverage.local_spans import companion_fault
 from storage_engine.lake.file.staging import sha256_of
 from storage_engine.lake.soundness.soundness import Depth, Fault, Kind, Look
 from storage_engine.lake.soundness.soundness_reader import Reader
-from storage_engine.model.receipt import Receipt
-from storage_engine.model.validation import Status
-from storage_engine.model.verification import Finding, VerifyLevel, receipt_name
+from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.report.validation import Status
+from storage_engine.model.report.verification import Finding, VerifyLevel, receipt_name
 
 RESTORE_ADVICE = (
     "If the broker still has the segment, run storage-engine archive again: a new data file takes the place "

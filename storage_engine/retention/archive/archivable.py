@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
+from storage_engine.core.wording import count_text
 from storage_engine.exceptions import LakeConflictError
 from storage_engine.journal.journal import Step
-from storage_engine.model.by_log import by_log
-from storage_engine.model.diagnosis import named_in_short
-from storage_engine.model.store import Archivable, Segment, StoreSnapshot
+from storage_engine.model.report.diagnosis import named_in_short
+from storage_engine.model.store.by_log import by_log
+from storage_engine.model.store.store import Archivable, Segment, StoreSnapshot
 from storage_engine.retention.proof.history import segment_subject
 from storage_engine.retention.proof.proofs import LakeProofs
 from storage_engine.retention.replicas.replica_divergence import NOTHING
 from storage_engine.retention.store.broker_answers import ask, take_archivable
 from storage_engine.retention.store.context import Context
-from storage_engine.wording import count_text
 
 
 @dataclass(frozen=True, slots=True)

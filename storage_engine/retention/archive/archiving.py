@@ -13,6 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
+from storage_engine.core.host import this_host
+from storage_engine.core.jsonable import to_jsonable
+from storage_engine.core.wording import count_text
 from storage_engine.exceptions import (
     OF_ONE_LOG,
     CommitStateUnknownError,
@@ -22,17 +25,15 @@ from storage_engine.exceptions import (
     ProofError,
     StorageEngineError,
 )
-from storage_engine.host import this_host
 from storage_engine.journal.journal import Phase, Run, Step, Waiver
 from storage_engine.lake.archive.archive import Progress, SegmentJob, archive_all, first_damage, segment_jobs
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.model.by_log import by_log
-from storage_engine.model.deleted_range import DELETION
-from storage_engine.model.jsonable import to_jsonable
-from storage_engine.model.plan import PlanRequest
-from storage_engine.model.receipt import Receipt
-from storage_engine.model.store import WENT, FileFacts, Segment, SegmentContext, SegmentId
+from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.proof.deleted_range import DELETION
+from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.store.by_log import by_log
+from storage_engine.model.store.store import WENT, FileFacts, Segment, SegmentContext, SegmentId
 from storage_engine.retention.archive.archivable import (
     KeptOut,
     Listed,
@@ -60,7 +61,6 @@ from storage_engine.retention.store.context import (
 from storage_engine.retention.store.known_heads import known_heads
 from storage_engine.retention.store.stamp import read_stamp
 from storage_engine.same_bytes.settling import settle
-from storage_engine.wording import count_text
 
 ArchiveWith = Callable[[Sequence[SegmentJob]], Sequence[Receipt]]
 

@@ -12,10 +12,10 @@ from storage_engine.lake.coverage.local_spans import companion_fault
 from storage_engine.lake.file.jobs import file_name, slot_prefix, split_data_file_name
 from storage_engine.lake.file.live_files import live_data_files
 from storage_engine.lake.file.staging import sha256_of
-from storage_engine.model.companions import files_fault
-from storage_engine.model.policy import ArchiveMode
-from storage_engine.model.receipt import Receipt, SegmentIdentity
-from storage_engine.model.store import LogSnapshot, Segment
+from storage_engine.model.proof.companions import files_fault
+from storage_engine.model.proof.receipt import Receipt, SegmentIdentity
+from storage_engine.model.settings.policy import ArchiveMode
+from storage_engine.model.store.store import LogSnapshot, Segment
 from storage_engine.retention.proof.current_receipts import current_receipts
 from storage_engine.retention.proof.gate import is_proven_file
 from storage_engine.retention.store.managed_store import ManagedStore

@@ -9,17 +9,17 @@ from functools import partial
 from operator import attrgetter
 from pathlib import Path
 
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import FileGoneError, GateRefusedError
 from storage_engine.journal.drift import hold_memory, record_drift
 from storage_engine.journal.journal import Run
-from storage_engine.model.by_log import by_log
-from storage_engine.model.hold import Drift, DriftKind
-from storage_engine.model.known_logs import may_be_one
-from storage_engine.model.plan import LogPlan
-from storage_engine.model.policy import ArchiveMode
-from storage_engine.model.store import Segment, StoreSnapshot
-from storage_engine.model.store_settings import WE_DELETE
+from storage_engine.model.hold.hold import Drift, DriftKind
+from storage_engine.model.plan.plan import LogPlan
+from storage_engine.model.settings.policy import ArchiveMode
+from storage_engine.model.settings.store_settings import WE_DELETE
+from storage_engine.model.store.by_log import by_log
+from storage_engine.model.store.known_logs import may_be_one
+from storage_engine.model.store.store import Segment, StoreSnapshot
 from storage_engine.retention.archive.unproven import Unproven, prove_gone
 from storage_engine.retention.proof.refusing import Refusal, refusal
 from storage_engine.retention.proof.shielding import kept_text

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import StoreLayoutError
 from storage_engine.journal.journal import Run
-from storage_engine.model.broker_store import BrokerStore
-from storage_engine.model.policy import ArchiveMode
-from storage_engine.model.store import FileFacts, Segment, SegmentId
+from storage_engine.model.broker.broker_store import BrokerStore
+from storage_engine.model.settings.policy import ArchiveMode
+from storage_engine.model.store.store import FileFacts, Segment, SegmentId
 from storage_engine.retention.archive.archivable import KeptOut, Listed, kept_out_segments, list_segments
 from storage_engine.retention.archive.gone import (
     GoneResult,

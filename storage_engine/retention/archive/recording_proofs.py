@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+from storage_engine.core.jsonable import to_jsonable
 from storage_engine.journal.journal import Event, Phase, Run, Step
 from storage_engine.lake.archive.archive import SegmentJob
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.identity import lake_id_of
-from storage_engine.model.diagnosis import named_in_short
-from storage_engine.model.heads import ChainHead
-from storage_engine.model.jsonable import to_jsonable
-from storage_engine.model.receipt import Receipt
+from storage_engine.model.proof.heads import ChainHead
+from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.report.diagnosis import named_in_short
 from storage_engine.retention.archive.topic_days import record_topic_days
 from storage_engine.retention.proof.history import segment_subject
 from storage_engine.retention.proof.stamping import replaced_notices, stamp_store

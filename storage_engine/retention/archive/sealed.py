@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
 
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
+from storage_engine.core.jsonable import from_jsonable
 from storage_engine.exceptions import FileGoneError, StoreLayoutError
 from storage_engine.journal.journal import Journal, Phase, Run, Step, StoreRecord
-from storage_engine.model.archive_lag import ArchiveLag, archive_lag_of
-from storage_engine.model.jsonable import from_jsonable
-from storage_engine.model.policy import ArchiveMode
-from storage_engine.model.store import WENT, FileFacts, Segment, SegmentId, StoreSnapshot
+from storage_engine.model.lag.archive_lag import ArchiveLag, archive_lag_of
+from storage_engine.model.settings.policy import ArchiveMode
+from storage_engine.model.store.store import WENT, FileFacts, Segment, SegmentId, StoreSnapshot
 from storage_engine.retention.archive.archivable import (
     Listed,
     archivable_segments,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from storage_engine.lake.archive.topic_days import read_topic_days
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.soundness.segment_reader import untouched_files
-from storage_engine.model.receipt import Receipt
+from storage_engine.model.proof.receipt import Receipt
 from storage_engine.retention.store.context import Context
 
 _BATCH = 50

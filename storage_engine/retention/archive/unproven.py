@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from storage_engine.core.jsonable import from_jsonable
 from storage_engine.journal.journal import Journal, Step, StoreRecord
-from storage_engine.model.jsonable import from_jsonable
-from storage_engine.model.receipt import Receipt
-from storage_engine.model.store import FileFacts, Segment, SegmentId
+from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.store.store import FileFacts, Segment, SegmentId
 from storage_engine.retention.proof.gate import same_files
 from storage_engine.retention.proof.history import segment_subject
 from storage_engine.retention.proof.proofs import Proofs, read_proofs

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import BadInputError, LakeUnavailableError
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.coverage.coverage import lost_ranges
-from storage_engine.model.known_logs import log_label, may_be_one, name_in_label
-from storage_engine.model.policy import ArchiveMode
-from storage_engine.model.validation import RangeStatus
+from storage_engine.model.report.validation import RangeStatus
+from storage_engine.model.settings.policy import ArchiveMode
+from storage_engine.model.store.known_logs import log_label, may_be_one, name_in_label
 from storage_engine.retention.archive.archiving import begin_background_run
 from storage_engine.retention.archive.sealed import measure_lag
 from storage_engine.retention.monitor.recording_ranges import store_ranges

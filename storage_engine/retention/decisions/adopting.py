@@ -8,9 +8,11 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
+from storage_engine.core.host import check_host, is_this_host
+from storage_engine.core.jsonable import from_jsonable, to_jsonable
+from storage_engine.core.wording import count_text
 from storage_engine.exceptions import BadInputError, StoreIdentityError
-from storage_engine.host import check_host, is_this_host
 from storage_engine.journal.journal import Journal, Phase, Step, StoreRecord
 from storage_engine.journal.tables.place_errors import name_taken, no_copy
 from storage_engine.lake.catalog.catalog import Lake, open_lake
@@ -18,14 +20,13 @@ from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.identity import ancestors_of, lake_id_of
 from storage_engine.lake.soundness.chain import check_links
 from storage_engine.lake.soundness.receipts import list_stores
-from storage_engine.model.broker_store import BrokerStore
-from storage_engine.model.by_log import by_log
-from storage_engine.model.heads import LakeHead
-from storage_engine.model.jsonable import from_jsonable, to_jsonable
-from storage_engine.model.lineages import Lineages
-from storage_engine.model.plan import PlanRequest
-from storage_engine.model.policy import ArchiveMode
-from storage_engine.model.store import LogSnapshot
+from storage_engine.model.broker.broker_store import BrokerStore
+from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.proof.heads import LakeHead
+from storage_engine.model.settings.policy import ArchiveMode
+from storage_engine.model.store.by_log import by_log
+from storage_engine.model.store.lineages import Lineages
+from storage_engine.model.store.store import LogSnapshot
 from storage_engine.retention.archive.contradictions import contradictions
 from storage_engine.retention.hold.leaving_unproven import Acceptance, check_hold_of_other_journal
 from storage_engine.retention.proof.current_receipts import current_receipts
@@ -53,7 +54,6 @@ from storage_engine.retention.store.stamp import (
     update_stamp,
 )
 from storage_engine.retention.store.store_moves import carry_out, is_there
-from storage_engine.wording import count_text
 
 STAMP_RUN = "stamp"
 """Run of a store under which a person's decisions about its stamp are recorded."""

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage_engine.model.diagnosis import Finding, Severity, named_in_short
-from storage_engine.own_directory import writable_by_all
+from storage_engine.core.own_directory import writable_by_all
+from storage_engine.model.report.diagnosis import Finding, Severity, named_in_short
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from storage_engine.model.diagnosis import Finding, Severity
-from storage_engine.model.store import Segment
-from storage_engine.wording import count_text, duration_text, time_text
+from storage_engine.core.wording import count_text, duration_text, time_text
+from storage_engine.model.report.diagnosis import Finding, Severity
+from storage_engine.model.store.store import Segment
 
 SLACK_MS = 60_000
 """Between the clocks of two machines that are well."""

@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from storage_engine.brokers import find_broker, kind_option
-from storage_engine.clock import jumped_forward_ms, read_clock
+from storage_engine.core.clock import jumped_forward_ms, read_clock
+from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import BrokerError, NotOnBrokerError, StorageEngineError, StoreNotFoundError
-from storage_engine.model.broker_store import BrokerStore
-from storage_engine.model.diagnosis import BrokerDiagnosis, Finding, Severity, by_severity
-from storage_engine.model.heads import LakeHead
-from storage_engine.model.held_store import UnheldSegments
-from storage_engine.model.hold import HoldMemory
-from storage_engine.model.store import Segment
+from storage_engine.model.broker.broker_store import BrokerStore
+from storage_engine.model.broker.held_store import UnheldSegments
+from storage_engine.model.hold.hold import HoldMemory
+from storage_engine.model.proof.heads import LakeHead
+from storage_engine.model.report.diagnosis import BrokerDiagnosis, Finding, Severity, by_severity
+from storage_engine.model.store.store import Segment
 from storage_engine.retention.doctor.access_rights import access_findings, look_at_access
 from storage_engine.retention.doctor.clock_check import clock_findings
 from storage_engine.retention.doctor.figures import Figures, due_now, take_figures
@@ -54,7 +55,6 @@ from storage_engine.retention.store.brokers import assumes_defaults, open_store,
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.retention.store.stamp import Stamp
 from storage_engine.retention.store.unnamed_lakes import directory_of
-from storage_engine.wording import reason_text
 
 if TYPE_CHECKING:
     from storage_engine.journal.journal import Journal, StoreRecord

@@ -7,17 +7,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
+from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import StorageEngineError
-from storage_engine.model.broker_store import BrokerStore
-from storage_engine.model.hold import HoldStatus
-from storage_engine.model.lag import Unread
-from storage_engine.model.pending import Pending
-from storage_engine.model.plan import PlanRequest, Reason
-from storage_engine.model.store import Archivable, Segment, SegmentId, StoreSnapshot
+from storage_engine.model.broker.broker_store import BrokerStore
+from storage_engine.model.broker.pending import Pending
+from storage_engine.model.hold.hold import HoldStatus
+from storage_engine.model.lag.lag import Unread
+from storage_engine.model.plan.plan import PlanRequest, Reason
+from storage_engine.model.store.store import Archivable, Segment, SegmentId, StoreSnapshot
 from storage_engine.retention.doctor.growth import DAY_MS, Growth, growth_of, room_bytes, time_to_fill_ms
 from storage_engine.retention.doctor.levels import Levels, levels_of
 from storage_engine.retention.store.broker_answers import ask, propose, take_archivable, take_glance
-from storage_engine.wording import reason_text
 
 HORIZONS_MS = (DAY_MS, 3 * DAY_MS)
 """What consumers lose is told for the first of these spans in which anything goes."""

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage_engine.model.diagnosis import Finding, Severity, named_in_short
-from storage_engine.model.store import Segment
+from storage_engine.model.report.diagnosis import Finding, Severity, named_in_short
+from storage_engine.model.store.store import Segment
 from storage_engine.same_bytes.mounts import Mount, mount_of
 from storage_engine.same_bytes.trusted_times import known_trust
 

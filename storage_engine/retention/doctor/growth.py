@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from storage_engine.model.store import DiskUsage, LogSnapshot, room_below
+from storage_engine.model.store.store import DiskUsage, LogSnapshot, room_below
 
 DAY_MS = 24 * 3_600_000
 LEAST_SPAN_MS = 3_600_000

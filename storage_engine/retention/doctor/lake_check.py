@@ -6,15 +6,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from storage_engine.core.wording import bytes_text, count_text, duration_text, time_text
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.journal import Journal, StoreRecord
 from storage_engine.lake.catalog.nesting import place_around
 from storage_engine.lake.catalog.place import own_directory
 from storage_engine.lake.catalog.store_places import local_places
 from storage_engine.lake.move.describing import LakeInfo, describe
-from storage_engine.model.diagnosis import Finding, Severity
-from storage_engine.model.heads import LakeHead
-from storage_engine.model.store import DiskUsage, Segment
+from storage_engine.model.proof.heads import LakeHead
+from storage_engine.model.report.diagnosis import Finding, Severity
+from storage_engine.model.store.store import DiskUsage, Segment
 from storage_engine.retention.archive.archiving import slots
 from storage_engine.retention.archive.unproven import still_unproven
 from storage_engine.retention.doctor.growth import DAY_MS
@@ -25,7 +26,6 @@ from storage_engine.retention.store.known_heads import known_heads
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.retention.store.stamp import Stamp
 from storage_engine.retention.store.unnamed_lakes import how_to_name, lake_named, unnamed_heads
-from storage_engine.wording import bytes_text, count_text, duration_text, time_text
 
 _LONG_UNVERIFIED_MS = 30 * DAY_MS
 _LOW_PERCENT = 90

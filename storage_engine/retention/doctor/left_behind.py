@@ -6,11 +6,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from storage_engine.core.host import is_this_host
+from storage_engine.core.wording import bytes_text, count_text, time_text
 from storage_engine.exceptions import StoreIdentityError
-from storage_engine.host import is_this_host
 from storage_engine.lake.catalog.config import CATALOG_FILE
-from storage_engine.model.diagnosis import Finding, Severity, named_in_short
-from storage_engine.model.hold import HoldStatus
+from storage_engine.model.hold.hold import HoldStatus
+from storage_engine.model.report.diagnosis import Finding, Severity, named_in_short
 from storage_engine.retention.doctor.growth import DAY_MS
 from storage_engine.retention.hold.hold_text import hold_end_text
 from storage_engine.retention.proof.shielding import ShieldSummary, shield_summary
@@ -23,7 +24,6 @@ from storage_engine.retention.quarantine.look import (
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.retention.store.stamp import Stamp, missing_stamps, read_stamp
 from storage_engine.retention.store.unnamed_lakes import directory_of
-from storage_engine.wording import bytes_text, count_text, time_text
 
 
 def shield_findings(found: ShieldSummary | None, *, running: bool | None) -> Iterator[Finding]:

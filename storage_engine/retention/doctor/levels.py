@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from storage_engine.model.broker_store import BrokerStore
-from storage_engine.model.plan import Cause, PlanRequest, Urgency
-from storage_engine.model.store import StoreSnapshot
+from storage_engine.model.broker.broker_store import BrokerStore
+from storage_engine.model.plan.plan import Cause, PlanRequest, Urgency
+from storage_engine.model.store.store import StoreSnapshot
 from storage_engine.retention.plan.what_if import with_disk_levels
 from storage_engine.retention.store.broker_answers import take_triggers
 

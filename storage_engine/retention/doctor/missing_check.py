@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from storage_engine.core.wording import count_text
 from storage_engine.journal.journal import Journal, StoreRecord
 from storage_engine.lake.coverage.coverage import ReleasedSpan, lost_ranges
-from storage_engine.model.diagnosis import Finding, Severity, named_in_short
-from storage_engine.model.validation import RangeStatus
+from storage_engine.model.report.diagnosis import Finding, Severity, named_in_short
+from storage_engine.model.report.validation import RangeStatus
 from storage_engine.retention.ranges.drift import gone_ranges
 from storage_engine.retention.ranges.losses import accepted_losses, excused_parts
 from storage_engine.retention.ranges.seen_logs import Missing
 from storage_engine.retention.store.managed_store import ManagedStore
-from storage_engine.wording import count_text
 
 _ADVICE = "see why: storage-engine verify; then bring it back, or accept the loss: storage-engine accept-loss"
 

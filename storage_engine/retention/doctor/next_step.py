@@ -7,8 +7,8 @@ import shlex
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from storage_engine.model.diagnosis import Finding, Severity
-from storage_engine.wording import count_text, time_text
+from storage_engine.core.wording import count_text, time_text
+from storage_engine.model.report.diagnosis import Finding, Severity
 
 _IN_DAG = re.compile(r"storage-engine (?:archive|clean --manual|clean)(?![\w-])")
 """What the DAG does in Airflow."""

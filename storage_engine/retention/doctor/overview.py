@@ -10,18 +10,18 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from storage_engine.brokers import store_called
+from storage_engine.core.host import ANY_HOST, is_this_host
+from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import JournalUnavailableError, StorageEngineError
-from storage_engine.host import ANY_HOST, is_this_host
 from storage_engine.journal.reading.answers import RunRow, Standing, StoreRow
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.move.describing import LakeInfo, StoreInfo, describe
-from storage_engine.model.store import LogSnapshot, Segment
+from storage_engine.model.store.store import LogSnapshot, Segment
 from storage_engine.retention.quarantine.look import QuarantineLook, look_at_quarantines
 from storage_engine.retention.store.broker_answers import take_snapshot
 from storage_engine.retention.store.brokers import open_to_look
 from storage_engine.retention.store.managed_store import ManagedStore
-from storage_engine.wording import reason_text
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from storage_engine.model.diagnosis import Finding, Severity, named_in_short
+from storage_engine.core.wording import duration_text, time_text
+from storage_engine.model.report.diagnosis import Finding, Severity, named_in_short
 from storage_engine.retention.doctor.growth import DAY_MS
-from storage_engine.wording import duration_text, time_text
 
 SILENT_MS = 5 * 60_000
 """A component whose heartbeat is older isn't alive; Airflow itself waits less."""

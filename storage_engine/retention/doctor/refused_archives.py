@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from storage_engine.core.jsonable import from_jsonable
+from storage_engine.core.wording import count_text, shortened
 from storage_engine.journal.journal import Journal, Phase, Step, StoreRecord
-from storage_engine.model.diagnosis import Finding, Severity
-from storage_engine.model.jsonable import from_jsonable
-from storage_engine.model.store import Segment
+from storage_engine.model.report.diagnosis import Finding, Severity
+from storage_engine.model.store.store import Segment
 from storage_engine.retention.proof.refusing import LOGS_SHOWN, REFUSED, RefusedLog
-from storage_engine.wording import count_text, shortened
 
 _WHY_WIDTH = 600
 

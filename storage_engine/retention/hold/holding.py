@@ -8,12 +8,12 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
+from storage_engine.core.jsonable import from_jsonable
 from storage_engine.exceptions import GateRefusedError, StoreBusyError
 from storage_engine.journal.drift import drift_since_renewal, hold_memory, untold_mends
 from storage_engine.journal.journal import Phase, Run, Step
-from storage_engine.model.hold import HoldStatus
-from storage_engine.model.jsonable import from_jsonable
+from storage_engine.model.hold.hold import HoldStatus
 from storage_engine.retention.archive.archiving import begin_background_run
 from storage_engine.retention.archive.sealed import MeasuredLag
 from storage_engine.retention.hold.holding_due import hold_what_is_due

@@ -6,18 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.drift import drift_since_renewal
 from storage_engine.journal.reading.deletions import GONE
-from storage_engine.model.hold import Drift, HoldStatus
-from storage_engine.model.policy import ArchiveMode
-from storage_engine.model.store import FileFacts, SegmentId
-from storage_engine.model.validation import Where
+from storage_engine.model.hold.hold import Drift, HoldStatus
+from storage_engine.model.report.validation import Where
+from storage_engine.model.settings.policy import ArchiveMode
+from storage_engine.model.store.store import FileFacts, SegmentId
 from storage_engine.retention.archive.sealed import MeasuredLag, measure_lag
 from storage_engine.retention.ranges.drift import gone_ranges, ranges_of_drift
 from storage_engine.retention.store.broker_answers import ask
 from storage_engine.retention.store.context import Context
-from storage_engine.wording import reason_text
 
 HOUR_MS: Final = 3_600_000
 

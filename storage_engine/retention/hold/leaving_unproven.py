@@ -10,14 +10,15 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from storage_engine.core.wording import bytes_text, count_text, time_text
 from storage_engine.exceptions import GateRefusedError, StorageEngineError
 from storage_engine.journal.drift import hold_memory
 from storage_engine.journal.journal import Event, Journal, Phase, Step, StoreRecord
-from storage_engine.model.broker_store import BrokerStore
-from storage_engine.model.held_store import UnheldSegments
-from storage_engine.model.hold import HoldStatus
-from storage_engine.model.policy import ArchiveMode
-from storage_engine.model.store import Segment, SegmentState
+from storage_engine.model.broker.broker_store import BrokerStore
+from storage_engine.model.broker.held_store import UnheldSegments
+from storage_engine.model.hold.hold import HoldStatus
+from storage_engine.model.settings.policy import ArchiveMode
+from storage_engine.model.store.store import Segment, SegmentState
 from storage_engine.retention.archive.archiving import begin_background_run, slots
 from storage_engine.retention.archive.unproven import still_unproven
 from storage_engine.retention.hold.hold_text import hold_end_text
@@ -27,7 +28,6 @@ from storage_engine.retention.store.brokers import open_store
 from storage_engine.retention.store.context import WHOLE, Context
 from storage_engine.retention.store.known_heads import known_heads
 from storage_engine.retention.store.managed_store import ManagedStore
-from storage_engine.wording import bytes_text, count_text, time_text
 
 DAY_MS: Final = 86_400_000
 UNMANAGE_RUN: Final = "unmanage"

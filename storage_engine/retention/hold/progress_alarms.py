@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from storage_engine.model.hold import BrokerProgress
-from storage_engine.model.policy import Policy
-from storage_engine.model.positions import StorePositions
-from storage_engine.wording import bytes_text, count_text, duration_text
+from storage_engine.core.wording import bytes_text, count_text, duration_text
+from storage_engine.model.broker.positions import StorePositions
+from storage_engine.model.hold.hold import BrokerProgress
+from storage_engine.model.settings.policy import Policy
 
 _INDEX = "index_msg"
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from storage_engine.journal.drift import WATCH_RUN, record_drift
 from storage_engine.journal.journal import Run
-from storage_engine.model.hold import HoldStatus
+from storage_engine.model.hold.hold import HoldStatus
 from storage_engine.retention.archive.archiving import begin_background_run
 from storage_engine.retention.ranges.drift import drift_alarms, gone_ranges
 from storage_engine.retention.ranges.replaced_logs import with_unproven

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
+from storage_engine.core.wording import count_text
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.lake.storage.pace import pace_at
-from storage_engine.model.policy import ArchiveMode, archive_limit
+from storage_engine.model.settings.policy import ArchiveMode, archive_limit
 from storage_engine.retention.hold.leaving_unproven import (
     Acceptance,
     check_unproven,
@@ -25,7 +26,6 @@ from storage_engine.shield.comparing import log_has_bytes
 from storage_engine.shield.index import remove_shield, shield_path
 from storage_engine.shield.links import drop_links
 from storage_engine.shield.seen import Place, SeenLink, log_was_written, look_at_shield
-from storage_engine.wording import count_text
 
 
 def remove_shield_of(store: ManagedStore, acceptance: Acceptance | None = None) -> tuple[str, ...]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from storage_engine.model.diagnosis import named_in_short
+from storage_engine.core.wording import bytes_text, count_text, time_text
+from storage_engine.model.report.diagnosis import named_in_short
 from storage_engine.retention.archive.sealed import MeasuredLag
 from storage_engine.retention.hold.holding_due import HOUR_MS
 from storage_engine.retention.store.broker_answers import ask
 from storage_engine.retention.store.context import Context
-from storage_engine.wording import bytes_text, count_text, time_text
 
 
 def expiry_alarms(context: Context, measured: MeasuredLag, now_ms: int) -> tuple[str, ...]:

@@ -11,9 +11,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from storage_engine.clock import clock_ms, jumped_forward_ms, read_clock
+from storage_engine.core.clock import clock_ms, jumped_forward_ms, read_clock
+from storage_engine.core.host import this_host
+from storage_engine.core.wording import duration_text
 from storage_engine.exceptions import StoreBusyError
-from storage_engine.host import this_host
 from storage_engine.journal.journal import Journal
 from storage_engine.journal.tables.database import missing_sqlite_file
 from storage_engine.lake.catalog.catalog import open_lake
@@ -31,7 +32,6 @@ from storage_engine.retention.store.identity import identify
 from storage_engine.retention.store.job_files import sweep_job_files
 from storage_engine.retention.store.known_heads import known_heads
 from storage_engine.retention.store.managed_store import ManagedStore
-from storage_engine.wording import duration_text
 
 
 @dataclass(frozen=True, slots=True)

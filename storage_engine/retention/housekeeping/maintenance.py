@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from storage_engine.clock import REMEMBERED_MS, ClockReading
+from storage_engine.core.clock import REMEMBERED_MS, ClockReading
 from storage_engine.journal.records import RunState, Step
 
 DAY_MS = 24 * 60 * 60 * 1000

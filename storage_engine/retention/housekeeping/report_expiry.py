@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from storage_engine import durable
+from storage_engine.core import durable
 from storage_engine.retention.housekeeping.maintenance import DAY_MS, Expiry, OldReport
 from storage_engine.retention.store.report_files import DATA_DOCS_DIRECTORY, REPORT_JSON, RUN_FILES
 

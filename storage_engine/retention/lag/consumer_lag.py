@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from storage_engine.brokers import find_broker
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
+from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.journal.journal import Phase, Run, Step
 from storage_engine.journal.tables.leases import Lease
-from storage_engine.model.jsonable import from_jsonable, to_jsonable
-from storage_engine.model.lag import Lag, LagSummary, QueueLag, Unread
-from storage_engine.model.plan import Plan
-from storage_engine.model.policy import LagPolicy
-from storage_engine.model.store import SegmentId, StoreSnapshot
+from storage_engine.model.lag.lag import Lag, LagSummary, QueueLag, Unread
+from storage_engine.model.plan.plan import Plan
+from storage_engine.model.settings.policy import LagPolicy
+from storage_engine.model.store.store import SegmentId, StoreSnapshot
 from storage_engine.retention.lag.lag_policy import apply_lag_policy, lag_doubt
 from storage_engine.retention.lag.unread import (
     find_unread,

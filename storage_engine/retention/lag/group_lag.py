@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from storage_engine.brokers import find_broker
-from storage_engine.model.lag import GroupLag
-from storage_engine.model.lag_job import LagRequest
+from storage_engine.model.broker.lag_job import LagRequest
+from storage_engine.model.lag.lag import GroupLag
 from storage_engine.retention.store.broker_answers import package_errors
 from storage_engine.retention.store.brokers import settings_of
 from storage_engine.retention.store.managed_store import ManagedStore
@@ -35,7 +35,7 @@ def measure_groups(store: ManagedStore, now_ms: int) -> tuple[GroupLag, ...] | N
 def sum_up(table: pa.Table) -> tuple[GroupLag, ...]:
     """Sum up the groups of a table of lags, by name.
 
-    :param table: one row a :class:`~storage_engine.model.lag.QueueLag`.
+    :param table: one row a :class:`~storage_engine.model.lag.lag.QueueLag`.
     """
     import pyarrow.compute as pc
 

@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from storage_engine import durable
-from storage_engine.model.lag import LagSource, LagSummary, QueueLag
-from storage_engine.name_columns import coded, names_of
+from storage_engine.arrow.name_columns import coded, names_of
+from storage_engine.core import durable
+from storage_engine.model.lag.lag import LagSource, LagSummary, QueueLag
 
 AT_RISK_LIMIT = 1000
 AT_RISK_GROUPS_NAMED = 20

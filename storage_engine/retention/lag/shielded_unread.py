@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from storage_engine.core.wording import count_text, reason_text
 from storage_engine.exceptions import StorageEngineError
-from storage_engine.model.broker_store import BrokerStore
-from storage_engine.model.lag import Unread, UnreadMessages
-from storage_engine.model.store import Segment, SegmentState, StoreSnapshot
+from storage_engine.model.broker.broker_store import BrokerStore
+from storage_engine.model.lag.lag import Unread, UnreadMessages
+from storage_engine.model.store.store import Segment, SegmentState, StoreSnapshot
 from storage_engine.retention.store.broker_answers import package_errors
 from storage_engine.shield.seen import look_at_shield
-from storage_engine.wording import count_text, reason_text
 
 
 @dataclass(frozen=True, slots=True)

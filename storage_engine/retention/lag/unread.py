@@ -8,12 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from storage_engine.core.wording import count_text, reason_text, time_text
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.lake.catalog.config import CATALOG_FILE, DESCRIPTION, LakeConfig
-from storage_engine.model.broker_store import BrokerStore
-from storage_engine.model.lag import Unread, UnreadMessages
-from storage_engine.model.policy import ArchiveMode, LagPolicy
-from storage_engine.model.store import StoreSnapshot
+from storage_engine.model.broker.broker_store import BrokerStore
+from storage_engine.model.lag.lag import Unread, UnreadMessages
+from storage_engine.model.settings.policy import ArchiveMode, LagPolicy
+from storage_engine.model.store.store import StoreSnapshot
 from storage_engine.retention.lag.shielded_unread import (
     error_text,
     find_shielded_unread,
@@ -22,7 +23,6 @@ from storage_engine.retention.lag.shielded_unread import (
 )
 from storage_engine.retention.store.broker_answers import ask
 from storage_engine.retention.store.managed_store import ManagedStore
-from storage_engine.wording import count_text, reason_text, time_text
 
 ROWS_KEPT = 100
 ROWS_SHOWN = 10

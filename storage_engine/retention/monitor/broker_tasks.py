@@ -14,15 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
+from storage_engine.core.jsonable import from_jsonable, to_jsonable
+from storage_engine.core.wording import bytes_text, count_text
 from storage_engine.exceptions import ReceiptError
 from storage_engine.journal.journal import Phase, Run, Step
 from storage_engine.journal.tables.leases import Lease
 from storage_engine.lake.storage.pace import pace_at
-from storage_engine.model.broker_tasks import BrokerTask, LeftFile, LeftOver, TaskLimits
-from storage_engine.model.jsonable import from_jsonable, to_jsonable
-from storage_engine.model.policy import ArchiveMode
-from storage_engine.model.store import SegmentId
+from storage_engine.model.broker.broker_tasks import BrokerTask, LeftFile, LeftOver, TaskLimits
+from storage_engine.model.settings.policy import ArchiveMode
+from storage_engine.model.store.store import SegmentId
 from storage_engine.retention.archive.archiving import begin_background_run
 from storage_engine.retention.monitor.open_removals import (
     UNKNOWN,
@@ -41,7 +42,6 @@ from storage_engine.retention.store.broker_answers import ask, package_errors
 from storage_engine.retention.store.context import WHOLE, AnyStore, Context, open_context
 from storage_engine.retention.store.known_heads import KnownHeads, known_heads
 from storage_engine.same_bytes.settling import settle
-from storage_engine.wording import bytes_text, count_text
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from storage_engine.lake.coverage.coverage import ReleasedSpan
-from storage_engine.model.receipt import Receipt
-from storage_engine.model.store import SegmentId, StoreSnapshot
+from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.store.store import SegmentId, StoreSnapshot
 from storage_engine.retention.archive.sealed import MeasuredLag
 from storage_engine.retention.ranges.losses import accepted_losses, excused_parts
 from storage_engine.retention.ranges.segment_ends import own_ends, proven_ends

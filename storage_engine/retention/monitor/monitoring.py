@@ -9,14 +9,15 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
+from storage_engine.core.wording import reason_text, unexpected
 from storage_engine.exceptions import GateRefusedError, StorageEngineError
 from storage_engine.journal.drift import drift_since_renewal
-from storage_engine.model.archive_lag import ArchiveLag
-from storage_engine.model.diagnosis import Finding, Severity
-from storage_engine.model.hold import HoldStatus
-from storage_engine.model.lag import GroupLag
-from storage_engine.model.policy import ArchiveMode, ShieldMode
+from storage_engine.model.hold.hold import HoldStatus
+from storage_engine.model.lag.archive_lag import ArchiveLag
+from storage_engine.model.lag.lag import GroupLag
+from storage_engine.model.report.diagnosis import Finding, Severity
+from storage_engine.model.settings.policy import ArchiveMode, ShieldMode
 from storage_engine.retention.archive.sealed import MeasuredLag, measure_lag
 from storage_engine.retention.doctor.doctor import findings_of
 from storage_engine.retention.hold.hold_text import drift_text, due_alarms
@@ -32,7 +33,6 @@ from storage_engine.retention.ranges.loss_alarms import loss_alarms
 from storage_engine.retention.shield.shield import tend_shield
 from storage_engine.retention.store.context import AnyStore, Context, managed_of, open_context
 from storage_engine.shield.index import shield_path
-from storage_engine.wording import reason_text, unexpected
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,15 +10,15 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from storage_engine import durable
+from storage_engine.core import durable
+from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import StoreBusyError, StoreCrashedError
 from storage_engine.journal.journal import Event, Phase, Run, Step
 from storage_engine.journal.tables.leases import Lease
-from storage_engine.model.diagnosis import reason_of
+from storage_engine.model.report.diagnosis import reason_of
 from storage_engine.retention.store.broker_answers import ask
 from storage_engine.retention.store.context import Context
 from storage_engine.retention.store.stamp import missing_stamps
-from storage_engine.wording import reason_text
 
 UNKNOWN = "gone, by whom is unknown"
 Notes = Mapping[str, Sequence[str]]

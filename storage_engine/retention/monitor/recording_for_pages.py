@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
+from storage_engine.core.wording import count_text, unexpected
 from storage_engine.exceptions import StorageEngineError
-from storage_engine.model.course import CourseStart
-from storage_engine.model.diagnosis import named_in_short
-from storage_engine.model.store import StoreSnapshot
+from storage_engine.model.course.course import CourseStart
+from storage_engine.model.report.diagnosis import named_in_short
+from storage_engine.model.store.store import StoreSnapshot
 from storage_engine.retention.archive.sealed import MeasuredLag
 from storage_engine.retention.monitor.recording_ranges import store_ranges
 from storage_engine.retention.monitor.recording_rules import record_rules
@@ -17,7 +18,6 @@ from storage_engine.retention.ranges.missing_logs import remember_logs
 from storage_engine.retention.ranges.offset_ranges import OffsetRange, Place
 from storage_engine.retention.store.context import Context
 from storage_engine.shield.seen import look_at_shield
-from storage_engine.wording import count_text, unexpected
 
 
 def found_for_pages(context: Context, measured: MeasuredLag | None) -> Mapping[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.reading.deletions import deletions_after, journal_ends
 from storage_engine.journal.reading.queries import JournalReader
@@ -13,10 +13,10 @@ from storage_engine.lake.coverage.archived_spans import ArchivedSpan, receipt_sp
 from storage_engine.lake.coverage.coverage import ReleasedSpan, names_of_logs
 from storage_engine.lake.coverage.verify_turns import History, by_receipt, standing_fault
 from storage_engine.lake.verify.replica_coverage import replica_spans
-from storage_engine.model.known_logs import LogNames
-from storage_engine.model.plan import Decision, PlanRequest
-from storage_engine.model.policy import ArchiveMode
-from storage_engine.model.store import SegmentId, StoreSnapshot
+from storage_engine.model.plan.plan import Decision, PlanRequest
+from storage_engine.model.settings.policy import ArchiveMode
+from storage_engine.model.store.known_logs import LogNames
+from storage_engine.model.store.store import SegmentId, StoreSnapshot
 from storage_engine.retention.archive.sealed import MeasuredLag
 from storage_engine.retention.monitor.holes import ends_of_segments, hole_spans
 from storage_engine.retention.proof.proofs import LakeProofs

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from storage_engine.brokers import find_broker
-from storage_engine.model.course import CourseStart, RuleLevels
-from storage_engine.model.jsonable import to_jsonable
-from storage_engine.model.store import StoreSnapshot
+from storage_engine.core.jsonable import to_jsonable
+from storage_engine.model.course.course import CourseStart, RuleLevels
+from storage_engine.model.store.store import StoreSnapshot
 from storage_engine.retention.doctor.levels import levels_of
 from storage_engine.retention.store.broker_answers import ask
 from storage_engine.retention.store.context import Context

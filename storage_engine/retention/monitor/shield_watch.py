@@ -15,17 +15,17 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
+from storage_engine.core.own_directory import WATCH_WAIT_SECONDS
+from storage_engine.core.wording import reason_text, unexpected
 from storage_engine.exceptions import StorageEngineError
-from storage_engine.model.hold import Drift
-from storage_engine.model.policy import ArchiveMode, ShieldMode
-from storage_engine.own_directory import WATCH_WAIT_SECONDS
+from storage_engine.model.hold.hold import Drift
+from storage_engine.model.settings.policy import ArchiveMode, ShieldMode
 from storage_engine.retention.store.brokers import open_to_look
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.shield.index import shield_path
 from storage_engine.shield.links import drop_links, make_links
 from storage_engine.shield.seen import look_at_shield
-from storage_engine.wording import reason_text, unexpected
 
 if TYPE_CHECKING:
     from storage_engine.retention.shield.shield import ShieldResult

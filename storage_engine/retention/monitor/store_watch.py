@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import Final
 
 from storage_engine.brokers import find_broker
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
+from storage_engine.core.wording import reason_text, unexpected
 from storage_engine.exceptions import BadInputError, StorageEngineError
-from storage_engine.model.fence_watch import Beating, FenceWatch
-from storage_engine.model.hold import Drift
+from storage_engine.model.broker.fence_watch import Beating, FenceWatch
+from storage_engine.model.hold.hold import Drift
 from storage_engine.retention.hold.hold_text import watching_text
 from storage_engine.retention.monitor.file_changes import FileChanges
 from storage_engine.retention.monitor.shield_watch import ShieldWatch
 from storage_engine.retention.monitor.watch_records import Recorder
 from storage_engine.retention.store.brokers import settings_of
 from storage_engine.retention.store.managed_store import ManagedStore
-from storage_engine.wording import reason_text, unexpected
 
 LOOK_SECONDS: Final = 0.5
 """Each look is some calls of stat: enough where a file system tells nobody of its changes."""

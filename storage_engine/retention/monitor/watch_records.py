@@ -7,13 +7,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from storage_engine.core.wording import unexpected
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.drift import record_under_watch
 from storage_engine.journal.journal import Journal
 from storage_engine.journal.tables.database import missing_sqlite_file
-from storage_engine.model.hold import Drift
+from storage_engine.model.hold.hold import Drift
 from storage_engine.retention.store.managed_store import ManagedStore
-from storage_engine.wording import unexpected
 
 MOST: Final = 1000
 """Kept while the journal can't be reached; of more, the first and the newest are."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from storage_engine.collector import no_collection
-from storage_engine.model.broker_store import BrokerStore
-from storage_engine.model.lag import Unread
-from storage_engine.model.pending import Pending
-from storage_engine.model.plan import DependentFile, Plan, PlanRequest
-from storage_engine.model.policy import LagPolicy, PendingPolicy, Policy
-from storage_engine.model.store import DiskUsage, SegmentId, StoreSnapshot
+from storage_engine.core.collector import no_collection
+from storage_engine.model.broker.broker_store import BrokerStore
+from storage_engine.model.broker.pending import Pending
+from storage_engine.model.lag.lag import Unread
+from storage_engine.model.plan.plan import DependentFile, Plan, PlanRequest
+from storage_engine.model.settings.policy import LagPolicy, PendingPolicy, Policy
+from storage_engine.model.store.store import DiskUsage, SegmentId, StoreSnapshot
 from storage_engine.retention.lag.unread import find_unread
 from storage_engine.retention.plan.dependents_by_log import find_dependents, unread_dependents_notices
 from storage_engine.retention.plan.minimum_retention import apply_minimum_retention

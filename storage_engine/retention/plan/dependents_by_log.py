@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from storage_engine.exceptions import BadInputError, FileGoneError
-from storage_engine.model.broker_store import BrokerStore
-from storage_engine.model.plan import DependentFile
-from storage_engine.model.store import StoreSnapshot
+from storage_engine.model.broker.broker_store import BrokerStore
+from storage_engine.model.plan.plan import DependentFile
+from storage_engine.model.store.store import StoreSnapshot
 from storage_engine.retention.store.broker_answers import ask, list_dependents
 
 _NAMED: Final = 3

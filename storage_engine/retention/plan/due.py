@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
+from storage_engine.core.wording import bytes_text, count_text
 from storage_engine.journal.reading.queries import JournalReader
-from storage_engine.model.plan import Cause, Plan, PlanRequest, Reason
+from storage_engine.model.plan.plan import Cause, Plan, PlanRequest, Reason
 from storage_engine.retention.archive.sealed import archive_lag_of_store
 from storage_engine.retention.plan.deciding import decide
 from storage_engine.retention.plan.quarantine_check import check_quarantine
 from storage_engine.retention.plan.sensing import SenseResult, sense
 from storage_engine.retention.quarantine.emptying import expired_or_in_the_way
 from storage_engine.retention.store.context import AnyStore, Context, open_context
-from storage_engine.wording import bytes_text, count_text
 
 _MOMENT_MS = 15 * 60_000
 

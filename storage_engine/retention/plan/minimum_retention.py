@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from storage_engine.model.plan import Decision, LogPlan, Plan, Reason
-from storage_engine.model.store import Segment, SegmentId
-from storage_engine.wording import time_text
+from storage_engine.core.wording import time_text
+from storage_engine.model.plan.plan import Decision, LogPlan, Plan, Reason
+from storage_engine.model.store.store import Segment, SegmentId
 
 _HOUR_MS = 3_600_000
 _NOTHING: Mapping[SegmentId, int] = {}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from storage_engine.model.pending import Pending, PendingKind
-from storage_engine.model.plan import Decision, LogPlan, Plan, Reason
-from storage_engine.model.policy import PendingPolicy
-from storage_engine.model.store import Segment
-from storage_engine.wording import count_text, time_text
+from storage_engine.core.wording import count_text, time_text
+from storage_engine.model.broker.pending import Pending, PendingKind
+from storage_engine.model.plan.plan import Decision, LogPlan, Plan, Reason
+from storage_engine.model.settings.policy import PendingPolicy
+from storage_engine.model.store.store import Segment
 
 _NAMES = {
     PendingKind.DELAYED: "delayed message",

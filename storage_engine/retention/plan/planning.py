@@ -8,14 +8,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
+from storage_engine.core.jsonable import to_jsonable
 from storage_engine.exceptions import StoreNotFoundError
 from storage_engine.journal.journal import Run, Step
 from storage_engine.lake.catalog.place import check_any_catalog_file
-from storage_engine.model.jsonable import to_jsonable
-from storage_engine.model.plan import Plan, PlanRequest, of_only_log
-from storage_engine.model.policy import ArchiveMode
-from storage_engine.model.store import StoreSnapshot
+from storage_engine.model.plan.plan import Plan, PlanRequest, of_only_log
+from storage_engine.model.settings.policy import ArchiveMode
+from storage_engine.model.store.store import StoreSnapshot
 from storage_engine.retention.archive.gone import is_away
 from storage_engine.retention.hold.holding import keep_held
 from storage_engine.retention.lag.consumer_lag import UNREAD, planned_unread

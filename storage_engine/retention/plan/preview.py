@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import ShieldError
-from storage_engine.model.plan import PlanRequest
+from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.retention.plan.deciding import Decided, HoldBack, decide
 from storage_engine.retention.store.brokers import open_to_look
 from storage_engine.retention.store.managed_store import ManagedStore

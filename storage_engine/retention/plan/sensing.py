@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.hold import BrokerProgress, HoldStatus
-from storage_engine.model.plan import PlanRequest, Trigger
-from storage_engine.model.store import DiskUsage
+from storage_engine.model.hold.hold import BrokerProgress, HoldStatus
+from storage_engine.model.plan.plan import PlanRequest, Trigger
+from storage_engine.model.store.store import DiskUsage
 from storage_engine.retention.hold.progress_alarms import progress_alarms
 from storage_engine.retention.hold.recording_drift import alarms_of, record_hold_drift, with_lakes_word
 from storage_engine.retention.store.broker_answers import ask, take_progress, take_triggers

@@ -10,8 +10,9 @@ from enum import StrEnum
 from zoneinfo import ZoneInfo
 
 from storage_engine.brokers import find_broker
+from storage_engine.core.nearest import meant
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.course import (
+from storage_engine.model.course.course import (
     DAY_MS,
     Advice,
     BrokerRules,
@@ -20,8 +21,7 @@ from storage_engine.model.course import (
     Ingest,
     RuleLevels,
 )
-from storage_engine.model.ingest import ingest_from
-from storage_engine.nearest import meant
+from storage_engine.model.course.ingest import ingest_from
 from storage_engine.retention.store.broker_answers import ask, take_glance
 from storage_engine.retention.store.brokers import open_to_look
 from storage_engine.retention.store.managed_store import ManagedStore

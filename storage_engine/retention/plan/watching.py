@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from storage_engine.brokers import find_broker
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
+from storage_engine.core.host import check_host, may_have_come
 from storage_engine.exceptions import StorageEngineError
-from storage_engine.host import check_host, may_have_come
 from storage_engine.journal.journal import Journal
 from storage_engine.journal.tables.database import missing_sqlite_file
-from storage_engine.model.watch import Watch
+from storage_engine.model.broker.watch import Watch
 from storage_engine.retention.store.broker_answers import ask
 from storage_engine.retention.store.brokers import settings_of
 from storage_engine.retention.store.managed_store import ManagedStore

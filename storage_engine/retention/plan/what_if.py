@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.store import DiskUsage, StoreSnapshot
+from storage_engine.model.store.store import DiskUsage, StoreSnapshot
 
 
 def with_disk_levels(snapshot: StoreSnapshot, used_percents: Mapping[str, int]) -> StoreSnapshot:

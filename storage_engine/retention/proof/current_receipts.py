@@ -5,7 +5,7 @@ from __future__ import annotations
 from storage_engine.journal.records import StoreRecord
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.soundness.receipts import receipts
-from storage_engine.model.receipt import Receipt
+from storage_engine.model.proof.receipt import Receipt
 
 
 def current_receipts(

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from storage_engine.core.jsonable import from_jsonable
 from storage_engine.journal.journal import Event, Journal, Phase, Step
 from storage_engine.lake.coverage.coverage import ReleasedSpan
-from storage_engine.model.jsonable import from_jsonable
-from storage_engine.model.plan import Reason
-from storage_engine.model.receipt import Receipt, SegmentIdentity
-from storage_engine.model.store import FileFacts, Segment, SegmentState
+from storage_engine.model.plan.plan import Reason
+from storage_engine.model.proof.receipt import Receipt, SegmentIdentity
+from storage_engine.model.store.store import FileFacts, Segment, SegmentState
 from storage_engine.retention.proof.gate import Passage, files_fault_of, same_content
 
 

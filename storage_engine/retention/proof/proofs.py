@@ -22,11 +22,11 @@ from storage_engine.lake.catalog.writing import mark_commits, ready_to_write
 from storage_engine.lake.soundness.chain import forget_links
 from storage_engine.lake.soundness.soundness import Depth, chain_faults, reasons
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
-from storage_engine.model.by_log import by_log
-from storage_engine.model.plan import Decision
-from storage_engine.model.policy import ArchiveMode, Policy
-from storage_engine.model.receipt import Receipt, SegmentIdentity
-from storage_engine.model.store import Segment, SegmentId
+from storage_engine.model.plan.plan import Decision
+from storage_engine.model.proof.receipt import Receipt, SegmentIdentity
+from storage_engine.model.settings.policy import ArchiveMode, Policy
+from storage_engine.model.store.by_log import by_log
+from storage_engine.model.store.store import Segment, SegmentId
 from storage_engine.retention.proof.current_receipts import current_receipts
 from storage_engine.retention.proof.gate import (
     NO_ACTS,

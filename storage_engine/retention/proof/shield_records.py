@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from storage_engine.journal.journal import Phase, Run, Step
-from storage_engine.model.receipt import Receipt
+from storage_engine.model.proof.receipt import Receipt
 from storage_engine.retention.proof.history import segment_subject
 from storage_engine.retention.store.context import Context
 from storage_engine.shield.index import Link

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from storage_engine.core.wording import bytes_text, count_text
 from storage_engine.exceptions import ShieldError
 from storage_engine.lake.coverage.coverage import LocalSpan, ReleasedSpan
-from storage_engine.model.lineages import Lineages
-from storage_engine.model.store import Segment
+from storage_engine.model.store.lineages import Lineages
+from storage_engine.model.store.store import Segment
 from storage_engine.shield.seen import SeenLink, Shield, digest_of, look_at_shield
-from storage_engine.wording import bytes_text, count_text
 
 COMMAND = "storage-engine shield"
 WAY_OUT = "Nothing waits for this file once a person has moved it out of the shield (mv)"

@@ -29,7 +29,7 @@ from sqlalchemy import (
 )
 
 from storage_engine.journal.tables.database import JournalDatabase
-from storage_engine.model.verification import Check, VerifyLevel
+from storage_engine.model.report.verification import Check, VerifyLevel
 
 _metadata = MetaData()
 

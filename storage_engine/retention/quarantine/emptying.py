@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from storage_engine.clock import clock_ms, jumped_forward_ms, read_clock
+from storage_engine.core.clock import clock_ms, jumped_forward_ms, read_clock
+from storage_engine.core.wording import bytes_text, count_text, duration_text, reason_text, time_text
 from storage_engine.exceptions import StorageEngineError, StoreBusyError
 from storage_engine.journal.journal import Journal, Phase, Run, Step, StoreRecord
 from storage_engine.journal.tables.leases import Lease
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.model.plan import Cause, PlanRequest
+from storage_engine.model.plan.plan import Cause, PlanRequest
 from storage_engine.retention.proof.history import releases, still_proves
 from storage_engine.retention.proof.proofs import read_proofs
 from storage_engine.retention.quarantine.records import (
@@ -32,7 +33,6 @@ from storage_engine.retention.quarantine.tree import Contents, contents, has_man
 from storage_engine.retention.replicas.replica_proofs import replicas_prove
 from storage_engine.retention.store.context import Context
 from storage_engine.retention.store.known_heads import known_heads
-from storage_engine.wording import bytes_text, count_text, duration_text, reason_text, time_text
 
 SPACE = "space was the cause of a run"
 

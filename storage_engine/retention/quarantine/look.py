@@ -10,12 +10,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from storage_engine.core.own_directory import DIRECTORY
+from storage_engine.core.wording import bytes_text, reason_text
 from storage_engine.exceptions import QuarantineError
-from storage_engine.own_directory import DIRECTORY
 from storage_engine.retention.quarantine.places import QUARANTINE, bases
 from storage_engine.retention.quarantine.tree import MANIFEST, Place, contents, opened
 from storage_engine.retention.store.managed_store import ManagedStore
-from storage_engine.wording import bytes_text, reason_text
 
 _LONGEST_MANIFEST_BYTES = 1 << 20
 

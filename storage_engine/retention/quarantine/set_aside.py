@@ -9,12 +9,12 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from storage_engine import durable
+from storage_engine.core import durable
 from storage_engine.exceptions import RunStateError
 from storage_engine.journal.journal import Run
 from storage_engine.journal.tables.leases import Lease
-from storage_engine.model.broker_store import Remove
-from storage_engine.model.store import FileFacts
+from storage_engine.model.broker.broker_store import Remove
+from storage_engine.model.store.store import FileFacts
 from storage_engine.retention.proof.deletion_checks import check_inside
 from storage_engine.retention.quarantine.places import choose_places
 from storage_engine.retention.quarantine.records import (

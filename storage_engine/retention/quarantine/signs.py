@@ -7,7 +7,7 @@ from pathlib import Path
 
 from storage_engine.exceptions import QuarantineError
 from storage_engine.journal.journal import Run
-from storage_engine.model.store import FileFacts
+from storage_engine.model.store.store import FileFacts
 from storage_engine.retention.quarantine.records import Quarantine
 
 _NOTHING = "no file"

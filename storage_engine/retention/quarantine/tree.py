@@ -14,9 +14,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage_engine import durable
+from storage_engine.core import durable
+from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.exceptions import QuarantineError
-from storage_engine.own_directory import DIRECTORY
 
 MANIFEST = "run.json"
 """In a run's directory: whose it is, for a person and for ``inspect``."""

@@ -14,14 +14,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
+from storage_engine.core.jsonable import from_jsonable
+from storage_engine.core.long_work import told
+from storage_engine.core.wording import time_text
 from storage_engine.exceptions import BadInputError, QuarantineError, RunStateError
 from storage_engine.journal.journal import Phase, Run, Step
 from storage_engine.journal.tables.leases import Lease
-from storage_engine.long_work import told
-from storage_engine.model.jsonable import from_jsonable
-from storage_engine.model.plan import DependentFile
-from storage_engine.model.store import FileFacts, LogSnapshot
+from storage_engine.model.plan.plan import DependentFile
+from storage_engine.model.store.store import FileFacts, LogSnapshot
 from storage_engine.retention.proof.history import SegmentRelease, releases
 from storage_engine.retention.proof.unseen_writes import Reading, digest
 from storage_engine.retention.quarantine.places import renames
@@ -38,7 +39,6 @@ from storage_engine.retention.quarantine.tree import Place, move_back, remove_em
 from storage_engine.retention.store.broker_answers import ask
 from storage_engine.retention.store.context import AnyStore, Context, open_context
 from storage_engine.retention.store.managed_store import ManagedStore
-from storage_engine.wording import time_text
 
 _ELSEWHERE = "What is archived comes back into another directory by storage-engine restore."
 

@@ -8,12 +8,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
+from storage_engine.core.jsonable import from_jsonable
 from storage_engine.journal.reading.deletions import GONE, DeletingRun
 from storage_engine.journal.records import Event, Phase, Step, Waiver
-from storage_engine.model.deleted_range import DeletedRange, RunDigest, What
-from storage_engine.model.hold import Drift, DriftKind
-from storage_engine.model.jsonable import from_jsonable
-from storage_engine.model.receipt import Receipt
+from storage_engine.model.hold.hold import Drift, DriftKind
+from storage_engine.model.proof.deleted_range import DeletedRange, RunDigest, What
+from storage_engine.model.proof.receipt import Receipt
 from storage_engine.retention.proof.gate import Passage
 from storage_engine.retention.proof.history import SegmentRelease
 from storage_engine.retention.ranges.losses import AcceptedLoss

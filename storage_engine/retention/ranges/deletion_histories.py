@@ -11,7 +11,7 @@ from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.journal.tables.rows import find_waiver_row
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.soundness.receipts import receipts_in
-from storage_engine.model.deleted_range import DeletedRange
+from storage_engine.model.proof.deleted_range import DeletedRange
 from storage_engine.retention.ranges.deleted_ranges import RunHistory, missing_ranges, with_store_times
 
 

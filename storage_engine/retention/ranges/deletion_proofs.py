@@ -5,19 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from storage_engine.core.jsonable import from_jsonable
+from storage_engine.core.wording import time_text
 from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.lake.archive.deletions import read_deletions
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.file.filters import all_equal
 from storage_engine.lake.file.scan import read_rows
-from storage_engine.model.deleted_range import DELETION, DeletedRange, RunDigest
-from storage_engine.model.jsonable import from_jsonable
-from storage_engine.model.validation import Status
-from storage_engine.model.verification import Finding
+from storage_engine.model.proof.deleted_range import DELETION, DeletedRange, RunDigest
+from storage_engine.model.report.validation import Status
+from storage_engine.model.report.verification import Finding
 from storage_engine.retention.ranges.deleted_ranges import RunHistory, ranges_by_event
 from storage_engine.retention.ranges.deletion_histories import read_deleting_runs, read_history
-from storage_engine.wording import time_text
 
 _NAMED = 3
 """Of more ranges of a run than these that were changed only the number is told."""

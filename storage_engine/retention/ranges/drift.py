@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from storage_engine.core.jsonable import from_jsonable
 from storage_engine.exceptions import LakeUnavailableError, ReceiptError
 from storage_engine.journal.journal import Journal, Phase, Step, StoreRecord
 from storage_engine.journal.reading.deletions import GONE
@@ -20,13 +21,12 @@ from storage_engine.lake.coverage.coverage import (
 from storage_engine.lake.soundness.soundness import losses
 from storage_engine.lake.soundness.soundness_reader import find_faults
 from storage_engine.lake.verify.replica_coverage import replica_spans
-from storage_engine.model.by_log import by_log
-from storage_engine.model.hold import Drift
-from storage_engine.model.jsonable import from_jsonable
-from storage_engine.model.known_logs import log_label
-from storage_engine.model.policy import ArchiveMode
-from storage_engine.model.receipt import Receipt, SegmentIdentity
-from storage_engine.model.validation import RangeStatus
+from storage_engine.model.hold.hold import Drift
+from storage_engine.model.proof.receipt import Receipt, SegmentIdentity
+from storage_engine.model.report.validation import RangeStatus
+from storage_engine.model.settings.policy import ArchiveMode
+from storage_engine.model.store.by_log import by_log
+from storage_engine.model.store.known_logs import log_label
 from storage_engine.retention.proof.current_receipts import current_receipts
 from storage_engine.retention.proof.history import released_spans, segment_subject
 from storage_engine.retention.proof.shielding import changed_spans, shielded_spans

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from storage_engine.model.hold import Drift, DriftKind
-from storage_engine.model.known_logs import may_be_one, name_in_label
+from storage_engine.core.wording import count_text
+from storage_engine.model.hold.hold import Drift, DriftKind
+from storage_engine.model.store.known_logs import may_be_one, name_in_label
 from storage_engine.retention.ranges.offset_ranges import OffsetRange
-from storage_engine.wording import count_text
 
 _MOST_NAMED = 10
 _VERIFY = "storage-engine verify names each"

@@ -10,9 +10,9 @@ from functools import partial
 
 from storage_engine.journal.journal import Journal, Step, StoreRecord
 from storage_engine.lake.coverage.coverage import ReleasedSpan
-from storage_engine.model.broker_store import BrokerStore
-from storage_engine.model.known_logs import Absence, LogIdentity
-from storage_engine.model.store import StoreSnapshot
+from storage_engine.model.broker.broker_store import BrokerStore
+from storage_engine.model.store.known_logs import Absence, LogIdentity
+from storage_engine.model.store.store import StoreSnapshot
 from storage_engine.retention.ranges.drift import span_of_missing
 from storage_engine.retention.ranges.losses import accepted_losses, excused_parts
 from storage_engine.retention.ranges.seen_log_records import keep_logs, kept_logs

@@ -14,10 +14,10 @@ from itertools import pairwise
 
 from storage_engine.lake.coverage.archived_spans import ArchivedSpan
 from storage_engine.lake.coverage.coverage import LocalSpan, ReleasedSpan, judge_absent, names_of_logs
-from storage_engine.model.by_log import by_log
-from storage_engine.model.lineages import Lineages
-from storage_engine.model.plan import Decision
-from storage_engine.model.store import SegmentId, SegmentState
+from storage_engine.model.plan.plan import Decision
+from storage_engine.model.store.by_log import by_log
+from storage_engine.model.store.lineages import Lineages
+from storage_engine.model.store.store import SegmentId, SegmentState
 
 Interval = tuple[int, int]
 

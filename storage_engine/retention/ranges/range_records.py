@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 import zlib
 
+from storage_engine.core.jsonable import from_jsonable, to_jsonable
+from storage_engine.core.untrusted import MALFORMED
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.retention.proof.kept_rows import KeptRows
 from storage_engine.retention.ranges.range_memory import RangeMemory
-from storage_engine.untrusted import MALFORMED
 
 _VERSION = 2
 """Of the memory's fields; what another version kept counts as nothing."""

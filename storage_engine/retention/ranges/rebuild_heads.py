@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from storage_engine.journal.journal import Journal
-from storage_engine.model.heads import ChainHead
+from storage_engine.model.proof.heads import ChainHead
 from storage_engine.retention.store.known_heads import known_heads
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.records import StoreRecord
 from storage_engine.lake.catalog.catalog import Lake, open_lake
@@ -13,11 +14,10 @@ from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.soundness.soundness import losses
 from storage_engine.lake.soundness.soundness_reader import find_faults
 from storage_engine.lake.verify.replica_coverage import replica_spans
-from storage_engine.model.hold import Drift, DriftKind
-from storage_engine.model.known_logs import LogNames
-from storage_engine.model.policy import ArchiveMode
+from storage_engine.model.hold.hold import Drift, DriftKind
+from storage_engine.model.settings.policy import ArchiveMode
+from storage_engine.model.store.known_logs import LogNames
 from storage_engine.retention.store.managed_store import ManagedStore
-from storage_engine.wording import reason_text
 
 Spans = list[tuple[int, int]]
 """Of offsets, each [first, end)."""

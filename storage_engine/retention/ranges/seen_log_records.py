@@ -7,8 +7,8 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.exceptions import RunStateError
-from storage_engine.model.jsonable import from_jsonable, to_jsonable
 from storage_engine.retention.proof.kept_rows import KeptRows
 from storage_engine.retention.ranges.seen_logs import SeenLog
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from storage_engine.model.known_logs import Absence, LogIdentity, may_be_one
-from storage_engine.model.lineages import Lineages
-from storage_engine.model.plan import Plan
-from storage_engine.model.store import LogSnapshot, StoreSnapshot
-from storage_engine.wording import time_text
+from storage_engine.core.wording import time_text
+from storage_engine.model.plan.plan import Plan
+from storage_engine.model.store.known_logs import Absence, LogIdentity, may_be_one
+from storage_engine.model.store.lineages import Lineages
+from storage_engine.model.store.store import LogSnapshot, StoreSnapshot
 
 
 @dataclass(frozen=True, slots=True)

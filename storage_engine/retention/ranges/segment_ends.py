@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from storage_engine.model.broker_store import BrokerStore
-from storage_engine.model.receipt import Receipt
-from storage_engine.model.store import Segment, SegmentId, StoreSnapshot
+from storage_engine.model.broker.broker_store import BrokerStore
+from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.store.store import Segment, SegmentId, StoreSnapshot
 from storage_engine.retention.store.broker_answers import ask, take_archivable
 from storage_engine.same_bytes.own_acts import OwnActs
 

@@ -7,7 +7,8 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
+from storage_engine.core.long_work import told
 from storage_engine.exceptions import JournalUnavailableError, ReceiptError
 from storage_engine.journal.journal import Journal, StoreRecord
 from storage_engine.journal.reading.queries import JournalReader
@@ -21,13 +22,12 @@ from storage_engine.lake.soundness.soundness import losses
 from storage_engine.lake.soundness.soundness_reader import find_faults, moved_receipts
 from storage_engine.lake.verify.reproof import reprove
 from storage_engine.lake.verify.verify import verify
-from storage_engine.long_work import told
-from storage_engine.model.deleted_range import RunDigest
-from storage_engine.model.heads import ChainHead, LakeHead
-from storage_engine.model.receipt import Receipt
-from storage_engine.model.store import SegmentId, StoreSnapshot
-from storage_engine.model.validation import Status
-from storage_engine.model.verification import Finding, StoreVerification, VerifyLevel
+from storage_engine.model.proof.deleted_range import RunDigest
+from storage_engine.model.proof.heads import ChainHead, LakeHead
+from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.report.validation import Status
+from storage_engine.model.report.verification import Finding, StoreVerification, VerifyLevel
+from storage_engine.model.store.store import SegmentId, StoreSnapshot
 from storage_engine.retention.proof.history import released_spans
 from storage_engine.retention.proof.proofs import LakeProofs, Proofs, reachable_lakes, without_older
 from storage_engine.retention.proof.shielding import shielded_spans

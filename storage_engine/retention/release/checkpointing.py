@@ -13,17 +13,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage_engine import durable
-from storage_engine.clock import clock_ms
+from storage_engine.core import durable
+from storage_engine.core.clock import clock_ms
+from storage_engine.core.wording import reason_text
 from storage_engine.journal.journal import Phase, Run, Step
-from storage_engine.model.hold import BrokerProgress
-from storage_engine.model.positions import FlushedStore, StorePositions, positions_of
+from storage_engine.model.broker.positions import FlushedStore, StorePositions, positions_of
+from storage_engine.model.hold.hold import BrokerProgress
 from storage_engine.retention.archive.archiving import begin_background_run
 from storage_engine.retention.hold.progress_alarms import progress_alarms
 from storage_engine.retention.release.dependents import deleted_dependents
 from storage_engine.retention.store.broker_answers import ask, take_checkpoint, take_progress
 from storage_engine.retention.store.context import AnyStore, Context, flush_paths, open_context
-from storage_engine.wording import reason_text
 
 
 @dataclass(frozen=True, slots=True)

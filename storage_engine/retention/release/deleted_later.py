@@ -6,10 +6,10 @@ import os
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from storage_engine.model.store import Segment, SegmentId, StoreSnapshot
+from storage_engine.core.wording import bytes_text
+from storage_engine.model.store.store import Segment, SegmentId, StoreSnapshot
 from storage_engine.retention.store.broker_answers import ask
 from storage_engine.retention.store.context import Context
-from storage_engine.wording import bytes_text
 
 
 def deleted_of(context: Context, segments: Sequence[Segment]) -> frozenset[SegmentId]:

@@ -8,12 +8,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage_engine import durable
-from storage_engine.clock import clock_ms
+from storage_engine.core import durable
+from storage_engine.core.clock import clock_ms
+from storage_engine.core.jsonable import from_jsonable
+from storage_engine.core.wording import count_text
 from storage_engine.exceptions import RunStateError
 from storage_engine.journal.journal import Phase, Run, Step
-from storage_engine.model.jsonable import from_jsonable
-from storage_engine.model.plan import DependentFile, of_only_log
+from storage_engine.model.plan.plan import DependentFile, of_only_log
 from storage_engine.retention.hold.holding import keep_held
 from storage_engine.retention.plan.dependents_by_log import unread_dependents_notices
 from storage_engine.retention.proof.deletion_checks import check_kept
@@ -24,7 +25,6 @@ from storage_engine.retention.release.releasing import intend_dependents
 from storage_engine.retention.shield.shield_proofs import asked_notices
 from storage_engine.retention.store.broker_answers import list_dependents, package_errors
 from storage_engine.retention.store.context import AnyStore, Context, open_context
-from storage_engine.wording import count_text
 
 
 @dataclass(frozen=True, slots=True)

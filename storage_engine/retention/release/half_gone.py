@@ -12,8 +12,8 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from storage_engine.model.plan import Plan
-from storage_engine.model.store import SegmentId
+from storage_engine.model.plan.plan import Plan
+from storage_engine.model.store.store import SegmentId
 from storage_engine.retention.proof.history import SegmentRelease, open_releases, still_proves
 from storage_engine.retention.proof.proofs import Proofs, none_reachable, read_proofs
 from storage_engine.retention.quarantine.set_aside import remover

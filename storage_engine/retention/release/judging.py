@@ -9,17 +9,18 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from storage_engine import durable
-from storage_engine.clock import jumped_forward_ms, read_clock
+from storage_engine.core import durable
+from storage_engine.core.clock import jumped_forward_ms, read_clock
+from storage_engine.core.jsonable import to_jsonable
+from storage_engine.core.long_work import told
+from storage_engine.core.wording import duration_text
 from storage_engine.exceptions import ChangedUnderUsError, GateRefusedError, LakeConflictError
 from storage_engine.journal.journal import Phase, Run, Step
 from storage_engine.journal.tables.leases import Lease
 from storage_engine.lake.storage.pace import pace_at
-from storage_engine.long_work import told
-from storage_engine.model.jsonable import to_jsonable
-from storage_engine.model.plan import Decision, Plan, Urgency
-from storage_engine.model.policy import ArchiveMode
-from storage_engine.model.store import Segment, SegmentId, StoreSnapshot
+from storage_engine.model.plan.plan import Decision, Plan, Urgency
+from storage_engine.model.settings.policy import ArchiveMode
+from storage_engine.model.store.store import Segment, SegmentId, StoreSnapshot
 from storage_engine.retention.archive.gone import (
     GoneResult,
     present_segments,
@@ -39,7 +40,6 @@ from storage_engine.retention.proof.unseen_writes import Reading, check_bytes, d
 from storage_engine.retention.store.context import Context
 from storage_engine.retention.store.known_heads import KnownHeads
 from storage_engine.same_bytes.own_acts import read_own_acts
-from storage_engine.wording import duration_text
 
 MAY_BE_GONE = "It was not deleted, older ones of the plan may be."
 """What errors say while segments are deleted."""

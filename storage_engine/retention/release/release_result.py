@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from storage_engine.model.lag import Unread
-from storage_engine.model.plan import Reason
+from storage_engine.core.wording import count_text
+from storage_engine.model.lag.lag import Unread
+from storage_engine.model.plan.plan import Reason
 from storage_engine.retention.archive.gone import Gone
 from storage_engine.retention.proof.history import SegmentRelease
 from storage_engine.retention.proof.refusing import RefusedLog
-from storage_engine.wording import count_text
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,17 +14,17 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from storage_engine import durable
-from storage_engine.clock import clock_ms
+from storage_engine.core import durable
+from storage_engine.core.clock import clock_ms
+from storage_engine.core.jsonable import to_jsonable
+from storage_engine.core.long_work import told
 from storage_engine.exceptions import ChangedUnderUsError, GateRefusedError, RunStateError
 from storage_engine.journal.journal import Phase, Run, Step, StoreRecord
 from storage_engine.journal.tables.leases import Lease
-from storage_engine.long_work import told
-from storage_engine.model.broker_store import Remove
-from storage_engine.model.jsonable import to_jsonable
-from storage_engine.model.lag import Unread
-from storage_engine.model.plan import Decision, DependentFile, Plan, of_only_log
-from storage_engine.model.store import Segment, SegmentId, StoreSnapshot
+from storage_engine.model.broker.broker_store import Remove
+from storage_engine.model.lag.lag import Unread
+from storage_engine.model.plan.plan import Decision, DependentFile, Plan, of_only_log
+from storage_engine.model.store.store import Segment, SegmentId, StoreSnapshot
 from storage_engine.retention.archive.archiving import LISTINGS
 from storage_engine.retention.hold.holding import keep_held
 from storage_engine.retention.lag.consumer_lag import (

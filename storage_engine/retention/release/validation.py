@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.journal.journal import Phase, Run, Step
-from storage_engine.model.jsonable import from_jsonable, to_jsonable
-from storage_engine.model.validation import ValidationResult
+from storage_engine.model.report.validation import ValidationResult
 from storage_engine.retention.store.context import WHOLE, AnyStore, Context, open_context
 
 

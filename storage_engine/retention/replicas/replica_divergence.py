@@ -21,10 +21,10 @@ from storage_engine.lake.verify.replica_coverage import (
     compare_with_replicas,
     replica_receipts,
 )
-from storage_engine.model.broker_store import BrokerStore
-from storage_engine.model.by_log import by_log
-from storage_engine.model.receipt import Receipt
-from storage_engine.model.store import Segment
+from storage_engine.model.broker.broker_store import BrokerStore
+from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.store.by_log import by_log
+from storage_engine.model.store.store import Segment
 from storage_engine.retention.store.broker_answers import answer_for_left, ask
 
 NOTHING = "Nothing of it was archived."

@@ -15,10 +15,10 @@ from storage_engine.lake.soundness.chain import check_links
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
 from storage_engine.lake.verify.replica_coverage import EVERY_RECORD, ReplicaCover, replica_receipts
-from storage_engine.model.broker_store import BrokerStore
-from storage_engine.model.by_log import by_log
-from storage_engine.model.receipt import Receipt
-from storage_engine.model.store import FileFacts, Segment, SegmentId, StoreSnapshot
+from storage_engine.model.broker.broker_store import BrokerStore
+from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.store.by_log import by_log
+from storage_engine.model.store.store import FileFacts, Segment, SegmentId, StoreSnapshot
 from storage_engine.retention.proof.history import SegmentRelease
 from storage_engine.retention.proof.proofs import LakeProofs, OtherNodesProof, Proofs
 from storage_engine.retention.proof.unseen_writes import Reading, digest, unseen_writes

@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.exceptions import LakeConflictError
 from storage_engine.journal.journal import Journal, Phase, Run, Step, StoreRecord
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
 from storage_engine.lake.verify.replica_coverage import ReplicaCover, replica_receipts
-from storage_engine.model.jsonable import from_jsonable, to_jsonable
-from storage_engine.model.receipt import Receipt
-from storage_engine.model.store import FileFacts, Segment, SegmentId
+from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.store.store import FileFacts, Segment, SegmentId
 from storage_engine.retention.proof.gate import same_files
 from storage_engine.retention.proof.history import segment_subject
 from storage_engine.retention.proof.proofs import LakeProofs, Proofs

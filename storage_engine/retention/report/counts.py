@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.journal.journal import Phase, Run, Step
-from storage_engine.model.receipt import Receipt
+from storage_engine.model.proof.receipt import Receipt
 from storage_engine.retention.proof.proofs import none_reachable, read_proofs
 from storage_engine.retention.release.release_result import ReleaseResult
 from storage_engine.retention.store.context import AnyStore, Context, open_context

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from storage_engine import durable
+from storage_engine.core import durable
+from storage_engine.core.jsonable import to_jsonable
+from storage_engine.core.wording import count_text
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.journal import ReportRow, RunState, Step
-from storage_engine.model.jsonable import to_jsonable
-from storage_engine.model.validation import Status, Where
+from storage_engine.model.report.validation import Status, Where
 from storage_engine.retention.proof.refusing import ending_error, refused_text
 from storage_engine.retention.report.recording_deletions import record_deletions
 from storage_engine.retention.report.report import Outcome, Report, read_lakes, report_of
@@ -29,7 +30,6 @@ from storage_engine.retention.store.report_files import (
     page_links,
     run_directory,
 )
-from storage_engine.wording import count_text
 
 REPORT_VERSION = 1
 """Of a report's fields: it grows where one that was there means something else, or is gone."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from storage_engine.core.untrusted import MALFORMED
+from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import BadInputError, LakeIdentityError, StorageEngineError
 from storage_engine.journal.journal import Run
 from storage_engine.journal.reading.deletions import DeletingRun
@@ -16,14 +18,12 @@ from storage_engine.lake.archive.deletions import add_deletions, drop_unreadable
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.identity import copy_of
-from storage_engine.model.deleted_range import DeletedRange, RunDigest
-from storage_engine.model.policy import ArchiveMode
+from storage_engine.model.proof.deleted_range import DeletedRange, RunDigest
+from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.retention.proof.stamping import stamp_store
 from storage_engine.retention.ranges.deletion_histories import missing_rows, read_deleting_runs, read_history
 from storage_engine.retention.store.context import Context
 from storage_engine.retention.store.stamp import Stamp, read_stamp
-from storage_engine.untrusted import MALFORMED
-from storage_engine.wording import reason_text
 
 
 def record_deletions(context: Context, run: Run) -> tuple[str, ...]:

@@ -6,17 +6,17 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from storage_engine.core.jsonable import from_jsonable
 from storage_engine.journal.journal import Event, Phase, Run, Step, Waiver
 from storage_engine.journal.reading.deletions import GONE
-from storage_engine.model.archive_lag import ArchiveLag
-from storage_engine.model.hold import HoldStatus
-from storage_engine.model.jsonable import from_jsonable
-from storage_engine.model.lag import LagSummary, QueueLag, Unread
-from storage_engine.model.pending import Pending
-from storage_engine.model.plan import DependentFile, PlanRequest, Reason, Trigger
-from storage_engine.model.receipt import Receipt
-from storage_engine.model.store import DiskUsage, SegmentId
-from storage_engine.model.validation import Status, ValidationResult
+from storage_engine.model.broker.pending import Pending
+from storage_engine.model.hold.hold import HoldStatus
+from storage_engine.model.lag.archive_lag import ArchiveLag
+from storage_engine.model.lag.lag import LagSummary, QueueLag, Unread
+from storage_engine.model.plan.plan import DependentFile, PlanRequest, Reason, Trigger
+from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.report.validation import Status, ValidationResult
+from storage_engine.model.store.store import DiskUsage, SegmentId
 from storage_engine.retention.archive.recording_proofs import HASHED_AGAIN, again_notices, recorded_faults
 from storage_engine.retention.archive.sealed import recorded_archive_lag
 from storage_engine.retention.hold.holding import recorded_hold

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from storage_engine.model.plan import Decision, Plan, Reason
+from storage_engine.model.plan.plan import Decision, Plan, Reason
 from storage_engine.retention.proof.history import SegmentRelease, segment_subject
 from storage_engine.retention.release.release_result import Kept, ReleaseResult
 

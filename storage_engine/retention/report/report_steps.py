@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from storage_engine.journal.journal import Event, Phase, Step
-from storage_engine.model.store import SegmentId
+from storage_engine.model.store.store import SegmentId
 from storage_engine.retention.archive.recording_proofs import TOOK
 from storage_engine.retention.store.context import WHOLE
 

@@ -8,17 +8,7 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from storage_engine.brokers import find_broker
-from storage_engine.model.lag import PositionsFrom, QueueLag
-from storage_engine.model.plan import Reason
-from storage_engine.retention.hold.hold_text import drift_text, hold_text
-from storage_engine.retention.hold.progress_alarms import positions_text, progress_text
-from storage_engine.retention.plan.decision_runs import with_spans, without_moments
-from storage_engine.retention.plan.pending_policy import pending_text
-from storage_engine.retention.proof.refusing import LOGS_SHOWN, log_text
-from storage_engine.retention.quarantine.records import QuarantineState
-from storage_engine.retention.report.report import Outcome, Report
-from storage_engine.retention.report.report_segments import Fate, SegmentReport
-from storage_engine.wording import (
+from storage_engine.core.wording import (
     UNCHANGED,
     count_text,
     duration_text,
@@ -27,6 +17,16 @@ from storage_engine.wording import (
     shortened,
     time_text,
 )
+from storage_engine.model.lag.lag import PositionsFrom, QueueLag
+from storage_engine.model.plan.plan import Reason
+from storage_engine.retention.hold.hold_text import drift_text, hold_text
+from storage_engine.retention.hold.progress_alarms import positions_text, progress_text
+from storage_engine.retention.plan.decision_runs import with_spans, without_moments
+from storage_engine.retention.plan.pending_policy import pending_text
+from storage_engine.retention.proof.refusing import LOGS_SHOWN, log_text
+from storage_engine.retention.quarantine.records import QuarantineState
+from storage_engine.retention.report.report import Outcome, Report
+from storage_engine.retention.report.report_segments import Fate, SegmentReport
 
 _LAGGING_SHOWN = 10
 _NAME_WIDTH = 60

@@ -9,9 +9,9 @@ import hashlib
 import json
 from itertools import groupby
 
+from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.journal.journal import Phase, Run, Step
-from storage_engine.model.jsonable import from_jsonable, to_jsonable
-from storage_engine.model.validation import Status, ValidationResult
+from storage_engine.model.report.validation import Status, ValidationResult
 from storage_engine.retention.release.dependents import deleted_dependents
 from storage_engine.retention.report.report import Outcome, Report
 from storage_engine.retention.store.context import AnyStore, Context, open_context

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from storage_engine.core.jsonable import to_jsonable
 from storage_engine.journal.journal import Phase, Run, Step
-from storage_engine.model.hold import Drift, DriftKind
-from storage_engine.model.jsonable import to_jsonable
+from storage_engine.model.hold.hold import Drift, DriftKind
 from storage_engine.retention.store.context import Context
 from storage_engine.shield.index import Link
 from storage_engine.shield.links import drop_links

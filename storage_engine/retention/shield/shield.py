@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import (
     GateRefusedError,
     LakeUnavailableError,
@@ -22,11 +23,11 @@ from storage_engine.journal.journal import Run, Step
 from storage_engine.lake.archive.archive import archive_all
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.file.jobs import SegmentJob
-from storage_engine.model.lineages import Lineages
-from storage_engine.model.policy import ArchiveMode, ShieldMode
-from storage_engine.model.receipt import Receipt
-from storage_engine.model.shield import ShieldNeed
-from storage_engine.model.store import Segment
+from storage_engine.model.hold.shield import ShieldNeed
+from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.settings.policy import ArchiveMode, ShieldMode
+from storage_engine.model.store.lineages import Lineages
+from storage_engine.model.store.store import Segment
 from storage_engine.retention.archive.archiving import archive_somewhere, begin_background_run, slots
 from storage_engine.retention.archive.unproven import still_unproven
 from storage_engine.retention.proof.proofs import Proofs, read_proofs
@@ -54,7 +55,6 @@ from storage_engine.shield.index import remove_shield
 from storage_engine.shield.links import drop_links, drop_unchanged, make_links
 from storage_engine.shield.seen import Place, SeenLink, Shield, log_was_written, look_at_shield
 from storage_engine.shield.size import Wanted, room_bytes, wanted, without_use
-from storage_engine.wording import reason_text
 
 SHIELD_RUN = "shield"
 """Run of a store under which its shield is recorded."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
+from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import StorageEngineError, StoreLayoutError
-from storage_engine.model.store import Segment
+from storage_engine.model.store.store import Segment
 from storage_engine.retention.store.broker_answers import take_sealed_files
 from storage_engine.retention.store.context import Context
-from storage_engine.wording import reason_text
 
 
 @dataclass(frozen=True, slots=True)

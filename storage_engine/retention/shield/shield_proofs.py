@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.journal import Journal, StoreRecord
 from storage_engine.lake.storage.pace import pace_at
-from storage_engine.model.receipt import Receipt
-from storage_engine.model.store import FileFacts, Segment, SegmentState
+from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.store.store import FileFacts, Segment, SegmentState
 from storage_engine.retention.proof.gate import is_proven_file
 from storage_engine.retention.proof.history import SegmentRelease, release_by_any_run
 from storage_engine.retention.proof.proofs import Proofs, read_proofs

@@ -8,7 +8,7 @@ from contextlib import suppress
 from math import inf
 
 from storage_engine.lake.storage.pace import pace_at
-from storage_engine.model.policy import GENTLE_BYTES_PER_SECOND
+from storage_engine.model.settings.policy import GENTLE_BYTES_PER_SECOND
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.shield.links import note_digest
 from storage_engine.shield.seen import Place, digest_of, look_at_shield

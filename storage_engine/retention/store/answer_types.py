@@ -11,8 +11,8 @@ from types import NoneType
 from typing import Any, Final, NoReturn
 
 from storage_engine.exceptions import BrokerPackageError
-from storage_engine.model.plan import Reason
-from storage_engine.model.store import DiskUsage, FileFacts, Segment, SegmentState
+from storage_engine.model.plan.plan import Reason
+from storage_engine.model.store.store import DiskUsage, FileFacts, Segment, SegmentState
 
 Types = Mapping[str, Set[type]]
 

@@ -16,12 +16,12 @@ from stat import S_ISREG
 from typing import Final, TypeVar
 
 from storage_engine.exceptions import BadInputError, BrokerPackageError, FileGoneError, StorageEngineError
-from storage_engine.model.broker_store import BrokerStore
-from storage_engine.model.diagnosis import reason_of
-from storage_engine.model.hold import BrokerProgress
-from storage_engine.model.log_names import log_name_fault
-from storage_engine.model.plan import Decision, DependentFile, LogPlan, Plan, PlanRequest, Trigger
-from storage_engine.model.store import (
+from storage_engine.model.broker.broker_store import BrokerStore
+from storage_engine.model.hold.hold import BrokerProgress
+from storage_engine.model.plan.plan import Decision, DependentFile, LogPlan, Plan, PlanRequest, Trigger
+from storage_engine.model.report.diagnosis import reason_of
+from storage_engine.model.store.log_names import log_name_fault
+from storage_engine.model.store.store import (
     Archivable,
     DiskUsage,
     FileFacts,

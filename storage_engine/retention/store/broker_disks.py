@@ -15,7 +15,7 @@ from storage_engine.lake.catalog.store_places import (
     refuse_inside_store,
     sqlite_file,
 )
-from storage_engine.model.broker_store import BrokerStore
+from storage_engine.model.broker.broker_store import BrokerStore
 from storage_engine.retention.store.broker_answers import ask
 from storage_engine.retention.store.managed_store import ManagedStore
 

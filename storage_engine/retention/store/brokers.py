@@ -6,13 +6,13 @@ from collections.abc import Callable
 from contextlib import closing
 
 from storage_engine.brokers import find_broker
+from storage_engine.core.turns import take_turn
 from storage_engine.exceptions import BadInputError, StoreBusyError, TurnTakenError
-from storage_engine.model.broker_store import BrokerStore, StoreSettings
-from storage_engine.model.hold import HoldMemory
-from storage_engine.model.live import LiveBroker, RunningBroker
+from storage_engine.model.broker.broker_store import BrokerStore, StoreSettings
+from storage_engine.model.broker.live import LiveBroker, RunningBroker
+from storage_engine.model.hold.hold import HoldMemory
 from storage_engine.retention.store.broker_answers import ask
 from storage_engine.retention.store.managed_store import ManagedStore
-from storage_engine.turns import take_turn
 
 
 def open_store(store: ManagedStore, memory: HoldMemory | None = None) -> BrokerStore:

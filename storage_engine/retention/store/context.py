@@ -14,22 +14,22 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from storage_engine.brokers import find_broker
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
+from storage_engine.core.jsonable import from_jsonable, to_jsonable
+from storage_engine.core.own_directory import take_from_all
 from storage_engine.exceptions import FileGoneError, RunStateError, StorageEngineError, StoreCrashedError
 from storage_engine.journal.drift import hold_memory
 from storage_engine.journal.journal import Extent, Journal, Phase, Run, Step, StoreRecord
 from storage_engine.journal.tables.database import missing_sqlite_file
 from storage_engine.journal.tables.leases import Lease
 from storage_engine.lake.catalog.place import check_any_catalog_file
-from storage_engine.model.archive_lag import ArchiveLag
-from storage_engine.model.broker_store import BrokerStore, LockedStore
-from storage_engine.model.hold import BrokerProgress, HoldMemory
-from storage_engine.model.jsonable import from_jsonable, to_jsonable
-from storage_engine.model.plan import Plan
-from storage_engine.model.policy import ArchiveMode, archive_limit
-from storage_engine.model.store import StoreSnapshot
-from storage_engine.model.watch import Watch
-from storage_engine.own_directory import take_from_all
+from storage_engine.model.broker.broker_store import BrokerStore, LockedStore
+from storage_engine.model.broker.watch import Watch
+from storage_engine.model.hold.hold import BrokerProgress, HoldMemory
+from storage_engine.model.lag.archive_lag import ArchiveLag
+from storage_engine.model.plan.plan import Plan
+from storage_engine.model.settings.policy import ArchiveMode, archive_limit
+from storage_engine.model.store.store import StoreSnapshot
 from storage_engine.retention.store.answer_types import MEND
 from storage_engine.retention.store.broker_answers import ask, package_errors, take_snapshot
 from storage_engine.retention.store.broker_disks import checked_data_paths

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from storage_engine.core.host import ANY_HOST, check_host, this_host
 from storage_engine.exceptions import BadInputError, StoreIdentityError, StoreNotFoundError
-from storage_engine.host import ANY_HOST, check_host, this_host
 from storage_engine.journal.journal import Journal, Step, StoreRecord
 from storage_engine.journal.tables.place_errors import (
     moved,
@@ -18,8 +18,8 @@ from storage_engine.journal.tables.place_errors import (
 )
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.soundness.receipts import StoreSummary, list_stores
-from storage_engine.model.lineages import Lineages
-from storage_engine.model.policy import ArchiveMode
+from storage_engine.model.settings.policy import ArchiveMode
+from storage_engine.model.store.lineages import Lineages
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.retention.store.stamp import Stamp, is_original, read_stamp, stamp_path
 from storage_engine.retention.store.stamp_files import share_directories

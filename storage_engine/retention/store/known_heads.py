@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 from pyiceberg.table import Table
 
+from storage_engine.core.jsonable import from_jsonable
 from storage_engine.exceptions import LakeIdentityError, ReceiptError
 from storage_engine.journal.journal import Journal, Step, StoreRecord
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.identity import ancestors_of, lake_id_of
 from storage_engine.lake.soundness.chain import check_links
-from storage_engine.model.heads import EMPTY_CHAIN, ChainHead, LakeHead
-from storage_engine.model.jsonable import from_jsonable
+from storage_engine.model.proof.heads import EMPTY_CHAIN, ChainHead, LakeHead
 from storage_engine.retention.store.stamp import read_stamp
 
 RESET = "reset"

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from storage_engine.brokers import default_broker, find_broker
+from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.exceptions import BadInputError
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.model.jsonable import from_jsonable, to_jsonable
-from storage_engine.model.live import LiveBroker
-from storage_engine.model.policy import LONGEST_UNDO_HOURS, ArchiveMode, ArchiveWhen, Policy
+from storage_engine.model.broker.live import LiveBroker
+from storage_engine.model.settings.policy import LONGEST_UNDO_HOURS, ArchiveMode, ArchiveWhen, Policy
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence, Set
 from contextlib import suppress
 
-from storage_engine.own_directory import DIRECTORY
+from storage_engine.core.own_directory import DIRECTORY
 
 _NO_NAMES = frozenset({"", ".", ".."})
 _PATH_MAX = 4096

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from storage_engine.durable import make_dirs, write_file
+from storage_engine.core.durable import make_dirs, write_file
 from storage_engine.exceptions import BadInputError
 from storage_engine.retention.store.managed_store import ManagedStore
 

@@ -13,13 +13,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from storage_engine import durable
+from storage_engine.core import durable
+from storage_engine.core.host import is_this_host, this_host
+from storage_engine.core.jsonable import from_jsonable, to_jsonable
+from storage_engine.core.untrusted import MALFORMED, read_file
+from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import BadInputError, StoreIdentityError
-from storage_engine.host import is_this_host, this_host
-from storage_engine.model.deleted_range import RunDigest
-from storage_engine.model.heads import LakeHead
-from storage_engine.model.jsonable import from_jsonable, to_jsonable
-from storage_engine.model.lineages import Lineages
+from storage_engine.model.proof.deleted_range import RunDigest
+from storage_engine.model.proof.heads import LakeHead
+from storage_engine.model.store.lineages import Lineages
 from storage_engine.retention.store.stamp_files import (
     StampPlace,
     locked_places,
@@ -28,8 +30,6 @@ from storage_engine.retention.store.stamp_files import (
     share_directories,
     stamp_paths,
 )
-from storage_engine.untrusted import MALFORMED, read_file
-from storage_engine.wording import reason_text
 
 _MAX_BYTES = 1 << 20
 

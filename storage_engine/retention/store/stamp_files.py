@@ -14,8 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage_engine.brokers import broker_of, find_broker
+from storage_engine.core.own_directory import (
+    DIRECTORY,
+    PLAIN_STAMP,
+    WAIT_SECONDS,
+    lock,
+    locked,
+    own_directory,
+)
 from storage_engine.exceptions import BadInputError
-from storage_engine.own_directory import DIRECTORY, PLAIN_STAMP, WAIT_SECONDS, lock, locked, own_directory
 
 NAME = "stamp.json"
 _LOCK = "stamp.lock"

@@ -9,11 +9,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from storage_engine.brokers import store_called
+from storage_engine.core.host import may_have_come, this_host
+from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.exceptions import StoreIdentityError
-from storage_engine.host import may_have_come, this_host
 from storage_engine.journal.journal import Journal, Phase, Step, StoreRecord
-from storage_engine.model.jsonable import from_jsonable, to_jsonable
-from storage_engine.model.plan import PlanRequest
+from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.retention.store.known_heads import journalled_heads
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.retention.store.stamp import Stamp, read_stamp, rewrite_place

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from storage_engine.model.diagnosis import Finding, Severity
+from storage_engine.core.wording import bytes_text, count_text, exact_bytes_text
+from storage_engine.model.report.diagnosis import Finding, Severity
 from storage_engine.rocketmq.format.mapped_files import MappedFile, file_name, is_offset, readable_files
-from storage_engine.wording import bytes_text, count_text, exact_bytes_text
 
 _REPLICA = "compare it with a replica or a backup"
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
+from storage_engine.core.long_work import told
 from storage_engine.exceptions import StoreNotFoundError
-from storage_engine.long_work import told
-from storage_engine.model.facts import DispatchFact, FactsScope, FrameFact, LocalSegment, SegmentFact
-from storage_engine.model.store import FileFacts
+from storage_engine.model.report.facts import DispatchFact, FactsScope, FrameFact, LocalSegment, SegmentFact
+from storage_engine.model.store.store import FileFacts
 from storage_engine.rocketmq.checks.queue_facts import missing_entries
 from storage_engine.rocketmq.codec import frame
 from storage_engine.rocketmq.codec.commitlog import FrameKind, FrameTable, scan_segment

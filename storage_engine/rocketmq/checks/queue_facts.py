@@ -13,8 +13,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from storage_engine.long_work import told_each
-from storage_engine.model.facts import FactsScope, QueueFact, QueueFileFact
+from storage_engine.core.long_work import told_each
+from storage_engine.model.report.facts import FactsScope, QueueFact, QueueFileFact
 from storage_engine.rocketmq.codec import frame
 from storage_engine.rocketmq.format import batch_consume_queue, consume_queue
 from storage_engine.rocketmq.format.layout import StoreLayout

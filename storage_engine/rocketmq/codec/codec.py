@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from storage_engine.model.codec import Columns, Damage, SegmentCodec
+from storage_engine.model.broker.codec import Columns, Damage, SegmentCodec
 from storage_engine.rocketmq.codec.commitlog import SegmentBytes, as_array, iterate_frames
 from storage_engine.rocketmq.codec.message_schema import COLUMNS, SCHEMA
 
@@ -54,7 +54,7 @@ class RocketMQCodec(SegmentCodec):
         :param base_offset: physical offset of its first byte.
         :param chunk_bytes: length of a range; a longer frame is a range of its own.
         """
-        from storage_engine.arrow_memory import Arena
+        from storage_engine.arrow.memory import Arena
         from storage_engine.rocketmq.codec.decode import decode_chunk, rank_queues
 
         array = as_array(data)

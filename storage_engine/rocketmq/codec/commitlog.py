@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from storage_engine.arrow_memory import address_of
+from storage_engine.arrow.memory import address_of
 from storage_engine.exceptions import CorruptFrameError
-from storage_engine.model.codec import Damage
+from storage_engine.model.broker.codec import Damage
 from storage_engine.rocketmq.codec import frame
 from storage_engine.rocketmq.format.stored_files import open_stored
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage_engine.arrow_memory import Arena, address_of
+from storage_engine.arrow.memory import Arena, address_of
 from storage_engine.rocketmq.codec import decode_columns as places
 from storage_engine.rocketmq.codec import decode_kernels as kernels
 from storage_engine.rocketmq.codec.commitlog import FrameChunk, FrameKind, QueueNames

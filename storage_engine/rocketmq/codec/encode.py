@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from storage_engine.arrow_memory import ColumnAddresses, address_of, boolean_flags, valid_flags
+from storage_engine.arrow.memory import ColumnAddresses, address_of, boolean_flags, valid_flags
 from storage_engine.exceptions import ProofError
 from storage_engine.rocketmq.codec import encode_kernels as kernels
 from storage_engine.rocketmq.codec.message_schema import SCHEMA

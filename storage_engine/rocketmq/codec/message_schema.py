@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from storage_engine.model.codec import Columns
+from storage_engine.model.broker.codec import Columns
 
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 

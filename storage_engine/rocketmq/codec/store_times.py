@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage_engine.exceptions import CorruptFrameError
-from storage_engine.model.store import SegmentId, SegmentState, StoreSnapshot
+from storage_engine.model.store.store import SegmentId, SegmentState, StoreSnapshot
 from storage_engine.rocketmq.codec import frame
 from storage_engine.rocketmq.codec.commitlog import read_store_timestamp
 from storage_engine.rocketmq.codec.log_tail import message_starts

@@ -14,12 +14,12 @@ from collections import deque
 from zoneinfo import ZoneInfo
 
 from storage_engine.exceptions import SimulationTooLongError
-from storage_engine.model.course import Course, CourseStart
-from storage_engine.model.course_record import CourseRecord
-from storage_engine.model.daily_hours import hour_changes_ms
-from storage_engine.model.ingest import Inflow
-from storage_engine.model.plan import PlanRequest, Reason, Urgency
-from storage_engine.model.store import DiskUsage, StoreSnapshot, percent_rounded_up
+from storage_engine.model.course.course import Course, CourseStart
+from storage_engine.model.course.course_record import CourseRecord
+from storage_engine.model.course.daily_hours import hour_changes_ms
+from storage_engine.model.course.ingest import Inflow
+from storage_engine.model.plan.plan import PlanRequest, Reason, Urgency
+from storage_engine.model.store.store import DiskUsage, StoreSnapshot, percent_rounded_up
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
 from storage_engine.rocketmq.rules.cleanup_schedule import interval_ms
 from storage_engine.rocketmq.rules.rules import (

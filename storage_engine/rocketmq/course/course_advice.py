@@ -22,9 +22,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from storage_engine.model.course import HOURS_A_DAY, LONGEST_HORIZON_MS, Advice, CourseStart
-from storage_engine.model.ingest import HOUR_MS, most_bytes_within
-from storage_engine.model.store import percent_rounded_up
+from storage_engine.model.course.course import HOURS_A_DAY, LONGEST_HORIZON_MS, Advice, CourseStart
+from storage_engine.model.course.ingest import HOUR_MS, most_bytes_within
+from storage_engine.model.store.store import percent_rounded_up
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
 from storage_engine.rocketmq.rules.cleanup_schedule import interval_ms
 from storage_engine.rocketmq.rules.rules import delete_hours

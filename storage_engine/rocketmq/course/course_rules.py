@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from zoneinfo import ZoneInfo
 
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.course import (
+from storage_engine.model.course.course import (
     DAY_MS,
     LONGEST_HORIZON_MS,
     MOST_SECONDS,
@@ -17,7 +17,7 @@ from storage_engine.model.course import (
     RuleLevels,
     RuleSetting,
 )
-from storage_engine.model.daily_hours import hour_spans_ms
+from storage_engine.model.course.daily_hours import hour_spans_ms
 from storage_engine.rocketmq.course.course import course
 from storage_engine.rocketmq.course.course_advice import advice
 from storage_engine.rocketmq.course.course_settings import SETTINGS, config_of, unsupported, values_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from storage_engine.exceptions import BrokerConfigError
-from storage_engine.model.course import RuleSetting, SettingType
+from storage_engine.model.course.course import RuleSetting, SettingType
 from storage_engine.rocketmq.format.broker_config import (
     CLEAN_FORCIBLY_PROPERTY,
     MULTI_PATH_SPLITTER,

@@ -10,9 +10,9 @@ from pathlib import Path
 from stat import S_ISREG
 from zoneinfo import ZoneInfo
 
-from storage_engine.model.course import DAY_MS, CourseStart, Ingest, condensed
-from storage_engine.model.ingest import ingest_from
-from storage_engine.model.store import LogSnapshot, StoreSnapshot
+from storage_engine.model.course.course import DAY_MS, CourseStart, Ingest, condensed
+from storage_engine.model.course.ingest import ingest_from
+from storage_engine.model.store.store import LogSnapshot, StoreSnapshot
 from storage_engine.rocketmq.format.layout import StoreLayout
 from storage_engine.rocketmq.rules.rules import least_used, mtime_ms
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
-from storage_engine.clock import clock_ms
-from storage_engine.model.plan import PlanRequest, Reason, Trigger, Urgency
-from storage_engine.model.store import DiskUsage, StoreSnapshot
+from storage_engine.core.clock import clock_ms
+from storage_engine.model.plan.plan import PlanRequest, Reason, Trigger, Urgency
+from storage_engine.model.store.store import DiskUsage, StoreSnapshot
 from storage_engine.rocketmq.engine.message_store import MessageStore
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
 from storage_engine.rocketmq.rules.cleanup_schedule import FIRST_PASS_MS, MANUAL_PASSES, interval_ms

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from storage_engine.core.jsonable import from_jsonable
+from storage_engine.core.own_directory import own_directory
+from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import BrokerError, ChangedUnderUsError
-from storage_engine.model.jsonable import from_jsonable
-from storage_engine.model.positions import StorePositions
-from storage_engine.own_directory import own_directory
+from storage_engine.model.broker.positions import StorePositions
 from storage_engine.rocketmq.engine.socket_place import ERRORS, PEER, socket_path
-from storage_engine.wording import reason_text
 
 _TIMEOUT_SECONDS = 600
 """A flush, or a deletion whose file somebody reads, takes long at most."""

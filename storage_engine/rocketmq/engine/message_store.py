@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage_engine import durable
-from storage_engine.clock import clock_ms
-from storage_engine.model.recovered import unindexed_text
+from storage_engine.core import durable
+from storage_engine.core.clock import clock_ms
+from storage_engine.model.report.recovered import unindexed_text
 from storage_engine.rocketmq.engine.append.append import Appender
 from storage_engine.rocketmq.engine.append.flush import LogFlusher, QueueFlusher, Service
 from storage_engine.rocketmq.engine.append.mapped_file import PinnedRange

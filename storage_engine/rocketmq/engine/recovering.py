@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from storage_engine import durable
+from storage_engine.core import durable
 from storage_engine.exceptions import CorruptFrameError, StoreBusyError, StoreLayoutError
-from storage_engine.model.recovered import StoreRecovery
+from storage_engine.model.report.recovered import StoreRecovery
 from storage_engine.rocketmq.codec.commitlog import iterate_frames
 from storage_engine.rocketmq.codec.frame import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NOT
 from storage_engine.rocketmq.codec.kernels import KIND_MESSAGE

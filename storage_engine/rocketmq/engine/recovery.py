@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from storage_engine import durable
-from storage_engine.arrow_memory import address_of
+from storage_engine.arrow.memory import address_of
+from storage_engine.core import durable
 from storage_engine.rocketmq.codec import frame
 from storage_engine.rocketmq.engine.append.mapped_file_queue import FileQueue
 from storage_engine.rocketmq.engine.append.store_checkpoint import StoreCheckpoint

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from storage_engine.model.plan import PlanRequest, Release
+from storage_engine.model.plan.plan import PlanRequest, Release
 
 _log = logging.getLogger(__name__)
 

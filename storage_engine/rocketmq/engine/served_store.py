@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 
-from storage_engine import durable
-from storage_engine.model.broker_store import Remove, StoreSettings
-from storage_engine.model.hold import BrokerProgress, HoldMemory
-from storage_engine.model.jsonable import from_jsonable, to_jsonable
-from storage_engine.model.plan import DependentFile
-from storage_engine.model.positions import FlushedStore, StorePositions
-from storage_engine.model.store import LogSnapshot, Segment, SegmentState, StoreSnapshot
+from storage_engine.core import durable
+from storage_engine.core.jsonable import from_jsonable, to_jsonable
+from storage_engine.model.broker.broker_store import Remove, StoreSettings
+from storage_engine.model.broker.positions import FlushedStore, StorePositions
+from storage_engine.model.hold.hold import BrokerProgress, HoldMemory
+from storage_engine.model.plan.plan import DependentFile
+from storage_engine.model.store.store import LogSnapshot, Segment, SegmentState, StoreSnapshot
 from storage_engine.rocketmq.codec.store_times import newest_message_ms
 from storage_engine.rocketmq.engine.engine_session import EngineSession, ask_who_serves
 from storage_engine.rocketmq.engine.message_store import open_store

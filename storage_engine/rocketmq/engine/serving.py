@@ -18,20 +18,20 @@ from pathlib import Path
 from socketserver import StreamRequestHandler, ThreadingMixIn, UnixStreamServer
 from typing import Any
 
-from storage_engine import durable
-from storage_engine.clock import clock_ms
+from storage_engine.core import durable
+from storage_engine.core.clock import clock_ms
+from storage_engine.core.jsonable import from_jsonable, to_jsonable
+from storage_engine.core.own_directory import own_directory
+from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import BrokerError, ChangedUnderUsError, StorageEngineError, StoreBusyError
-from storage_engine.model.jsonable import from_jsonable, to_jsonable
-from storage_engine.model.plan import DependentFile
-from storage_engine.model.positions import StorePositions
-from storage_engine.model.store import FileFacts, Segment
-from storage_engine.own_directory import own_directory
+from storage_engine.model.broker.positions import StorePositions
+from storage_engine.model.plan.plan import DependentFile
+from storage_engine.model.store.store import FileFacts, Segment
 from storage_engine.rocketmq.engine.append.mapped_file import WritableFile
 from storage_engine.rocketmq.engine.message_store import MessageStore
 from storage_engine.rocketmq.engine.socket_place import PEER, socket_path
 from storage_engine.rocketmq.store.store_lock import ENGINE_SOCKET
 from storage_engine.same_bytes.removal import remove_unchanged
-from storage_engine.wording import reason_text
 
 _FORCED_AFTER_MS = 120_000
 

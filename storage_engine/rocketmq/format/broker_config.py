@@ -15,8 +15,8 @@ from pathlib import Path
 
 import javaproperties
 
+from storage_engine.core.untrusted import read_file
 from storage_engine.exceptions import BrokerConfigError, CorruptFileError
-from storage_engine.untrusted import read_file
 
 CONSUME_QUEUE_ENTRY_BYTES = 20
 BATCH_CONSUME_QUEUE_ENTRY_BYTES = 46

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from storage_engine.core.untrusted import MALFORMED
 from storage_engine.exceptions import BadInputError, CorruptFileError
-from storage_engine.model.diagnosis import reason_of
+from storage_engine.model.report.diagnosis import reason_of
 from storage_engine.rocketmq.format import fastjson
 from storage_engine.rocketmq.format.layout import StoreLayout
 from storage_engine.rocketmq.format.queue_files import iter_queues
 from storage_engine.rocketmq.format.stored_files import read_stored
-from storage_engine.untrusted import MALFORMED
 
 Content = TypeVar("Content")
 

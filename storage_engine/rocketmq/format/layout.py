@@ -11,10 +11,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from storage_engine.core.turns import SharedLock
 from storage_engine.exceptions import StoreLayoutError, StoreNotFoundError, UnsupportedLayoutError
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, container_hint
 from storage_engine.rocketmq.format.mapped_files import MappedFile, list_mapped_files
-from storage_engine.turns import SharedLock
 
 LOG = "commitlog"
 """Directory of a store's log, where its settings name no other (StorePathConfigHelper)."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from storage_engine.exceptions import BadInputError, StoreBusyError
-from storage_engine.model.diagnosis import reason_of
+from storage_engine.model.report.diagnosis import reason_of
 
 ATTEMPTS = 5
 """Beside a running broker. Its own writes take milliseconds; config files are written every 5 to 10 s."""

@@ -12,8 +12,8 @@ import io
 import os
 from pathlib import Path
 
+from storage_engine.core.untrusted import read_file
 from storage_engine.exceptions import StoreLayoutError
-from storage_engine.untrusted import read_file
 
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Final
 
 from storage_engine.exceptions import GateRefusedError
-from storage_engine.model.hold import HoldMemory
-from storage_engine.model.store import DiskUsage, LogSnapshot, Segment
+from storage_engine.model.hold.hold import HoldMemory
+from storage_engine.model.store.store import DiskUsage, LogSnapshot, Segment
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
 from storage_engine.rocketmq.hold.local_hold import read_local
 from storage_engine.rocketmq.hold.mtimes import original_mtime_ns, same_ms

@@ -16,13 +16,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from storage_engine import durable
+from storage_engine.core import durable
+from storage_engine.core.jsonable import from_jsonable, to_jsonable
+from storage_engine.core.own_directory import DIRECTORY, own_directory, try_locked
+from storage_engine.core.untrusted import MALFORMED, read_file
+from storage_engine.core.wording import reason_text, time_text
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.hold import WatchLook
-from storage_engine.model.jsonable import from_jsonable, to_jsonable
-from storage_engine.own_directory import DIRECTORY, own_directory, try_locked
-from storage_engine.untrusted import MALFORMED, read_file
-from storage_engine.wording import reason_text, time_text
+from storage_engine.model.hold.hold import WatchLook
 
 NAME: Final = "watch"
 _LOCK: Final = "watch.lock"
@@ -45,7 +45,8 @@ class Heartbeat:
     :param tends_shield: it acts on what is deleted, and its last try didn't fail; one that knows no broker
         only mends the fence.
     :param looked_at_ms: as ``fenced``, ``mended`` and ``runs_out_at_ms``, see
-        :class:`storage_engine.model.hold.WatchLook`; releases before these fields don't say that they looked.
+        :class:`storage_engine.model.hold.hold.WatchLook`; releases before these fields don't say that they
+        looked.
     :param tended_at_ms: when it last looked at all of the shield; 0: it hasn't yet.
     """
 
@@ -79,7 +80,7 @@ class Watching:
         It isn't flushed: no watch outlives a crash of its machine. On a disk that was full before the first
         one, nobody sees it until there is room.
 
-        See :meth:`storage_engine.model.fence_watch.Beating.beat`.
+        See :meth:`storage_engine.model.broker.fence_watch.Beating.beat`.
 
         :raises OSError: the file can't be written.
         """

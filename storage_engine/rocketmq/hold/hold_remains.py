@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from storage_engine.core.wording import count_text, time_text
 from storage_engine.exceptions import GateRefusedError
-from storage_engine.model.diagnosis import Finding, Severity
-from storage_engine.model.hold import HoldMemory
+from storage_engine.model.hold.hold import HoldMemory
+from storage_engine.model.report.diagnosis import Finding, Severity
 from storage_engine.rocketmq.hold.heartbeat import no_watch
 from storage_engine.rocketmq.hold.local_hold import read_local
 from storage_engine.rocketmq.hold.marker import NAME, Marker, read_marker
 from storage_engine.rocketmq.hold.state import HoldState, load_state
-from storage_engine.wording import count_text, time_text
 
 _END = "end it and put everything back: storage-engine unmanage"
 

@@ -18,12 +18,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage_engine.arrow.lag_columns import LAG_SCHEMA
+from storage_engine.arrow.name_columns import names_of, one_array
 from storage_engine.exceptions import BadInputError, StoreBusyError
-from storage_engine.lag_columns import LAG_SCHEMA
-from storage_engine.model.diagnosis import reason_of
-from storage_engine.model.lag import LagSource
-from storage_engine.model.store import SegmentId, StoreSnapshot
-from storage_engine.name_columns import names_of, one_array
+from storage_engine.model.lag.lag import LagSource
+from storage_engine.model.report.diagnosis import reason_of
+from storage_engine.model.store.store import SegmentId, StoreSnapshot
 from storage_engine.rocketmq.codec.store_times import UNKNOWN, LogFile, store_timestamps
 from storage_engine.rocketmq.format import batch_consume_queue, consume_queue
 from storage_engine.rocketmq.format.broker_config import CONSUME_QUEUE_ENTRY_BYTES, BrokerConfig
@@ -114,7 +114,7 @@ def queue_lags(context: LagContext, positions: pa.Table | pa.RecordBatch) -> pa.
     risk with the queue's oldest message, since it may need it. In a queue whose files can't be read no
     group's next message is known, so each group is at risk.
 
-    :param positions: of :data:`~storage_engine.lag_columns.POSITIONS_SCHEMA`, rows of one queue
+    :param positions: of :data:`~storage_engine.arrow.lag_columns.POSITIONS_SCHEMA`, rows of one queue
         together (they may go on in another call).
     :return: of :data:`LAG_SCHEMA`, in the order of ``positions``.
     :raises StoreBusyError: a file went away: somebody else changes the store.

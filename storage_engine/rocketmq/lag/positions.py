@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from storage_engine.lag_columns import POSITIONS_SCHEMA
-from storage_engine.name_columns import coded
+from storage_engine.arrow.lag_columns import POSITIONS_SCHEMA
+from storage_engine.arrow.name_columns import coded
 
 Codes = npt.NDArray[np.int64]
 Longs = npt.NDArray[np.int64]

@@ -15,11 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage_engine.arrow.name_columns import names_of, one_array
+from storage_engine.core.long_work import told
+from storage_engine.core.wording import count_text
 from storage_engine.exceptions import StoreBusyError
-from storage_engine.long_work import told
-from storage_engine.model.lag import Unread, UnreadMessages
-from storage_engine.model.store import Segment
-from storage_engine.name_columns import names_of, one_array
+from storage_engine.model.lag.lag import Unread, UnreadMessages
+from storage_engine.model.store.store import Segment
 from storage_engine.rocketmq.codec.store_times import UNKNOWN, LogFile, store_timestamps
 from storage_engine.rocketmq.format import batch_consume_queue, consume_queue
 from storage_engine.rocketmq.format.layout import StoreLayout
@@ -28,7 +29,6 @@ from storage_engine.rocketmq.format.queue_files import FILLER_SIZE
 from storage_engine.rocketmq.format.rereading import reread
 from storage_engine.rocketmq.lag.lag import Flags, Longs, queue_runs, read_files
 from storage_engine.rocketmq.lag.subscriptions import queue_directories
-from storage_engine.wording import count_text
 
 
 @dataclass(frozen=True, slots=True)

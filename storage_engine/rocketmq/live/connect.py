@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from storage_engine.exceptions import BadInputError, NotOnBrokerError
-from storage_engine.model.broker_store import StoreSettings
-from storage_engine.model.live import LiveBroker, RunningBroker
+from storage_engine.model.broker.broker_store import StoreSettings
+from storage_engine.model.broker.live import LiveBroker, RunningBroker
 from storage_engine.rocketmq.hold.state import NAME, RESERVED, ROLE, SLAVE
 from storage_engine.rocketmq.remoting.access import Access, Tls
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin

@@ -7,15 +7,15 @@ from typing import Any
 
 import pyarrow as pa
 
+from storage_engine.arrow.name_columns import names_of, one_array
+from storage_engine.core.wording import count_text, duration_text
 from storage_engine.exceptions import BrokerError
-from storage_engine.model.lag import LagSource, PositionsFrom
-from storage_engine.name_columns import names_of, one_array
+from storage_engine.model.lag.lag import LagSource, PositionsFrom
 from storage_engine.rocketmq.format.layout import StoreLayout
 from storage_engine.rocketmq.format.queue_files import iter_queues
 from storage_engine.rocketmq.format.rereading import ATTEMPTS
 from storage_engine.rocketmq.lag.subscriptions import Consumers, consumers_in_files, read_filtered
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
-from storage_engine.wording import count_text, duration_text
 
 ASKED_FOR_SUBSCRIPTIONS = 2000
 """Groups without any offset that are asked what they subscribe to: a request each, of about a millisecond."""

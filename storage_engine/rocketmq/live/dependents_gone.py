@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from storage_engine import durable
-from storage_engine.model.plan import DependentFile
+from storage_engine.core import durable
+from storage_engine.model.plan.plan import DependentFile
 from storage_engine.rocketmq.format.rereading import ATTEMPTS
 from storage_engine.rocketmq.rules.cleanup_schedule import (
     Patience,

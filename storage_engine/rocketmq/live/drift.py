@@ -11,8 +11,9 @@ from dataclasses import replace
 from itertools import chain
 from typing import Final
 
+from storage_engine.core.wording import count_text, paths_text, time_text, times_text
 from storage_engine.exceptions import CorruptFileError
-from storage_engine.model.hold import Drift, DriftKind
+from storage_engine.model.hold.hold import Drift, DriftKind
 from storage_engine.rocketmq.format import batch_consume_queue, consume_queue
 from storage_engine.rocketmq.format.layout import LOG, StoreLayout
 from storage_engine.rocketmq.format.mapped_files import MappedFile
@@ -27,7 +28,6 @@ from storage_engine.rocketmq.hold.state import (
     Observed,
     SeenFile,
 )
-from storage_engine.wording import count_text, paths_text, time_text, times_text
 
 ENDS_TRUST: Final = frozenset({DriftKind.BROKER_REPLACED, DriftKind.ROLE_CHANGED})
 """What is remembered is of another store than the broker's: nothing may be held, renewed or deleted by it."""

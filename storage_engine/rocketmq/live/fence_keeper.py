@@ -15,15 +15,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
+from storage_engine.core.own_directory import DIRECTORY, WATCH_WAIT_SECONDS
+from storage_engine.core.wording import paths_text, time_text, times_text
 from storage_engine.exceptions import (
     ChangedUnderUsError,
     GateRefusedError,
     StoreBusyError,
     StoreNotFoundError,
 )
-from storage_engine.model.hold import Drift, DriftKind, WatchLook
-from storage_engine.own_directory import DIRECTORY, WATCH_WAIT_SECONDS
+from storage_engine.model.hold.hold import Drift, DriftKind, WatchLook
 from storage_engine.rocketmq.format.layout import LOG
 from storage_engine.rocketmq.hold import marker
 from storage_engine.rocketmq.hold.heartbeat import Watching, silent_watch, watching
@@ -32,7 +33,6 @@ from storage_engine.rocketmq.hold.mtimes import SegmentGoneError, same_ms, set_m
 from storage_engine.rocketmq.hold.state import HoldState, SeenFile, Touched
 from storage_engine.rocketmq.live.observe import list_files, mount_point
 from storage_engine.same_bytes.own_acts import Acting, own_acts
-from storage_engine.wording import paths_text, time_text, times_text
 
 LAST_FILES: Final = 3
 """Never fenced by a watch, which doesn't ask how far the log goes: a broker writes to one of them and makes
@@ -83,7 +83,7 @@ def is_mounted(directory: LogDirectory, known: Identity | None, held_mount_point
 
 
 class FenceKeeper:
-    """Implements :class:`storage_engine.model.broker.FenceWatch`.
+    """Implements :class:`storage_engine.model.broker.kind.FenceWatch`.
 
     :param root: the store's.
     """
@@ -117,7 +117,7 @@ class FenceKeeper:
         return silent_watch(self._root)
 
     def look(self, now_ms: int) -> tuple[Drift, ...]:
-        """See :meth:`storage_engine.model.broker.FenceWatch.look`; what isn't mounted isn't gone.
+        """See :meth:`storage_engine.model.broker.kind.FenceWatch.look`; what isn't mounted isn't gone.
 
         :raises StoreNotFoundError: a directory of the log isn't there; the others were looked at.
         :raises GateRefusedError: the store is held, and what that rests on doesn't lie with it.
@@ -141,7 +141,7 @@ class FenceKeeper:
         return self.left_over()
 
     def left_over(self) -> tuple[Drift, ...]:
-        """See :meth:`storage_engine.model.broker.FenceWatch.left_over`; the next look gives it otherwise."""
+        """See ``FenceWatch.left_over``; the next look gives it otherwise."""
         found, self._found = tuple(self._found), []
         return found
 

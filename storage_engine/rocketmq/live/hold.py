@@ -16,9 +16,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from storage_engine.core.wording import paths_text
 from storage_engine.exceptions import BadInputError, GateRefusedError
-from storage_engine.model.hold import HoldMemory, HoldStatus
-from storage_engine.model.store import Segment
+from storage_engine.model.hold.hold import HoldMemory, HoldStatus
+from storage_engine.model.store.store import Segment
 from storage_engine.rocketmq.hold import fence, marker, mtimes
 from storage_engine.rocketmq.hold.fence import (
     announce_rewrite,
@@ -51,7 +52,6 @@ from storage_engine.rocketmq.live.identity import ask_known_frame, know_newest_f
 from storage_engine.rocketmq.live.observe import below_the_first_file, observe
 from storage_engine.rocketmq.live.status import drift_of, notices, root_of, weaknesses
 from storage_engine.rocketmq.rules.cleanup_schedule import FIRST_PASS_MS, MANUAL_PASSES, interval_ms
-from storage_engine.wording import paths_text
 
 if TYPE_CHECKING:
     from storage_engine.rocketmq.live.session import LiveParts
@@ -65,13 +65,13 @@ _LOOKS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class LockedLive:
-    """Implements :class:`storage_engine.model.broker_store.LockedStore`."""
+    """Implements :class:`storage_engine.model.broker.broker_store.LockedStore`."""
 
     notices: tuple[str, ...]
 
 
 def renew(store: LiveParts, now_ms: int) -> HoldStatus:
-    """See :meth:`storage_engine.model.broker_store.BrokerStore.renew_hold`.
+    """See :meth:`storage_engine.model.broker.broker_store.BrokerStore.renew_hold`.
 
     Where the broker has another store or another role than before, nothing is changed, and it isn't held.
 
@@ -268,7 +268,7 @@ def _forbid_force(
 
 
 def end_hold(store: LiveParts, now_ms: int) -> HoldStatus:
-    """See :meth:`storage_engine.model.broker_store.BrokerStore.end_hold`.
+    """See :meth:`storage_engine.model.broker.broker_store.BrokerStore.end_hold`.
 
     Waits until the broker is through with what it was told to delete: without the fence it would go on.
     What somebody else has set meanwhile stays as they set it. Where another broker is the master by now, or

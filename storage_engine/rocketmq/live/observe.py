@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import javaproperties
 
+from storage_engine.core.untrusted import read_file
+from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import CorruptFileError
 from storage_engine.rocketmq.codec.store_times import LogFile
 from storage_engine.rocketmq.format.broker_config import MAX_CONF_BYTES
@@ -25,8 +27,6 @@ from storage_engine.rocketmq.live.connect import as_who_may_read
 from storage_engine.rocketmq.live.drift import has_moved
 from storage_engine.rocketmq.live.identity import ask_and_look, check_same_store, left_open, why_unproven
 from storage_engine.same_bytes.mounts import mount_of
-from storage_engine.untrusted import read_file
-from storage_engine.wording import reason_text
 
 if TYPE_CHECKING:
     from storage_engine.rocketmq.live.session import LiveParts

@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from storage_engine import durable
+from storage_engine.core import durable
+from storage_engine.core.own_directory import WAIT_SECONDS
 from storage_engine.exceptions import (
     BrokerError,
     BrokerRefusedError,
@@ -28,9 +29,8 @@ from storage_engine.exceptions import (
     StoreBusyError,
     StoreNotFoundError,
 )
-from storage_engine.model.hold import HoldMemory
-from storage_engine.model.store import FileFacts, Segment
-from storage_engine.own_directory import WAIT_SECONDS
+from storage_engine.model.hold.hold import HoldMemory
+from storage_engine.model.store.store import FileFacts, Segment
 from storage_engine.rocketmq.format.mapped_files import NAME_DIGITS
 from storage_engine.rocketmq.hold import marker
 from storage_engine.rocketmq.hold.fence import is_due

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
+from storage_engine.core.wording import time_text
 from storage_engine.exceptions import GateRefusedError
-from storage_engine.model.hold import Drift, DriftKind
-from storage_engine.model.shield import ShieldNeed
+from storage_engine.model.hold.hold import Drift, DriftKind
+from storage_engine.model.hold.shield import ShieldNeed
 from storage_engine.rocketmq.hold import marker
 from storage_engine.rocketmq.hold.fence import fence_count, with_force_ended
 from storage_engine.rocketmq.hold.heartbeat import is_shield_tended
@@ -24,14 +25,13 @@ from storage_engine.rocketmq.live.identity import ask_known_frame
 from storage_engine.rocketmq.live.observe import observe
 from storage_engine.rocketmq.rules.cleanup_schedule import interval_ms
 from storage_engine.rocketmq.rules.disk import log_disks
-from storage_engine.wording import time_text
 
 if TYPE_CHECKING:
     from storage_engine.rocketmq.live.session import LiveParts
 
 
 def shield_need(store: LiveParts) -> ShieldNeed:
-    """See :meth:`storage_engine.model.broker_store.BrokerStore.shield_need`."""
+    """See :meth:`storage_engine.model.broker.broker_store.BrokerStore.shield_need`."""
     root = store.files.files.layout.root
     disk_bytes, used_percent = log_disks(store.files.files.layout)
     refusal = ""
@@ -52,7 +52,7 @@ def shield_need(store: LiveParts) -> ShieldNeed:
 
 
 def end_force(store: LiveParts) -> Drift | None:
-    """See :meth:`storage_engine.model.broker_store.BrokerStore.end_force`.
+    """See :meth:`storage_engine.model.broker.broker_store.BrokerStore.end_force`.
 
     Above the broker's warning level nothing is set: whoever let it delete by force had a full disk. It is
     done while a run has the store, too.

@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from storage_engine.core.own_directory import DIRECTORY
+from storage_engine.core.wording import time_text
 from storage_engine.exceptions import GateRefusedError
-from storage_engine.model.hold import BrokerProgress, Drift, DriftKind, HoldStatus
-from storage_engine.model.store import DiskUsage
-from storage_engine.own_directory import DIRECTORY
+from storage_engine.model.hold.hold import BrokerProgress, Drift, DriftKind, HoldStatus
+from storage_engine.model.store.store import DiskUsage
 from storage_engine.rocketmq.hold import fence, marker
 from storage_engine.rocketmq.hold.fence import (
     HOUR_MS,
@@ -29,14 +30,13 @@ from storage_engine.rocketmq.live.identity import ask_known_frame
 from storage_engine.rocketmq.live.observe import below_the_first_file, observe
 from storage_engine.rocketmq.remoting.answers import RuntimeInfo
 from storage_engine.rocketmq.rules.disk import disk_usage
-from storage_engine.wording import time_text
 
 if TYPE_CHECKING:
     from storage_engine.rocketmq.live.session import LiveParts
 
 
 def look(store: LiveParts, now_ms: int) -> HoldStatus:
-    """See :meth:`storage_engine.model.broker_store.BrokerStore.hold_status`."""
+    """See :meth:`storage_engine.model.broker.broker_store.BrokerStore.hold_status`."""
     state = load_state(store.memory)
     if state is None:
         return HoldStatus(held=False, notices=("the store isn't held", *_before_the_first(store, now_ms)))

@@ -6,8 +6,8 @@ from dataclasses import replace
 from zoneinfo import ZoneInfo
 
 from storage_engine.exceptions import SimulationTooLongError
-from storage_engine.model.course import MOST_SECONDS, CourseStart, SegmentRun
-from storage_engine.model.store import LogSnapshot, Segment, StoreSnapshot
+from storage_engine.model.course.course import MOST_SECONDS, CourseStart, SegmentRun
+from storage_engine.model.store.store import LogSnapshot, Segment, StoreSnapshot
 from storage_engine.rocketmq.course.course import course
 from storage_engine.rocketmq.course.course_settings import unsupported
 from storage_engine.rocketmq.format.broker_config import BrokerConfig

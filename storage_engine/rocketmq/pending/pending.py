@@ -11,8 +11,9 @@ from typing import TypeAlias
 
 import numpy as np
 
+from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import BadInputError, StoreBusyError
-from storage_engine.model.pending import Pending, PendingKind
+from storage_engine.model.broker.pending import Pending, PendingKind
 from storage_engine.rocketmq.codec.store_times import LogFile
 from storage_engine.rocketmq.codec.stored_messages import Longs
 from storage_engine.rocketmq.format.layout import LOG, StoreLayout, list_segments
@@ -21,7 +22,6 @@ from storage_engine.rocketmq.pending.delay_levels import waiting_in_levels
 from storage_engine.rocketmq.pending.half_messages import undecided
 from storage_engine.rocketmq.pending.rocksdb_traces import refuse_halves_in_rocksdb, refuse_timers_in_rocksdb
 from storage_engine.rocketmq.pending.timers import waiting_timers
-from storage_engine.wording import reason_text
 
 _Reader: TypeAlias = Callable[[Sequence[LogFile]], tuple[Longs, Longs]]
 """Of a kind: physical offsets, and due times of as many messages or of none."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass
 
+from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import BadInputError
 from storage_engine.rocketmq.remoting.signature import Credentials
-from storage_engine.wording import reason_text
 
 
 @dataclass(frozen=True, slots=True)

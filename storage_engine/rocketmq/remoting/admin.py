@@ -14,6 +14,7 @@ from typing import Final, Self, TypeVar
 import javaproperties
 import pyarrow as pa
 
+from storage_engine.core.untrusted import MALFORMED
 from storage_engine.exceptions import (
     BadInputError,
     BrokerError,
@@ -36,7 +37,6 @@ from storage_engine.rocketmq.remoting.answers import (
 from storage_engine.rocketmq.remoting.bodies import AnswerError
 from storage_engine.rocketmq.remoting.command import MAX_FRAME_BYTES, RemotingCommand
 from storage_engine.rocketmq.remoting.connection import Connection
-from storage_engine.untrusted import MALFORMED
 
 CHANGEABLE_SETTINGS: Final = frozenset(
     {"cleanFileForciblyEnable", "deleteWhen", "diskMaxUsedSpaceRatio", "fileReservedTime"}

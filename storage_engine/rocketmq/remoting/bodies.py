@@ -11,6 +11,7 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
+from storage_engine.core.untrusted import MALFORMED
 from storage_engine.rocketmq.codec.frame import MAGIC_V1, MAGIC_V2, MIN_MESSAGE_BYTES, PHYSICAL_OFFSET_AT
 from storage_engine.rocketmq.format import fastjson
 from storage_engine.rocketmq.format.config_files import TopicConfig
@@ -25,7 +26,6 @@ from storage_engine.rocketmq.remoting.answers import (
     RuntimeInfo,
     TopicRoute,
 )
-from storage_engine.untrusted import MALFORMED
 
 Parsed = TypeVar("Parsed")
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final
 
-from storage_engine.untrusted import MALFORMED
+from storage_engine.core.untrusted import MALFORMED
 
 LENGTH_BYTES: Final = 4
 MAX_FRAME_BYTES: Final = 16 * 1024 * 1024

@@ -16,6 +16,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Final, Self
 
+from storage_engine.core.wording import reason_text, shortened
 from storage_engine.exceptions import (
     BrokerError,
     BrokerProtocolError,
@@ -34,7 +35,6 @@ from storage_engine.rocketmq.remoting.command import (
     frame_length,
 )
 from storage_engine.rocketmq.remoting.signature import sign
-from storage_engine.wording import reason_text, shortened
 
 BUSY_PAUSE_SECONDS: Final = 0.2
 """Before a read that the broker was too busy for is asked once more."""

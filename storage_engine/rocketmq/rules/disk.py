@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from storage_engine.model.store import DiskUsage, smallest_and_fullest
+from storage_engine.model.store.store import DiskUsage, smallest_and_fullest
 from storage_engine.rocketmq.format.layout import StoreLayout
 
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from zoneinfo import ZoneInfo
 
-from storage_engine.model.plan import Decision, LogPlan, Plan, PlanRequest, Reason, Trigger, Urgency
-from storage_engine.model.plan_limits import check_limits, target_reached
-from storage_engine.model.store import (
+from storage_engine.core.wording import time_text
+from storage_engine.model.plan.plan import Decision, LogPlan, Plan, PlanRequest, Reason, Trigger, Urgency
+from storage_engine.model.plan.plan_limits import check_limits, target_reached
+from storage_engine.model.store.store import (
     DiskUsage,
     LogSnapshot,
     Segment,
@@ -22,7 +23,6 @@ from storage_engine.model.store import (
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
 from storage_engine.rocketmq.rules.rules import age_reason, delete_hours, expires_at_ms, mtime_ms, triggers
 from storage_engine.rocketmq.rules.window import next_window_ms
-from storage_engine.wording import time_text
 
 
 def plan(

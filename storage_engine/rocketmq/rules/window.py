@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 import tzlocal
 
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.daily_hours import STEP_MS, in_hours
+from storage_engine.model.course.daily_hours import STEP_MS, in_hours
 
 HOUR_MS = 3_600_000
 

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from storage_engine.arrow_memory import address_of
+from storage_engine.arrow.memory import address_of
 from storage_engine.rocketmq.engine.append.new_message import host_bytes
 from storage_engine.rocketmq.sample import message_kernels as kernels
 

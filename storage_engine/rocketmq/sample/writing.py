@@ -13,10 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
-from storage_engine import durable
+from storage_engine.core import durable
+from storage_engine.core.long_work import told
+from storage_engine.core.wording import time_text
 from storage_engine.exceptions import BadInputError
-from storage_engine.long_work import told
-from storage_engine.model.sample import SampleRequest, SampleStore
+from storage_engine.model.broker.sample import SampleRequest, SampleStore
 from storage_engine.rocketmq.engine.append.new_message import NewBatch, NewMessage, PutResult, PutStatus
 from storage_engine.rocketmq.engine.engine_settings import settings_for
 from storage_engine.rocketmq.engine.message_store import MessageStore
@@ -29,7 +30,6 @@ from storage_engine.rocketmq.sample import configuration
 from storage_engine.rocketmq.sample.messages import SHARED_PROPERTIES, STORE_HOST, Producers, SentBatch
 from storage_engine.rocketmq.sample.special import DELAYED_SHARE, TRANSACTION_SHARE, SpecialMessages
 from storage_engine.rocketmq.store import store_lock
-from storage_engine.wording import time_text
 
 _UNFINISHED = ".unfinished"
 """The store until it is whole; it then gets its name."""

@@ -8,16 +8,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
-from storage_engine import durable
-from storage_engine.model.broker_store import BrokerStore, Remove, StoreSettings
-from storage_engine.model.course import CourseStart
-from storage_engine.model.hold import HoldMemory
-from storage_engine.model.lag import Unread
-from storage_engine.model.pending import Pending
-from storage_engine.model.plan import DependentFile, Plan, PlanRequest, Trigger
-from storage_engine.model.shield import ShieldNeed
-from storage_engine.model.store import Segment, SegmentId, SegmentState, StoreSnapshot
-from storage_engine.model.watch import Watch
+from storage_engine.core import durable
+from storage_engine.model.broker.broker_store import BrokerStore, Remove, StoreSettings
+from storage_engine.model.broker.pending import Pending
+from storage_engine.model.broker.watch import Watch
+from storage_engine.model.course.course import CourseStart
+from storage_engine.model.hold.hold import HoldMemory
+from storage_engine.model.hold.shield import ShieldNeed
+from storage_engine.model.lag.lag import Unread
+from storage_engine.model.plan.plan import DependentFile, Plan, PlanRequest, Trigger
+from storage_engine.model.store.store import Segment, SegmentId, SegmentState, StoreSnapshot
 from storage_engine.rocketmq.codec.log_tail import near_logical_end
 from storage_engine.rocketmq.codec.store_times import oldest_message_ms, sealed_at_ms
 from storage_engine.rocketmq.course.course_start import course_start

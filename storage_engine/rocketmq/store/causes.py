@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from zoneinfo import ZoneInfo
 
-from storage_engine.model.plan import PlanRequest
-from storage_engine.model.store import DiskUsage, StoreSnapshot
-from storage_engine.model.watch import Watch
+from storage_engine.model.broker.watch import Watch
+from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.store.store import DiskUsage, StoreSnapshot
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
 from storage_engine.rocketmq.format.layout import StoreLayout
 from storage_engine.rocketmq.rules.disk import disk_usage

@@ -9,15 +9,15 @@ from difflib import SequenceMatcher
 from functools import cache
 from importlib import resources
 
-from storage_engine.model.diagnosis import Finding, SettingFrom, SettingInEffect, Severity
-from storage_engine.nearest import nearest
+from storage_engine.core.nearest import nearest
+from storage_engine.core.wording import bytes_text, duration_text
+from storage_engine.model.report.diagnosis import Finding, SettingFrom, SettingInEffect, Severity
 from storage_engine.rocketmq.format.broker_config import (
     CLEAN_FORCIBLY_PROPERTY,
     WARNING_LEVEL_PROPERTY,
     BrokerConfig,
     parse_delete_when,
 )
-from storage_engine.wording import bytes_text, duration_text
 
 HOUR_MS = 3_600_000
 _TIMER_MAX_DELAY_SECONDS = 3 * 24 * 3600

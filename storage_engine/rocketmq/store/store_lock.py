@@ -22,9 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from storage_engine import durable
-from storage_engine.exceptions import StoreBusyError, TurnTakenError
-from storage_engine.file_users import (
+from storage_engine.core import durable
+from storage_engine.core.file_users import (
     DELETED,
     FileUser,
     file_users,
@@ -33,10 +32,11 @@ from storage_engine.file_users import (
     process_text,
     run_text,
 )
-from storage_engine.own_directory import DIRECTORY
+from storage_engine.core.own_directory import DIRECTORY
+from storage_engine.core.turns import has_shared_lock, take_turn
+from storage_engine.core.wording import count_text
+from storage_engine.exceptions import StoreBusyError, TurnTakenError
 from storage_engine.rocketmq.format.layout import StoreLayout
-from storage_engine.turns import has_shared_lock, take_turn
-from storage_engine.wording import count_text
 
 _BROKER_CLASSES = ("BrokerStartup", "BrokerContainerStartup", "ProxyStartup")
 T = TypeVar("T")

@@ -14,15 +14,15 @@ import pytest
 from sqlalchemy import URL, delete
 
 from storage_engine import cycle
-from storage_engine.cli.lag import in_process_lag
+from storage_engine.cli.output.lag import in_process_lag
 from storage_engine.exceptions import BadInputError, JournalUnavailableError
 from storage_engine.journal.journal import Extent, Journal
 from storage_engine.journal.reading.answers import LevelBucket, LogBucket
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.journal.tables.schema import reports
-from storage_engine.model.archive_lag import ArchiveLag
-from storage_engine.model.policy import Policy
-from storage_engine.model.store import DiskUsage
+from storage_engine.model.lag.archive_lag import ArchiveLag
+from storage_engine.model.settings.policy import Policy
+from storage_engine.model.store.store import DiskUsage
 from storage_engine.retention.quarantine.undo import undo
 from storage_engine.retention.report.finishing import REPORT_VERSION
 from storage_engine.retention.report.report import Outcome

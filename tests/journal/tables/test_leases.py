@@ -13,7 +13,7 @@ from storage_engine.exceptions import StoreBusyError
 from storage_engine.journal.drift import hold_memory
 from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.journal.tables.leases import Owner, is_dead, this_process
-from storage_engine.model.plan import PlanRequest
+from storage_engine.model.plan.plan import PlanRequest
 
 TAKE_AND_DIE = """
 import os, signal, sys

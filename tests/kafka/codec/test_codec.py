@@ -17,7 +17,7 @@ from aiokafka.record import MemoryRecords
 from storage_engine.crc import crc32c_of
 from storage_engine.exceptions import ProofError
 from storage_engine.kafka.codec.codec import CODEC
-from storage_engine.model.codec import Damage
+from storage_engine.model.broker.codec import Damage
 from tests.kafka import batches
 from tests.kafka_fixture import digest_of, truth
 

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from storage_engine.arrow.lag_columns import LAG_SCHEMA, POSITIONS_SCHEMA
 from storage_engine.exceptions import BadInputError
 from storage_engine.kafka import BROKER
 from storage_engine.kafka.codec.codec import CODEC, KafkaCodec
@@ -32,11 +33,10 @@ from storage_engine.kafka.lag.unread import unread_by_log, unread_records
 from storage_engine.kafka.lag_job import KafkaLagJob, _check_plan, lag_job
 from storage_engine.kafka.metadata.consumer_offsets import read_consumer_offsets
 from storage_engine.kafka.store.lag_context import lag_context
-from storage_engine.lag_columns import LAG_SCHEMA, POSITIONS_SCHEMA
-from storage_engine.model.broker_store import StoreSettings
-from storage_engine.model.lag import LagSource
-from storage_engine.model.lag_job import LagRequest
-from storage_engine.model.store import SegmentId
+from storage_engine.model.broker.broker_store import StoreSettings
+from storage_engine.model.broker.lag_job import LagRequest
+from storage_engine.model.lag.lag import LagSource
+from storage_engine.model.store.store import SegmentId
 from tests.kafka.batches import Record, batch
 
 NOW_MS = 1_795_190_000_000

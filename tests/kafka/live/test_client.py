@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from storage_engine.core.extras import KAFKA
 from storage_engine.exceptions import (
     BadInputError,
     BrokerRefusedError,
     BrokerUnavailableError,
     MissingExtraError,
 )
-from storage_engine.extras import KAFKA
 from storage_engine.kafka.cluster.client import Cluster, client_settings
-from storage_engine.model.live import LiveBroker
+from storage_engine.model.broker.live import LiveBroker
 from tests.extras import take_away
 
 HUSH = "hush-hush"

@@ -13,7 +13,7 @@ import pytest
 from storage_engine.exceptions import BadInputError
 from storage_engine.kafka.cluster.client import Cluster, client_settings
 from storage_engine.kafka.cluster.client_options import ALLOWED
-from storage_engine.model.live import LiveBroker
+from storage_engine.model.broker.live import LiveBroker
 
 RUNS_SOMETHING = (
     "plugin.library.paths",

@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from storage_engine.exceptions import BrokerUnavailableError
 from storage_engine.kafka.cluster.client import Cluster
 from storage_engine.kafka.cluster.consumers import group_positions, listed_groups
-from storage_engine.model.live import LiveBroker
+from storage_engine.model.broker.live import LiveBroker
 
 LOADING, MOVED, AWAY = (
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from storage_engine.core.jsonable import to_jsonable
 from storage_engine.exceptions import BrokerUnavailableError, ChangedUnderUsError
 from storage_engine.kafka.format.layout import PartitionLog, read_node
 from storage_engine.kafka.format.live_facts import LiveFacts, LivePartition
@@ -22,9 +23,8 @@ from storage_engine.kafka.live.release import Prefix, why_not
 from storage_engine.kafka.live.same_log import find_witness
 from storage_engine.kafka.store.plan import cut_to_archivable
 from storage_engine.kafka.store.store import KafkaStore
-from storage_engine.model.jsonable import to_jsonable
-from storage_engine.model.plan import Decision, LogPlan, Reason
-from storage_engine.model.store import Archivable
+from storage_engine.model.plan.plan import Decision, LogPlan, Reason
+from storage_engine.model.store.store import Archivable
 from tests.kafka.hold_memory import Memory
 
 LOG = "plain-0"

@@ -12,7 +12,7 @@ from storage_engine.kafka.format.live_facts import LiveFacts, LivePartition
 from storage_engine.kafka.metadata.cluster_metadata import ClusterMetadata, PartitionState
 from storage_engine.kafka.reclaim.leaders_word import LeadersWord
 from storage_engine.kafka.reclaim.ways import OwnLog, Way, way_of
-from storage_engine.model.plan import Reason
+from storage_engine.model.plan.plan import Reason
 
 TOPIC_ID = uuid.UUID(int=7)
 LOG = OwnLog("t-0", TOPIC_ID, 0, 1, 3)

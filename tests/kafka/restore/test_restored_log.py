@@ -28,7 +28,7 @@ from storage_engine.kafka.store.serving_nodes import ServingNodes, read_serving_
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.restore.restore_span import Span, choose
-from storage_engine.model.receipt import Receipt
+from storage_engine.model.proof.receipt import Receipt
 from tests.kafka.lakes import STORE, archive, new_lake, segments_of
 from tests.services.command_line import run_command
 

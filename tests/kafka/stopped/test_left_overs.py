@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import BadInputError
 from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.kafka import BROKER
 from storage_engine.kafka.format.layout import read_node
 from storage_engine.kafka.stopped.stopped_plan import StoppedNode, read_stopped
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.model.broker_store import StoreSettings
-from storage_engine.model.policy import ArchiveMode
+from storage_engine.model.broker.broker_store import StoreSettings
+from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.retention import steps
 from storage_engine.retention.monitor.topic_words import check_topic_words
 from storage_engine.retention.store.managed_store import ManagedStore

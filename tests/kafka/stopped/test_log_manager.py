@@ -15,7 +15,7 @@ from storage_engine.kafka.metadata.topic_settings import read_topic_settings
 from storage_engine.kafka.stopped.log_manager import stopped_tasks
 from storage_engine.kafka.stopped.observed_tasks import OVERDUE_MS, observed_tasks, tasks_of
 from storage_engine.kafka.stopped.stopped_plan import stopped_node
-from storage_engine.model.broker_tasks import BrokerTask, TaskLimits
+from storage_engine.model.broker.broker_tasks import BrokerTask, TaskLimits
 from tests.kafka.left_over_node import GONE, delete_first_segment, write_recovery_points
 from tests.kafka.made_node import CLUSTER, MadeNode
 from tests.kafka.stopped_nodes import make_node

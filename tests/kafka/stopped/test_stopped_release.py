@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine import cycle
+from storage_engine.core.own_directory import PLAIN_STAMP
 from storage_engine.exceptions import (
     ChangedUnderUsError,
     GateRefusedError,
@@ -15,9 +16,8 @@ from storage_engine.exceptions import (
 )
 from storage_engine.kafka.stopped import store_lock
 from storage_engine.kafka.store.store import KafkaStore
-from storage_engine.model.plan import PlanRequest, Reason
-from storage_engine.model.validation import Status
-from storage_engine.own_directory import PLAIN_STAMP
+from storage_engine.model.plan.plan import PlanRequest, Reason
+from storage_engine.model.report.validation import Status
 from storage_engine.retention import steps
 from storage_engine.retention.release.release_result import ReleaseResult
 from storage_engine.retention.report.report import Outcome, build_report

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine import durable
+from storage_engine.core import durable
 from storage_engine.exceptions import ChangedUnderUsError, StoreBusyError, StoreNotFoundError
 from storage_engine.kafka.stopped.lock_holder import lock_holder
 from storage_engine.kafka.stopped.store_lock import lock

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
 from storage_engine.kafka import BROKER
 from storage_engine.kafka.format.layout import read_node
 from storage_engine.kafka.format.partition_metadata import text_of
 from storage_engine.kafka.metadata.topic_settings import read_topic_settings
 from storage_engine.kafka.store.missing_logs import missing_logs
 from storage_engine.kafka.store.store import KafkaStore
-from storage_engine.model.broker_store import StoreSettings
-from storage_engine.model.facts import FactsScope
-from storage_engine.model.plan import PlanRequest
+from storage_engine.model.broker.broker_store import StoreSettings
+from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.report.facts import FactsScope
 from tests.kafka.made_node import MadeNode
 from tests.kafka.stopped_nodes import make_node
 

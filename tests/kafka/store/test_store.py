@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.cli.options import check_store
-from storage_engine.cli.store_argument import managed_store
+from storage_engine.cli.options.options import check_store
+from storage_engine.cli.options.store_argument import managed_store
 from storage_engine.exceptions import (
     BadInputError,
     StoreBusyError,
@@ -33,11 +33,11 @@ from storage_engine.kafka.metadata.topic_settings import read_topic_settings
 from storage_engine.kafka.rules import LogFacts, Rule, retention_pass
 from storage_engine.kafka.stopped.lock_holder import lock_holder
 from storage_engine.kafka.store.store import KafkaStore
-from storage_engine.model.broker_store import BrokerStore, StoreSettings
-from storage_engine.model.diagnosis import Finding, Severity
-from storage_engine.model.live import LiveBroker
-from storage_engine.model.plan import LogPlan, PlanRequest, Reason
-from storage_engine.model.store import SegmentState
+from storage_engine.model.broker.broker_store import BrokerStore, StoreSettings
+from storage_engine.model.broker.live import LiveBroker
+from storage_engine.model.plan.plan import LogPlan, PlanRequest, Reason
+from storage_engine.model.report.diagnosis import Finding, Severity
+from storage_engine.model.store.store import SegmentState
 from storage_engine.retention.steps import make_plan
 from storage_engine.retention.store.broker_answers import propose, take_snapshot
 from storage_engine.retention.store.broker_disks import shared_disk_notice

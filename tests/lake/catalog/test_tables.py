@@ -21,7 +21,7 @@ from storage_engine.lake.catalog.tables import (
     partition_by_store,
     segments_schema,
 )
-from storage_engine.model.receipt import Receipt
+from storage_engine.model.proof.receipt import Receipt
 from storage_engine.rocketmq.codec.codec import CODEC
 from tests.lakes import path_of
 

@@ -26,7 +26,7 @@ from storage_engine.lake.file.data_file import (
     segment_bytes,
     write_data_file,
 )
-from storage_engine.model.codec import Columns
+from storage_engine.model.broker.codec import Columns
 from storage_engine.rocketmq.codec.codec import CODEC, RocketMQCodec
 
 MakeJobs = Callable[..., tuple[SegmentJob, ...]]

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from storage_engine.lake.file.file_options import COMPRESSION_LEVEL, writer_options
-from storage_engine.model.codec import Columns
+from storage_engine.model.broker.codec import Columns
 
 SCHEMA = pa.schema([("key", pa.binary_view()), ("raw", pa.binary_view()), ("topic", pa.string())])
 COLUMNS = Columns(dictionary=("key", "topic"), keys=("key",))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.file.jobs import (
     ProvenSegment,
@@ -17,9 +18,8 @@ from storage_engine.lake.file.jobs import (
     split_data_file_name,
 )
 from storage_engine.lake.file.staging import staged_location
-from storage_engine.model.jsonable import from_jsonable, to_jsonable
-from storage_engine.model.receipt import Receipt, SegmentIdentity
-from storage_engine.model.store import FileFacts
+from storage_engine.model.proof.receipt import Receipt, SegmentIdentity
+from storage_engine.model.store.store import FileFacts
 
 
 @pytest.fixture

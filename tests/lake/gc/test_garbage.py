@@ -23,8 +23,8 @@ from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
 from storage_engine.lake.verify.reproof import reprove
-from storage_engine.model.heads import ChainHead
-from storage_engine.model.receipt import Receipt
+from storage_engine.model.proof.heads import ChainHead
+from storage_engine.model.proof.receipt import Receipt
 from tests.lake.conftest import Fingerprint, MakeJobs
 from tests.lake.garbage_helpers import (
     collected,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from storage_engine import durable
+from storage_engine.core import durable
 from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake.durable_io import DurableFileIO
 from storage_engine.lake.gc import trash

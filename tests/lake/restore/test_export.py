@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from storage_engine.core.long_work import listening
 from storage_engine.exceptions import BadInputError, ExportError, ProofError
 from storage_engine.lake.archive.archive import archive_all
 from storage_engine.lake.catalog.catalog import Lake
@@ -25,7 +26,6 @@ from storage_engine.lake.restore.export import Exported, export_messages
 from storage_engine.lake.restore.export_format import ExportFormat
 from storage_engine.lake.restore.selection import Selection, has_key
 from storage_engine.lake.soundness.receipts import receipts
-from storage_engine.long_work import listening
 from storage_engine.rocketmq.codec.message_schema import COLUMNS
 from tests.fixture_stores import unpack
 from tests.heard import Heard
@@ -222,7 +222,7 @@ def test_bytes_that_somebody_else_writes_into_the_new_file_are_found(
             with partial.open("r+b") as file:
                 file.write(b"\xff")
 
-    monkeypatch.setattr("storage_engine.durable.os.fsync", disturb)
+    monkeypatch.setattr("storage_engine.core.durable.os.fsync", disturb)
     with pytest.raises(ExportError, match="expected to read back what was written"):
         export_messages(archived, tmp_path / "rows", Selection(topic="tx_topic"))
     assert list(tmp_path.iterdir()) == []

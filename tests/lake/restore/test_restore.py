@@ -21,7 +21,7 @@ from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.restore.restore_span import LineageRange, Span, choose, other_lineages
 from storage_engine.lake.soundness.chain import row_hash
 from storage_engine.lake.soundness.receipts import receipts
-from storage_engine.model.receipt import Receipt
+from storage_engine.model.proof.receipt import Receipt
 from tests.lakes import path_of
 from tests.rounds import ALL
 

@@ -18,7 +18,7 @@ from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.restore.restore import restore, segment_path
-from storage_engine.model.receipt import Receipt
+from storage_engine.model.proof.receipt import Receipt
 
 MakeJobs = Callable[..., tuple[SegmentJob, ...]]
 Fingerprint = Callable[[Path], dict[str, str]]
@@ -141,7 +141,7 @@ def test_a_file_that_appears_meanwhile_is_not_replaced(archived: Archived, tmp_p
 def test_bytes_that_somebody_else_writes_into_the_new_file_are_found(
     archived: Archived, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from storage_engine import durable
+    from storage_engine.core import durable
 
     flush = os.fsync
 

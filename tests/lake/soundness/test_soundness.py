@@ -22,7 +22,7 @@ from storage_engine.lake.soundness.soundness import (
     losses,
     reasons,
 )
-from storage_engine.model.receipt import Receipt, files_text
+from storage_engine.model.proof.receipt import Receipt, files_text
 
 AT = "file:///lake/messages/data/a.parquet"
 LOG = 3

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from storage_engine.core.long_work import Advance, LongWork, listening
 from storage_engine.lake.archive.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.names import data_file_of
@@ -15,10 +16,9 @@ from storage_engine.lake.coverage.coverage import ReleasedSpan
 from storage_engine.lake.coverage.local_spans import local_spans
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.verify.verify import StoreVerification, VerifyLevel, verify
-from storage_engine.long_work import Advance, LongWork, listening
-from storage_engine.model.lineages import Lineages
-from storage_engine.model.receipt import Receipt
-from storage_engine.model.validation import Status, Where
+from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.report.validation import Status, Where
+from storage_engine.model.store.lineages import Lineages
 from tests.heard import Heard
 from tests.lakes import path_of
 

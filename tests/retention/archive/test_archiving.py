@@ -17,9 +17,9 @@ from storage_engine.exceptions import (
 from storage_engine.journal.journal import Journal
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.file.jobs import SegmentJob
-from storage_engine.model.plan import PlanRequest
-from storage_engine.model.policy import ArchiveMode, Policy
-from storage_engine.model.receipt import Receipt
+from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.settings.policy import ArchiveMode, Policy
 from storage_engine.retention import steps
 from storage_engine.retention.proof.gate import Passage
 from storage_engine.retention.report.report import build_report

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from storage_engine.core.jsonable import to_jsonable
 from storage_engine.journal.drift import hold_memory
 from storage_engine.kafka.hold.hold_state import HeldSetting, HoldState, TopicSetting
 from storage_engine.kafka.stopped.lock_holder import LOCK
 from storage_engine.lake.move.making import make_lake
-from storage_engine.model.jsonable import to_jsonable
-from storage_engine.model.live import LiveBroker
-from storage_engine.model.store_settings import WE_DELETE
+from storage_engine.model.broker.live import LiveBroker
+from storage_engine.model.settings.store_settings import WE_DELETE
 from storage_engine.retention.archive.archiving import begin_background_run
 from storage_engine.retention.archive.gone import record_gone_unproven
 from storage_engine.retention.archive.unproven import Unproven

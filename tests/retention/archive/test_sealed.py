@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from storage_engine import task_log
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import LakeUnavailableError, ProofError
 from storage_engine.journal.journal import Journal
 from storage_engine.lake.archive.archive import archive_all
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.file.jobs import SegmentJob
-from storage_engine.model.diagnosis import Severity
-from storage_engine.model.plan import PlanRequest
-from storage_engine.model.policy import ArchiveMode, Policy
-from storage_engine.model.receipt import Receipt
+from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.report.diagnosis import Severity
+from storage_engine.model.settings.policy import ArchiveMode, Policy
 from storage_engine.retention import steps
 from storage_engine.retention.doctor.doctor import diagnose
 from storage_engine.retention.proof.gate import Passage

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from storage_engine import cycle
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
 from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.journal.reading.queries import JournalReader
-from storage_engine.model.topic_days import TopicDay
+from storage_engine.model.store.topic_days import TopicDay
 from storage_engine.retention import steps
 from storage_engine.retention.archive import topic_days
 from storage_engine.retention.housekeeping.maintaining import maintain_store

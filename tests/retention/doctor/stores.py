@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from storage_engine.model.lag import Unread
-from storage_engine.model.store import (
+from storage_engine.model.lag.lag import Unread
+from storage_engine.model.store.store import (
     Archivable,
     DiskUsage,
     FileFacts,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.model.diagnosis import Severity
-from storage_engine.own_directory import DIRECTORY
+from storage_engine.core.own_directory import DIRECTORY
+from storage_engine.model.report.diagnosis import Severity
 from storage_engine.retention.doctor.access_rights import Access, access_findings, look_at_access
 from tests.services.other_user import as_nobody
 

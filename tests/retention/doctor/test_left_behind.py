@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from storage_engine.host import this_host
-from storage_engine.model.diagnosis import Severity
+from storage_engine.core.host import this_host
+from storage_engine.model.report.diagnosis import Severity
 from storage_engine.retention.doctor.left_behind import (
     quarantine_findings,
     shield_findings,

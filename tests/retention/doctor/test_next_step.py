@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from storage_engine.model.diagnosis import Finding, Severity
+from storage_engine.model.report.diagnosis import Finding, Severity
 from storage_engine.retention.doctor.next_step import State, UnknownProof, in_airflow, next_step
 
 READY = State(has_lake=True, unproven=0, next_deletion_ms=1_800_000_000_000)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from storage_engine.model.diagnosis import Severity
+from storage_engine.model.report.diagnosis import Severity
 from storage_engine.retention.doctor.pipeline_findings import (
     ComponentFacts,
     DagFacts,

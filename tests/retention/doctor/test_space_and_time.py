@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from storage_engine.model.diagnosis import Severity
+from storage_engine.model.report.diagnosis import Severity
 from storage_engine.retention.doctor.figures import Figures
 from storage_engine.retention.doctor.growth import DAY_MS, Growth, GrowthFrom
 from storage_engine.retention.doctor.levels import Levels

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import BadInputError, BrokerUnavailableError, GateRefusedError
 from storage_engine.journal.drift import drift_since_renewal
 from storage_engine.kafka.live.live_store import LiveKafkaStore
 from storage_engine.lake.move.making import make_lake
-from storage_engine.model.hold import Drift, DriftKind, DueRange, HoldStatus
-from storage_engine.model.live import LiveBroker
-from storage_engine.model.store_settings import WE_DELETE
+from storage_engine.model.broker.live import LiveBroker
+from storage_engine.model.hold.hold import Drift, DriftKind, DueRange, HoldStatus
+from storage_engine.model.settings.store_settings import WE_DELETE
 from storage_engine.retention.archive.archiving import begin_background_run
 from storage_engine.retention.hold import holding_due
 from storage_engine.retention.hold.holding import hold, keep_held

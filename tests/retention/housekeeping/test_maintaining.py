@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from benchmarks.generate import Shape, write_store
-from storage_engine.clock import clock_ms, read_clock
+from storage_engine.core.clock import clock_ms, read_clock
 from storage_engine.exceptions import RunStateError
 from storage_engine.journal.journal import Journal, Phase, RunState, Step
 from storage_engine.lake.move.making import make_lake
-from storage_engine.model.plan import PlanRequest
-from storage_engine.model.topic_days import TopicDay
+from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.store.topic_days import TopicDay
 from storage_engine.retention import steps
 from storage_engine.retention.housekeeping.maintaining import (
     MaintainResult,

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.cli.lag import in_process_lag
-from storage_engine.model.plan import PlanRequest
-from storage_engine.model.policy import LagPolicy, Policy, ShieldMode
+from storage_engine.cli.output.lag import in_process_lag
+from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.settings.policy import LagPolicy, Policy, ShieldMode
 from storage_engine.retention import steps
 from storage_engine.retention.plan.preview import preview
 from storage_engine.retention.report.report import build_report

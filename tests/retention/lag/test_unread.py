@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from storage_engine.cli.lag import in_process_lag
+from storage_engine.cli.output.lag import in_process_lag
 from storage_engine.exceptions import GateRefusedError
-from storage_engine.model.lag import Unread, UnreadMessages
-from storage_engine.model.plan import PlanRequest
-from storage_engine.model.policy import ArchiveMode, LagPolicy, Policy
+from storage_engine.model.lag.lag import Unread, UnreadMessages
+from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.settings.policy import ArchiveMode, LagPolicy, Policy
 from storage_engine.pages.report import render_page
 from storage_engine.retention import steps
 from storage_engine.retention.lag.lag_table import lag_part, merge

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.journal.reading.sample_columns import Moment, read_moments
 from storage_engine.retention.steps import monitor

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.model.live import LiveBroker
-from storage_engine.model.store import FileFacts, Segment, SegmentState
+from storage_engine.model.broker.live import LiveBroker
+from storage_engine.model.store.store import FileFacts, Segment, SegmentState
 from storage_engine.retention.monitor import shield_watch
 from storage_engine.retention.monitor.shield_watch import ShieldWatch, _Duty
 from storage_engine.retention.shield.shield import ShieldResult

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from asyncinotify import Inotify, Mask, Watch
 
+from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.journal.journal import Journal
-from storage_engine.model.hold import Drift
-from storage_engine.own_directory import DIRECTORY
+from storage_engine.model.hold.hold import Drift
 from storage_engine.retention.monitor import file_changes, store_watch, watch_records
 from storage_engine.retention.monitor.file_changes import FileChanges
 from storage_engine.retention.monitor.shield_watch import ShieldWatch

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import StoreLayoutError
 from storage_engine.journal.journal import Journal, Step
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.lake.archive.archive import archive_all
 from storage_engine.lake.catalog.catalog import open_lake
-from storage_engine.model.archive_lag import ArchiveLag
-from storage_engine.model.plan import Cause, PlanRequest
-from storage_engine.model.policy import ArchiveMode, ArchiveWhen, Policy
-from storage_engine.model.store import DiskUsage
+from storage_engine.model.lag.archive_lag import ArchiveLag
+from storage_engine.model.plan.plan import Cause, PlanRequest
+from storage_engine.model.settings.policy import ArchiveMode, ArchiveWhen, Policy
+from storage_engine.model.store.store import DiskUsage
 from storage_engine.retention import steps
 from storage_engine.retention.archive.sealed import archive_lag_of_store
 from storage_engine.retention.plan import due

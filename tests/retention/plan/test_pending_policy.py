@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.model.pending import Pending, PendingKind
-from storage_engine.model.plan import Decision, LogPlan, Plan, PlanRequest, Reason
-from storage_engine.model.policy import PendingPolicy, Policy
-from storage_engine.model.store import FileFacts, Segment, SegmentState
+from storage_engine.model.broker.pending import Pending, PendingKind
+from storage_engine.model.plan.plan import Decision, LogPlan, Plan, PlanRequest, Reason
+from storage_engine.model.settings.policy import PendingPolicy, Policy
+from storage_engine.model.store.store import FileFacts, Segment, SegmentState
 from storage_engine.retention import steps
 from storage_engine.retention.plan.pending_policy import apply_pending_policy, pending_notices
 from storage_engine.retention.report.report import Outcome, build_report

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from storage_engine.journal.journal import Waiver
 from storage_engine.lake.soundness.chain import row_fault
-from storage_engine.model.companions import Companion, companions_text
-from storage_engine.model.plan import (
+from storage_engine.model.plan.plan import (
     DELETING,
     Cause,
     Decision,
@@ -20,9 +19,10 @@ from storage_engine.model.plan import (
     Trigger,
     Urgency,
 )
-from storage_engine.model.policy import ArchiveMode, Policy
-from storage_engine.model.receipt import PROOF_VERSION, SETTLED, Receipt
-from storage_engine.model.store import FileFacts, Segment, SegmentState
+from storage_engine.model.proof.companions import Companion, companions_text
+from storage_engine.model.proof.receipt import PROOF_VERSION, SETTLED, Receipt
+from storage_engine.model.settings.policy import ArchiveMode, Policy
+from storage_engine.model.store.store import FileFacts, Segment, SegmentState
 from storage_engine.retention.proof.gate import (
     NO_ACTS,
     Passage,

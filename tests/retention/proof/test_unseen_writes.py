@@ -16,14 +16,14 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine import durable
-from storage_engine.clock import clock_ms
+from storage_engine.core import durable
+from storage_engine.core.clock import clock_ms
+from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.exceptions import ChangedUnderUsError, LakeConflictError, StorageEngineError
 from storage_engine.lake.storage.pace import pace_at
-from storage_engine.model.plan import PlanRequest
-from storage_engine.model.policy import ArchiveMode, Policy
-from storage_engine.model.store import FileFacts
-from storage_engine.own_directory import DIRECTORY
+from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.settings.policy import ArchiveMode, Policy
+from storage_engine.model.store.store import FileFacts
 from storage_engine.retention import steps
 from storage_engine.retention.proof import unseen_writes
 from storage_engine.retention.proof.gate import Passage

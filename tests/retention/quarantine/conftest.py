@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from storage_engine.model.plan import PlanRequest
-from storage_engine.model.policy import ArchiveMode, Policy
-from storage_engine.own_directory import DIRECTORY
+from storage_engine.core.own_directory import DIRECTORY
+from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.settings.policy import ArchiveMode, Policy
 from storage_engine.retention import steps
 from storage_engine.retention.store.managed_store import ManagedStore
 from tests.fixture_stores import file_sha256

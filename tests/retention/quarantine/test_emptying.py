@@ -10,14 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.clock import JUMP_MS, clock_ms, read_clock
+from storage_engine.core.clock import JUMP_MS, clock_ms, read_clock
+from storage_engine.core.wording import time_text
 from storage_engine.exceptions import QuarantineError, RunStateError
 from storage_engine.journal.journal import Journal
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.model.plan import Cause, PlanRequest
-from storage_engine.model.policy import ArchiveMode, Policy
-from storage_engine.model.store import DiskUsage
+from storage_engine.model.plan.plan import Cause, PlanRequest
+from storage_engine.model.settings.policy import ArchiveMode, Policy
+from storage_engine.model.store.store import DiskUsage
 from storage_engine.retention import steps
 from storage_engine.retention.housekeeping.maintaining import maintain_directory, maintain_store
 from storage_engine.retention.quarantine import emptying
@@ -32,7 +33,6 @@ from storage_engine.retention.report.report_text import report_text
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.rocketmq.store import causes as rocketmq_causes
 from storage_engine.rocketmq.store import store as rocketmq_store
-from storage_engine.wording import time_text
 from tests.retention.quarantine.conftest import WITH_UNDO, clean, files_of, quarantine_of_root
 from tests.rounds import later
 

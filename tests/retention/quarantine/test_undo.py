@@ -22,9 +22,9 @@ from storage_engine.exceptions import (
     StoreCrashedError,
 )
 from storage_engine.journal.journal import Journal, Phase, RunState, Step
-from storage_engine.model.live import LiveBroker
-from storage_engine.model.plan import PlanRequest
-from storage_engine.model.policy import ArchiveMode, Policy
+from storage_engine.model.broker.live import LiveBroker
+from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.settings.policy import ArchiveMode, Policy
 from storage_engine.pages.report import render_page
 from storage_engine.retention import steps
 from storage_engine.retention.proof.history import released_spans

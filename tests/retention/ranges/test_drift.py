@@ -11,9 +11,9 @@ import pytest
 
 from storage_engine.journal.drift import WATCH_RUN, hold_memory, record_under_watch, untold_mends
 from storage_engine.journal.journal import Phase, Step
-from storage_engine.model.hold import Drift, DriftKind, HoldStatus
-from storage_engine.model.policy import ArchiveMode, Policy
-from storage_engine.model.validation import Status, Where
+from storage_engine.model.hold.hold import Drift, DriftKind, HoldStatus
+from storage_engine.model.report.validation import Status, Where
+from storage_engine.model.settings.policy import ArchiveMode, Policy
 from storage_engine.quality.facts import collect_facts
 from storage_engine.retention import steps
 from storage_engine.retention.decisions.adopting import adopt

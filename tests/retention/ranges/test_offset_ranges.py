@@ -19,12 +19,12 @@ from storage_engine.journal.reading.deletions import deletions_after
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.lake.coverage.archived_spans import ArchivedSpan
 from storage_engine.lake.coverage.coverage import LocalSpan, ReleasedSpan
-from storage_engine.model.lineages import Lineages
-from storage_engine.model.plan import Decision, Reason
-from storage_engine.model.policy import Policy
-from storage_engine.model.store import FileFacts, Segment, SegmentId, SegmentState
-from storage_engine.model.validation import Status, Where
-from storage_engine.model.verification import VerifyLevel
+from storage_engine.model.plan.plan import Decision, Reason
+from storage_engine.model.report.validation import Status, Where
+from storage_engine.model.report.verification import VerifyLevel
+from storage_engine.model.settings.policy import Policy
+from storage_engine.model.store.lineages import Lineages
+from storage_engine.model.store.store import FileFacts, Segment, SegmentId, SegmentState
 from storage_engine.retention import steps
 from storage_engine.retention.decisions.adopting import adopt
 from storage_engine.retention.proof.history import released_spans

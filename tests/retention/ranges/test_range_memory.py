@@ -10,14 +10,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.lake.coverage.archived_spans import ArchivedSpan, ReceiptSpan, archived_spans
 from storage_engine.lake.coverage.coverage import ReleasedSpan
 from storage_engine.lake.coverage.verify_turns import by_receipt
-from storage_engine.model.jsonable import from_jsonable, to_jsonable
-from storage_engine.model.lineages import Lineages
-from storage_engine.model.plan import Decision, Reason
-from storage_engine.model.store import FileFacts, Segment, SegmentId, SegmentState
-from storage_engine.model.verification import Check, VerifyLevel
+from storage_engine.model.plan.plan import Decision, Reason
+from storage_engine.model.report.verification import Check, VerifyLevel
+from storage_engine.model.store.lineages import Lineages
+from storage_engine.model.store.store import FileFacts, Segment, SegmentId, SegmentState
 from storage_engine.retention.ranges.offset_ranges import Lakes, OffsetRange, offset_ranges
 from storage_engine.retention.ranges.range_memory import LakeLook, RangeMemory, Slot, joined, look_at_lakes
 

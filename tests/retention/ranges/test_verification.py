@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from storage_engine.core.long_work import Advance, LongWork, listening
 from storage_engine.exceptions import JournalUnavailableError
 from storage_engine.lake.archive.archive import archive_all, segment_jobs
 from storage_engine.lake.catalog.catalog import Lake
@@ -18,11 +19,10 @@ from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.soundness.chain import row_hash
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.verify import verify_metadata
-from storage_engine.long_work import Advance, LongWork, listening
-from storage_engine.model.receipt import Receipt
-from storage_engine.model.store import FileFacts, Segment, SegmentState
-from storage_engine.model.validation import Status
-from storage_engine.model.verification import StoreVerification, VerifyLevel
+from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.report.validation import Status
+from storage_engine.model.report.verification import StoreVerification, VerifyLevel
+from storage_engine.model.store.store import FileFacts, Segment, SegmentState
 from storage_engine.retention.ranges.verification import verify_lake
 from tests.lakes import path_of
 

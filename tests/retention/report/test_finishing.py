@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine import cycle
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.retention.store.managed_store import ManagedStore
 from tests.retention.conftest import MANUAL

@@ -14,7 +14,8 @@ import pytest
 from pyiceberg.table import Table
 
 from storage_engine import cycle
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
+from storage_engine.core.jsonable import to_jsonable
 from storage_engine.journal.drift import WATCH_RUN, record_drift
 from storage_engine.journal.journal import Journal, Phase, Step, StoreRecord
 from storage_engine.journal.reading.queries import JournalReader
@@ -23,12 +24,11 @@ from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.tables import DELETIONS
 from storage_engine.lake.soundness.receipts import receipt_history
 from storage_engine.lake.storage.file_memory import forget_files
-from storage_engine.model.deleted_range import DELETION, DeletedRange
-from storage_engine.model.hold import Drift, DriftKind
-from storage_engine.model.jsonable import to_jsonable
-from storage_engine.model.plan import PlanRequest
-from storage_engine.model.validation import Status
-from storage_engine.model.verification import VerifyLevel
+from storage_engine.model.hold.hold import Drift, DriftKind
+from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.proof.deleted_range import DELETION, DeletedRange
+from storage_engine.model.report.validation import Status
+from storage_engine.model.report.verification import VerifyLevel
 from storage_engine.retention import steps
 from storage_engine.retention.ranges.deletion_histories import read_deleting_runs, read_history
 from storage_engine.retention.ranges.losses import AcceptedLoss, record_loss

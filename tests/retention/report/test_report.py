@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from storage_engine.core.wording import bytes_text
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.journal.journal import Journal, RunState
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.soundness.receipts import receipts
-from storage_engine.model.lag import LagSummary, QueueLag
-from storage_engine.model.plan import PlanRequest, Reason
-from storage_engine.model.policy import ArchiveMode, LagPolicy, Policy
-from storage_engine.model.validation import CheckResult, RangeStatus, Status, ValidationResult, Where
+from storage_engine.model.lag.lag import LagSummary, QueueLag
+from storage_engine.model.plan.plan import PlanRequest, Reason
+from storage_engine.model.report.validation import CheckResult, RangeStatus, Status, ValidationResult, Where
+from storage_engine.model.settings.policy import ArchiveMode, LagPolicy, Policy
 from storage_engine.retention import steps
 from storage_engine.retention.proof.history import released_spans
 from storage_engine.retention.report.finishing import finish
@@ -25,7 +26,6 @@ from storage_engine.retention.report.report_segments import Fate
 from storage_engine.retention.report.report_text import report_text
 from storage_engine.retention.store.identity import identify
 from storage_engine.retention.store.managed_store import ManagedStore
-from storage_engine.wording import bytes_text
 from tests.retention.whole_runs import do_everything
 from tests.rounds import later
 

@@ -11,8 +11,15 @@ from typing import Any
 import pytest
 
 from storage_engine.exceptions import BrokerPackageError, StoreBusyError
-from storage_engine.model.plan import Decision, DependentFile, LogPlan, Plan, PlanRequest, Reason
-from storage_engine.model.store import DiskUsage, FileFacts, LogSnapshot, Segment, SegmentState, StoreSnapshot
+from storage_engine.model.plan.plan import Decision, DependentFile, LogPlan, Plan, PlanRequest, Reason
+from storage_engine.model.store.store import (
+    DiskUsage,
+    FileFacts,
+    LogSnapshot,
+    Segment,
+    SegmentState,
+    StoreSnapshot,
+)
 from storage_engine.retention.proof.deletion_checks import check_gone
 from storage_engine.retention.store.broker_answers import (
     list_dependents,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.policy import ArchiveMode, LagPolicy, Policy
+from storage_engine.model.settings.policy import ArchiveMode, LagPolicy, Policy
 from storage_engine.retention.store.managed_store import ManagedStore
 
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from storage_engine.core.host import this_host
+from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.exceptions import (
     BadInputError,
     GateRefusedError,
@@ -18,19 +20,17 @@ from storage_engine.exceptions import (
     LakeUnavailableError,
     StoreIdentityError,
 )
-from storage_engine.host import this_host
 from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.identity import lake_id_of
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.soundness.chain import row_hash
 from storage_engine.lake.soundness.receipts import receipts
-from storage_engine.model.deleted_range import RunDigest
-from storage_engine.model.heads import LakeHead
-from storage_engine.model.lineages import Lineages
-from storage_engine.model.plan import PlanRequest
-from storage_engine.model.verification import VerifyLevel
-from storage_engine.own_directory import DIRECTORY
+from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.proof.deleted_range import RunDigest
+from storage_engine.model.proof.heads import LakeHead
+from storage_engine.model.report.verification import VerifyLevel
+from storage_engine.model.store.lineages import Lineages
 from storage_engine.retention import steps
 from storage_engine.retention.archive import archiving
 from storage_engine.retention.decisions.adopting import adopt, move, stamp

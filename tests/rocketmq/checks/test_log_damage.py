@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_engine.exceptions import StoreLayoutError
-from storage_engine.model.diagnosis import Severity
+from storage_engine.model.report.diagnosis import Severity
 from storage_engine.rocketmq.checks.log_damage import log_damage
 from storage_engine.rocketmq.format.mapped_files import file_name, list_mapped_files
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numba.core import config
 
 from storage_engine import crc, native
-from storage_engine.arrow_memory import address_of
+from storage_engine.arrow.memory import address_of
 from storage_engine.crc import crc32, crc32c, crc32c_engine, crc32c_of, crc_engine
 from storage_engine.native import kernel
 from storage_engine.rocketmq.codec import text_kernels

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_engine.model.broker_store import StoreSettings
+from storage_engine.model.broker.broker_store import StoreSettings
 from storage_engine.rocketmq.codec.commitlog import find_logical_end
 from storage_engine.rocketmq.codec.log_tail import near_logical_end
 from storage_engine.rocketmq.store.broker import open_files

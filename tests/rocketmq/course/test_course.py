@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage_engine.exceptions import BadInputError, SimulationTooLongError
-from storage_engine.model.course import DAY_MS, Course, CourseDeletion, CourseStart, Ingest, SegmentRun
-from storage_engine.model.ingest import HOUR_MS
+from storage_engine.model.course.course import DAY_MS, Course, CourseDeletion, CourseStart, Ingest, SegmentRun
+from storage_engine.model.course.ingest import HOUR_MS
 from storage_engine.rocketmq.course.course import course
 from storage_engine.rocketmq.course.course_rules import RULES
 from storage_engine.rocketmq.course.course_settings import config_of
@@ -276,7 +276,7 @@ def test_the_simulation_imports_nothing_that_a_web_server_should_not_have() -> N
     heavy = {"numpy", "pandas", "pyarrow", "numba", "psutil", "sqlalchemy", "pyiceberg", "airflow"}
     code = f"""
 import sys
-from storage_engine.model.course import CourseStart, Ingest, SegmentRun
+from storage_engine.model.course.course import CourseStart, Ingest, SegmentRun
 from storage_engine.rocketmq import BROKER
 runs = (SegmentRun(500, 10**6, -10**8, -1),)
 start = CourseStart(0, 10**9, 0, 10**6, runs, 5, -10**8, "UTC", Ingest(10**8))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage_engine.model.course import DAY_MS, Advice, Course, CourseStart, Ingest, SegmentRun
+from storage_engine.model.course.course import DAY_MS, Advice, Course, CourseStart, Ingest, SegmentRun
 from storage_engine.rocketmq.course.course_rules import RULES
 
 GIB = 1 << 30

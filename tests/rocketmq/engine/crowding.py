@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from storage_engine.clock import clock_ms
-from storage_engine.model.store import DiskUsage
+from storage_engine.core.clock import clock_ms
+from storage_engine.model.store.store import DiskUsage
 from storage_engine.rocketmq.codec.codec import CODEC
 from storage_engine.rocketmq.engine.append.new_message import NewMessage, PutStatus
 from storage_engine.rocketmq.engine.cleanup_loop import CleanupLoop

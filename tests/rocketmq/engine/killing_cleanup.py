@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
 from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.soundness.receipts import receipts

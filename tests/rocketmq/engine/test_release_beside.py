@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from storage_engine.model.plan import PlanRequest
+from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.rocketmq.engine import release_beside
 from storage_engine.rocketmq.engine.release_beside import releasing_beside
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine.brokers import find_broker
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import (
     BadInputError,
     ChangedUnderUsError,
@@ -20,8 +20,8 @@ from storage_engine.exceptions import (
     StoreLayoutError,
 )
 from storage_engine.hooks.connection import Defaults, managed_store
-from storage_engine.model.broker_store import StoreSettings
-from storage_engine.model.plan import PlanRequest
+from storage_engine.model.broker.broker_store import StoreSettings
+from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.retention.store.brokers import open_store as open_managed
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.rocketmq.engine.append.new_message import NewMessage, PutStatus

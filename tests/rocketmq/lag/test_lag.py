@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from storage_engine.arrow.lag_columns import LAG_SCHEMA, POSITIONS_SCHEMA
 from storage_engine.exceptions import BadInputError
-from storage_engine.lag_columns import LAG_SCHEMA, POSITIONS_SCHEMA
-from storage_engine.model.store import SegmentId, StoreSnapshot
+from storage_engine.model.store.store import SegmentId, StoreSnapshot
 from storage_engine.rocketmq.codec.store_times import UNKNOWN, LogFile, store_timestamps
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.format.layout import LOG

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from storage_engine.model.jsonable import to_jsonable
+from storage_engine.core.jsonable import to_jsonable
 from storage_engine.rocketmq.hold.fence import with_original_settings
 from storage_engine.rocketmq.hold.state import ChangedSetting, HoldState
 

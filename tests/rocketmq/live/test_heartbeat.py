@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.model.hold import WatchLook
-from storage_engine.own_directory import DIRECTORY
+from storage_engine.core.own_directory import DIRECTORY
+from storage_engine.model.hold.hold import WatchLook
 from storage_engine.rocketmq.hold import heartbeat
 from storage_engine.rocketmq.hold.heartbeat import (
     NAME,

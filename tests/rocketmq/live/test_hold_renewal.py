@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from storage_engine.model.hold import Drift, DriftKind
-from storage_engine.model.jsonable import from_jsonable
-from storage_engine.model.store import DiskUsage
+from storage_engine.core.jsonable import from_jsonable
+from storage_engine.model.hold.hold import Drift, DriftKind
+from storage_engine.model.store.store import DiskUsage
 from storage_engine.rocketmq.format.broker_config import load_broker_config
 from storage_engine.rocketmq.hold.local_hold import HoldMemories
 from storage_engine.rocketmq.hold.state import FORCIBLY, RESERVED, HoldState, Observed

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from storage_engine.cli.options import check_store
+from storage_engine.cli.options.options import check_store
 from storage_engine.exceptions import BadInputError, BrokerUnavailableError, StorageEngineError
-from storage_engine.model.broker import Broker
-from storage_engine.model.live import LiveBroker
-from storage_engine.model.plan import PlanRequest
-from storage_engine.model.policy import ArchiveMode, Policy
+from storage_engine.model.broker.kind import Broker
+from storage_engine.model.broker.live import LiveBroker
+from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.settings.policy import ArchiveMode, Policy
 from storage_engine.retention.plan.preview import preview
 from storage_engine.retention.store.brokers import open_store, open_to_look, settings_of
 from storage_engine.retention.store.context import open_context, opened

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage_engine.model.course import CourseStart, Ingest
-from storage_engine.model.plan import PlanRequest
-from storage_engine.model.store import (
+from storage_engine.model.course.course import CourseStart, Ingest
+from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.store.store import (
     DiskUsage,
     FileFacts,
     LogSnapshot,

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from storage_engine.model.broker_store import StoreSettings
-from storage_engine.model.pending import Pending, PendingKind
-from storage_engine.model.plan import PlanRequest
-from storage_engine.model.policy import PendingPolicy
+from storage_engine.model.broker.broker_store import StoreSettings
+from storage_engine.model.broker.pending import Pending, PendingKind
+from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.settings.policy import PendingPolicy
 from storage_engine.retention.plan.pending_policy import apply_pending_policy
 from storage_engine.rocketmq.format.broker_config import load_broker_config
 from storage_engine.rocketmq.pending.pending import pending

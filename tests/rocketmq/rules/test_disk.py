@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_engine.model.store import percent_rounded_up
+from storage_engine.model.store.store import percent_rounded_up
 from storage_engine.rocketmq.rules.disk import disk_usage
 
 

@@ -6,8 +6,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from storage_engine.exceptions import BrokerConfigError
-from storage_engine.model.plan import Cause, PlanRequest, Trigger, Urgency
-from storage_engine.model.store import (
+from storage_engine.model.plan.plan import Cause, PlanRequest, Trigger, Urgency
+from storage_engine.model.store.store import (
     DiskUsage,
     FileFacts,
     LogSnapshot,

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine.exceptions import BadInputError, StoreBusyError
-from storage_engine.model.sample import SampleRequest, SampleStore
+from storage_engine.model.broker.sample import SampleRequest, SampleStore
 from storage_engine.rocketmq.codec.codec import CODEC
 from storage_engine.rocketmq.codec.store_times import LogFile
 from storage_engine.rocketmq.engine.engine_settings import settings_for

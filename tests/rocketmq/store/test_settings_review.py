@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine.exceptions import BrokerConfigError
-from storage_engine.model.diagnosis import SettingFrom, Severity
+from storage_engine.model.report.diagnosis import SettingFrom, Severity
 from storage_engine.rocketmq.format.broker_config import (
     BrokerConfig,
     load_broker_config,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine import file_users
+from storage_engine.core import file_users
 from storage_engine.exceptions import StoreBusyError
 from storage_engine.rocketmq.format.broker_config import load_broker_config
 from storage_engine.rocketmq.format.layout import StoreLayout, resolve_layout

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from storage_engine.clock import clock_ms
+from storage_engine.core.clock import clock_ms
 from storage_engine.rocketmq.engine.append.flush_guard import FlushGuard
 from storage_engine.rocketmq.engine.append.group_commit import GroupCommit
 from storage_engine.rocketmq.engine.append.mapped_file_queue import FileQueue

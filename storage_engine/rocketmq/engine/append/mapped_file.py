@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from storage_engine import durable
-from storage_engine.arrow_memory import address_of
+from storage_engine.arrow.memory import address_of
+from storage_engine.core import durable
 from storage_engine.rocketmq.codec.frame import MAGIC_BLANK
 from storage_engine.rocketmq.engine.append import append_kernels
 from storage_engine.rocketmq.engine.append.transient_pool import TransientPool

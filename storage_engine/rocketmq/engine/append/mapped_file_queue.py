@@ -6,8 +6,8 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from storage_engine import durable
-from storage_engine.clock import clock_ms
+from storage_engine.core import durable
+from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import StoreLayoutError
 from storage_engine.rocketmq.engine.append.flush_guard import FlushGuard
 from storage_engine.rocketmq.engine.append.mapped_file import WritableFile

@@ -12,7 +12,7 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
-from storage_engine import durable
+from storage_engine.core import durable
 from storage_engine.rocketmq.format.checkpoint import FILE_BYTES, Checkpoint, read_checkpoint
 
 _FORMAT = struct.Struct(">5q")

@@ -13,7 +13,7 @@ from collections import deque
 
 import numpy as np
 
-from storage_engine.arrow_memory import address_of
+from storage_engine.arrow.memory import address_of
 
 
 class TransientPool:

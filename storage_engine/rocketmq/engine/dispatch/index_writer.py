@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import tzlocal
 
-from storage_engine import durable
-from storage_engine.arrow_memory import address_of
+from storage_engine.arrow.memory import address_of
+from storage_engine.core import durable
 from storage_engine.rocketmq.codec.frame_kernels import Ints32, Ints64
 from storage_engine.rocketmq.engine.append.store_checkpoint import StoreCheckpoint
 from storage_engine.rocketmq.engine.dispatch import dispatch_kernels as dispatch

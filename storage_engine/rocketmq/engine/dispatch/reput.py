@@ -13,8 +13,8 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from storage_engine.arrow_memory import address_of
-from storage_engine.clock import clock_ms
+from storage_engine.arrow.memory import address_of
+from storage_engine.core.clock import clock_ms
 from storage_engine.crc import crc_engine
 from storage_engine.rocketmq.codec.frame import SCHEDULE_TOPIC
 from storage_engine.rocketmq.engine.append.new_message import parse_properties

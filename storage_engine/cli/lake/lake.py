@@ -1,0 +1,251 @@
+"""archive, verify: what is in the lake, and how it got there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from storage_engine.cli.options.options import check_store, journal_of, json_option
+from storage_engine.cli.options.store_argument import takes_store
+from storage_engine.cli.output.next_cleanup import say_cleanup
+from storage_engine.cli.output.output import print_json, print_table, say
+from storage_engine.cli.output.progress import progress, waiting
+from storage_engine.cli.output.verify_output import print_verification, say_next_step
+from storage_engine.cli.shell.command import command
+from storage_engine.cli.shell.values import size_bytes
+from storage_engine.core.clock import clock_ms
+from storage_engine.core.extras import SPARK
+from storage_engine.core.jsonable import to_jsonable
+from storage_engine.core.wording import UNCHANGED, bytes_text, count_text
+from storage_engine.exceptions import StorageEngineError
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.report.validation import Status
+from storage_engine.model.report.verification import VerifyLevel
+from storage_engine.retention.proof.refusing import archive_error
+
+if TYPE_CHECKING:
+    from storage_engine.lake.archive.archive import SegmentJob
+    from storage_engine.retention.steps import ArchiveResult
+    from storage_engine.retention.store.managed_store import ManagedStore
+
+
+@command()
+@takes_store(second_lake=True, policy=("archive_bytes_per_second",))
+@click.option("--planned", is_flag=True, help="Only what a cleanup would delete now, not everything sealed.")
+@click.option("--manual", is_flag=True, help="With --planned: as if a person asked, at any hour.")
+@click.option("--spark", "spark_master", metavar="MASTER", help="Archive with Spark, such as local[2].")
+@click.option("--accept-damage", is_flag=True, help="Archive bytes that are no valid frame as they are.")
+@click.option(
+    "--budget",
+    "budget_bytes",
+    metavar="SIZE",
+    callback=size_bytes,
+    help="At most so much, such as 10GiB, oldest first; at least one segment. Not with --planned.",
+)
+@json_option
+def archive(
+    managed: ManagedStore,
+    planned: bool,
+    manual: bool,
+    spark_master: str | None,
+    accept_damage: bool,
+    budget_bytes: int | None,
+    as_json: bool,
+) -> int:
+    """Copy sealed segments of STORE into the lake and prove every byte of the copy.
+
+    Of the store only our stamp is written, and nothing where a store has none, as a Kafka node. A segment
+    that is archived already is left alone. Segments that stay out are listed with why, and until when. A log
+    of which something is wrong, or not known, is refused, and the exit code is 1; the others are archived.
+    """
+    from storage_engine.retention import steps
+    from storage_engine.retention.store.context import opened
+
+    check_store(managed)
+    if spark_master:
+        SPARK.require("archive --spark")
+        _check_spark_directories(managed, spark_master)
+    run_key = f"archive-{clock_ms()}"
+
+    def archive_with(jobs: Sequence[SegmentJob]) -> Sequence[Receipt]:
+        return _archive(jobs, spark_master)
+
+    with opened(managed) as store:
+        if planned:
+            steps.make_plan(store, run_key, PlanRequest(manual=manual))
+            done = steps.archive_planned(store, run_key, archive_with, accept_damage=accept_damage)
+        else:
+            done = steps.archive_sealed(
+                store, run_key, archive_with, budget_bytes=budget_bytes, accept_damage=accept_damage
+            )
+    error = archive_error(run_key, managed.real_root, done.refused, done.wrong_lakes)
+    _print_archived(run_key, done, error, as_json)
+    if error and not as_json:
+        raise error
+    if error:
+        return 1
+    if not as_json:
+        say_cleanup(managed)
+    return 0
+
+
+def _print_archived(
+    run_key: str, done: ArchiveResult, error: StorageEngineError | None, as_json: bool
+) -> None:
+    receipts = done.receipts
+    if as_json:
+        shown = {
+            "run_key": run_key,
+            "archived": receipts,
+            "hashed_again": done.hashed_again,
+            "kept_out": done.kept_out,
+            "refused": done.refused,
+            "lake": done.lake or None,
+            "notices": done.notices,
+        }
+        failed = {"error": {"type": type(error).__name__, "message": str(error)}} if error else {}
+        print_json("archive", {**shown, **failed})
+        return
+    for notice in done.notices:
+        say(f"Note: {notice}", err=True)
+    if not receipts and not done.hashed_again and not done.refused:
+        nothing = (
+            "Nothing to archive: every segment that may be archived has a valid receipt, or none is sealed."
+        )
+        left = sum(one.segments for one in done.kept_out)
+        say(f"{nothing} {count_text(left, 'sealed segment')} may not be yet:" if left else nothing)
+    _print_receipts("Archived and proven", receipts)
+    _print_receipts(UNCHANGED.capitalize(), done.hashed_again)
+    if done.kept_out:
+        print_table(
+            "Not in the lake",
+            ("log~", "segments#", "offsets", "size#", "why, and until when"),
+            (
+                (
+                    one.log,
+                    one.segments,
+                    f"[{one.first_offset}, {one.end_offset})",
+                    bytes_text(one.size_bytes),
+                    one.why,
+                )
+                for one in done.kept_out
+            ),
+        )
+
+
+def _print_receipts(title: str, receipts: Sequence[Receipt]) -> None:
+    if not receipts:
+        return
+    logs = {receipt.log for receipt in receipts}
+    several = len(logs) > 1
+    print_table(
+        f"{title}{'' if several else f' of {logs.pop()}'}",
+        ("segment~", "messages#", "size#", "in the lake#", "SHA-256"),
+        (
+            (
+                f"{receipt.log}/" * several + f"{receipt.base_offset:020d}",
+                receipt.message_count,
+                bytes_text(receipt.size_bytes),
+                bytes_text(receipt.data_file_bytes),
+                receipt.sha256[:16],
+            )
+            for receipt in receipts
+        ),
+    )
+
+
+def _check_spark_directories(managed: ManagedStore, spark_master: str) -> None:
+    """:raises BadInputError: Spark's temporary files would lie on a disk of the running broker."""
+    from storage_engine.retention.store.broker_disks import check_disks
+    from storage_engine.retention.store.brokers import open_store
+    from storage_engine.spark.session import local_directories
+
+    known = local_directories(spark_master, {}, os.environ)
+    with closing(open_store(managed)) as broker:
+        check_disks(managed, broker.data_paths, known)
+
+
+def _archive(jobs: Sequence[SegmentJob], spark_master: str | None) -> tuple[Receipt, ...]:
+    from storage_engine.lake.archive.archive import archive_all
+    from storage_engine.lake.catalog.catalog import open_lake
+
+    if spark_master:
+        from storage_engine.spark.archive_segments import archive_segments
+        from storage_engine.spark.session import spark_session
+
+        with spark_session("storage-engine archive", spark_master) as session:
+            return archive_segments(session, jobs)
+    with progress("Archiving", sum(job.facts.size_bytes for job in jobs)) as advance:
+        return archive_all(open_lake(jobs[0].lake), jobs, advance)
+
+
+@command()
+@takes_store(required=False, second_lake=True)
+@click.option(
+    "--level",
+    type=click.Choice([level.value for level in VerifyLevel]),
+    default=VerifyLevel.BYTES.value,
+    show_default=True,
+    help="receipts: metadata only; files: every file's hash; bytes: every row, re-encoded; "
+    "store: also against STORE's own files.",
+)
+@click.option(
+    "--max-bytes",
+    metavar="SIZE",
+    callback=size_bytes,
+    help="Read about so much, such as 10GiB, beginning with what was verified longest ago.",
+)
+@click.option(
+    "--renew",
+    is_flag=True,
+    help="From level bytes on: where another engine has put rows into other files and they prove their "
+    "segment still, add a receipt that says so. Without it nothing in the lake is changed.",
+)
+@json_option
+def verify(
+    managed: ManagedStore | None,
+    lake_dir: Path,
+    level: str,
+    max_bytes: int | None,
+    renew: bool,
+    as_json: bool,
+) -> int:
+    """Check what the lake holds; with STORE, also that lake and store together have every byte.
+
+    Each level includes those before it; metadata is checked whole every time. What was verified when is
+    remembered in the lake's journal, so that nightly calls with --max-bytes walk round the whole lake.
+    """
+    from storage_engine.arrow.alone import load_arrow_alone
+
+    load_arrow_alone()
+    from storage_engine.retention.ranges.verification import verify_lake, verify_store
+
+    if managed is None and level == VerifyLevel.STORE:
+        raise click.UsageError("--level store: expected STORE to compare the lake with, found none.")
+    if renew and not VerifyLevel(level).includes(VerifyLevel.BYTES):
+        raise click.UsageError(f"--renew: expected --level bytes or store, which read rows, found {level}.")
+    with waiting("Verifying"):
+        if managed is not None:
+            found = list(verify_store(managed, VerifyLevel(level), max_bytes=max_bytes, renew=renew))
+        else:
+            config, journal_url = LakeConfig.local(lake_dir), journal_of(lake_dir)
+            found = list(
+                verify_lake(config, journal_url, VerifyLevel(level), max_bytes=max_bytes, renew=renew)
+            )
+    if as_json:
+        stores = [{"overall": result.overall.value, **to_jsonable(result)} for result in found]
+        print_json("verify", {"stores": stores})
+    else:
+        for result in found:
+            print_verification(result)
+        if not found:
+            say(f"{LakeConfig.local(lake_dir).location}: no archived store.")
+        say_next_step(found, managed, lake_dir, VerifyLevel(level))
+    return 1 if any(result.overall is Status.FAILURE for result in found) else 0

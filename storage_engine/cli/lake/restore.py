@@ -1,0 +1,370 @@
+"""restore, export: what comes back out of the lake, as the identical files or as messages."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING
+
+import click
+
+from storage_engine.cli.options.options import json_option, lake_option, second_lake_option
+from storage_engine.cli.output.next_line import say_next
+from storage_engine.cli.output.output import print_json, print_table, say
+from storage_engine.cli.output.progress import progress, waiting
+from storage_engine.cli.shell.command import command
+from storage_engine.cli.shell.values import NamedPath, TargetPath, moment_ms
+from storage_engine.core.wording import bytes_text, time_text
+from storage_engine.exceptions import BadInputError, LakeUnavailableError, RestoreError
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.restore.export_format import ExportFormat
+from storage_engine.model.broker.codec import RestoredSetting
+
+if TYPE_CHECKING:
+    from storage_engine.lake.catalog.catalog import Lake
+    from storage_engine.lake.restore.restore_span import LineageRange
+    from storage_engine.lake.restore.selection import Selection
+
+
+def _segments(
+    _context: click.Context, parameter: click.Parameter, text: str | None
+) -> tuple[int, ...] | None:
+    """Segments by their files' names or base offsets, separated by commas; a click callback."""
+    if text is None:
+        return None
+    try:
+        return tuple(sorted({int(name) for name in text.split(",")}))
+    except ValueError:
+        raise click.BadParameter(
+            f"expected names or base offsets of segments such as 0,1073741824; found {text!r}",
+            param=parameter,
+        ) from None
+
+
+@command()
+@lake_option()
+@second_lake_option
+@click.option("--to", "to_dir", type=TargetPath(), required=True, help="New directory to restore into.")
+@click.option("--store-id", help="Which store; needed only where the lake has several.")
+@click.option("--lineage", type=int, help="Which lineage; default: the newest.")
+@click.option("--log", help="Which log; default: all that the store has.")
+@click.option(
+    "--segments",
+    metavar="NAMES",
+    callback=_segments,
+    help="Only these, by file name or base offset, separated by commas.",
+)
+@click.option("--from-offset", type=int, help="First offset.")
+@click.option("--to-offset", type=int, help="Offset behind the last.")
+@click.option("--from-time", metavar="TIME", help="Messages stored at or after TIME.")
+@click.option("--to-time", metavar="TIME", help="Messages stored before TIME.")
+@click.option(
+    "--for-store",
+    "serving",
+    type=NamedPath(dir_okay=False),
+    multiple=True,
+    help="Who is to serve it, by its own file: broker.conf, whose sizes queues and index get; or a stopped "
+    "node's server.properties, and a whole log directory is made. With more replicas each node, first the "
+    "one to restore for.",
+)
+@click.option(
+    "--files-only",
+    is_flag=True,
+    help="Segments alone, without the queues, index and configuration that a broker serves them by.",
+)
+@click.option(
+    "--keep-mtime",
+    is_flag=True,
+    help="Give files their old time of change; a broker then deletes them at its next window.",
+)
+@json_option
+def restore(
+    lake_dir: Path,
+    second_lake_dir: Path | None,
+    to_dir: Path,
+    store_id: str | None,
+    lineage: int | None,
+    log: str | None,
+    segments: tuple[int, ...] | None,
+    from_offset: int | None,
+    to_offset: int | None,
+    from_time: str | None,
+    to_time: str | None,
+    serving: tuple[Path, ...],
+    files_only: bool,
+    keep_mtime: bool,
+    as_json: bool,
+) -> int:
+    """Bring archived segments back as the identical files, in a store directory that a broker serves.
+
+    Whole segments are restored: all that hold something of the span asked for. Existing files are never
+    overwritten; identical ones are kept, so an interrupted restore goes on where it stopped.
+    """
+    from storage_engine.brokers import find_broker, kind_option
+    from storage_engine.lake.restore.restore import choose_segments, write_segments
+    from storage_engine.lake.restore.restore_span import Span
+
+    if files_only and serving:
+        raise click.BadParameter(
+            f"expected none with --files-only, which makes nothing for a broker, found {serving[0]}. Nothing "
+            "was written. Leave one of them out.",
+            param_hint="--for-store",
+        )
+    lake, second = _open_either(lake_dir, second_lake_dir)
+    store_id = _choose_store(lake, store_id)
+    span = Span(
+        from_offset=from_offset,
+        to_offset=to_offset,
+        from_ms=None if from_time is None else moment_ms(from_time, None, option="--from-time"),
+        to_ms=None if to_time is None else moment_ms(to_time, None, option="--to-time"),
+        segments=segments,
+    )
+    chosen = choose_segments(
+        lake,
+        store_id,
+        second=second,
+        span=span,
+        lineage=lineage,
+        log=log,
+        serving=serving,
+        files_only=files_only,
+    )
+    with progress("Restoring", sum(receipt.size_bytes for receipt in chosen.receipts)) as advance:
+        restored = write_segments(chosen, to_dir, keep_mtime=keep_mtime, progress=advance)
+    if as_json:
+        shown = {
+            "store_id": store_id,
+            "to": str(to_dir),
+            "restored": restored,
+            "extended": chosen.extensions,
+            "settings": chosen.settings,
+            "other_lineages": chosen.others,
+        }
+        print_json("restore", shown)
+        return 0
+    print_table(
+        f"Restored into {to_dir}",
+        ("file~", "size#", "SHA-256", ""),
+        (
+            (
+                Path(row.path).relative_to(to_dir),
+                bytes_text(row.size_bytes),
+                row.sha256[:16],
+                "was there already" if row.existed else "",
+            )
+            for row in restored
+        ),
+    )
+    for one in chosen.extensions:
+        say(
+            f"Note: log {one.log} was restored up to offset {one.end}. What was asked for ends at "
+            f"{one.asked_end}, up to which {one.why}.",
+            err=True,
+        )
+    _print_others(chosen.receipts[0].lineage, chosen.others)
+    broker = chosen.receipts[0].broker
+    kind = kind_option(broker)
+    if chosen.config is None:
+        say(f"These are the segments alone. {find_broker(broker).words.files_only}")
+        return 0
+    _print_settings(chosen.settings, bool(serving))
+    if os.path.realpath(to_dir) == os.path.realpath(chosen.receipts[0].store_root):
+        say(
+            "This is the store's old place. Once its broker goes on there, storage-engine stamp says that it "
+            "is the same store, and then adopt that its log goes on otherwise than the archived one."
+        )
+    say_next(
+        f"inspect {quote(str(to_dir))}{kind}",
+        "A broker serves these messages once its settings name the new directory; look at it first",
+    )
+    return 0
+
+
+def _print_settings(settings: Sequence[RestoredSetting], is_named: bool) -> None:
+    """Say by which settings queues and index were made, beyond those that the broker has for certain.
+
+    :param is_named: the broker's own file was: what it doesn't say is the broker's default as well.
+    """
+    unsure = [setting for setting in settings if setting.source == "lake" or not is_named]
+    if not unsure:
+        return
+    print_table(
+        "Queues and index are for a broker with these settings",
+        ("setting", "value", "from"),
+        ((setting.name, setting.value, setting.source) for setting in unsure),
+    )
+    or_again = "" if is_named else ", or restore into a new directory with --for-store BROKER.CONF"
+    say(
+        "A broker with others doesn't start on them, or serves a part. Set the same in its broker.conf"
+        f"{or_again}."
+    )
+
+
+def _print_others(lineage: int, others: Sequence[LineageRange]) -> None:
+    """Say what the store's other lineages hold, which this restore has not brought back."""
+    for number, ranges in groupby(others, key=lambda row: row.lineage):
+        held = ", ".join(f"{row.log} [{row.start_offset}, {row.end_offset})" for row in ranges)
+        say(
+            f"Note: this is lineage {lineage}. Lineage {number} holds {held}, of which nothing was restored: "
+            f"--lineage {number} restores it, into a directory of its own.",
+            err=True,
+        )
+
+
+def _open_either(lake_dir: Path, second_dir: Path | None) -> tuple[Lake, Lake | None]:
+    """Both lakes, or the one of them that can be opened, which then is all that is restored from."""
+    from storage_engine.lake.catalog.catalog import open_lake
+    from storage_engine.retention.proof.proofs import none_reachable
+
+    if second_dir is None:
+        return open_lake(LakeConfig.local(lake_dir)), None
+    opened: list[Lake] = []
+    failures: list[LakeUnavailableError] = []
+    for directory in (lake_dir, second_dir):
+        try:
+            opened.append(open_lake(LakeConfig.local(directory)))
+        except LakeUnavailableError as error:
+            failures.append(error)
+    if not opened:
+        raise none_reachable([str(failure) for failure in failures])
+    for failure in failures:
+        say(f"Note: a lake could not be asked: {failure}", err=True)
+    return opened[0], opened[1] if len(opened) > 1 else None
+
+
+def _choose_store(lake: Lake, store_id: str | None) -> str:
+    from storage_engine.lake.soundness.receipts import list_stores
+
+    stores = {row.store_id: row for row in list_stores(lake)}
+    if not stores:
+        raise RestoreError(f"lake {lake.location}: expected archived segments, found none.")
+    if store_id is None and len(stores) > 1:
+        listed = "; ".join(
+            f"{row.store_id} ({row.store_root}, last proven {time_text(row.newest_proof_ms)})"
+            for row in stores.values()
+        )
+        raise BadInputError(
+            f"lake {lake.location}: it has several stores; choose one with --store-id: {listed}.",
+            page="restore",
+        )
+    chosen = store_id or next(iter(stores))
+    if chosen not in stores:
+        raise BadInputError(
+            f"lake {lake.location}: expected one of its stores {', '.join(stores)}, found {chosen!r}.",
+            page="restore",
+        )
+    return chosen
+
+
+def _nothing_matched(selection: Selection, lake: Lake) -> str:
+    asked = {
+        "topic": selection.topic,
+        "topic id": selection.topic_id,
+        "key": selection.key,
+        "queue": selection.queue_id,
+        "store": selection.store_id,
+        "lineage": selection.lineage,
+    }
+    named = ", ".join(f"{name} {value!r}" for name, value in asked.items() if value is not None)
+    return (
+        f"Note: no archived message in {lake.location} matches"
+        + (f" {named}" if named else "")
+        + (" in the span of time asked for" if (selection.from_ms, selection.to_ms) != (None, None) else "")
+        + ", so the file has none. Names are compared letter by letter."
+    )
+
+
+def _format_of(target: Path, said: str | None) -> ExportFormat:
+    """Return the format of a file, which its name must not belie.
+
+    :raises click.BadParameter: its name ends as that of another format.
+    """
+    by_ending = {f".{one.value}": one for one in ExportFormat}
+    named = by_ending.get(target.suffix.lower())
+    if said is not None and named in (None, ExportFormat(said)):
+        return ExportFormat(said)
+    if said is None and (named is not None or not target.suffix):
+        return named or ExportFormat.PARQUET
+    raise click.BadParameter(
+        f"expected a name that ends in {' or '.join(by_ending)}, as its --format says, found {target.name}. "
+        "Nothing was written. Rename it, or say --format; DuckDB makes CSV of Parquet.",
+        param_hint="--to",
+    )
+
+
+@command()
+@lake_option()
+@click.option("--to", "to_file", type=TargetPath(), required=True, help="New file to write; see --format.")
+@click.option("--topic", help="Messages of this topic.")
+@click.option("--topic-id", help="Of topics of one name that with this id, as Kafka writes it.")
+@click.option("--key", help="Messages that have this as a key, or as their unique key.")
+@click.option("--queue", "queue_id", type=int, help="Messages of this queue, or partition.")
+@click.option("--from-time", metavar="TIME", help="Messages stored at or after TIME.")
+@click.option("--to-time", metavar="TIME", help="Messages stored before TIME.")
+@click.option("--store-id", help="Messages of this store; default: of all.")
+@click.option("--lineage", type=int, help="Messages of this lineage; default: of all.")
+@click.option(
+    "--format",
+    "file_format",
+    type=click.Choice([file_format.value for file_format in ExportFormat]),
+    help="parquet: typed columns; jsonl: one JSON object a line. Default: as the name ends, .parquet or "
+    ".jsonl; a name without an ending is for parquet.",
+)
+@click.option("--decompress", is_flag=True, help="Take off the compression that producers put on bodies.")
+@json_option
+def export(
+    lake_dir: Path,
+    to_file: Path,
+    topic: str | None,
+    topic_id: str | None,
+    key: str | None,
+    queue_id: int | None,
+    from_time: str | None,
+    to_time: str | None,
+    store_id: str | None,
+    lineage: int | None,
+    file_format: str | None,
+    decompress: bool,
+    as_json: bool,
+) -> int:
+    """Write archived messages into a new file, by topic, key, queue and time.
+
+    Only files and row groups that can hold them are read. An existing file is never overwritten.
+    """
+    from storage_engine.lake.catalog.catalog import open_lake
+    from storage_engine.lake.restore.export import check_topic, export_messages
+    from storage_engine.lake.restore.selection import Selection
+
+    chosen = _format_of(to_file, file_format)
+    selection = Selection(
+        topic=topic,
+        key=key,
+        queue_id=queue_id,
+        from_ms=None if from_time is None else moment_ms(from_time, None, option="--from-time"),
+        to_ms=None if to_time is None else moment_ms(to_time, None, option="--to-time"),
+        store_id=store_id,
+        lineage=lineage,
+        topic_id=topic_id,
+    )
+    lake = open_lake(LakeConfig.local(lake_dir))
+    if topic is not None:
+        check_topic(lake, topic)
+    with waiting("Exporting"):
+        found = export_messages(lake, to_file, selection, file_format=chosen, decompress=decompress)
+    if not found.message_count:
+        say(_nothing_matched(selection, lake), err=True)
+    if as_json:
+        print_json("export", found)
+        return 0
+    first, last = time_text(found.first_store_timestamp_ms), time_text(found.last_store_timestamp_ms)
+    say(
+        f"{found.path}: {found.message_count:,} messages, {bytes_text(found.size_bytes)}"
+        + (f", stored {first} to {last}" if found.message_count else "")
+        + (f", {found.still_compressed:,} with compressed bodies" if found.still_compressed else "")
+        + f". Read {bytes_text(found.bytes_read)} in {found.row_groups_read} row groups of "
+        f"{found.files_read} of {found.files_total} files."
+    )
+    return 0

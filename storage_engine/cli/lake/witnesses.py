@@ -1,0 +1,141 @@
+"""The lake that a command works on, and the journal that says which receipts it has to have."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from storage_engine.cli.options.airflow_connection import store_of_connection
+from storage_engine.cli.options.options import journal_of
+from storage_engine.cli.shell.command import GroupedOption
+from storage_engine.core.credentials import shown_url
+from storage_engine.core.wording import reason_text
+from storage_engine.exceptions import JournalUnavailableError
+from storage_engine.lake.catalog.config import LakeConfig
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class WitnessedLake:
+    """
+    :param journal_url: journal that says which receipts the lake has to have; None: there is none.
+    :param words: the options that name both, for a next command.
+    """
+
+    config: LakeConfig
+    journal_url: str | None
+    words: str
+
+
+def witness_options(command: Function) -> Function:
+    """--journal and --conn-id: a journal that isn't in the lake's directory."""
+    for decorate in (
+        click.option(
+            "--conn-id",
+            cls=GroupedOption,
+            group="Lake",
+            environment=True,
+            metavar="ID",
+            help="Airflow connection whose journal says which receipts the lake has to have; without --lake "
+            "also whose lake.",
+        ),
+        click.option(
+            "--journal",
+            "journal_url",
+            cls=GroupedOption,
+            group="Lake",
+            metavar="URL",
+            help="The journal that says which receipts the lake has to have, such as "
+            "sqlite:////var/journal.db; default: the one in the lake's directory.",
+        ),
+    ):
+        command = decorate(command)
+    return command
+
+
+def witnessed_lake(lake_dir: Path | None, journal_url: str | None, conn_id: str | None) -> WitnessedLake:
+    """Work out what these options name.
+
+    :raises click.UsageError: they contradict each other, or name no lake.
+    :raises click.BadParameter: the journal that they name isn't there.
+    :raises JournalUnavailableError: what lies in the journal's place is no file.
+    """
+    from sqlalchemy import make_url
+
+    if conn_id is not None:
+        if journal_url is not None:
+            raise click.UsageError("Expected either --journal URL or --conn-id ID.")
+        store = store_of_connection(conn_id)
+        _check_there(store.journal_url, "--conn-id")
+        config = store.lake if lake_dir is None else LakeConfig.local(lake_dir)
+        return WitnessedLake(config, store.journal_url, _words(lake_dir, "--conn-id", conn_id))
+    if lake_dir is None:
+        raise click.UsageError("Expected --lake DIRECTORY or --conn-id ID.")
+    config = LakeConfig.local(lake_dir)
+    if journal_url is not None:
+        _check_there(journal_url, "--journal")
+        return WitnessedLake(config, journal_url, _words(lake_dir, "--journal", shown_url(journal_url)))
+    beside = journal_of(lake_dir)
+    file = Path(make_url(beside).database or "")
+    if not file.is_file() and os.path.lexists(file):
+        # A link whose disk isn't mounted is no journal that was never made.
+        raise JournalUnavailableError(
+            f"{file}: expected the lake's journal, found no file that can be read. Nothing was "
+            "changed. Mount its disk; or remove what is there if there is no journal any more."
+        )
+    return WitnessedLake(config, beside if file.is_file() else None, _words(lake_dir, "", ""))
+
+
+def part_journal(url: str) -> None:
+    """Give a journal that is a file one of its own, where a copy of hard links shares it.
+
+    :raises JournalUnavailableError: it shares its file and can't be given another.
+    """
+    from storage_engine.core.sqlite_file import break_hard_links
+    from storage_engine.journal.tables.database import without_backup
+    from storage_engine.lake.catalog.store_places import sqlite_file
+
+    journal = sqlite_file(url)
+    if journal is None or not journal.is_file():
+        return
+    try:
+        break_hard_links(journal)
+    except (OSError, sqlite3.Error) as error:
+        raise JournalUnavailableError(
+            f"{journal}: can't give the journal a file of its own, as it has other names (hard links): "
+            f"{reason_text(error)}. Nothing was changed. Run again when nobody uses it; if it is damaged, "
+            f"bring it back from a backup. {without_backup(journal)}"
+        ) from error
+
+
+def _check_there(journal_url: str, option: str) -> None:
+    """Refuse a journal in a file that isn't there: to open it would make an empty one."""
+    from sqlalchemy import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        url = make_url(journal_url)
+    except (ArgumentError, ValueError):
+        # Its text is not shown: what can't be parsed may hold a password anywhere.
+        raise click.BadParameter(
+            "expected an SQLAlchemy URL such as sqlite:////var/journal.db", param_hint=option
+        ) from None
+    if url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
+        raise click.BadParameter(
+            f"expected a journal in {url.database}, found no such file. Nothing was changed. Mount its disk, "
+            "or name another.",
+            param_hint=option,
+        )
+
+
+def _words(lake_dir: Path | None, option: str, value: str) -> str:
+    words = [] if lake_dir is None else ["--lake", str(lake_dir)]
+    return shlex.join([*words, option, value] if option else words)

@@ -1,0 +1,183 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shlex
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from storage_engine.cli.shell.command import GroupedOption
+from storage_engine.cli.shell.values import LakePath, NamedPath
+from storage_engine.core.clock import clock_ms
+from storage_engine.exceptions import BadInputError
+from storage_engine.lake.catalog.config import CATALOG_FILE, DESCRIPTION, LakeConfig
+from storage_engine.model.settings.store_settings import SETTINGS, Kind
+
+if TYPE_CHECKING:
+    from storage_engine.retention.store.managed_store import ManagedStore
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_JOURNAL = "journal.db"
+"""In a lake's directory, of the stores that a person at a shell manages."""
+
+REPLICAS_STOPPED = (
+    "Say that every other node with a replica is stopped, and how you know it. Without it, what other nodes "
+    "have stays."
+)
+"""Help of the option by which a person answers for what this node can't tell."""
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+
+
+def argument_of(name: str) -> str:
+    """Return the argument that a command gets a setting of a store as."""
+    one = SETTINGS[name]
+    return one.own_field
+
+
+def setting_option(name: str, **more: Any) -> click.Option:
+    """Return the option for a setting of a store, as its table describes it.
+
+    :param more: what click is told beyond that.
+    """
+    one = SETTINGS[name]
+    more |= {"help": one.at_a_shell, "group": "Running broker" if one.live else "Store"}
+    more |= {"environment": one.kind not in (Kind.FLAG, Kind.WHOLE_NUMBER, Kind.OBJECT)}
+    if one.kind in (Kind.FLAG, Kind.CHOICE):
+        more["is_flag"] = True
+    else:
+        more["metavar"] = one.argument
+    if one.kind is Kind.PATH:
+        more.setdefault("type", NamedPath(path_type=str))
+    if one.kind is Kind.WHOLE_NUMBER:
+        more["type"] = click.IntRange(min=1)
+    return GroupedOption([one.option, argument_of(name)], **more)
+
+
+def lake_of(*, required: bool) -> click.Option:
+    """Return the option for the lake that a command works with. It has to be there: only ``init-lake`` makes
+    one."""
+    return GroupedOption(
+        ["--lake", "lake_dir"],
+        group="Lake",
+        environment=True,
+        type=LakePath(),
+        required=required,
+        callback=_lake_that_is_there,
+        help="Directory of the lake; its catalog, warehouse, journal and reports lie in it.",
+    )
+
+
+def with_option(option: click.Option) -> Callable[[Function], Function]:
+    """Return a decorator that gives a command an option."""
+
+    def decorate(command: Function) -> Function:
+        command.__dict__.setdefault("__click_params__", []).append(option)
+        return command
+
+    return decorate
+
+
+def lake_option(*, required: bool = True) -> Callable[[Function], Function]:
+    """Give a command the option of :func:`lake_of`."""
+    return with_option(lake_of(required=required))
+
+
+def is_lake_there(lake: Path) -> bool:
+    """Return whether anything of a lake lies in a directory."""
+    return any(os.path.lexists(lake / name) for name in (CATALOG_FILE, DESCRIPTION, _JOURNAL))
+
+
+def _lake_that_is_there(context: click.Context, parameter: click.Parameter, lake: Path | None) -> Path | None:
+    """Refuse a directory without a lake before anything is written: its disk may not be mounted.
+
+    To doctor it is a finding, which needs nothing but the store.
+    """
+    if lake is not None and context.command.name != "doctor" and not is_lake_there(lake):
+        raise click.BadParameter(
+            f"expected a lake in {lake.absolute()}, found none. Nothing was created. Mount its disk, name "
+            f"another directory, or make a lake {where_to_make(lake, _kind_of_call(context))}",
+            context,
+            parameter,
+        )
+    return lake
+
+
+def _kind_of_call(context: click.Context) -> str:
+    """Return the kind of broker that a call is about, as far as it has been read; "": it doesn't say."""
+    from storage_engine.brokers import broker_of
+
+    broker, store = context.params.get("broker_type"), context.params.get("store")
+    if broker is None and store is not None:
+        # What several brokers take for theirs is an error of its own.
+        with suppress(BadInputError):
+            broker = broker_of(store)
+    return str(broker or "")
+
+
+def where_to_make(lake: Path, broker: str) -> str:
+    """Say where a lake may be made, and by which command, where one was named that isn't there.
+
+    :param broker: whose segments it is for; "": nobody knows.
+    """
+    from storage_engine.brokers import kind_option
+
+    # Opens what no command needs that finds its lake.
+    from storage_engine.lake.catalog.nesting import place_around
+
+    kind = kind_option(broker) if broker else ""
+    if around := place_around(LakeConfig.local(lake)):
+        return f"elsewhere, as this is inside {around}: storage-engine init-lake --lake DIRECTORY{kind}"
+    return f"there: storage-engine init-lake --lake {shlex.quote(str(lake))}{kind}"
+
+
+SECOND_LAKE = GroupedOption(
+    ["--second-lake", "second_lake_dir"],
+    group="Lake",
+    environment=True,
+    type=NamedPath(file_okay=False),
+    help="Directory of a second lake, which takes over while the lake can't be reached; either proves.",
+)
+second_lake_option = with_option(SECOND_LAKE)
+
+
+def journal_of(lake_dir: Path) -> str:
+    """The journal that lies in a lake's directory."""
+    return f"sqlite:///{lake_dir.absolute() / _JOURNAL}"
+
+
+def check_store(managed: ManagedStore) -> None:
+    """Look at the store before anything is recorded: bad input leaves no trace, not even a run.
+
+    :raises BadInputError: it is no store, or one that can't be planned.
+    """
+    from storage_engine.retention.store.broker_answers import ask, take_snapshot
+    from storage_engine.retention.store.brokers import open_store
+
+    with closing(open_store(managed)) as broker:
+        ask(managed.broker, "say whether its store may be archived", broker.check_manageable)
+        take_snapshot(broker, clock_ms(), managed.broker)
+
+
+def person() -> str:
+    """Return who is at the shell, for the journal, by the real user id: anybody may set LOGNAME.
+
+    Of root it is also who became root by sudo, which only root's environment can be believed in.
+    """
+    name = _user_name(os.getuid())
+    behind = os.environ.get("SUDO_USER", "") if os.getuid() == 0 else ""
+    return f"{name} for {behind}" if behind and behind != name else name
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:  # as in a container
+        return f"uid {uid}"

@@ -1,0 +1,220 @@
+"""STORE on a command line with its options and lakes, or an Airflow connection: one object a command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import wraps
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from storage_engine.cli.options.airflow_connection import CONN_ID, store_of_connection
+from storage_engine.cli.options.live_options import LIVE_OPTIONS, live_broker
+from storage_engine.cli.options.options import SECOND_LAKE, journal_of, lake_of, setting_option
+from storage_engine.cli.options.policy_options import policy_of, policy_option
+from storage_engine.cli.shell.command import GroupedOption
+from storage_engine.cli.shell.values import NamedPath, key_value_pairs, time_zone
+from storage_engine.core.host import ANY_HOST
+from storage_engine.core.nearest import meant
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.model.broker.live import LiveBroker
+from storage_engine.model.settings.policy import Policy
+
+if TYPE_CHECKING:
+    from storage_engine.retention.store.managed_store import ManagedStore
+
+Function = Callable[..., Any]
+
+
+def installed_broker(context: click.Context, parameter: click.Parameter, name: str | None) -> str | None:
+    """Make sure that a broker of this name is installed; a click callback."""
+    from storage_engine.brokers import broker_names
+
+    if name is not None and name not in broker_names():
+        raise click.BadParameter(
+            f"expected one of {', '.join(broker_names())}, found {name!r}", context, parameter
+        )
+    return name
+
+
+def _name(context: click.Context, parameter: click.Parameter, name: str | None) -> str | None:
+    if name is not None and not name.strip():
+        raise click.BadParameter("expected a name, found an empty one", context, parameter)
+    return name
+
+
+NAME = GroupedOption(
+    ["--name"],
+    group="Store",
+    metavar="NAME",
+    callback=_name,
+    help="What STORE is called; default: as it is known, else the last part of its path.",
+)
+"""Commands that find a store in its journal have it."""
+
+STORE_OPTIONS = (
+    setting_option("broker_conf", type=NamedPath()),
+    setting_option("overrides", multiple=True, callback=key_value_pairs),
+    setting_option("time_zone", callback=time_zone),
+    setting_option("broker_type", callback=installed_broker),
+    setting_option("mode", type=bool, default=False),
+)
+"""Every command that takes a store has them."""
+
+_SHOWN = {"store": "STORE", "name": "--name", "live": "options of a running broker"}
+_SHOWN |= {
+    str(option.name): option.opts[0] for option in (*STORE_OPTIONS, lake_of(required=False), SECOND_LAKE)
+}
+_EITHER = "Expected STORE and --lake DIRECTORY, or --conn-id ID"
+_STORE_OR_CONNECTION = "Expected STORE, or --conn-id ID"
+
+
+def takes_store(
+    *,
+    required: bool = True,
+    lake: bool | None = True,
+    second_lake: bool = False,
+    connection: bool = False,
+    named: bool = True,
+    settings: bool = True,
+    policy: tuple[str, ...] = (),
+) -> Callable[[Function], Function]:
+    """Give a command STORE with all that managing it takes, which it gets as ``managed``.
+
+    :param required: whether STORE has to be named; a command that gets on without it gets None then, and
+        ``lake_dir`` beside it.
+    :param lake: whether it has a lake; None: where --lake is given.
+    :param connection: whether --conn-id may be given instead of all of them.
+    :param named: whether a store that has a lake may be named by --name.
+    :param settings: whether --set is a setting of the store; else the command has an option of that name.
+    :param policy: settings of the policy that it has options for.
+    """
+
+    def decorate(command: Function) -> Function:
+        @wraps(command)
+        def called(*arguments: Any, **values: Any) -> Any:
+            given = {name: values.pop(name) for name in taken}
+            live = live_broker({name: values.pop(name) for name in live_names}, lambda: _kind(given))
+            chosen = policy_of({name: values.pop(name) for name in policy})
+            conn_id = values.pop("conn_id", None)
+            if not (required or connection):
+                values["lake_dir"] = given["lake_dir"]
+            if conn_id is not None:
+                if names := _shown({**given, "live": live}):
+                    raise click.UsageError(
+                        f"--conn-id: expected nothing that the connection says itself, found {names}."
+                    )
+                managed = store_of_connection(conn_id)
+            elif given["store"] is not None:
+                if connection and lake and given["lake_dir"] is None:
+                    raise click.UsageError(f"{_EITHER}; found no --lake.")
+                managed = managed_store(**given, live=live, policy=chosen)
+            elif connection:
+                raise click.UsageError(f"{_EITHER if lake else _STORE_OR_CONNECTION}; found no STORE.")
+            else:
+                others = {name: value for name, value in given.items() if name != "lake_dir"}
+                if names := _shown({**others, "live": live}):
+                    raise click.UsageError(f"{names}: expected STORE, found none.")
+                managed = None
+            return command(*arguments, managed=managed, **values)
+
+        params = called.__dict__.setdefault("__click_params__", [])
+        # As decorators do: what is shown first comes last.
+        options = [*own, *lakes, *([CONN_ID] if connection else ()), *LIVE_OPTIONS]
+        options += [policy_option(name) for name in policy]
+        params.extend(reversed(options))
+        # Eager: what is said of a lake that isn't there depends on the store's kind.
+        must = required and not connection
+        params.append(click.Argument(["store"], type=NamedPath(), required=must, is_eager=True))
+        return called
+
+    lakes = [] if lake is False else [lake_of(required=lake is True and not connection)]
+    lakes += [SECOND_LAKE] if second_lake else []
+    own = [option for option in STORE_OPTIONS if settings or option.name != "overrides"]
+    own += [NAME] if named and lake else []
+    taken = ["store", *(str(option.name) for option in (*own, *lakes))]
+    live_names = [str(option.name) for option in LIVE_OPTIONS]
+    return decorate
+
+
+def _kind(given: Mapping[str, Any]) -> str | None:
+    """Return the name of the kind of broker that the given store is of; None: no store is given."""
+    from storage_engine.brokers import broker_of
+
+    broker: str | None = given["broker_type"]
+    return broker_of(given["store"]) if broker is None and given["store"] is not None else broker
+
+
+def managed_store(
+    store: Path,
+    lake_dir: Path | None = None,
+    *,
+    name: str | None = None,
+    broker_conf: Path | None = None,
+    overrides: Mapping[str, str] = MappingProxyType({}),
+    time_zone: str | None = None,
+    broker_type: str | None = None,
+    mode: bool = False,
+    second_lake_dir: Path | None = None,
+    live: LiveBroker | None = None,
+    policy: Policy | None = None,
+) -> ManagedStore:
+    """Return the store that a command line names. Without a lake it has no journal (:func:`has_lake`).
+
+    A person at a shell names what they see there, so any host will do.
+    """
+    from storage_engine.brokers import broker_of, store_called
+    from storage_engine.retention.store.managed_store import ManagedStore
+
+    if mode and live is not None:
+        raise click.UsageError("--engine: expected no running broker with it, found one.")
+    base = (lake_dir or Path()).absolute()
+    broker = broker_type or broker_of(store)
+    _check_settings(broker, overrides)
+    return ManagedStore(
+        name=store_called(name, broker, store.absolute()),
+        root=str(store.absolute()),
+        broker=broker,
+        broker_conf=None if broker_conf is None else str(broker_conf.absolute()),
+        overrides=dict(overrides),
+        time_zone=time_zone,
+        lake=LakeConfig.local(base),
+        journal_url="" if lake_dir is None else journal_of(base),
+        report_dir=str(base / "reports"),
+        policy=policy or Policy(),
+        second_lake=None if second_lake_dir is None else LakeConfig.local(second_lake_dir.absolute()),
+        host=ANY_HOST,
+        live=live,
+        named=name is not None,
+        engine=mode,
+    )
+
+
+def _check_settings(broker: str, overrides: Mapping[str, str]) -> None:
+    """Refuse a setting that decides nothing: in broker.conf it may stand, but nobody types it for nothing.
+
+    :raises click.BadParameter: there is one.
+    """
+    from storage_engine.brokers import find_broker
+
+    known = find_broker(broker).known_settings if overrides else None
+    if known is None:
+        return
+    for name in sorted(set(overrides) - known):
+        raise click.BadParameter(
+            f"expected a setting that decides what storage-engine does, found {name!r}.{meant(name, known)} "
+            "storage-engine inspect lists them. Others stay in broker.conf, and change nothing here.",
+            param_hint="--set",
+        )
+
+
+def has_lake(managed: ManagedStore) -> bool:
+    """Return whether a command line named a lake, in whose directory the journal lies."""
+    return bool(managed.journal_url)
+
+
+def _shown(given: Mapping[str, object]) -> str:
+    """Return the options that were given, as they are typed."""
+    return ", ".join(_SHOWN[name] for name, value in given.items() if value)

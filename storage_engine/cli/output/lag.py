@@ -1,0 +1,201 @@
+"""Consumer lag without Spark: computed in this process, and shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from storage_engine.cli.output.output import print_table, say
+from storage_engine.core.clock import clock_ms
+from storage_engine.core.wording import bytes_text, count_text, duration_text
+from storage_engine.model.lag.lag import LagSource, PositionsFrom
+from storage_engine.model.plan.plan import Plan
+from storage_engine.model.settings.policy import LagPolicy
+from storage_engine.model.store.store import SegmentId
+from storage_engine.retention.lag.lag_policy import apply_lag_policy, lag_doubt
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from storage_engine.retention.lag.lag_table import LagPart
+    from storage_engine.retention.store.managed_store import ManagedStore
+    from storage_engine.spark.consumer_lag import LagInProcess
+
+
+def in_process_lag(managed: ManagedStore, going: Sequence[SegmentId]) -> LagInProcess:
+    """One row a :class:`~storage_engine.model.lag.lag.QueueLag` of the store, in tables of whole queues.
+
+    :param going: the segments that are about to go.
+    """
+    from storage_engine.spark.consumer_lag import ConsumerLagRequest, lag_in_process
+
+    return lag_in_process(ConsumerLagRequest.of(managed, "", going))
+
+
+def only_group(table: pa.Table, group: str | None) -> pa.Table:
+    """The rows of one group; all of them for None."""
+    from pyarrow import compute as pc
+
+    return table if group is None else table.filter(pc.field("group") == group)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupAtRisk:
+    """A consumer group, and what a deletion would mean for it.
+
+    :param lag_messages: that it has not read, in the queues where its position is known.
+    :param unknown_queues: where it isn't.
+    :param losing_queues: where its next message goes.
+    """
+
+    group: str
+    lag_messages: int
+    unknown_queues: int
+    losing_queues: int
+
+
+def groups_at_risk(tables: Iterable[pa.Table]) -> tuple[GroupAtRisk, ...]:
+    """Sum up the groups that are behind or unknown, those that lose something first."""
+    found: dict[str, GroupAtRisk] = {}
+    for row in (row for table in tables for row in table.to_pylist()):
+        one = found.get(row["group"], GroupAtRisk(row["group"], 0, 0, 0))
+        found[row["group"]] = GroupAtRisk(
+            one.group,
+            one.lag_messages + (row["lag_messages"] or 0),
+            one.unknown_queues + (row["lag_messages"] is None),
+            one.losing_queues + bool(row["at_risk"]),
+        )
+    behind = (one for one in found.values() if one.lag_messages or one.unknown_queues)
+    return tuple(sorted(behind, key=lambda one: (-one.losing_queues, one.group)))
+
+
+class LagOfPlan:
+    """Measures who is behind where a plan is only shown, and holds back of it what a run's lag policy would.
+
+    :ivar groups: those that are behind or unknown, with what they lose by the plan.
+    :ivar source: where their positions are from.
+    """
+
+    def __init__(self, managed: ManagedStore) -> None:
+        self._managed = managed
+        self.groups: tuple[GroupAtRisk, ...] = ()
+        self.source = LagSource()
+
+    def __call__(self, plan: Plan) -> Plan:
+        from storage_engine.brokers import find_broker
+        from storage_engine.retention.lag.lag_table import LagPart, merge
+
+        policy, parts = self._managed.policy, list[LagPart]()
+        lag = self._measure(plan, parts)
+        if policy.lag_policy is not LagPolicy.BLOCK or not plan.to_delete:
+            return plan
+        _, at_risk = merge(parts, lag.source, lag.logs)
+        doubt = lag_doubt(lag.source, now_ms := clock_ms(), now_ms, policy.lag_max_age_minutes)
+        unit = find_broker(self._managed.broker).words.queue
+        cut = apply_lag_policy(plan, at_risk, policy.lag_policy, () if doubt else lag.logs, unit)
+        if doubt:
+            said = f"lag_policy is block, so a run expects the consumers' lag to be known, and found {doubt}"
+            cut = replace(cut, notices=(*cut.notices, said))
+        if len(cut.to_delete) < len(plan.to_delete):
+            self._measure(cut, [])
+        return cut
+
+    def _measure(self, plan: Plan, parts: list[LagPart]) -> LagInProcess:
+        from storage_engine.retention.lag.lag_table import lag_part
+
+        lag = in_process_lag(self._managed, tuple(segment.id for segment in plan.to_delete))
+
+        def tables() -> Iterator[pa.Table]:
+            for table in lag:
+                parts.append(lag_part(table))
+                yield table
+
+        self.groups, self.source = groups_at_risk(tables()), lag.source
+        return lag
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what is known of groups, for a program."""
+        return {"groups": self.groups, "source": self.source}
+
+
+def print_groups(groups: Sequence[GroupAtRisk], source: LagSource, unit: str) -> None:
+    """Print what a deletion would mean for each group that is behind, and what isn't known of groups.
+
+    :param unit: what the messages of a topic are divided into.
+    """
+    if groups:
+        print_table(
+            "Consumers that are behind",
+            ("group~", "behind#", f"unknown {unit}s#?", f"{unit}s that lose messages#"),
+            ((one.group, one.lag_messages, one.unknown_queues, one.losing_queues) for one in groups),
+        )
+    else:
+        say(f"\nConsumers: no group is {'known to be ' if source.notices else ''}behind.")
+    for notice in source.notices:
+        say(f"WARNING {notice}")
+
+
+def print_lag(
+    rows: Sequence[Mapping[str, Any]], source: LagSource, unit: str, *, by_hand: bool, by_broker: bool
+) -> None:
+    """Print what consumer groups have read and what they may lose.
+
+    :param unit: what the messages of a topic are divided into.
+    :param by_hand: the segments that are about to go go only if a person asks.
+    :param by_broker: the store's broker alone deletes them.
+    """
+    lost = any(row["lost_messages"] for row in rows)
+    sized = any(row["lag_bytes"] is not None for row in rows)
+    now = "by hand" if by_hand else "now"
+    print_table(
+        "Consumer lag",
+        (
+            *("group~", f"{unit}~", "committed#?", "behind#"),
+            *(["bytes#?"] if sized else []),
+            "by#?",
+            *(["lost#"] if lost else []),
+            "next one goes",
+        ),
+        (
+            (
+                row["group"],
+                f"{row['topic']}/{row['queue_id']}",
+                _known(row["committed_offset"]),
+                _known(row["lag_messages"]),
+                *([_bytes(row["lag_bytes"])] if sized else []),
+                duration_text(row["lag_ms"]) if row["lag_messages"] else "",
+                *([row["lost_messages"]] if lost else []),
+                now if row["at_risk"] else _goes(row),
+            )
+            for row in rows
+        ),
+    )
+    say()
+    behind = sum(row["lag_messages"] or 0 for row in rows)
+    groups = len({row["group"] for row in rows})
+    risky = sum(row["at_risk"] for row in rows)
+    what = "a cleanup by hand (--manual) deletes; nothing goes now" if by_hand else "a cleanup deletes now"
+    if by_broker:
+        what = "the broker deletes now"
+    say(
+        f"{count_text(groups, 'group')}, {count_text(behind, 'message')} behind; in "
+        f"{count_text(risky, unit)} the next message is in a segment that {what}."
+    )
+    if source.positions is PositionsFrom.BROKER:
+        say("Positions: as the running broker has them.")
+    for notice in source.notices:
+        say(f"WARNING {notice}")
+
+
+def _known(value: int | None) -> int | str:
+    return "unknown" if value is None else value
+
+
+def _bytes(size: int | None) -> str:
+    return "unknown" if size is None else bytes_text(size)
+
+
+def _goes(row: Mapping[str, Any]) -> str:
+    """Return when the group's next message may be deleted."""
+    return f"in {duration_text(row['time_to_loss_ms'])}" if row["time_to_loss_ms"] is not None else ""

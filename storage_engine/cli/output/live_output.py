@@ -1,0 +1,81 @@
+"""A running broker and the hold on its store: looked at, and shown."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from storage_engine.cli.output.output import say
+from storage_engine.core.clock import clock_ms
+from storage_engine.core.jsonable import to_jsonable
+from storage_engine.exceptions import GateRefusedError
+from storage_engine.model.broker.live import RunningBroker
+from storage_engine.model.hold.hold import HoldStatus
+from storage_engine.model.store.store import StoreSnapshot
+from storage_engine.retention.hold.hold_text import broker_text, drift_text, due_alarms, hold_text
+
+if TYPE_CHECKING:
+    from storage_engine.retention.store.managed_store import ManagedStore
+
+
+@dataclass(frozen=True, slots=True)
+class LiveLook:
+    """What a look at a store beside its running broker found.
+
+    :param hold: None where one could not be had; then ``refusal`` says why, and the remedy.
+    """
+
+    broker: RunningBroker
+    snapshot: StoreSnapshot
+    hold: HoldStatus | None
+    refusal: str
+
+
+def look_live(managed: ManagedStore, now_ms: int) -> LiveLook | None:
+    """Look, and change nothing; None: no broker runs.
+
+    :raises BrokerError: the broker can't be asked.
+    """
+    from storage_engine.retention.store.broker_answers import take_snapshot
+    from storage_engine.retention.store.brokers import open_to_look, running_broker
+
+    broker = running_broker(managed)
+    if broker is None:
+        return None
+    with closing(open_to_look(managed)) as store:
+        snapshot = take_snapshot(store, now_ms, managed.broker)
+        try:
+            return LiveLook(broker, snapshot, store.hold_status(now_ms), "")
+        except GateRefusedError as error:
+            return LiveLook(broker, snapshot, None, str(error))
+
+
+def live_json(look: LiveLook) -> dict[str, Any]:
+    return {
+        "broker": to_jsonable(look.broker),
+        "hold": to_jsonable(look.hold),
+        "hold_refusal": look.refusal or None,
+    }
+
+
+def print_live(look: LiveLook) -> None:
+    print_broker(look.broker)
+    if look.hold:
+        print_hold(look.hold)
+    else:
+        say(f"Hold: can't be had: {look.refusal}")
+
+
+def print_broker(broker: RunningBroker) -> None:
+    say(broker_text(broker))
+
+
+def print_hold(status: HoldStatus) -> None:
+    say(f"Hold: {hold_text(status)}")
+    for due in due_alarms(status, clock_ms()):
+        say(f"URGENT {due}")
+    for one in status.disturbances:
+        say(f"WARNING {drift_text(one)}")
+    for notice in status.notices:
+        say(f"Note: {notice}")

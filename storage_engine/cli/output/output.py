@@ -1,0 +1,172 @@
+"""How commands print: tables and progress for a person, JSON for a program."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import click
+
+from storage_engine.cli.output.table_layout import Column, layout, table_lines
+from storage_engine.cli.shell.call_parameters import said_by
+from storage_engine.cli.shell.command import held_back
+from storage_engine.core.collector import no_collection
+from storage_engine.core.jsonable import to_jsonable
+from storage_engine.core.next_commands import with_arguments
+from storage_engine.core.wording import printable, printable_json, shortened
+
+JSON_VERSION = 1
+"""Of all that --json prints: it grows where a key goes or means something else, not where one is added."""
+
+_UNWRAPPED_WIDTH = 100_000
+_INDENT = "  "
+_TONES = {
+    **dict.fromkeys(("OK", "done"), "green"),
+    **dict.fromkeys(("WARNING", "blocked", "unfinished", "released-in-part"), "yellow"),
+    **dict.fromkeys(("FAILURE", "FAILED", "LOST", "failed", "now"), "red"),
+}
+"""Colours of words. Each says by itself what it means: where there is no colour, nothing is missing."""
+
+
+def terminal_width() -> int | None:
+    """Return how many columns the terminal has that results go to; None: they go to none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+@no_collection()
+def print_json(kind: str, value: Any) -> None:
+    """Print what a command came to as one indented JSON object on stdout, as every command with --json does.
+
+    :param kind: the command as it is typed, such as ``lake info``; programs tell objects apart by it.
+    :param value: a dataclass or mapping; a list stands in it under a name.
+    """
+    found = to_jsonable(value)
+    shown = {"kind": kind, "version": JSON_VERSION, **found}
+    if len(shown) != len(found) + 2:
+        raise TypeError(f"{kind}: expected a value without the keys kind and version, found {sorted(found)}")
+    _write(printable_json(_indented(shown)))
+
+
+def _indented(shown: Mapping[str, Any]) -> str:
+    # It takes a tenth of the time, and isn't loaded by what prints no JSON.
+    from pydantic_core import to_json
+
+    try:
+        return to_json(shown, indent=2).decode()
+    except ValueError:
+        # The name of a file that is no text in any encoding.
+        return json.dumps(shown, ensure_ascii=False, indent=2)
+
+
+def say(text: object = "", *, err: bool = False) -> None:
+    """Print lines for a person, with what a terminal would act upon written out, and commands that they name
+    with this call's arguments.
+
+    :param err: to stderr.
+    """
+    context = click.get_current_context(silent=True)
+    told = str(text) if context is None else with_arguments(str(text), said_by(context))
+    lines = printable(told, keep="\n").split("\n")
+    _echo("\n".join(map(_toned, lines)), err=err)
+
+
+def say_styled(text: str = "") -> None:
+    """Print a line that has styles; what others have chosen in it is :func:`printable` already."""
+    _echo(text)
+
+
+def put(data: object) -> None:
+    """Print what another program reads, such as versions for pip: also where the command is quiet."""
+    _write(printable(str(data), keep="\n"))
+
+
+def _echo(text: str, *, err: bool = False) -> None:
+    held = held_back()
+    if held is None:
+        _write(text, err=err)
+    else:
+        held.append(click.unstyle(text))
+
+
+def _write(text: str, *, err: bool = False) -> None:
+    """Write lines; end the process where nobody reads them any more, as ``head`` after its ten."""
+    try:
+        # None: as the stream is; click takes a terminal's colours for wanted.
+        click.echo(text, err=err, color=False if os.environ.get("NO_COLOR") else None)
+    except BrokenPipeError:
+        # What is left in the buffer must not fail again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), (sys.stderr if err else sys.stdout).fileno())
+        sys.exit(128 + signal.SIGPIPE)
+
+
+def print_error(error: Exception, said: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print an error: to stderr for a person, as a JSON document on stdout for a program.
+
+    :param said: what this call was given, by the names of its parameters.
+    """
+    message = error.format_message() if isinstance(error, click.ClickException) else str(error)
+    message = with_arguments(message, said)
+    if as_json:
+        print_json("error", {"error": {"type": type(error).__name__, "message": message}})
+    else:
+        shown = printable(message, keep="\n")
+        _write(f"{click.style('Error', fg='red', bold=True)}: {shown}", err=True)
+
+
+def print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print a table; a heading ends in '#' for numbers, '~' for long names, '?' for what may be left out.
+
+    In a terminal, names are shortened in their middle first, then columns are left out, which is said, and
+    only the last column is ever wrapped. A file or pipe gets everything whole, one row a line.
+    """
+    columns = [Column.of(heading) for heading in headings]
+    cells = [["" if cell is None else printable(str(cell)) for cell in row] for row in rows]
+    screen = terminal_width()
+    width = _UNWRAPPED_WIDTH if screen is None else screen - len(_INDENT)
+    fitted = layout(columns, cells, width)
+    shown = [columns[at] for at in fitted.shown]
+    texts = [
+        [
+            shortened(row[at], fitted.name_width) if screen is not None and columns[at].is_name else row[at]
+            for at in fitted.shown
+        ]
+        for row in cells
+    ]
+    head, *lines = table_lines(shown, [[column.title for column in shown], *texts], width, _toned_cell)
+    _echo(f"\n{click.style(printable(title), bold=True)}")
+    for line in (*(click.style(part, bold=True) for part in head), *chain(*lines)):
+        _echo(f"{_INDENT}{line}")
+    left_out = [column.title for at, column in enumerate(columns) if at not in fitted.shown]
+    if left_out:
+        _echo(f"{_INDENT}(Left out for the width: {', '.join(left_out)}. A pipe and --json have them.)")
+
+
+def print_lines(lead: str, text: str) -> None:
+    """Print a text behind a lead; in a terminal its further lines are indented as far."""
+    screen = terminal_width()
+    shown = printable(text)
+    if screen is not None:
+        width = max(40, screen)
+        indent = " " * len(lead)
+        lines = textwrap.wrap(shown, width - len(lead), break_on_hyphens=False)
+        shown = f"\n{indent}".join(lines)
+    _echo(f"{_toned(lead)}{shown}")
+
+
+def _toned_cell(text: str) -> str:
+    tone = _TONES.get(text)
+    return text if tone is None else click.style(text, fg=tone)
+
+
+def _toned(text: str) -> str:
+    """Return a line with its first word in the colour of what that means."""
+    word = text.split(maxsplit=1)[0].rstrip(":") if text.strip() else ""
+    tone = _TONES.get(word)
+    return text if tone is None else text.replace(word, click.style(word, fg=tone, bold=True), 1)

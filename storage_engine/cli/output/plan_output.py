@@ -1,0 +1,194 @@
+"""How a plan is shown: every segment with its verdict and the reason for it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from storage_engine.cli.output.output import print_lines, print_table, say
+from storage_engine.core.jsonable import to_jsonable
+from storage_engine.core.wording import bytes_text, count_text, time_text
+from storage_engine.model.broker.pending import Pending
+from storage_engine.model.plan.plan import Decision, DependentFile, Plan, PlanRequest, Reason, of_only_log
+from storage_engine.model.store.store import DiskUsage
+from storage_engine.retention.plan.decision_runs import DecisionRun, runs_of
+
+if TYPE_CHECKING:
+    from storage_engine.retention.plan.deciding import Decided, HoldBack
+    from storage_engine.retention.store.managed_store import ManagedStore
+
+ASSUMED = "Note: the broker's defaults are assumed, and decide; its own settings: --broker-conf FILE"
+"""Said where :func:`~storage_engine.retention.store.brokers.assumes_defaults` holds."""
+
+
+def plan_json(store: ManagedStore, seen: Decided) -> dict[str, Any]:
+    """A previewed plan for ``print_json``, with what follows from it."""
+    from storage_engine.retention.store.brokers import assumes_defaults
+
+    plan = seen.plan
+    offsets = {log.log: log.new_min_offset for log in plan.logs}
+    return {
+        **to_jsonable(replace(plan, logs=())),
+        "logs": [{"log": log, "new_min_offset": offset} for log, offset in offsets.items()],
+        "decisions": plan.decisions,
+        "digest": _digest(plan),
+        "new_min_offset": of_only_log(offsets),
+        "delete_offsets": [segment.base_offset for segment in plan.to_delete if len(offsets) == 1],
+        "dependents": seen.dependents,
+        "owed": seen.pending,
+        "unread": seen.unread,
+        "disks": seen.disks,
+        "assumes_defaults": assumes_defaults(store),
+    }
+
+
+def print_plan(store: ManagedStore, seen: Decided, asked: Plan | None) -> None:
+    """Print a previewed plan, last what consumers would lose by it.
+
+    :param asked: as of :func:`by_hand`.
+    """
+    from storage_engine.retention.lag.unread import unread_lines
+    from storage_engine.retention.store.brokers import assumes_defaults
+
+    plan = seen.plan
+    if assumes_defaults(store):
+        say(ASSUMED)
+    for trigger in plan.triggers:
+        say(f"Cause: {trigger.cause.value} ({trigger.urgency.value}): {trigger.detail}")
+    if not plan.triggers:
+        say(f"Cause: none holds. {_no_cause(plan)}".rstrip())
+    print_disks(seen.disks)
+    for notice in plan.notices:
+        say(f"Note: {notice}")
+    for log in plan.logs:
+        say(f"\n{log.log}: {count_text(len(log.decisions), 'segment')}")
+        for run in runs_of(log.decisions, _own_detail):
+            _print_run(run)
+    if seen.dependents:
+        print_table(
+            "What goes with them: files whose last entry points below the new beginning",
+            ("kind", "files#", "size#", "in"),
+            _by_directory(seen.dependents, plan.store_root),
+        )
+    print_pending(seen.pending)
+    say()
+    to_delete, digest = plan.to_delete, _digest(plan)
+    if not to_delete:
+        _print_nothing(asked)
+        return
+    freed = sum(segment.disk_bytes for segment in to_delete)
+    freed += sum(file.facts.size_bytes for file in seen.dependents)
+    say(
+        f"{count_text(len(to_delete), 'segment')} and {count_text(len(seen.dependents), 'file')} that "
+        f"point into them would go, {bytes_text(freed)} in all.\n"
+        f"{_begins(plan)}.{f' Plan {digest}' if digest else ''}"
+    )
+    for line in unread_lines(store, seen.unread, done=False):
+        say(f"WARNING {line}")
+
+
+def _print_run(run: DecisionRun) -> None:
+    verdict = "delete" if run.deletes else "keep"
+    print_lines(f"  {verdict:<6}  ", f"{run.names}, {bytes_text(run.disk_bytes)}")
+    print_lines(" " * 10, f"{run.reason.value}: {run.detail}")
+
+
+def by_hand(
+    store: ManagedStore,
+    request: PlanRequest,
+    seen: Decided,
+    used_percents: Mapping[str, int] | None = None,
+    hold_back: HoldBack | None = None,
+) -> Plan | None:
+    """Return what would go if a person asked; None: the same, or something goes anyhow.
+
+    :param hold_back: as of :func:`preview`.
+    """
+    from storage_engine.retention.plan.preview import preview
+
+    if request.manual or seen.plan.to_delete:
+        return None
+    asked = replace(request, manual=True)
+    at_ms = seen.plan.decided_at_ms
+    return preview(store, asked, now_ms=at_ms, used_percents=used_percents, hold_back=hold_back).plan
+
+
+def _print_nothing(asked: Plan | None) -> None:
+    """Say that nothing goes, and what would if a person asked, which is what lag speaks of."""
+    if asked is None or not asked.to_delete:
+        say("Nothing would go now.")
+        return
+    freed = bytes_text(sum(segment.disk_bytes for segment in asked.to_delete))
+    say(
+        f"Nothing would go now. By hand (--manual) {count_text(len(asked.to_delete), 'segment')} would, "
+        f"{freed}."
+    )
+
+
+def _begins(plan: Plan) -> str:
+    if len(plan.logs) == 1:
+        return f"The log would begin at {plan.logs[0].new_min_offset}"
+    begins = (f"{log} at {offset}" for log, offset in plan.new_min_offsets.items())
+    return f"Logs would begin: {', '.join(begins)}"
+
+
+def _digest(plan: Plan) -> str | None:
+    """The digest that a run of this plan has; None: it isn't known before the store's identity is."""
+    return plan.digest if len(plan.logs) == 1 or plan.store_id is not None else None
+
+
+def print_pending(pending: Iterable[Pending]) -> None:
+    """Print what is pending, if anything is, or may be."""
+    rows = [item for item in pending if item.count != 0 or item.lost]
+    if not rows:
+        return
+    lost = any(item.lost for item in rows)
+    print_table(
+        "Messages still pending",
+        ("kind", "count#", "first offset#", "due from", "due until", *(["lost#"] if lost else [])),
+        (
+            (
+                item.kind,
+                "unknown" if item.count is None else item.count,
+                "" if item.first_offset is None else item.first_offset,
+                time_text(item.first_due_ms),
+                time_text(item.last_due_ms),
+                *([item.lost] if lost else []),
+            )
+            for item in rows
+        ),
+    )
+    for item in rows:
+        if item.error:
+            say(f"{item.kind}: {item.error}")
+
+
+def _no_cause(plan: Plan) -> str:
+    """Return why no cause holds: the same for every segment, so it is said once."""
+    details = (decision.detail for decision in plan.decisions if decision.reason is Reason.NO_CAUSE)
+    sentence, _, _ = next(details, "").rpartition("; ")
+    return sentence[:1].upper() + sentence[1:]
+
+
+def _own_detail(decision: Decision) -> str:
+    return decision.detail.rpartition("; ")[2] if decision.reason is Reason.NO_CAUSE else decision.detail
+
+
+def print_disks(disks: Iterable[DiskUsage]) -> None:
+    for disk in disks:
+        level = f"unknown ({disk.error})" if disk.used_percent is None else f"{disk.used_percent} % used"
+        say(f"Disk {disk.path}: {level}")
+
+
+def _by_directory(files: Iterable[DependentFile], root: str) -> Iterator[tuple[object, ...]]:
+    """One row a directory: a store has thousands of such files. JSON names each of them."""
+    groups: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for file in files:
+        directory = Path(file.facts.path).parent
+        shown = directory.relative_to(root) if directory.is_relative_to(root) else directory
+        groups[file.kind, str(shown)].append(file.facts.size_bytes)
+    for (kind, directory_name), sizes in groups.items():
+        yield kind, len(sizes), bytes_text(sum(sizes)), directory_name

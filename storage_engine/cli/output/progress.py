@@ -1,0 +1,73 @@
+"""Work that takes longer than a moment: how far it is, for a person at a terminal, on stderr."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from storage_engine.cli.shell.command import held_back
+from storage_engine.core.long_work import Advance, LongWork, listening
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+
+@contextmanager
+def progress(description: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
+    """Show a bar with rate and time left while work goes on; nothing where stderr is no terminal.
+
+    :param total_bytes: 0: there is nothing to show.
+    :return: to be called with the number of bytes done since the last call.
+    """
+    with _bar() as bar, _shown(bar, LongWork(description, total_bytes)) as advance:
+        yield advance
+
+
+@contextmanager
+def waiting(description: str) -> Iterator[None]:
+    """Show that work goes on, and of each part that tells how far it is, its rate and the time left."""
+    with _bar() as bar:
+        whole = bar.add_task(description, total=None, unit="")
+
+        @contextmanager
+        def listener(work: LongWork) -> Iterator[Advance]:
+            bar.update(whole, visible=False)
+            try:
+                with _shown(bar, work) as advance:
+                    yield advance
+            finally:
+                bar.update(whole, visible=True)
+
+        with listening(listener):
+            yield
+
+
+@contextmanager
+def _shown(bar: Progress, work: LongWork) -> Iterator[Advance]:
+    """Show a part of the work as a line of its own, until it is done."""
+    if not work.total:
+        yield lambda _done: None
+        return
+    task = bar.add_task(work.what, total=work.total, unit=work.unit)
+
+    def advance(done: int) -> None:
+        bar.advance(task, done)
+
+    try:
+        yield advance
+        bar.refresh()
+    finally:
+        bar.remove_task(task)
+
+
+def _bar() -> Progress:
+    # Rich's bars, which a command's help doesn't need.
+    from storage_engine.cli.output.progress_bar import progress_bar
+
+    context = click.get_current_context(silent=True)
+    for_program = context is not None and bool(context.params.get("as_json"))
+    return progress_bar(quiet=held_back() is not None or for_program or not sys.stderr.isatty())

@@ -1,0 +1,302 @@
+"""init: sets up what Airflow needs to manage a store, in a project of its own or in an Airflow of yours."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import click
+import tzlocal
+
+from storage_engine.cli.options.airflow_connection import before_airflow
+from storage_engine.cli.output.output import say
+from storage_engine.cli.shell.command import AIRFLOW_GROUP, GroupedOption, command
+from storage_engine.cli.shell.values import NamedPath, TargetPath
+from storage_engine.cli.shell.values import time_zone as known_time_zone
+from storage_engine.core.extras import require_provider
+from storage_engine.exceptions import BadInputError
+from storage_engine.project import init as project_files
+from storage_engine.project import into_airflow as own
+from storage_engine.project.settings_text import PAGE, parsed
+
+_CONN_ID = re.compile(r"[\w.-]{1,200}")
+"""What Airflow's REST API takes for an id."""
+_SPARK: dict[str, object] = {"conn_type": "spark", "host": "local[*]"}
+"""A connection for Spark on the worker's own machine."""
+_OF_AIRFLOW = ("conn_id", "broker", "lake_dir", "spark_conn_id", "dags", "env", "add_connection", "yes")
+
+
+@command()
+@click.argument("directory", required=False, type=TargetPath(file_okay=False))
+@click.option(
+    "--airflow", "into_airflow", is_flag=True, help="Set up the Airflow of AIRFLOW_HOME instead of a project."
+)
+@click.option(
+    "--store",
+    type=NamedPath(exists=True, file_okay=False),
+    help="The broker's storePathRootDir, for the connection.",
+)
+@click.option(
+    "--broker-conf",
+    type=NamedPath(exists=True, dir_okay=False),
+    help="The broker's own config file, for the connection.",
+)
+@click.option(
+    "--time-zone",
+    metavar="ZONE",
+    default=tzlocal.get_localzone_name,
+    show_default="this machine's",
+    callback=known_time_zone,
+    help="IANA zone deleteWhen is meant in.",
+)
+@click.option(
+    "--conn-id",
+    cls=GroupedOption,
+    group=AIRFLOW_GROUP,
+    metavar="ID",
+    default=project_files.STORE_CONNECTION,
+    show_default=True,
+    help="The store's connection, whose id is its name.",
+)
+@click.option(
+    "--broker",
+    cls=GroupedOption,
+    group=AIRFLOW_GROUP,
+    metavar="HOST:PORT",
+    help="The broker runs on: its listen port, for the connection.",
+)
+@click.option(
+    "--lake",
+    "lake_dir",
+    cls=GroupedOption,
+    group=AIRFLOW_GROUP,
+    metavar="DIRECTORY",
+    type=NamedPath(file_okay=False),
+    help="The store's lake, for the connection; default: the option lake of [storage_engine].",
+)
+@click.option(
+    "--spark-conn-id",
+    cls=GroupedOption,
+    group=AIRFLOW_GROUP,
+    metavar="ID",
+    help="Archive by Spark jobs that this connection submits; default: no Spark.",
+)
+@click.option(
+    "--dags",
+    cls=GroupedOption,
+    group=AIRFLOW_GROUP,
+    metavar="DIRECTORY",
+    type=NamedPath(file_okay=False),
+    help="Where DAG files go; default: this Airflow's dags_folder.",
+)
+@click.option(
+    "--env",
+    cls=GroupedOption,
+    group=AIRFLOW_GROUP,
+    is_flag=True,
+    help="Print the option as an environment variable; edit no airflow.cfg.",
+)
+@click.option(
+    "--add-connection",
+    cls=GroupedOption,
+    group=AIRFLOW_GROUP,
+    is_flag=True,
+    help="Add the connection instead of printing the command.",
+)
+@click.option(
+    "--yes",
+    cls=GroupedOption,
+    group=AIRFLOW_GROUP,
+    is_flag=True,
+    help="Make the changes without asking.",
+)
+@click.option(
+    "--older-dag-ids",
+    is_flag=True,
+    help="Add DAGs under which runs of releases end that had one DAG for all stores.",
+)
+def init(directory: Path | None, into_airflow: bool, **said: Any) -> None:
+    """Put DAGs, Spark jobs, expectations, Airflow's settings and the connections into DIRECTORY.
+
+    With --airflow it sets up the Airflow that you have: DAG files into its DAGs folder, and the store's id
+    into its configuration. It shows every change first, and asks. The second time it changes nothing.
+    """
+    if into_airflow == (directory is not None):
+        raise click.UsageError("Expected either DIRECTORY, for a project of its own, or --airflow.")
+    if into_airflow:
+        _set_up(**said)
+        return
+    context = click.get_current_context()
+    for name in _OF_AIRFLOW:
+        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+            option = next(it for it in context.command.params if it.name == name)
+            raise click.UsageError(f"{option.opts[0]}: expected --airflow with it.")
+    assert directory is not None
+    project = project_files.init_project(
+        directory,
+        store_root=said["store"],
+        broker_conf=said["broker_conf"],
+        time_zone=said["time_zone"],
+        older_dag_ids=said["older_dag_ids"],
+    )
+    say(project_files.next_steps(project, store_is_known=said["store"] is not None))
+
+
+def _set_up(
+    *,
+    store: Path | None,
+    broker_conf: Path | None,
+    time_zone: str,
+    conn_id: str,
+    broker: str | None,
+    lake_dir: Path | None,
+    spark_conn_id: str | None,
+    dags: Path | None,
+    env: bool,
+    add_connection: bool,
+    yes: bool,
+    older_dag_ids: bool,
+) -> None:
+    """Show what changes in an Airflow, make it, and say what comes next."""
+    if not _CONN_ID.fullmatch(conn_id):
+        raise click.BadParameter(
+            f"expected letters, digits, _ . and - alone, as Airflow takes them for an id, found {conn_id!r}",
+            param_hint="--conn-id",
+        )
+    if add_connection and store is None:
+        raise click.UsageError("--add-connection: expected --store DIRECTORY with it.")
+    hook = _airflow_hook()
+    fields = project_files.store_fields(store, broker_conf, time_zone)
+    fields |= {"mode": "live", "broker_address": broker} if broker else {}
+    fields |= {"lake": str(lake_dir.absolute())} if lake_dir else {}
+    fields |= {"spark_conn_id": spark_conn_id} if spark_conn_id else {}
+    definition = project_files.store_definition(fields)
+    with redirect_stdout(sys.stderr):
+        airflow = hook.own_airflow(dags, conn_id, *filter(None, [spark_conn_id]))
+        hook.check_fields(conn_id, fields)
+    stores = own.stores_with(airflow, conn_id, project_files.STORE_CONNECTION)
+    by_variable = env or airflow.set_by_environment
+    changes = () if by_variable else own.settings_change(airflow, stores)
+    changes += own.dag_changes(airflow.dags_folder, older_dag_ids=older_dag_ids)
+    adds = add_connection and conn_id not in airflow.connections
+    say(f"Airflow in {airflow.home}")
+    for change in changes:
+        say(change.text)
+    if adds:
+        say(f"new      connection {conn_id}")
+    if not changes and not adds:
+        say("Nothing to change: files and configuration are as they should be.")
+    elif not yes:
+        _ask()
+    for copy in own.make(changes):
+        say(f"The file as it was: {copy}")
+    if adds:
+        with redirect_stdout(sys.stderr):
+            hook.add_connection(conn_id, definition)
+    is_there = adds or conn_id in airflow.connections
+    if changes or adds:
+        say("Done.")
+    say("\nNext, in this order:")
+    for number, step in enumerate(
+        (
+            *_settings_steps(stores if by_variable and stores != airflow.stores else ""),
+            *_connection_steps(conn_id, definition, is_there=is_there, is_known=store is not None),
+            *_spark_steps(spark_conn_id, airflow.connections),
+            *_try_steps(conn_id, hook.dags_of(conn_id), may_test=airflow.may_test),
+        ),
+        start=1,
+    ):
+        say(f"{number}. {step}")
+    if not spark_conn_id:
+        say(
+            "\nNo Spark: the tasks archive by themselves, with the same proof. For Spark jobs add a "
+            "connection and name\nit in the field spark_conn_id:\n"
+            f"   {_add(project_files.SPARK_CONNECTION, _SPARK)}"
+        )
+
+
+def _airflow_hook() -> Any:
+    """Return what asks Airflow, once it is known that Airflow starts.
+
+    :raises MissingExtraError: the provider isn't installed.
+    :raises BadInputError: there is none, or it would not start.
+    """
+    require_provider("init --airflow")
+    home = Path(os.environ.get("AIRFLOW_HOME") or "~/airflow").expanduser()
+    settings = Path(os.environ.get("AIRFLOW_CONFIG") or home / "airflow.cfg").expanduser()
+    if not settings.is_file():
+        raise BadInputError(
+            f"{settings}: expected the settings of an Airflow that has been started before, found none. "
+            "Nothing was changed. Set AIRFLOW_HOME to that of your Airflow, or make one: airflow db migrate.",
+            page=PAGE,
+        )
+    parsed(settings.read_text(), settings)
+    before_airflow()
+    with redirect_stdout(sys.stderr):
+        from storage_engine.hooks import own_airflow
+    return own_airflow
+
+
+def _ask() -> None:
+    if not sys.stdin.isatty():
+        raise click.UsageError("Nothing was changed. Look at the changes above; --yes makes them.")
+    if not click.confirm("Make these changes?"):
+        raise click.Abort
+
+
+def _settings_steps(stores: str) -> list[str]:
+    """Return how the option is set where no file is edited.
+
+    :param stores: the option's value; "": it is set.
+    """
+    if not stores:
+        return []
+    return [
+        "Set this in the environment of every part of Airflow:\n"
+        f"   export {own.VARIABLE}={shlex.quote(stores)}"
+    ]
+
+
+def _connection_steps(
+    conn_id: str, definition: dict[str, object], *, is_there: bool, is_known: bool
+) -> list[str]:
+    if is_there:
+        return []
+    edit = "" if is_known else ", with your store's root in the place of /path/to/store"
+    return [f"Add the connection{edit}:\n   {_add(conn_id, definition)}"]
+
+
+def _spark_steps(spark_conn_id: str | None, there: frozenset[str]) -> list[str]:
+    if spark_conn_id is None or spark_conn_id in there:
+        return []
+    return [f"Add the Spark connection:\n   {_add(spark_conn_id, _SPARK)}"]
+
+
+def _try_steps(conn_id: str, dags: str, *, may_test: bool) -> list[str]:
+    named = shlex.quote(conn_id)
+    forced = f"storage_forced_cleanup__{named}"
+    off = (
+        ""
+        if may_test
+        else f"\n   Without that setting Airflow says: {own.TEST_IS_OFF!r} It is off by default."
+    )
+    variable = "" if may_test else f"{own.TEST_VARIABLE}=Enabled "
+    return [
+        "Make its lake; add --allow-same-disk where it may lie on the store's disk:\n"
+        f"   storage-engine init-lake --conn-id {named}",
+        f"Test it:\n   {variable}airflow connections test {named}{off}",
+        "Restart Airflow, wait until it has read its DAGs, and take a first look; nothing is deleted:\n"
+        f"   airflow dags unpause {forced}\n"
+        f'   airflow dags trigger {forced} --conf \'{{"reason": "a first look", "dry_run": true}}\'',
+        "Let it work by its schedule, which archives, proves and then deletes:\n"
+        f"   airflow dags unpause --yes --treat-dag-id-as-regex {shlex.quote(dags)}",
+    ]
+
+
+def _add(conn_id: str, definition: dict[str, object]) -> str:
+    return shlex.join(own.add_words(conn_id, definition))

@@ -1,0 +1,159 @@
+"""What every command has: options in groups, --quiet, and options that the environment may give."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from storage_engine.core.nearest import meant
+from storage_engine.core.turns import WAIT_SECONDS, waiting_at_most
+
+ENVIRONMENT = "STORAGE_ENGINE_"
+"""Prefix of the environment variables that options are taken from."""
+_QUIET = "storage_engine.quiet"
+_TYPED = "storage_engine.typed"
+_HELD_LINES = 10_000
+_OWN = "Options"
+_OUTPUT = "Output"
+AIRFLOW_GROUP = "With --airflow"
+GROUPS = (_OWN, AIRFLOW_GROUP, "Lake", "Store", "Policy", "Running broker", _OUTPUT)
+"""Headings in the order of a command's help."""
+
+
+class GroupedOption(click.Option):
+    """An option that several commands share, under a heading of its own in their help.
+
+    :param group: one of :data:`GROUPS`.
+    :param environment: whether a variable of the environment may give it. What is typed comes first: a
+        variable says nothing beside ``--conn-id``, or of a store where none is named.
+    """
+
+    def __init__(self, *arguments: Any, group: str = _OWN, environment: bool = False, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self.group = group
+        if environment:
+            self.envvar = ENVIRONMENT + self.opts[0].lstrip("-").upper().replace("-", "_")
+            self.show_envvar = True
+
+    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
+        ctx.meta[_TYPED] = {
+            name for name, value in opts.items() if value and isinstance(value, str | list | tuple)
+        }
+        return super().consume_value(ctx, opts)
+
+    def resolve_envvar_value(self, ctx: click.Context) -> str | None:
+        """Return what the environment gives; None where the words that were typed leave it no say."""
+        typed = ctx.meta.get(_TYPED, set())
+        beside = {"store", "lake_dir"} if self.name == "conn_id" else {"conn_id", "conn_ids"}
+        stores = {"store", "stores"} & {str(parameter.name) for parameter in ctx.command.params}
+        of_no_store = self.group in ("Store", "Running broker") and stores and not stores & typed
+        return None if of_no_store or beside & typed else super().resolve_envvar_value(ctx)
+
+
+def _keep_quiet(context: click.Context, parameter: click.Parameter, quiet: bool) -> None:
+    context.find_root().meta[_QUIET] = deque(maxlen=_HELD_LINES) if quiet else None
+
+
+QUIET = GroupedOption(
+    ["-q", "--quiet"],
+    is_flag=True,
+    expose_value=False,
+    callback=_keep_quiet,
+    group=_OUTPUT,
+    help="Print nothing if all is well, but data that was asked for, such as --json.",
+)
+
+
+def _wait(context: click.Context, parameter: click.Parameter, minutes: float) -> None:
+    context.with_resource(waiting_at_most(minutes * 60))
+
+
+WAIT = GroupedOption(
+    ["--wait"],
+    type=click.FloatRange(min=0),
+    default=WAIT_SECONDS / 60,
+    metavar="MINUTES",
+    expose_value=False,
+    environment=True,
+    callback=_wait,
+    group=_OUTPUT,
+    help="Wait for so long where another of our runs changes the same store or lake. Default: 10.",
+)
+_SHARED = {"store", "stores", "lake", "lake_dir", "lake_dirs", "conn_id", "conn_ids"}
+"""Parameters that name what another process may be at."""
+
+
+def held_back() -> deque[str] | None:
+    """Return the lines that a quiet command prints only where it fails; None: the command isn't quiet."""
+    context = click.get_current_context(silent=True)
+    return None if context is None else context.find_root().meta.get(_QUIET)
+
+
+class Command(click.Command):
+    """A command whose help has its own options first, and those of a running broker last.
+
+    What a quiet one has to say comes out where it doesn't end well: its exit code alone tells no reason.
+    """
+
+    def invoke(self, ctx: click.Context) -> Any:
+        code: Any = 1
+        try:
+            code = super().invoke(ctx)
+            return code
+        finally:
+            held = ctx.find_root().meta.get(_QUIET)
+            if held and code:
+                sys.stderr.write("\n".join([*held, ""]))
+                held.clear()
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        *own, help_option = super().get_params(ctx)
+        shares = any(parameter.name in _SHARED for parameter in own)
+        return [*own, *([WAIT] if shares else ()), QUIET, help_option]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for name, rows in records_of(self, ctx).items():
+            if rows:
+                with formatter.section(name):
+                    formatter.write_dl(rows)
+
+
+def records_of(shown: click.Command, ctx: click.Context) -> dict[str, list[tuple[str, str]]]:
+    """Return a command's options, each with its help, by the headings that they stand under."""
+    groups: dict[str, list[tuple[str, str]]] = {name: [] for name in GROUPS}
+    for parameter in shown.get_params(ctx):
+        record = parameter.get_help_record(ctx)
+        # Arguments are told of in the command's own words.
+        if record is not None and isinstance(parameter, click.Option):
+            groups[_group_of(parameter)].append(record)
+    return groups
+
+
+class Group(click.Group):
+    """A command of commands, which names the nearest one where there is none of a name."""
+
+    command_class = Command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        word, known = args[0], self.list_commands(ctx)
+        if not ctx.resilient_parsing and not word.startswith("-") and word not in known:
+            raise click.UsageError(f"No such command {word!r}.{meant(word, known)}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+def command(name: str | None = None) -> Callable[[Callable[..., Any]], Command]:
+    """Make a function a command of the shell: each of them is made by this, or by a :class:`Group`."""
+    return click.command(name, cls=Command)
+
+
+def _group_of(parameter: click.Parameter) -> str:
+    if isinstance(parameter, GroupedOption):
+        return parameter.group
+    return _OUTPUT if {"--help", "--json"} & set(parameter.opts) else _OWN

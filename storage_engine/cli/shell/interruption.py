@@ -1,0 +1,87 @@
+"""Ctrl-C and SIGTERM end a command within a second, whatever its threads are at."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from types import FrameType
+from typing import TYPE_CHECKING, Final
+
+from storage_engine.core.durable import remove_unfinished
+
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
+
+_GRACE_SECONDS: Final = 0.5
+"""For a command to end by itself. What it leaves in its lake then is what a kill leaves, and as harmless."""
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_SHOW_CURSOR: Final = "\x1b[?25h"
+INTERRUPTED: Final = "Interrupted. Nothing is half done: the same command goes on with what is left."
+
+
+@dataclass(slots=True)
+class Interruption:
+    """:param signal_number: that came; None: none did."""
+
+    signal_number: int | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """As a shell has it for a process that a signal ended."""
+        return 128 + (self.signal_number or signal.SIGINT)
+
+
+@contextmanager
+def interruptible() -> Iterator[Interruption]:
+    """Raise KeyboardInterrupt on either signal, and end the process if that hasn't ended it in time.
+
+    Who runs a process of its own on the signals, as ``watch`` does, sets handlers of its own.
+    """
+    found = Interruption()
+    if threading.current_thread() is not threading.main_thread():
+        yield found
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        found.signal_number = number
+        raise KeyboardInterrupt
+
+    def tell(unraisable: UnraisableHookArgs) -> None:
+        # A callback of compiled code has nobody to raise to. The thread below ends the process then.
+        if not (found.signal_number and issubclass(unraisable.exc_type, KeyboardInterrupt)):
+            tell_before(unraisable)
+
+    # Read by a thread: a signal's handler waits until the main thread is back from compiled code.
+    wake, waker = os.pipe()
+    os.set_blocking(waker, False)
+    previous = {number: signal.signal(number, interrupt) for number in _SIGNALS}
+    before = signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+    tell_before, sys.unraisablehook = sys.unraisablehook, tell
+    threading.Thread(target=_end_in_time, args=(wake, interrupt), name="interruption", daemon=True).start()
+    try:
+        yield found
+    finally:
+        sys.unraisablehook = tell_before
+        signal.set_wakeup_fd(before)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        # Ends the thread, unless a signal came: then the process has its grace and no more.
+        os.close(waker)
+
+
+def _end_in_time(wake: int, handler: object) -> None:
+    with os.fdopen(wake, "rb", buffering=0) as signals:
+        while number := signals.read(1):
+            if signal.getsignal(number[0]) is handler:
+                threading.Event().wait(_GRACE_SECONDS)
+                remove_unfinished()
+                with suppress(OSError):
+                    shown = _SHOW_CURSOR if sys.stderr.isatty() else ""
+                    os.write(sys.stderr.fileno(), f"{shown}{INTERRUPTED}\n".encode())
+                os._exit(128 + number[0])

@@ -1,0 +1,168 @@
+"""Values of options: what a text on a command line amounts to."""
+
+from __future__ import annotations
+
+import os
+import re
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import click
+
+from storage_engine.core.nearest import meant_zone
+
+
+class NamedPath(click.Path):
+    """A path. An empty one, as of an unset shell variable, is not the working directory."""
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(**{"path_type": Path, **more})
+
+    def convert(
+        self,
+        value: str | os.PathLike[str],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Any:
+        if value == "":
+            self.fail("expected a path, found an empty one. Nothing was changed.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class TargetPath(NamedPath):
+    """A path to write to."""
+
+    def convert(
+        self,
+        value: str | os.PathLike[str],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Any:
+        if value == "-":
+            self.fail(
+                "expected a path, found -, and nothing is written to standard output. Nothing was changed. "
+                "Name a path; one that is called so is ./-",
+                param,
+                ctx,
+            )
+        return super().convert(value, param, ctx)
+
+
+class LakePath(NamedPath):
+    """The directory of a lake."""
+
+    def __init__(self) -> None:
+        super().__init__(file_okay=False)
+
+    def get_missing_message(self, param: click.Parameter, ctx: click.Context | None) -> str:
+        return "Name the lake's directory. Where there is none yet: storage-engine init-lake --lake DIRECTORY"
+
+
+def absolute_paths(
+    _context: click.Context, _parameter: click.Parameter, values: tuple[Path, ...]
+) -> tuple[str, ...]:
+    """Return paths from / on; a click callback."""
+    return tuple(str(path.absolute()) for path in values)
+
+
+def key_value_pairs(
+    _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
+) -> dict[str, str]:
+    """Return options of the form KEY=VALUE as a dictionary; a click callback."""
+    pairs = {}
+    for value in values:
+        key, separator, text = value.partition("=")
+        if not separator or not key:
+            raise click.BadParameter(f"expected KEY=VALUE, found {value!r}")
+        pairs[key] = text
+    return pairs
+
+
+def reason_text(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """Return why a person decides something. A blank text, as of an unset shell variable, is no reason."""
+    if value is None:
+        return None
+    if not value.strip():
+        raise click.BadParameter("expected a reason, found none. Nothing was changed.")
+    return value.strip()
+
+
+def size_bytes(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
+    """Return a size such as 10GiB, 500 MB or 4096 in bytes; a click callback."""
+    found = None if text is None else _bytes(parameter, text)
+    if found == 0:
+        raise click.BadParameter(f"expected at least one byte, found {text!r}", context, parameter)
+    return found
+
+
+def speed(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
+    """Return a size such as 50MB in bytes, or 0 where that is said; a click callback."""
+    found = None if text is None else _bytes(parameter, text)
+    if found == 0 and text is not None and text.strip() != "0":
+        raise click.BadParameter(f"expected 0 or at least one byte, found {text!r}", context, parameter)
+    return found
+
+
+def _bytes(parameter: click.Parameter, text: str) -> int:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGTP]?)(i?)B?\s*", text, re.IGNORECASE)
+    if match is None or (match[3] and not match[2]):
+        raise click.BadParameter(
+            f"expected a size such as 10GiB, 500MB or 4096, found {text!r}", param=parameter
+        )
+    number, unit, binary = match.groups()
+    return int(float(number) * (1024 if binary else 1000) ** " KMGTP".index(unit.upper() or " "))
+
+
+def time_zone(_context: click.Context, parameter: click.Parameter, name: str | None) -> str | None:
+    """Make sure that a zone is known; a click callback."""
+    try:
+        return name if name is None else ZoneInfo(name).key
+    except (KeyError, ValueError) as error:
+        raise click.BadParameter(
+            f"expected an IANA time zone such as Asia/Shanghai, found {name!r}.{meant_zone(str(name))}",
+            param=parameter,
+        ) from error
+
+
+def moment_ms(text: str, time_zone: str | None, *, option: str) -> int:
+    """Return milliseconds since the epoch of a time given as ``option``.
+
+    :param time_zone: zone of a time that names none itself; None: this machine's.
+    """
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise click.BadParameter(
+            f"expected a time such as 2026-11-20T04:10 or 2026-11-20T04:10+08:00, found {text!r}",
+            param_hint=option,
+        ) from error
+    if not 1970 <= moment.year < 9999:
+        # A day more, as of another zone, has to be a time as well; none is stored before 1970.
+        raise click.BadParameter(f"expected a year from 1970 to 9998, found {text!r}", param_hint=option)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=ZoneInfo(time_zone)) if time_zone else moment.astimezone()
+    return round(moment.timestamp() * 1000)
+
+
+def disk_percents(pairs: dict[str, str]) -> dict[str, int]:
+    """Return levels of ``--disk PATH=RATIO``: a fraction such as 0.86, or a percentage such as 86%.
+
+    :return: by absolute path, as the store's own are; a relative one is taken from here, as STORE is.
+    """
+    levels = {}
+    for path, text in pairs.items():
+        try:
+            percent = float(text[:-1]) if text.endswith("%") else float(text) * 100
+        except ValueError as error:
+            raise click.BadParameter(
+                f"expected a ratio such as 0.86 or 86% for {path}, found {text!r}", param_hint="--disk"
+            ) from error
+        if not 0 <= percent <= 100:
+            raise click.BadParameter(
+                f"expected a ratio from 0 to 1 (or 0% to 100%) for {path}, found {text!r}",
+                param_hint="--disk",
+            )
+        levels[str(Path(path).absolute())] = round(percent)
+    return levels

@@ -1,0 +1,183 @@
+"""Which processes have files of a store open or mapped, as far as that can be seen from here.
+
+No file of another process is touched, only its name is read: one on a dead network file system would keep
+who looks there for ever. Paths are compared, so a process in a container that mounts the store elsewhere
+isn't seen.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import psutil
+
+from storage_engine.core.turns import command_text, has_shared_lock
+from storage_engine.core.wording import time_text
+
+_LOOKS = 3
+"""A process that seems a stranger may have given up its lock between two looks, and its file with it."""
+_PAUSE_SECONDS = 0.02
+
+DELETED = " (deleted)"
+"""How the kernel ends the name of a file that is gone, and that a process still has."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileUser:
+    """Another process that uses files, or may.
+
+    :param path: of a file that it has open, mapped or locked; None: it may not be looked into.
+    :param command: its command line, as far as that can be seen.
+    """
+
+    pid: int
+    name: str
+    path: str | None
+    command: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"process {self.pid} ({self.name}) has {self.path}"
+
+
+def file_users(directories: Iterable[Path], own: Collection[Path] = ()) -> Iterator[FileUser]:
+    """Yield other processes that have files below directories open, and those that can't be looked into.
+
+    Left out are ours that only read: by their shared lock on a directory (:mod:`storage_engine.core.turns`),
+    as long as they can write nothing there but ``own``.
+
+    :param own: files, and directories with the files right in them, that ours write while others change a
+        store: locks and marks.
+    """
+    prefixes = tuple(sorted({f"{os.path.realpath(path)}{os.sep}" for path in directories}))
+    ours = frozenset(map(os.path.realpath, own))
+    for process in psutil.process_iter(["pid", "name", "cmdline"]):
+        pid, name, command = process.pid, process.info["name"] or "", process.info["cmdline"]
+        if pid == os.getpid() or command == []:  # a kernel thread; None means that we may not even see it
+            continue
+        found = _strange_file(prefixes, pid, ours)
+        if found is not False:
+            yield FileUser(pid, name, found, tuple(command or ()))
+
+
+def process_name(pid: int) -> str:
+    """Return what a process is called."""
+    try:
+        return str(psutil.Process(pid).name())
+    except psutil.Error:
+        return "unknown"
+
+
+def process_text(pid: int | None) -> str:
+    """Return how a process is told of; None, 0 or less: one that can't be seen from here."""
+    return "another process" if pid is None or pid <= 0 else f"process {pid} ({process_name(pid)})"
+
+
+def run_text(pid: int) -> str:
+    """Return how one of our processes is told of: its command, and since when it runs."""
+    try:
+        process = psutil.Process(pid)
+        command, started_ms = command_text(process.cmdline()), int(process.create_time() * 1000)
+    except psutil.Error:
+        return process_text(pid)
+    return f"{command or 'a run'} (process {pid}, since {time_text(started_ms)})"
+
+
+def _strange_file(directories: tuple[str, ...], pid: int, own: frozenset[str]) -> str | Literal[False] | None:
+    """Return a file below the directories that a process has open or mapped; False: none, or it is one of our
+    own that only reads; None: unknown.
+    """
+    try:
+        for look in range(_LOOKS):
+            if look:
+                time.sleep(_PAUSE_SECONDS)
+            paths = (*_mapped_paths(pid, directories), *_open_paths(pid))
+            found = [path for path in paths if path.startswith(directories)]
+            if not found:
+                return False
+            places = {os.path.dirname(path) for path in found}  # noqa: PTH120
+            if has_shared_lock(pid, {*(path.removesuffix(os.sep) for path in directories), *places}):
+                return next(iter(_written(pid, directories, own)), False)
+        return found[0]
+    except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
+        return False
+    except (psutil.AccessDenied, PermissionError):
+        return None
+    return False
+
+
+def _written(pid: int, directories: tuple[str, ...], own: frozenset[str]) -> list[str]:
+    """Return the files below the directories that a process may write, but for ``own``."""
+    found = []
+    for line in _maps(pid).decode(errors="surrogateescape").splitlines():
+        fields = line.split(None, 5)
+        if len(fields) == 6 and "w" in fields[1] and "s" in fields[1]:
+            found.append(fields[5])
+    for fd in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208
+        with suppress(FileNotFoundError):
+            path = os.readlink(f"/proc/{pid}/fd/{fd}")  # noqa: PTH115
+            if path.startswith(directories) and _is_writable(Path(f"/proc/{pid}/fdinfo/{fd}").read_text()):
+                found.append(path)
+    return [
+        path
+        for path in found
+        if path.startswith(directories) and not own & {path, os.path.dirname(path)}  # noqa: PTH120
+    ]
+
+
+def _is_writable(info: str) -> bool:
+    """Return whether a descriptor, of what ``/proc`` says of it, was opened for writing."""
+    flags = next((line.split()[1] for line in info.splitlines() if line.startswith("flags:")), "0")
+    return int(flags, 8) & os.O_ACCMODE != os.O_RDONLY
+
+
+def _mapped_paths(pid: int, directories: tuple[str, ...]) -> Iterable[str]:
+    """Files that a process maps, removed ones left out; none where it maps nothing below the directories.
+
+    Linux only; elsewhere open files must do.
+    """
+    if not sys.platform.startswith("linux"):
+        return ()
+    maps = _maps(pid)
+    if not any(directory.encode(errors="surrogateescape") in maps for directory in directories):
+        return ()
+    return sorted(path for path in _mappings(maps) if not path.endswith(DELETED))
+
+
+def mapped_paths(pid: int) -> set[str]:
+    """Return the files that a process maps, removed ones among them; Linux only.
+
+    :raises OSError: they can't be seen.
+    """
+    return _mappings(_maps(pid))
+
+
+def _maps(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/maps").read_bytes()
+
+
+def _mappings(maps: bytes) -> set[str]:
+    lines = maps.decode(errors="surrogateescape").splitlines()
+    fields = (line.split(None, 5) for line in lines)
+    return {line[5] for line in fields if len(line) == 6 and line[5].startswith("/")}
+
+
+def _open_paths(pid: int) -> Iterator[str]:
+    """Return what a process has open, by name. Asking for more than the name may wait for a file system for
+    ever.
+    """
+    if not sys.platform.startswith("linux"):
+        yield from (str(opened.path) for opened in psutil.Process(pid).open_files())
+        return
+    directory = f"/proc/{pid}/fd"
+    for fd in os.listdir(directory):  # noqa: PTH208 - of every process, and strings are several times quicker
+        with suppress(FileNotFoundError):
+            path = os.readlink(f"{directory}/{fd}")  # noqa: PTH115
+            if path.startswith("/") and not path.endswith(DELETED):
+                yield path

@@ -1,0 +1,151 @@
+"""How our processes use one store or lake: side by side where they read, in turns where they change it.
+
+Whoever reads a store has a shared lock (flock) on its directories, or on a file in each where who changes the
+directory locks it whole. Its descriptors are opened for reading, so that it needs no right to write there. It
+keeps nobody out and waits for nobody: it tells a process that deletes that this one is ours, and only reads.
+It ends with its process. NFS keeps a flock on its own host, as ``/proc`` shows the processes of one host
+alone.
+
+Whoever changes a store has its broker's lock and a lease in the journal, for which our others wait.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from storage_engine.core.wording import duration_text
+from storage_engine.exceptions import TurnTakenError
+
+WAIT_SECONDS: Final = 600.0
+"""For so long a process waits for its turn, where nobody says otherwise."""
+_PAUSE_SECONDS: Final = 0.25
+_LONGEST_TEXT: Final = 60
+_OPEN: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+
+_LOCKS: Final = Path("/proc/locks")
+
+_wait_seconds = WAIT_SECONDS
+T = TypeVar("T")
+
+
+def turn_wait_seconds() -> float:
+    """Return for how long this process waits for its turn."""
+    return _wait_seconds
+
+
+@contextmanager
+def waiting_at_most(seconds: float) -> Iterator[None]:
+    """Have this process wait for its turn for so long, until the block ends."""
+    global _wait_seconds  # a process has one word on this, whatever thread waits
+    before, _wait_seconds = _wait_seconds, seconds
+    try:
+        yield
+    finally:
+        _wait_seconds = before
+
+
+def take_turn(attempt: Callable[[], T]) -> T:
+    """Attempt something until none of our other processes is in its way.
+
+    :raises TurnTakenError: one still is after :func:`turn_wait_seconds`.
+    """
+    deadline = time.monotonic() + _wait_seconds
+    while True:
+        try:
+            return attempt()
+        except TurnTakenError as error:
+            if time.monotonic() >= deadline:
+                waited = duration_text(int(_wait_seconds * 1000))
+                raise TurnTakenError(f"{error} This one waited {waited}; --wait says how long.") from error
+        time.sleep(min(_PAUSE_SECONDS, max(deadline - time.monotonic(), 0)))
+
+
+class SharedLock:
+    """Our shared lock on directories, or on files in them, as long as the object lives.
+
+    Copies of what has it share it.
+    """
+
+    __slots__ = ("_descriptors",)
+
+    def __init__(self, directories: Iterable[str | os.PathLike[str]] = ()) -> None:
+        """Lock directories or files; one that another process keeps, or that can't be locked, is left out."""
+        self._descriptors: list[int] = []
+        for path in directories:
+            with suppress(OSError):
+                descriptor = os.open(path, _OPEN)
+                self._descriptors.append(descriptor)
+                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+    def __enter__(self) -> SharedLock:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[type[SharedLock], tuple[Any, ...]]:
+        return SharedLock, ()
+
+    def close(self) -> None:
+        """Give the lock up."""
+        while self._descriptors:
+            os.close(self._descriptors.pop())
+
+
+def has_shared_lock(pid: int, directories: Collection[str]) -> bool:
+    """Return whether a process has our shared lock on one of some directories, or on a file in one.
+
+    The kernel's word on that very descriptor counts. Which number the process has, or what it is called, says
+    nothing. False where this system or user can't tell.
+
+    :param directories: their real paths.
+    """
+    try:
+        for descriptor in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208
+            with suppress(FileNotFoundError):
+                path = os.readlink(f"/proc/{pid}/fd/{descriptor}")  # noqa: PTH115
+                is_in = os.path.dirname(path) in directories and os.path.isfile(path)  # noqa: PTH113,PTH120
+                if (is_in or path in directories) and any(
+                    line.startswith("lock:") and " FLOCK " in line and " READ " in line
+                    for line in Path(f"/proc/{pid}/fdinfo/{descriptor}").read_text().splitlines()
+                ):
+                    return True
+    except OSError:
+        return False
+    return False
+
+
+def flock_holders(descriptor: int) -> tuple[int, ...]:
+    """Return the processes that have an open file locked (flock), as far as this container shows it."""
+    status = os.fstat(descriptor)
+    of_file = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    try:
+        lines = _LOCKS.read_text().splitlines()
+    except OSError:
+        return ()
+    # "1: FLOCK  ADVISORY  READ 4711 08:01:131074 0 EOF"; one that waits has "->" in it
+    fields = (line.split() for line in lines)
+    holders = (int(line[4]) for line in fields if (line[1], line[5]) == ("FLOCK", of_file))
+    return tuple(dict.fromkeys(holders))
+
+
+def command_text(words: Sequence[str]) -> str:
+    """Return a process's command without options and paths, such as ``storage-engine clean``; "": unknown."""
+    left = list(words)
+    if left and os.path.basename(left[0]).startswith("python"):  # noqa: PTH119
+        left = [word for word in left[1:] if not word.startswith("-")] or left[:1]
+    names = [os.path.basename(word) for word in left[:1]]  # noqa: PTH119
+    for word in left[1:]:
+        if word.startswith("-") or os.sep in word:
+            break
+        names.append(word)
+    return " ".join(names)[:_LONGEST_TEXT].strip()

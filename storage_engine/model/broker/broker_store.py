@@ -1,0 +1,423 @@
+"""One open store of a broker, as retention works with it: what a broker implements, with its promises.
+
+What only some brokers have (a hold, dependents, pending messages, consumers) has a default: there is none.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from storage_engine.core import durable
+from storage_engine.model.broker.broker_tasks import TaskedStore
+from storage_engine.model.broker.held_store import HeldStore
+from storage_engine.model.broker.live import LiveBroker
+from storage_engine.model.broker.pending import Pending
+from storage_engine.model.broker.positions import FlushedStore
+from storage_engine.model.broker.watch import Watch
+from storage_engine.model.course.course import CourseStart
+from storage_engine.model.hold.hold import BrokerProgress, Drift, HoldMemory
+from storage_engine.model.hold.shield import ShieldNeed
+from storage_engine.model.lag.lag import Unread
+from storage_engine.model.plan.plan import Cause, DependentFile, Plan, PlanRequest, Trigger, Urgency
+from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.store.known_logs import IdentifiedLogs
+from storage_engine.model.store.store import (
+    Archivable,
+    Segment,
+    SegmentContext,
+    SegmentId,
+    SegmentState,
+    StoreSnapshot,
+    smallest_and_fullest,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """What a broker folder needs to open a store; see ``ManagedStore``."""
+
+    root: str
+    broker_conf: str | None = None
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    time_zone: str | None = None
+    live: LiveBroker | None = None
+    engine: bool = False
+
+
+Remove = Callable[[Path, int], bool]
+"""Removes a file from the directory of this descriptor, which the caller then flushes; False: it is gone."""
+
+
+class LockedStore(Protocol):
+    """A store that nobody else changes: locked, or held beside its running broker."""
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """Return what could not be checked while it was taken."""
+        ...
+
+
+class BrokerStore(HeldStore, TaskedStore, IdentifiedLogs, ABC):
+    """One store, with the broker's own settings and rules.
+
+    Only ``delete_segments``, ``delete_dependents`` and, beside a running broker, ``renew_hold`` and
+    ``end_hold`` change it.
+    """
+
+    __slots__ = ()
+
+    def renewed(self, memory: HoldMemory) -> BrokerStore | None:
+        """Return the store by its settings and its broker as they are by now; asked before each step.
+
+        None, as by default: it has to be opened again for that.
+
+        :param memory: what is remembered of a hold beside a running broker.
+        :raises BadInputError: settings that can't be worked with.
+        :raises BrokerError: the running broker can't be asked.
+        """
+        return None
+
+    def close(self) -> None:
+        """End connections to a running broker; the store may be used after it, which connects again."""
+
+    @property
+    def is_live(self) -> bool:
+        """Return whether the broker runs on: it deletes by its own rules, unless the store is held.
+
+        Its queues go after its segments without being asked, its disk is its own, and what a kill left is its
+        own to put right. By default it is stopped.
+        """
+        return False
+
+    @property
+    def max_delete_batch(self) -> int | None:
+        """Return how many segments one ``delete_segments`` takes; None: any number."""
+        return None
+
+    @property
+    @abstractmethod
+    def data_paths(self) -> tuple[Path, ...]:
+        """The directories that the broker writes to."""
+        ...
+
+    @abstractmethod
+    def snapshot(self, now_ms: int) -> StoreSnapshot:
+        """Read what the store is now.
+
+        :raises StoreNotFoundError: there is no store.
+        :raises StoreLayoutError: its files don't form one contiguous log.
+        """
+        ...
+
+    def glance(self, now_ms: int) -> StoreSnapshot:
+        """Return what the store is now for who only looks, and reads as little as that takes.
+
+        Never to delete by. The errors are those of :meth:`snapshot`.
+        """
+        return self.snapshot(now_ms)
+
+    @property
+    def used_by(self) -> str:
+        """Return the store's lock and which other process has it now, as a clause; "": none, by its files.
+
+        :raises OSError: a file can't be read.
+        """
+        return ""
+
+    @property
+    def is_used_by_us(self) -> bool:
+        """Return whether another of our runs has the lock of :attr:`used_by`, and gives it up by itself.
+
+        False, as by default: none has, or nobody can tell.
+
+        :raises OSError: a file can't be read.
+        """
+        return False
+
+    def sealed_files(self) -> tuple[Segment, ...]:
+        """Return the sealed segments that are there, whatever is missing between them. Never to delete by.
+
+        :raises StoreLayoutError: a symbolic link is among them.
+        :raises BrokerError: a running broker can't be asked.
+        :raises OSError: one can't be read, or went away in the middle.
+        """
+        return tuple(segment for log in self.snapshot(0).logs for segment in log.sealed)
+
+    def check_manageable(self) -> None:
+        """Make sure that it may be archived and get an identity.
+
+        :raises BadInputError: it is a part of a store, which is only looked at.
+        """
+
+    def archivable(self, snapshot: StoreSnapshot) -> Archivable:
+        """Return which segments may be archived by now, and why others may not. By default all sealed may.
+
+        :raises OSError: a file can't be read.
+        """
+        return Archivable(tuple(segment for log in snapshot.logs for segment in log.sealed))
+
+    def contexts(self, segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
+        """Return what is known of segments beside their files; asked of those that are about to be archived.
+
+        By default there is nothing to know.
+
+        :raises StorageEngineError: it can't be told; says of which log.
+        :raises OSError: a file can't be read.
+        """
+        return {}
+
+    def range_sha256(self, segments: Sequence[Segment], first: int, end: int) -> str | None:
+        """Return the SHA-256, in hex, of a log's bytes at the offsets [first, end), whatever files have them.
+
+        Only who gives logs an identity that their replicas share, has to tell. None, as by default: there are
+        no such bytes, or offsets can't be found in files.
+
+        :param segments: of one log, oldest first.
+        :raises OSError: a file can't be read.
+        """
+        return None
+
+    @property
+    def tells_logs_apart(self) -> bool:
+        """Return whether :meth:`contradiction` can show anything, so that all receipts of a log are read."""
+        return False
+
+    def contradiction(self, log: str, receipts: Sequence[Receipt]) -> str:
+        """Return what shows that a log isn't the one that receipts are of, though its name and its segments'
+        offsets may be the same; "": nothing does, as by default.
+
+        :param receipts: of this log, of any of its offsets.
+        :raises StorageEngineError: it can't be told.
+        :raises OSError: a file can't be read.
+        """
+        return ""
+
+    def watch(self, now_ms: int) -> Watch:
+        """The causes that hold now by clock and disks alone, for who waits for one; reads no segment."""
+        snapshot = self.snapshot(now_ms)
+        causes, notices = self.triggers(snapshot, now_ms, PlanRequest())
+        levels = snapshot.disks
+        known = [disk.used_percent for disk in levels if disk.used_percent is not None]
+        return Watch(now_ms, causes, notices, levels, max(known, default=None), None, None)
+
+    def triggers(
+        self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest
+    ) -> tuple[tuple[Trigger, ...], tuple[str, ...]]:
+        """Return the causes that hold now, and notices for a person.
+
+        By default a cause always holds: what has expired goes.
+        """
+        return (Trigger(Cause.TIME_UP, Urgency.ORDINARY, "what has expired goes at any time"),), ()
+
+    @abstractmethod
+    def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
+        """Decide, for every segment, whether it goes and why. Pure."""
+        ...
+
+    def sealed_at_ms(self, snapshot: StoreSnapshot) -> Mapping[SegmentId, int]:
+        """Return when sealed segments were written to last, by what they hold themselves; only where that is
+        cheap.
+
+        :raises OSError: a file can't be read.
+        """
+        return {}
+
+    def deletes_at_ms(self, snapshot: StoreSnapshot, now_ms: int) -> Mapping[SegmentId, int | None]:
+        """Return when the broker's rules may delete each sealed segment for its age, from now on.
+
+        Older ones of its log are taken for gone by then. None: never; a segment that is left out: not known.
+        """
+        return {}
+
+    def rule_config(self) -> Mapping[str, str]:
+        """Return the broker's own settings as texts, for the ``rules`` of its kind; only they may read them.
+
+        They may have secrets among them.
+        """
+        return {}
+
+    def course_start(self, snapshot: StoreSnapshot) -> CourseStart | None:
+        """Return what a simulation of this store starts from; None: not known, or it can't be simulated.
+
+        Its ingest is as the segments' last writes tell it; who has samples of the store knows better.
+
+        :raises OSError: a file can't be read.
+        """
+        return None
+
+    def oldest_message_ms(self, snapshot: StoreSnapshot) -> int | None:
+        """Return when the oldest message was stored, in milliseconds since the epoch; None: it can't be told.
+
+        :raises OSError: a file can't be read.
+        """
+        return None
+
+    def pending(self, snapshot: StoreSnapshot) -> tuple[Pending, ...]:
+        """Return what the broker has taken and still has to deliver or to decide; what can't be read is
+        unknown.
+        """
+        return ()
+
+    def unread(
+        self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int], *, deleted: bool = False
+    ) -> Unread:
+        """Return what consumers have not read of the messages below these offsets; most messages first.
+
+        By default it is unknown.
+
+        :param new_min_offsets: by the name of the log; of other logs nothing goes.
+        :param deleted: the broker has deleted them already, so that its queues may lack entries of them;
+            the error names whose, and the rows count the others.
+        :raises BadInputError: positions or queues that can't be read.
+        :raises StoreBusyError: files change while they are read.
+        :raises BrokerError: a running broker can't be asked, and its files don't tell either.
+        """
+        return Unread(error="the broker doesn't say who consumes")
+
+    def unread_by_log(
+        self, snapshot: StoreSnapshot, new_min_offsets: Mapping[str, int]
+    ) -> Mapping[str, Unread]:
+        """Return the answer of :meth:`unread` for each log alone.
+
+        By default it is asked log by log; a store of many logs takes its consumers' positions once.
+
+        :raises StorageEngineError: as :meth:`unread`, where that is so for all logs.
+        """
+        return {log: self.unread(snapshot, {log: offset}) for log, offset in new_min_offsets.items()}
+
+    @abstractmethod
+    def lock(self) -> AbstractContextManager[LockedStore]:
+        """Keep the broker, and everybody else who asks, from changing the store.
+
+        :raises StoreBusyError: somebody has it.
+        """
+        ...
+
+    def check_lock(self) -> None:
+        """Make sure that what :meth:`lock` took keeps the broker away still. By default it does.
+
+        :raises ChangedUnderUsError: it doesn't.
+        """
+
+    def signs_of_a_run(self, directories: Collection[Path]) -> tuple[Path, ...]:
+        """Return the files by which it shows that the broker has run, for an undo that fits only before that.
+
+        They change, come or go as soon as it starts. (), as by default: an undo fits afterwards, too.
+
+        :param directories: those that files are deleted from.
+        :raises OSError: a directory can't be read.
+        """
+        return ()
+
+    @abstractmethod
+    def delete_segments(
+        self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
+    ) -> None:
+        """Delete the oldest segments of logs with their companions, exactly these; durable when it returns.
+
+        Called while the store is held. Safe to repeat with what is left of them after a kill. A segment's own
+        file goes durably before its companions: what a kill leaves of these the engine removes.
+
+        :param segments: the first ones of each log, oldest first, as the snapshot of this hold had them.
+        :param meanwhile: called now and then where it waits for a broker.
+        :param remove: by which a file goes; a running broker deletes by itself.
+        :raises ChangedUnderUsError: a file isn't as it was a moment ago; it was not deleted. Where its
+            ``path`` names that file, other files that are gone are this call's doing, and what is left of
+            other logs is asked for again.
+        :raises ReleasedTooMuchError: a running broker, or somebody beside it, deleted more.
+        :raises BrokerError: a running broker didn't delete all of them; they may go any time.
+        """
+        ...
+
+    @property
+    def removes_files_later(self) -> bool:
+        """Return whether files of deleted segments stay until the running broker gets round to them."""
+        return False
+
+    def deleted(self, segments: Sequence[Segment]) -> frozenset[SegmentId]:
+        """Return which of these segments are deleted: by default those whose own file is gone.
+
+        :raises BrokerError: a running broker has to say it, and can't be asked.
+        """
+        return frozenset(one.id for one in segments if not os.path.lexists(one.facts.path))
+
+    def shield_need(self) -> ShieldNeed:
+        """Return how large a shield has to be beside this broker, and whether there may be one; measures
+        disks.
+        """
+        disk_bytes, used_percent = smallest_and_fullest(self.snapshot(0).log_disks)
+        return ShieldNeed(disk_bytes=disk_bytes, used_percent=used_percent)
+
+    def end_force(self) -> Drift | None:
+        """Set back what lets a running broker delete whatever its age, where we may and it is no emergency.
+
+        :return: what was found and what was done about it; None: nothing lets it, or none runs.
+        :raises BrokerError: the broker can't be asked, or doesn't take the setting.
+        """
+        return None
+
+    def running_pid(self) -> int | None:
+        """The process of the running broker, which maps the store's files; None: none runs, or not here."""
+        return None
+
+    def progress(self, now_ms: int) -> BrokerProgress | None:
+        """Return how far a running broker is with flush, dispatch, index and checkpoint; None: none runs."""
+        return None
+
+    def flush_now(self) -> FlushedStore | None:
+        """Take log, queues and checkpoint of a store of our own engine to disk.
+
+        None, as by default: a broker writes it, which does so by itself, or is stopped.
+
+        :raises StoreBusyError: somebody else has the store.
+        :raises BrokerError: the process that writes it can't be asked.
+        """
+        return None
+
+    def dependents(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
+        """The files that point only below these offsets, by the broker's own rule.
+
+        :param min_offsets: by the name of the log; what points into other logs stays.
+        """
+        return ()
+
+    @property
+    def unread_dependents(self) -> tuple[str, ...]:
+        """Return why files were left out of the last :meth:`dependents`: where they point can't be read."""
+        return ()
+
+    def delete_dependents(
+        self,
+        files: Sequence[DependentFile],
+        meanwhile: Callable[[], object],
+        remove: Remove = durable.unlink_in,
+    ) -> None:
+        """Delete them, in an order that is safe to be cut short; their directories are flushed.
+
+        A running broker does it by itself: then this waits for it, for a bounded time. Some may stay.
+
+        :param meanwhile: called now and then where it waits for a broker.
+        :param remove: as for ``delete_segments``.
+        """
+        for path in (Path(file.facts.path) for file in files):
+            directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                remove(path, directory)
+                os.fsync(directory)
+            finally:
+                os.close(directory)
+
+    def checkpoint(self) -> Mapping[str, int]:
+        """The values of the broker's checkpoint by name; empty when it has none."""
+        return {}
+
+    def flush_paths(self, snapshot: StoreSnapshot) -> tuple[Path, ...]:
+        """Files and directories whose state matters to a start of the broker after a cleanup."""
+        active = (s for log in snapshot.logs for s in log.segments if s.state is SegmentState.ACTIVE)
+        return (*(Path(file.path) for segment in active for file in segment.files), *self.data_paths)

@@ -1,0 +1,111 @@
+"""What a broker does in the background beside taking messages, and what of it is left to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage_engine.exceptions import BadInputError
+from storage_engine.model.store.store import FileFacts, SegmentId
+
+
+@dataclass(frozen=True, slots=True)
+class LeftFile:
+    """A file that a broker was about to remove.
+
+    :param segment: whose file it was; None: it has nothing that isn't elsewhere.
+    :param companion: its name while it was in use; "": it is the segment's own file.
+    """
+
+    facts: FileFacts
+    segment: SegmentId | None = None
+    companion: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOver:
+    """Files of one deletion that a broker has begun and not ended. It ends it when it starts.
+
+    :param what: names it, such as the path of the directory.
+    :param files: in the order in which they go; all are in one directory.
+    :param directory: goes after them, with nothing in it; "": it stays.
+    :param purpose: why a person may let it go that no lake has it; "": nobody may.
+    :param topic: whose it is, by which a person names it; "" where nobody may.
+    """
+
+    what: str
+    files: tuple[LeftFile, ...]
+    directory: str = ""
+    purpose: str = ""
+    topic: str = ""
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(one.facts.size_bytes for one in self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerTask:
+    """How far one of a broker's background tasks is, as its files tell, or a running broker does.
+
+    :param name: by which the broker calls it.
+    :param found: clauses of what was found.
+    :param overdue: sentences of what it should have done by now.
+    :param left: what it would remove, and what may go in its place while the broker is stopped.
+    :param kept: clauses of what stays and why.
+    """
+
+    name: str
+    found: tuple[str, ...]
+    overdue: tuple[str, ...] = ()
+    left: tuple[LeftOver, ...] = ()
+    kept: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLimits:
+    """From when on a running broker's task is overdue.
+
+    :param checkpoint_ms: age of a checkpoint.
+    :param unflushed_bytes: of one log, beyond a segment.
+    """
+
+    checkpoint_ms: int
+    unflushed_bytes: int
+
+
+class TaskedStore:
+    """A store whose broker has background tasks that are looked after; by default there are none."""
+
+    __slots__ = ()
+
+    def background_tasks(self, now_ms: int, limits: TaskLimits) -> tuple[BrokerTask, ...]:
+        """Look how far each of the broker's tasks is. Reads only.
+
+        :raises BrokerError: a running broker can't be asked.
+        :raises OSError: a file can't be read.
+        """
+        return ()
+
+    def is_present(self, directory: Path) -> bool:
+        """Return whether one of the store's directories is what it was: no mount point without its disk."""
+        return directory.is_dir()
+
+    def check_deleted_topics(self, topics: Collection[str]) -> tuple[str, ...]:
+        """Make sure that a person's word that topics were deleted can be meant. Reads only.
+
+        :return: which words are for nothing, as sentences; by default all are.
+        :raises BadInputError: one of them is there still.
+        :raises BrokerError: a running broker can't be asked.
+        """
+        return tuple(f"Topic {topic}: this kind of broker leaves nothing behind." for topic in topics)
+
+    def delete_left_over(self, left: LeftOver, meanwhile: Callable[[], object]) -> None:
+        """Remove files that the broker was about to remove; durable when it returns.
+
+        Called while the store is held. Safe to repeat with what is left of them after a kill.
+
+        :raises ChangedUnderUsError: a file isn't as it was a moment ago; it was not deleted.
+        """
+        raise BadInputError(f"{left.what}: expected a broker that leaves files behind, found none. It stays.")

@@ -1,0 +1,214 @@
+"""The part of a broker that a Spark task needs: pure, picklable, bytes ↔ Arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from storage_engine.model.proof.receipt import Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A run of bytes in a segment that is not a valid frame, and what was wrong with it.
+
+    :param offset: position of the first of them.
+    :param as_written: a checksum over them is right, so each replica has the same ones: they are archived as
+        they are, without anybody's consent.
+    """
+
+    offset: int
+    size_bytes: int
+    expected: str
+    found: str
+    as_written: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """What a codec's columns are for; all but the stored time may be empty.
+
+    :param stored_at: when the broker took the message, a timestamp of any unit; None: nothing says.
+    :param streams: which name the stream that a message belongs to: topic and queue, say. Bytes are counted
+        by the first.
+    :param bounds: by which people select: minima and maxima, in files and in the table's manifests.
+    :param file_bounds: the same, in files alone.
+    :param dictionary: that may have few distinct values; nested ones as Parquet paths.
+    :param delta: of numbers that grow slowly.
+    :param export: what is exported of a message, in this order; none: messages aren't exported.
+    :param keys: each of which names a message as a whole, texts or binaries.
+    :param key_lists: texts of several such names, with blanks between them.
+    :param topic_id_of: returns the topic's id that a log's identity (``Receipt.log_id``) names; None: topics
+        have none.
+    :param comments: what each column says, for who queries the table in another engine.
+    """
+
+    stored_at: str | None = None
+    streams: tuple[str, ...] = ()
+    bounds: tuple[str, ...] = ()
+    file_bounds: tuple[str, ...] = ()
+    dictionary: tuple[str, ...] = ()
+    delta: tuple[str, ...] = field(default=("physical_offset", "size"))
+    export: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    key_lists: tuple[str, ...] = ()
+    topic_id_of: Callable[[str], str] | None = None
+    comments: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+
+class SegmentCodec(Protocol):
+    """Turns a segment's bytes into rows and back.
+
+    Rows cover the segment without gap or overlap: each has its position, ``physical_offset``, and ``size``,
+    and re-encodes to exactly the bytes [physical_offset, physical_offset + size). ``kind`` is ``message``,
+    ``undecodable`` for bytes that are no valid frame, or a word of the broker's own.
+
+    Positions count bytes, offsets what the broker counts. They are the same where a log's offsets count
+    bytes; :meth:`origin` is all that leads from one to the other.
+    """
+
+    @property
+    def columns(self) -> Columns:
+        """Return what the columns of :attr:`schema` are for."""
+        ...
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns of a row, without the identity columns that the lake adds."""
+        ...
+
+    @property
+    def encoded_columns(self) -> tuple[str, ...]:
+        """The columns that :meth:`encode` reads."""
+        ...
+
+    def origin(self, base_offset: int) -> int:
+        """Return the position of a segment's first byte.
+
+        By default it is the segment's base offset; 0 is for who counts records.
+        """
+        return base_offset
+
+    def decode(
+        self, data: memoryview, base_offset: int, *, chunk_bytes: int = ..., context: str = ""
+    ) -> Iterator[tuple[pa.Table, tuple[Damage, ...]]]:
+        """Yield the rows of consecutive byte ranges of about ``chunk_bytes``, from the origin on, each
+        clustered for reading by topic, with the damage found in that range.
+
+        :param context: of ``SegmentContext``, as the segment's store gave it.
+        """
+        ...
+
+    def encode(self, rows: pa.Table, out: memoryview, first_position: int) -> int:
+        """Write each row's bytes into ``out`` at physical_offset - first_position.
+
+        :param first_position: of the byte that ``out`` begins with, which may be any of the segment's.
+        :return: number of bytes written; the caller checks coverage.
+        :raises ProofError: when a row lies outside ``out`` or rows overlap.
+        """
+        ...
+
+
+def offsets_count_bytes(codec: SegmentCodec) -> bool:
+    """Return whether offsets are positions, so that a segment's size tells where it ends."""
+    return codec.origin(1) == 1
+
+
+class Bodies(Protocol):
+    """Payloads that producers compressed."""
+
+    def is_compressed(self, flags: Any) -> Any:
+        """Return which payloads are compressed, by their flags; both are Arrow arrays."""
+        ...
+
+    def decompressed_parts(self, bodies: Any, flags: Any) -> Iterator[pa.Array[Any]]:
+        """Yield the payloads in parts, uncompressed; what is damaged becomes null.
+
+        :param bodies: Arrow array of binaries.
+        :param flags: Arrow array, as long.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredSetting:
+    """A setting of a broker by which something was made beside restored segments.
+
+    :param source: the file or the lake that says it, or that it is the broker's default.
+    """
+
+    name: str
+    value: str
+    source: str
+
+
+class RestoredConfig(Protocol):
+    """Derives what a broker needs beside restored segments, from their receipts and from their rows.
+
+    ``COLUMNS`` are read of each segment; ``NO_QUEUES`` is an empty table of what is known of queues.
+    ``ENDS_ANYWHERE``: :meth:`unfinished` never has a reason, and isn't asked. ``FINISHED``: names, right
+    below the root, of all that :meth:`finish` makes.
+    """
+
+    @property
+    def FILES(self) -> tuple[str, ...]:  # noqa: N802
+        """Return which files there are beside logs, by their path below the restored root."""
+        ...
+
+    @property
+    def COLUMNS(self) -> tuple[str, ...]: ...  # noqa: N802
+
+    @property
+    def NO_QUEUES(self) -> pa.Table: ...  # noqa: N802
+
+    @property
+    def ENDS_ANYWHERE(self) -> bool: ...  # noqa: N802
+
+    @property
+    def FINISHED(self) -> frozenset[str]: ...  # noqa: N802
+
+    def log_files(self, log: str) -> tuple[str, ...]:
+        """Return which files there are of a log, by their path below the restored root."""
+        ...
+
+    def check(self, receipts: Sequence[Receipt]) -> None:
+        """
+        :raises RestoreError: the broker would not serve what these receipts are of.
+        """
+        ...
+
+    def queues_of(self, rows: pa.Table) -> pa.Table:
+        """Return what some rows of a segment say of queues."""
+        ...
+
+    def merge_queues(self, queues: pa.Table) -> pa.Table:
+        """Return one row a queue."""
+        ...
+
+    def unfinished(self, queues: pa.Table) -> str:
+        """Return why a restored log may not end behind the segments that these queues are of; "": it may."""
+        ...
+
+    def config_files(self, queues: pa.Table, receipts: Sequence[Receipt]) -> Mapping[str, bytes]:
+        """Return the files' contents by name, in the order in which they are written.
+
+        The same again for the same queues and receipts.
+        """
+        ...
+
+    def settings(self, receipts: Sequence[Receipt]) -> tuple[RestoredSetting, ...]:
+        """Return the settings that :meth:`finish` goes by, which the broker has to have as well."""
+        ...
+
+    def finish(self, root: Path, receipts: Sequence[Receipt]) -> None:
+        """Make, of restored segments, what a broker can't serve them without.
+
+        It may be killed at any instant, and done again.
+        """
+        ...

@@ -1,0 +1,80 @@
+"""Consumer lag as a broker offers it for computing: on Spark's executors, or in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from storage_engine.model.broker.broker_store import StoreSettings
+from storage_engine.model.lag.lag import LagSource, Unread
+from storage_engine.model.store.store import FileFacts, Segment, SegmentId, StoreSnapshot
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Measure = Callable[["pa.Table"], "pa.Table"]
+"""Computes one row a :class:`~storage_engine.model.lag.lag.QueueLag` from positions; goes to executors."""
+
+
+@dataclass(frozen=True, slots=True)
+class LagRequest:
+    """What lag is measured against.
+
+    :param plan_segments: those that a plan deletes; empty: ask without a plan. A position in another log is
+        not at risk by them.
+    :param now_ms: the moment, in milliseconds since the epoch.
+    """
+
+    settings: StoreSettings
+    plan_segments: tuple[SegmentId, ...]
+    now_ms: int
+
+
+class LagJob(Protocol):
+    """The positions of a store's consumers, and how to measure them."""
+
+    @property
+    def source(self) -> LagSource:
+        """Return where the positions are from."""
+        ...
+
+    @property
+    def snapshot(self) -> StoreSnapshot:
+        """The store that they are measured against."""
+        ...
+
+    @property
+    def logs(self) -> tuple[str, ...] | None:
+        """The logs whose consumers are measured; None: all of the store's. Of others lag is unknown."""
+        ...
+
+    @property
+    def positions(self) -> pa.Table:
+        """Every group's position in every queue; rows of one queue are neighbours."""
+        ...
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of what :attr:`measure` returns."""
+        ...
+
+    @property
+    def newest(self) -> FileFacts | None:
+        """A file that whoever measures has to see; None: the store has none."""
+        ...
+
+    @property
+    def measure(self) -> Measure: ...
+
+    def shares(self, rows: int) -> Sequence[tuple[int, int]]:
+        """Cut the positions into ranges [start, end) of whole queues with about so many rows."""
+        ...
+
+    def unread(self, run: Sequence[Segment]) -> Unread:
+        """Return what consumers have not read of segments that the broker has deleted.
+
+        :param run: back to back; somebody still has their files.
+        :raises BadInputError: positions or queues that can't be read.
+        """
+        ...

@@ -1,0 +1,283 @@
+"""What would be deleted and why, and what stays and why."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from operator import lt
+from typing import Protocol, TypeVar
+
+from storage_engine.model.store.store import DiskUsage, FileFacts, Segment
+
+T = TypeVar("T")
+
+
+class Cause(StrEnum):
+    """Why a cleanup pass runs at all."""
+
+    TIME_UP = "time-up"
+    SPACE_FULL = "space-full"
+    MANUAL = "manual"
+
+
+class Urgency(StrEnum):
+    ORDINARY = "ordinary"
+    """Only what has expired goes."""
+    FORCED = "forced"
+    """Age is ignored."""
+
+
+class Reason(StrEnum):
+    """Why a segment goes, or why it stays."""
+
+    EXPIRED = "expired"
+    FORCED = "forced"
+    NO_CAUSE = "no-cause"
+    ACTIVE = "active"
+    NOT_EXPIRED = "not-expired"
+    BEHIND_KEPT = "behind-kept"
+    BATCH_FULL = "batch-full"
+    TARGET_REACHED = "target-reached"
+    NOT_DISPATCHED = "not-dispatched"
+    STORE_CRASHED = "store-crashed"
+    LAG_BLOCKED = "lag-blocked"
+    PENDING_BLOCKED = "pending-blocked"
+    MINIMUM_RETENTION = "minimum-retention"
+    REFUSED = "refused"
+    """A segment of its log is not as the plan needs it, so no segment of that log goes."""
+    UNKNOWN = "unknown"
+    """What decides on it isn't known, which never lets it go."""
+    UNLIMITED = "unlimited"
+    """No bound of age or size applies to its log."""
+    SIZE_NOT_REACHED = "size-not-reached"
+    """Size alone decides on its log, and what would stay without it is too little."""
+    FUTURE_TIMESTAMP = "future-timestamp"
+    """By its newest record it is of the future, and no age is reached before that."""
+    NOT_REPLICATED = "not-replicated"
+    """Not all replicas that count have it yet."""
+    COMPACTED = "compacted"
+    """The broker's cleaner alone takes records from its log."""
+    NOT_ARCHIVABLE = "not-archivable"
+    """It has expired, and may not be archived yet, as where a transaction is open in it."""
+    REPLICAS_ELSEWHERE = "replicas-elsewhere"
+    """Other nodes have replicas of its log, or may have, and it isn't known that they are stopped."""
+    NOT_HELD = "not-held"
+    """Where we delete beside a running broker: its log isn't held at this moment, or nobody leads it."""
+    REMOTE_STORAGE = "remote-storage"
+    """Its log is copied to remote storage, and the broker alone knows what is there."""
+
+
+DELETING = frozenset({Reason.EXPIRED, Reason.FORCED})
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRequest:
+    """What a caller asks beyond what the store's own settings say.
+
+    :param manual: a person (or ``clean --manual``) triggers the pass: the cause holds at any hour.
+    :param forced: a person asks to ignore age; only honoured where cleanFileForciblyEnable is true.
+    :param max_segments: at most so many segments in this pass; None: the broker's batch size.
+    :param target_used_percent: stop once the fullest known disk would be at or below this level.
+    :param dry_run: only plan, measure consumer lag and report: nothing is archived or deleted.
+    :param replicas_stopped: a person says that every other node with a replica is stopped, and how that is
+        known; "": nobody says so.
+    :param free_bytes: stop once each disk that segments go from has so many bytes free; None: no such bound.
+        Not every broker's plan knows it.
+    """
+
+    manual: bool = False
+    forced: bool = False
+    max_segments: int | None = None
+    target_used_percent: int | None = None
+    reason: str = ""
+    dry_run: bool = False
+    replicas_stopped: str = ""
+    free_bytes: int | None = None
+
+
+def wanted_bytes(disk: DiskUsage, request: PlanRequest) -> int | None:
+    """Return how much of a disk is to be free by a request; None: the disk's size isn't known."""
+    if disk.total_bytes is None:
+        return None
+    wanted = request.free_bytes or 0
+    if request.target_used_percent is None:
+        return wanted
+    return max(wanted, -(-disk.total_bytes * (100 - request.target_used_percent) // 100))
+
+
+class Release(Protocol):
+    """Deletes what a pass of a broker's rules may delete, in its place; what isn't proven stays."""
+
+    def __call__(self, request: PlanRequest) -> object: ...
+
+    def stop(self) -> None:
+        """Let what goes on end at its next step, and begin nothing more. Called by another thread."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """A cause that holds now for every log of the store, with the sentence that explains it.
+
+    :param at_once: of space: the level at which a broker deletes whatever its age, or refuses writes.
+    """
+
+    cause: Cause
+    urgency: Urgency
+    detail: str
+    at_once: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The verdict on one segment; ``detail`` is a sentence with the figures behind it."""
+
+    segment: Segment
+    reason: Reason
+    detail: str
+
+    @property
+    def deletes(self) -> bool:
+        return self.reason in DELETING
+
+
+@dataclass(frozen=True, slots=True)
+class DependentFile:
+    """A file that points into the log only below the new min offset, so it goes after its segments.
+
+    :param kind: the broker's word for such files.
+    """
+
+    kind: str
+    facts: FileFacts
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogPlan:
+    """The decisions on one log's segments, oldest first. What is deleted is a contiguous prefix."""
+
+    log: str
+    decisions: tuple[Decision, ...]
+
+    def __post_init__(self) -> None:
+        """
+        :raises ValueError: a decision is on another log's segment, or two are on one.
+        """
+        segments = [decision.segment for decision in self.decisions]
+        if not {segment.log for segment in segments} <= {self.log}:
+            raise ValueError(f"log {self.log}: expected decisions on its own segments, found another log's")
+        offsets = [segment.base_offset for segment in segments]
+        if not all(map(lt, offsets, offsets[1:])):
+            raise ValueError(f"log {self.log}: expected decisions by growing base offset, found {offsets}")
+
+    @property
+    def to_delete(self) -> tuple[Segment, ...]:
+        return tuple([decision.segment for decision in self.decisions if decision.reason in DELETING])
+
+    @property
+    def new_min_offset(self) -> int:
+        """The log's min offset once the plan is done."""
+        kept = [decision.segment.base_offset for decision in self.decisions if not decision.deletes]
+        if kept:
+            return min(kept)
+        return max((decision.segment.end_offset for decision in self.decisions), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """For each log of a store: a prefix to delete, and a reason for every segment.
+
+    :param logs: by name, each once. A decision on one log never rests on another log.
+    :param notices: sentences that a person should read and that change nothing (notice level reached, an
+        unknown disk level, a mtime in the future).
+    :param store_id: of the store; None: it has no identity yet, or the plan is older than this field.
+    :param lineage: of the store; None likewise.
+    :param log_lineages: by name, of the plan's logs that have one of their own.
+    """
+
+    store_root: str
+    decided_at_ms: int
+    triggers: tuple[Trigger, ...]
+    logs: tuple[LogPlan, ...]
+    notices: tuple[str, ...] = ()
+    store_id: str | None = None
+    lineage: int | None = None
+    log_lineages: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """
+        :raises ValueError: two plans are of one log.
+        """
+        if len({log.log for log in self.logs}) < len(self.logs):
+            raise ValueError(f"{self.store_root}: expected each log once, found one again")
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """The decisions on all logs, log by log."""
+        return tuple(decision for log in self.logs for decision in log.decisions)
+
+    @property
+    def to_delete(self) -> tuple[Segment, ...]:
+        """Return what would be deleted of all logs, log by log, oldest first in each."""
+        return tuple(decision.segment for decision in self.decisions if decision.deletes)
+
+    @property
+    def log_names(self) -> frozenset[str]:
+        return frozenset(log.log for log in self.logs)
+
+    @property
+    def new_min_offsets(self) -> dict[str, int]:
+        """By name, where each log begins once the plan is done, of the logs that lose a segment."""
+        return {log.log: log.new_min_offset for log in self.logs if log.to_delete}
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over what would be deleted: store, logs, and every segment's facts.
+
+        A plan of one log at the store's lineage, whose segments are one file each with offsets that count
+        bytes, has the digest that it always had: approvals and waivers name it.
+        """
+        content: dict[str, object] = {"store_root": self.store_root}
+        plain = not any(segment.companions or segment.end is not None for segment in self.to_delete)
+        if len(self.logs) == 1 and plain and not self.log_lineages:
+            (log,) = self.logs
+            content["log"] = log.log
+            content["delete"] = [[segment.base_offset, asdict(segment.facts)] for segment in log.to_delete]
+        else:
+            content |= {
+                "version": 2,
+                "store_id": self.store_id,
+                "lineage": self.lineage,
+                "logs": {log.log: [_digested(segment) for segment in log.to_delete] for log in self.logs},
+            }
+            if self.log_lineages:
+                content["log_lineages"] = dict(self.log_lineages)
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    def each_log(self, decide: Callable[[LogPlan], Sequence[Decision]]) -> Plan:
+        """Return the plan with each log's decisions replaced.
+
+        :param decide: given one log's plan and nothing of the others, returns its decisions.
+        """
+        return replace(self, logs=tuple(LogPlan(log.log, tuple(decide(log))) for log in self.logs))
+
+
+def of_only_log(by_log: Mapping[str, T]) -> T | None:
+    """Return the value of the only log; None where there are several logs, or none."""
+    return next(iter(by_log.values())) if len(by_log) == 1 else None
+
+
+def _digested(segment: Segment) -> tuple[object, ...]:
+    own = (segment.base_offset, *_listed(segment.facts))
+    if segment.end is None and not segment.companions:
+        return own
+    return (*own, segment.end, [_listed(companion) for companion in segment.companions])
+
+
+def _listed(facts: FileFacts) -> tuple[int | str, ...]:
+    times = (facts.mtime_ns, facts.ctime_ns)
+    return (facts.path, facts.device, facts.inode, facts.size_bytes, *times)

@@ -1,0 +1,170 @@
+"""The proof that a segment is in the lake."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from storage_engine.model.proof.companions import Companion, read_companions
+from storage_engine.model.store.store import FileFacts
+
+PROOF_VERSION = 2
+"""Raised when what "proven" means changes, or a receipt gets another field; a receipt with a higher one is
+not trusted by older code. Version 1 names data files by whole locations, with no field after ``row_hash``."""
+
+
+SETTLED = json.dumps({"settled": True})
+"""Evidence that the file's facts were taken when every later write had to change them."""
+
+
+def settled_with(evidence: Mapping[str, Any]) -> str:
+    """Return :data:`SETTLED` with what else is known of the proof."""
+    return json.dumps({**evidence, **json.loads(SETTLED)}, sort_keys=True)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentIdentity:
+    """A segment is these five; the same again is done already, other bytes under it are a conflict."""
+
+    store_id: str
+    lineage: int
+    log: str
+    base_offset: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file of the table of rows as it was when the rows in it were proven."""
+
+    location: str
+    size_bytes: int
+    sha256: str
+
+
+def files_text(files: Iterable[StoredFile]) -> str:
+    """Files as JSON text. Text, because not every engine that reads the table keeps a list without a value
+    apart from an empty one."""
+    return json.dumps([[file.location, file.size_bytes, file.sha256] for file in files])
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """One row of the lake's ``segments`` table. Of several rows with one identity the last counts.
+
+    ``source_*`` are the file's facts when it was proven. ``sequence`` counts the store's rows from 0, and
+    ``previous_hash`` is the ``row_hash`` of the row before (64 zeros for the first): the chain shows
+    tampering. Timestamps in milliseconds since the epoch; first/last store timestamps are None when the
+    segment has no message.
+
+    The fields after ``row_hash`` came later and may be empty in any row; a field that is None leaves the
+    row's hash as it was without it.
+
+    :param data_file: relative to the location of the table of rows; the whole location in rows of version 1.
+    :param moved_to: the files that another engine has put the segment's rows into, with the delete files
+        that apply to them, as :func:`files_text` writes them; None while the rows are in ``data_file``, as
+        they were written.
+    :param end_offset: offset behind the segment's last; None: ``base_offset`` + ``size_bytes``.
+    :param files: the segment's further files, as :mod:`~storage_engine.model.proof.companions` writes them;
+        None: it is one file.
+    :param store_name: what people called the store when the segment was proven.
+    :param store_host: the machine on which the store lay then.
+    :param log_id: the broker's own identity of the log, where its name is none.
+    :param digest: the broker's digest of the segment's content; None: ``sha256`` is.
+    :param evidence: what else is known of the proof, as JSON; see :data:`SETTLED`.
+    """
+
+    store_id: str
+    lineage: int
+    log: str
+    base_offset: int
+    size_bytes: int
+    sha256: str
+    broker: str
+    store_root: str
+    message_count: int
+    row_count: int
+    damaged_bytes: int
+    first_store_timestamp_ms: int | None
+    last_store_timestamp_ms: int | None
+    source_path: str
+    source_device: int
+    source_inode: int
+    source_mtime_ns: int
+    source_ctime_ns: int
+    data_file: str
+    data_file_bytes: int
+    data_file_sha256: str
+    proof_version: int
+    proven_at_ms: int
+    moved_to: str | None
+    sequence: int
+    previous_hash: str
+    row_hash: str
+    end_offset: int | None = None
+    files: str | None = None
+    store_name: str | None = None
+    store_host: str | None = None
+    log_id: str | None = None
+    digest: str | None = None
+    evidence: str | None = None
+
+    @property
+    def identity(self) -> SegmentIdentity:
+        return SegmentIdentity(self.store_id, self.lineage, self.log, self.base_offset, self.sha256)
+
+    @property
+    def proven_files(self) -> tuple[StoredFile, ...]:
+        """The files that the proof rests on, by the names that the row gives them."""
+        if self.moved_to is not None:
+            return tuple(StoredFile(*file) for file in json.loads(self.moved_to))
+        return (StoredFile(self.data_file, self.data_file_bytes, self.data_file_sha256),)
+
+    @property
+    def source_facts(self) -> FileFacts:
+        """Facts of the file that it was made from; with the mtime from before a hold set another one."""
+        return FileFacts(
+            path=self.source_path,
+            device=self.source_device,
+            inode=self.source_inode,
+            size_bytes=self.size_bytes,
+            mtime_ns=self.source_mtime_ns,
+            ctime_ns=self.source_ctime_ns,
+        )
+
+    @property
+    def was_settled(self) -> bool:
+        """Return whether the proof was made of a settled file; older releases didn't see to that."""
+        return self.known.get("settled") is True
+
+    @property
+    def known(self) -> Mapping[str, Any]:
+        """Return what ``evidence`` says; nothing where it is none."""
+        try:
+            evidence = json.loads(self.evidence or "null")
+        except (ValueError, RecursionError):
+            return {}
+        return evidence if isinstance(evidence, dict) else {}
+
+    @property
+    def end(self) -> int:
+        """Offset behind the segment's last."""
+        return self.base_offset + self.size_bytes if self.end_offset is None else self.end_offset
+
+    @property
+    def content(self) -> tuple[str, int, tuple[tuple[str, str], ...]]:
+        """Return what receipts of one segment have to agree in: SHA-256, end, and its companions with theirs.
+
+        :raises ReceiptError: what the row says of its companions can't be believed.
+        """
+        return self.sha256, self.end, tuple((one.name, one.sha256) for one in self.companions)
+
+    @property
+    def companions(self) -> tuple[Companion, ...]:
+        """The segment's further files.
+
+        :raises ReceiptError: what the row says of them can't be believed.
+        """
+        return read_companions(self.files)

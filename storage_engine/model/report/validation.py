@@ -1,0 +1,134 @@
+"""What a check of store and lake found: one row a range of the log, one row an expectation.
+
+A range says where its bytes are; a check says whether one rule held, and if not, on what. Nothing here
+decides anything: :mod:`storage_engine.lake.coverage.coverage` and :mod:`storage_engine.quality` fill these
+in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from storage_engine.core.jsonable import from_jsonable, to_jsonable
+
+
+class Status(StrEnum):
+    """Verdict on a range, a check, or everything; the worst one wins."""
+
+    OK = "OK"
+    WARNING = "WARNING"
+    """Nothing is lost or wrong that a person did not decide, or it could not be checked."""
+    FAILURE = "FAILURE"
+
+
+_SEVERITY = {Status.OK: 0, Status.WARNING: 1, Status.FAILURE: 2}
+
+
+def worst(statuses: Iterable[Status]) -> Status:
+    """The most severe of the given verdicts; OK when there are none."""
+    return max(statuses, key=_SEVERITY.__getitem__, default=Status.OK)
+
+
+class Where(StrEnum):
+    """Where the bytes of a range are."""
+
+    LOCAL = "LOCAL"
+    """Only on the broker's disk; nobody asked for them to go."""
+    ARCHIVED = "ARCHIVED"
+    """Only in the lake, with a valid receipt."""
+    BOTH = "BOTH"
+    """On disk and in the lake."""
+    PENDING = "PENDING"
+    """On disk, planned to go, and not in the lake yet."""
+    SHIELDED = "SHIELDED"
+    """Gone from the log and not in the lake yet; a second name keeps the bytes."""
+    LOST = "LOST"
+    """Neither on disk nor provably in the lake."""
+    UNKNOWN = "UNKNOWN"
+    """In no lake, and nobody can tell whether the broker still has it, or deleted it rightly."""
+
+
+@dataclass(frozen=True, slots=True)
+class RangeStatus:
+    """The offsets [start_offset, end_offset) of a log share one place and one verdict.
+
+    :param segments: file names on disk, or 20-digit base offsets in the lake, that the range consists of.
+    :param detail: a sentence: why this place, and what is wrong where ``status`` is not OK.
+    """
+
+    log: str
+    start_offset: int
+    end_offset: int
+    where: Where
+    status: Status
+    segments: tuple[str, ...]
+    detail: str
+
+    @property
+    def offset_count(self) -> int:
+        return self.end_offset - self.start_offset
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """Whether one expectation held.
+
+    :param suite: suite that the expectation belongs to ("store", "lake", "across").
+    :param expectation: class name, such as ``ExpectSegmentsToBeBackToBack``.
+    :param description: the rule as a sentence.
+    :param checked_count: number of rows that were looked at; 0 means there was nothing to check.
+    :param unexpected_count: number of those that break the rule.
+    :param examples: the first few of them, each a sentence naming file and offset.
+    """
+
+    suite: str
+    expectation: str
+    description: str
+    status: Status
+    checked_count: int
+    unexpected_count: int
+    examples: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ValidationResult:
+    """One validation of one store.
+
+    :param scope: ``"boundaries"`` (what changed at this run) or ``"full"`` (every frame and queue).
+    :param store_id: None when the store has no identity yet (no journal, no lake).
+    :param run_key: None when no run asked for it.
+    :param notes: what was not checked, and why; what a person decided.
+    """
+
+    store_root: str
+    store_id: str | None
+    run_key: str | None
+    scope: str
+    checked_at_ms: int
+    duration_ms: int
+    ranges: tuple[RangeStatus, ...]
+    checks: tuple[CheckResult, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def overall(self) -> Status:
+        return worst([*(r.status for r in self.ranges), *(c.status for c in self.checks)])
+
+    @property
+    def failures(self) -> tuple[CheckResult, ...]:
+        return tuple(c for c in self.checks if c.status is Status.FAILURE)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; the verdict over all comes first."""
+        return {"overall": self.overall.value, **to_jsonable(self)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> ValidationResult:
+        """Inverse of :meth:`to_dict`.
+
+        :raises BadInputError: an unknown, missing or ill-typed key; names it.
+        """
+        return from_jsonable(cls, {k: v for k, v in data.items() if k != "overall"}, "validation result")

@@ -1,0 +1,400 @@
+"""What a person says of a store, each thing once: for the form, the shell's options and the docs.
+
+The policy is a table of its own: :class:`~storage_engine.model.settings.policy.Policy`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+
+BROKER_SETTINGS = "broker_settings"
+"""JSON field of a connection with what only some stores need."""
+POLICY = "policy"
+"""JSON field of a connection with the policy's settings."""
+SECTIONS = SECTION_STORE, SECTION_BROKER, SECTION_LAKE, SECTION_POLICY = (
+    "Store",
+    "Broker",
+    "Lake and archive",
+    "Policy",
+)
+
+OFFLINE, LIVE, ENGINE = MODES = ("offline", "live", "engine")
+COMMON_ZONES = (
+    "UTC",
+    "America/Los_Angeles",
+    "America/New_York",
+    "America/Sao_Paulo",
+    "Asia/Hong_Kong",
+    "Asia/Kolkata",
+    "Asia/Seoul",
+    "Asia/Shanghai",
+    "Asia/Singapore",
+    "Asia/Tokyo",
+    "Australia/Sydney",
+    "Europe/Berlin",
+    "Europe/London",
+)
+"""What the form proposes; any other zone of the IANA database will do as well."""
+BROKER_DELETES, WE_DELETE = DELETES = ("broker", "us")
+BOUNDED, STRICT = HOLDS = ("bounded", "strict")
+TLS_OFF, TLS_ON, TLS_UNVERIFIED = TLS = ("off", "on", "unverified")
+
+
+class Kind(Enum):
+    """What a setting's value is, by the name of its type in JSON."""
+
+    TEXT = "text"
+    PATH = "path"
+    CHOICE = "choice"
+    FLAG = "true or false"
+    WHOLE_NUMBER = "whole number"
+    OBJECT = "JSON object"
+    TEXT_OR_OBJECT = "text or JSON object"
+    ZONE = "IANA time zone"
+    ADDRESS = "host:port"
+    ADDRESSES = "host:port;…"
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSetting:
+    """One thing that a person says of a store.
+
+    :param name: its key in a connection's extra fields, or in the JSON field ``inside``.
+    :param help: one or more sentences.
+    :param empty: what holds where nothing is said, as the end of a sentence; "": nothing does.
+    :param label: of its field in the connection's form; "": the form has none.
+    :param section: of the form.
+    :param inside: the JSON field that has it as a key; "": it is a field of its own.
+    :param field: the field of its own that a key of a JSON field may be in instead, as in the form and in
+        older connections; "": one of its own name.
+    :param option: at the shell; "": a command has none. A choice's further values are ``OPTION-VALUE``.
+    :param argument: what follows the option.
+    :param choices: the values of a choice; the first is the default.
+    :param examples: values that the form proposes.
+    :param required: whether it has to be said.
+    :param live: whether it is said of a broker that runs.
+    :param at_shell: the option's help, where that of a connection doesn't fit; "": it does.
+    """
+
+    name: str
+    kind: Kind
+    help: str
+    empty: str = ""
+    label: str = ""
+    section: str = ""
+    inside: str = ""
+    field: str = ""
+    option: str = ""
+    argument: str = ""
+    choices: tuple[str, ...] = ()
+    examples: tuple[str, ...] = ()
+    required: bool = False
+    live: bool = False
+    at_shell: str = ""
+
+    @property
+    def own_field(self) -> str:
+        """Return the field of its own that a connection may have it in."""
+        return self.field or self.name
+
+    @property
+    def place(self) -> str:
+        """Return where a connection has it best: in the form's field, or as a key of a JSON field."""
+        return f"{self.inside}.{self.name}" if self.inside and not self.label else self.own_field
+
+    @property
+    def in_connection(self) -> str:
+        """Return its help for who writes a connection."""
+        said = f"Live: {self.help}" if self.live else self.help
+        return f"{said} Empty: {self.empty}." if self.empty else said
+
+    @property
+    def at_a_shell(self) -> str:
+        """Return its help for who types a command."""
+        return self.at_shell or (f"{self.help} Default: {self.empty}." if self.empty else self.help)
+
+    @property
+    def usual(self) -> str:
+        """Return the value that says nothing; "" for texts."""
+        if self.kind is Kind.FLAG:
+            return "false"
+        return self.choices[0] if self.choices else ""
+
+    @property
+    def values(self) -> str:
+        """Return what its value may be, in words."""
+        return ", ".join(self.choices) or self.kind.value
+
+
+_broker_setting = partial(StoreSetting, inside=BROKER_SETTINGS)
+
+STORE_SETTINGS = (
+    StoreSetting(
+        "root",
+        Kind.PATH,
+        "The broker's storePathRootDir, such as /data/store, as the worker sees it that this "
+        "store's tasks run on.",
+        label="Store root",
+        section=SECTION_STORE,
+        option="STORE",
+        required=True,
+    ),
+    StoreSetting(
+        "broker_type",
+        Kind.TEXT,
+        "Whose store it is, by the name of the broker's package.",
+        empty="the broker that comes with this provider",
+        at_shell="Whose store it is; default: told from its files.",
+        option="--broker-type",
+        argument="NAME",
+    ),
+    StoreSetting(
+        "broker_conf",
+        Kind.PATH,
+        "The broker's own config file, such as /etc/broker/broker.conf.",
+        empty="the broker's default settings",
+        label="Config file",
+        section=SECTION_STORE,
+        option="--broker-conf",
+        argument="FILE",
+    ),
+    StoreSetting(
+        "mode",
+        Kind.CHOICE,
+        "offline: the broker is stopped while the store is cleaned. live: it runs on; the store is held and "
+        "released through it. engine: storage-engine writes the store itself; what runs is asked.",
+        label="Mode",
+        section=SECTION_BROKER,
+        choices=MODES,
+        option="--engine",
+        at_shell="storage-engine itself writes STORE; the process that does is asked.",
+    ),
+    StoreSetting(
+        "broker_address",
+        Kind.ADDRESS,
+        "host:port of the broker's listen port, such as 10.0.0.1:10911.",
+        empty="the name servers are asked each time",
+        at_shell="The broker runs on: its listen port. Without this, --name-servers or "
+        "--client-config it is stopped.",
+        label="Broker address",
+        section=SECTION_BROKER,
+        option="--broker",
+        argument="HOST:PORT",
+        live=True,
+    ),
+    StoreSetting(
+        "lake",
+        Kind.TEXT_OR_OBJECT,
+        "Directory of a lake of its own, such as /lake (SQLite catalog and Parquet files), or properties of "
+        'a PyIceberg catalog, such as {"type": "rest", "uri": "http://catalog:8181"}. Among these, '
+        "airflow.s3-conn-id and airflow.catalog-conn-id name connections with credentials.",
+        empty="the option lake of [storage_engine]",
+        label="Lake",
+        section=SECTION_LAKE,
+        option="--lake",
+        argument="DIRECTORY",
+    ),
+    StoreSetting(
+        "spark_conn_id",
+        Kind.TEXT,
+        "Connection that Spark jobs are submitted with, such as spark_default.",
+        empty="no Spark; the tasks archive by themselves, with the same proof",
+        label="Spark",
+        section=SECTION_LAKE,
+    ),
+    _broker_setting(
+        "time_zone",
+        Kind.ZONE,
+        "IANA zone that deleteWhen is meant in, such as Asia/Shanghai.",
+        label="Time zone",
+        section=SECTION_STORE,
+        examples=COMMON_ZONES,
+        option="--time-zone",
+        argument="ZONE",
+        empty="the zone of the machine that decides",
+    ),
+    _broker_setting(
+        "overrides",
+        Kind.OBJECT,
+        "Settings of the broker that win over all others, such as fileReservedTime.",
+        option="--set",
+        argument="KEY=VALUE",
+    ),
+    _broker_setting(
+        "name_servers",
+        Kind.ADDRESSES,
+        "Name servers that know the master of broker_name, as host:port; several are separated by ;",
+        at_shell="The broker runs on: ask these where the master of --broker-name is.",
+        option="--name-servers",
+        argument="HOST:PORT;…",
+        live=True,
+    ),
+    _broker_setting(
+        "broker_name",
+        Kind.TEXT,
+        "The broker's brokerName.",
+        option="--broker-name",
+        argument="NAME",
+        live=True,
+    ),
+    _broker_setting(
+        "conn_id",
+        Kind.TEXT,
+        "Connection with the access key as its login and the secret key as its password; or one of the type "
+        "of the broker's client, such as kafka, with the client's settings as its extra.",
+        label="Access keys",
+        section=SECTION_BROKER,
+        at_shell="Sign requests as this user; the secret key is taken from STORAGE_ENGINE_SECRET_KEY.",
+        option="--access-key",
+        argument="NAME",
+        empty="requests are not signed",
+        field="broker_conn_id",
+        live=True,
+    ),
+    _broker_setting(
+        "client_config",
+        Kind.PATH,
+        "File with settings of the client library of the broker's kind, such as librdkafka's, one name=value "
+        "a line.",
+        at_shell="The broker runs on: settings of its client library, one name=value a line.",
+        option="--client-config",
+        argument="FILE",
+        live=True,
+    ),
+    _broker_setting(
+        "tls",
+        Kind.CHOICE,
+        "Speak TLS to broker and name servers. unverified trusts any certificate.",
+        label="TLS",
+        section=SECTION_BROKER,
+        at_shell="Speak TLS to broker and name servers.",
+        option="--tls",
+        field="broker_tls",
+        choices=TLS,
+        live=True,
+    ),
+    _broker_setting(
+        "ca_file",
+        Kind.PATH,
+        "With TLS, PEM file of who signed the broker's certificate.",
+        option="--tls-ca-file",
+        argument="FILE",
+        empty="the system's authorities",
+        field="broker_ca_file",
+        live=True,
+    ),
+    _broker_setting(
+        "server_name",
+        Kind.TEXT,
+        "With TLS, the name that the certificate must bear.",
+        option="--tls-server-name",
+        argument="NAME",
+        empty="the host of the address",
+        field="broker_server_name",
+        live=True,
+    ),
+    _broker_setting(
+        "certificate_file",
+        Kind.PATH,
+        "With TLS, PEM file of our own certificate and key, for a broker that wants one.",
+        option="--tls-certificate-file",
+        argument="FILE",
+        field="broker_certificate_file",
+        live=True,
+    ),
+    _broker_setting(
+        "may_change_settings",
+        Kind.FLAG,
+        "cleanFileForciblyEnable may be set to false on the broker while the store is held.",
+        option="--may-change-settings",
+        live=True,
+    ),
+    _broker_setting(
+        "hold_hours",
+        Kind.WHOLE_NUMBER,
+        "A hold that nobody renews for so long is over. It must outlast a release, which reads data "
+        "files again.",
+        option="--hold-hours",
+        argument="HOURS",
+        empty="24",
+        live=True,
+    ),
+    _broker_setting(
+        "allow_same_disk",
+        Kind.FLAG,
+        "Lake, journal, reports and temporary files may lie on a disk of the broker, which they can fill.",
+        option="--allow-same-disk",
+        live=True,
+    ),
+    _broker_setting(
+        "deletes",
+        Kind.CHOICE,
+        "Of a store of Kafka, who deletes: its broker by its rules, or us what is proven, while it is held.",
+        at_shell="A store of Kafka: hold its topics, and delete from it what is proven.",
+        option="--deletes-us",
+        choices=DELETES,
+        live=True,
+    ),
+    _broker_setting(
+        "hold",
+        Kind.CHOICE,
+        "Of a store of Kafka, how topics are held: bounded ends by itself; strict (-1) never does.",
+        at_shell="A store of Kafka: hold its topics by settings of -1, which never ends by itself.",
+        option="--hold-strict",
+        choices=HOLDS,
+        live=True,
+    ),
+    StoreSetting(
+        BROKER_SETTINGS,
+        Kind.OBJECT,
+        'What only some stores need, such as {"overrides": {"fileReservedTime": "48"}, "hold_hours": 12}.',
+        label="More broker settings",
+        section=SECTION_BROKER,
+    ),
+    StoreSetting(
+        POLICY,
+        Kind.TEXT_OR_OBJECT,
+        'Other settings of the policy, such as {"undo_window_hours": 24}, or the name of a policy in the '
+        "option policies of [storage_engine].",
+        empty="the defaults",
+        label="More of the policy",
+        section=SECTION_POLICY,
+    ),
+    StoreSetting(
+        "journal_url",
+        Kind.TEXT,
+        "SQLAlchemy URL of the store's journal.",
+        empty="the option journal_url of [storage_engine]; at the shell it lies in the lake's directory",
+    ),
+    StoreSetting(
+        "second_lake",
+        Kind.TEXT_OR_OBJECT,
+        "As lake: it takes over while the lake can't be reached; either proves.",
+        empty="the option second_lake of [storage_engine]",
+        option="--second-lake",
+        argument="DIRECTORY",
+    ),
+    StoreSetting(
+        "report_dir",
+        Kind.PATH,
+        "Directory that receives the reports of runs.",
+        empty="the option report_dir of [storage_engine]; at the shell, reports in the lake's directory",
+    ),
+    StoreSetting(
+        "store_host",
+        Kind.TEXT,
+        "Host name or machine id of the host that has the store's disk; * where every host mounts it.",
+        empty="the host that looked at it first; at the shell, any",
+    ),
+    StoreSetting(
+        "queue",
+        Kind.TEXT,
+        "Airflow queue whose workers see the store's disk; a task on another one fails.",
+        empty="any queue",
+    ),
+)
+
+SETTINGS = {one.name: one for one in STORE_SETTINGS}
+"""By name; no two have one name."""

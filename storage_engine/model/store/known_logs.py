@@ -1,0 +1,163 @@
+"""Logs that have an identity of their own, and whether one that isn't here any more should be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol
+
+from storage_engine.model.store.store import Segment, SegmentId, StoreSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class LogIdentity:
+    """Which log it is, whatever has its name.
+
+    :param log_id: as receipts have it; "": it can't be told.
+    :param told_at: how far the broker's own knowledge of its logs reached; an earlier state tells nothing.
+    """
+
+    log_id: str = ""
+    told_at: int = 0
+
+
+def may_be_one(log_id: str, other_id: str) -> bool:
+    """Return whether two identities may be of one log; "" is of any."""
+    return len({log_id, other_id} - {""}) < 2
+
+
+def log_label(log: str, log_id: str) -> str:
+    """Return what a log is called once another one has its name."""
+    return f"{log} ({log_id})"
+
+
+def name_in_label(called: str, log_id: str) -> str:
+    """Return the name of a log, whatever it is called."""
+    return called.removesuffix(f" ({log_id})")
+
+
+class IdentifiedRange(Protocol):
+    """Belongs to a log, in one lineage of it."""
+
+    @property
+    def log(self) -> str:
+        """Return the log's name."""
+        ...
+
+    @property
+    def lineage(self) -> int:
+        """Return its lineage; 0: it isn't known."""
+        ...
+
+    @property
+    def log_id(self) -> str | None:
+        """Return which log it is, as receipts have it; None or "": it isn't known."""
+        ...
+
+
+_NO_LOG = "none"
+"""Stands for the identity of a log of which nothing is known but that it has a name."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogNames:
+    """What each log is called where several have had one name: the present one by it, others by a label.
+
+    Two identities are matched here and nowhere else. What has none is of the log that its lineage's receipts
+    are of, else of whatever has its name.
+
+    :param present: by name, the identity of the log that has it, or had it last; "": it can't be told.
+    :param of_lineages: by name and lineage, the identity of what was archived in it.
+    :param ids: by what a log is called, its identity.
+    """
+
+    present: Mapping[str, str] = field(default_factory=dict)
+    of_lineages: Mapping[tuple[str, int], str] = field(default_factory=dict)
+    ids: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def known(
+        cls,
+        present: Mapping[str, str],
+        archived: Iterable[IdentifiedRange],
+        gone: Iterable[IdentifiedRange] = (),
+        others: Iterable[IdentifiedRange] = (),
+    ) -> LogNames:
+        """Return them by what is known of logs.
+
+        :param present: by name, identities of the logs on disk. A name that none of them has is that of the
+            log that went last, else of the one that was archived last.
+        :param archived: oldest first.
+        :param gone: what went of logs, oldest first.
+        :param others: what went of logs whose names others have by now.
+        """
+        rows, went, replaced = ([row for row in ranges if row.log_id] for ranges in (archived, gone, others))
+        not_present = {(row.log, row.log_id) for row in replaced}
+        last = {
+            **{row.log: _NO_LOG for row in replaced},
+            **{
+                row.log: str(row.log_id) for row in (*rows, *went) if (row.log, row.log_id) not in not_present
+            },
+            **present,
+        }
+        of_lineages = {(row.log, row.lineage): str(row.log_id) for row in rows}
+        labels = {log_label(row.log, str(row.log_id)): str(row.log_id) for row in (*rows, *went, *replaced)}
+        told = {log: log_id for log, log_id in last.items() if log_id not in ("", _NO_LOG)}
+        return cls(last, of_lineages, labels | told)
+
+    def is_label(self, called: str) -> bool:
+        """Return whether a log is called by a label, as another one has its name."""
+        return called in self.ids and called not in self.present
+
+    def name_of(self, one: IdentifiedRange) -> str:
+        """Return what the log is called that something belongs to."""
+        log_id = one.log_id or self.of_lineages.get((one.log, one.lineage), "")
+        if may_be_one(log_id, self.present.get(one.log, "")):
+            return one.log
+        return log_label(one.log, log_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Absence:
+    """Why a log isn't here.
+
+    :param is_right: it was deleted, or belongs elsewhere by now.
+    :param why: a clause.
+    :param is_unknown: nobody can tell whether it should be here, or it may lie where it isn't served from.
+    """
+
+    is_right: bool
+    why: str
+    is_unknown: bool = False
+
+
+class IdentifiedLogs:
+    """What a store knows of which logs it has. By default nothing.
+
+    :cvar tells_absences: it can tell why a log isn't here; otherwise nothing is remembered of its logs.
+    """
+
+    __slots__ = ()
+
+    tells_absences: ClassVar[bool] = False
+
+    def log_identities(self, snapshot: StoreSnapshot) -> Mapping[str, LogIdentity]:
+        """Return which logs a snapshot has, by name.
+
+        :raises OSError: a file can't be read.
+        """
+        return {}
+
+    def absences(self, logs: Mapping[str, LogIdentity]) -> Mapping[str, Absence]:
+        """Say of logs that were seen before, and that aren't here, why that is.
+
+        :raises OSError: a file can't be read.
+        """
+        return {}
+
+    def own_ends(self, segments: Sequence[Segment]) -> Mapping[SegmentId, int]:
+        """Return the ends of sealed segments behind which something is missing before the next one.
+
+        :raises OSError: a file can't be read.
+        """
+        return {}

@@ -1,0 +1,283 @@
+"""What a store is at one moment: its logs, segments and disks. Broker-neutral, standard library only."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from storage_engine.core.wording import reason_text
+from storage_engine.exceptions import StoreLayoutError
+
+
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """What the file system says of a file.
+
+    Two equal facts mean that nobody wrote to it in between, where the first one was taken of a settled file
+    and the file system's times can be trusted (:mod:`storage_engine.same_bytes`).
+    """
+
+    path: str
+    device: int
+    inode: int
+    size_bytes: int
+    mtime_ns: int
+    ctime_ns: int
+
+    @classmethod
+    def of(cls, path: str | os.PathLike[str]) -> FileFacts:
+        """Read the facts of ``path``, of a symbolic link its own.
+
+        :raises OSError: when it can't be stat'ed.
+        """
+        return cls.of_stat(path, Path(path).lstat())
+
+    @classmethod
+    def of_stat(cls, path: str | os.PathLike[str], stat: os.stat_result) -> FileFacts:
+        """Take the facts of ``path`` from what stat has said of it."""
+        times = (stat.st_mtime_ns, stat.st_ctime_ns)
+        return cls(str(path), stat.st_dev, stat.st_ino, stat.st_size, *times)
+
+
+class SegmentId(NamedTuple):
+    """A segment within its store. A base offset alone names one in each log."""
+
+    log: str
+    base_offset: int
+
+
+class SegmentState(StrEnum):
+    SEALED = "sealed"
+    """Lies wholly before the logical end of the log; the broker writes to it no more."""
+    ACTIVE = "active"
+    """Holds the logical end of the log, or was preallocated behind it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One file of a log, and what belongs to it. Covers the offsets [base_offset, end_offset).
+
+    :param original_mtime_ns: the file's mtime before a hold set it to another; None: none has.
+    :param end: offset behind its last; None: ``base_offset`` + size of the file, as offsets count bytes.
+    :param companions: further files of its directory, by name, that its broker can't make again. They are
+        proven with it and deleted with it.
+    """
+
+    log: str
+    base_offset: int
+    facts: FileFacts
+    state: SegmentState
+    original_mtime_ns: int | None = None
+    end: int | None = None
+    companions: tuple[FileFacts, ...] = ()
+
+    def __post_init__(self) -> None:
+        """
+        :raises StoreLayoutError: it ends before it begins, or companions aren't files beside it.
+        """
+        if self.end is not None and self.end < self.base_offset:
+            raise StoreLayoutError(
+                f"{self.facts.path}: expected a segment that ends at {self.base_offset} or behind, found one "
+                f"that ends at {self.end}. Nothing was changed. Mend its broker's package."
+            )
+        if self.companions:
+            object.__setattr__(self, "companions", _beside(self.facts, self.companions))
+
+    @property
+    def id(self) -> SegmentId:
+        return SegmentId(self.log, self.base_offset)
+
+    @property
+    def end_offset(self) -> int:
+        return self.base_offset + self.facts.size_bytes if self.end is None else self.end
+
+    @property
+    def files(self) -> tuple[FileFacts, ...]:
+        """All its files, its own first."""
+        return (self.facts, *self.companions)
+
+    @property
+    def disk_bytes(self) -> int:
+        """Return what all its files take."""
+        return self.facts.size_bytes + sum([file.size_bytes for file in self.companions])
+
+    @property
+    def name(self) -> str:
+        return Path(self.facts.path).name
+
+    @property
+    def mtime_ns(self) -> int:
+        """Return when it was last written to, whatever a hold has made of the file's mtime."""
+        return self.facts.mtime_ns if self.original_mtime_ns is None else self.original_mtime_ns
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentContext:
+    """What a broker knows of a segment beside its files, when it is archived.
+
+    :param log_id: see ``Receipt``.
+    :param evidence: what the receipt says of it, as JSON.
+    :param codec: what the codec has to know to make rows of it; its own text.
+    """
+
+    log_id: str | None = None
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    codec: str = ""
+
+
+_path_of = attrgetter("path")
+
+
+def _beside(own: FileFacts, companions: Iterable[FileFacts]) -> tuple[FileFacts, ...]:
+    """Return companions by name.
+
+    :raises StoreLayoutError: one lies in another directory than the segment's own file, or is there twice.
+    """
+    ordered = tuple(sorted(companions, key=_path_of))
+    paths = [file.path for file in ordered]
+    directory = own.path.rpartition("/")[0]
+    # Plans of many logs make 100,000 segments, and a Path takes as long as a segment.
+    unlike = [path for path in paths if path.rpartition("/")[0] != directory or path.endswith(("/", "/."))]
+    wrong = [path for path in unlike if Path(path).parent != Path(own.path).parent]
+    if wrong or len({own.path, *paths}) <= len(paths):
+        raise StoreLayoutError(
+            f"{own.path}: expected companions in its directory, each once and none the segment's own file, "
+            f"found {', '.join(wrong or paths)}. Nothing was changed. Mend its broker's package."
+        )
+    return ordered
+
+
+@dataclass(frozen=True, slots=True)
+class LogSnapshot:
+    """A log's segments, oldest first and back to back.
+
+    ``max_offset`` is the logical end. Every message below ``dispatched_offset`` is in its consume
+    queue; a segment that ends above it must stay.
+
+    :param unread: why its active segment can't be read, as a clause: it ends at ``max_offset`` or behind.
+    """
+
+    name: str
+    segments: tuple[Segment, ...]
+    max_offset: int
+    dispatched_offset: int
+    unread: str = ""
+
+    @property
+    def min_offset(self) -> int:
+        return self.segments[0].base_offset if self.segments else self.max_offset
+
+    @property
+    def sealed(self) -> tuple[Segment, ...]:
+        return tuple(s for s in self.segments if s.state is SegmentState.SEALED)
+
+
+def percent_rounded_up(part: int, whole: int) -> int:
+    """Whole percent that ``part`` is of ``whole``, rounded up, in integers so that no float rounds it down.
+
+    :param whole: > 0, same unit as ``part``.
+    """
+    return -(-part * 100 // whole)
+
+
+def room_below(percent: int, total_bytes: int, usable_bytes: int) -> int:
+    """Return how many bytes fit on a disk before it is above a level."""
+    return max(0, usable_bytes - total_bytes * (100 - percent) // 100)
+
+
+@dataclass(frozen=True, slots=True)
+class DiskUsage:
+    """How full the disk under ``path`` is.
+
+    ``used_percent`` is a whole percent rounded up, as the broker computes it; None means unknown
+    (missing path, failed call), which is neither full nor empty; ``error`` then says why.
+    ``total_bytes`` is what the percentage is a share of: used and usable, without what the file system
+    keeps for root. ``device`` tells whether two paths share one disk.
+    """
+
+    path: str
+    used_percent: int | None
+    total_bytes: int | None = None
+    usable_bytes: int | None = None
+    error: str = ""
+    device: int | None = None
+
+    @classmethod
+    def of(cls, path: str | os.PathLike[str]) -> DiskUsage:
+        """Measure the disk under ``path``, which must exist itself: a parent may lie on another disk.
+
+        The level is the share of used in used and usable bytes. Never raises; see ``error``.
+        """
+        name = os.fspath(path)
+        try:
+            device = Path(name).stat().st_dev
+            counters = os.statvfs(name)
+        except (OSError, ValueError) as error:
+            return cls(path=name, used_percent=None, error=f"{name}: can't be measured: {reason_text(error)}")
+        used = (counters.f_blocks - counters.f_bfree) * counters.f_frsize
+        usable = counters.f_bavail * counters.f_frsize
+        if used + usable <= 0:
+            return cls(
+                path=name, used_percent=None, error=f"{name}: the file system reports a size of 0 bytes"
+            )
+        level = percent_rounded_up(used, used + usable)
+        return cls(name, level, used + usable, usable, device=device)
+
+
+def smallest_and_fullest(disks: Iterable[DiskUsage]) -> tuple[int | None, int | None]:
+    """Return the bytes of the smallest disk, and the level in percent of the fullest.
+
+    :return: None for what can't be measured.
+    """
+    known = tuple(disks)
+    sizes = [disk.total_bytes for disk in known if disk.total_bytes is not None]
+    levels = [disk.used_percent for disk in known if disk.used_percent is not None]
+    return min(sizes, default=None), max(levels, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSnapshot:
+    """Everything a plan is decided from, taken at one moment.
+
+    ``log_disks`` has one entry per configured commitlog path, ``dependents_disk`` is the consume
+    queue's disk. ``crashed``: the broker did not stop cleanly. ``used_bytes``: what the logs and their
+    dependents take together; None where it was not measured.
+    """
+
+    broker: str
+    root: str
+    taken_at_ms: int
+    logs: tuple[LogSnapshot, ...]
+    log_disks: tuple[DiskUsage, ...]
+    dependents_disk: DiskUsage
+    crashed: bool
+    used_bytes: int | None = None
+
+    @property
+    def disks(self) -> tuple[DiskUsage, ...]:
+        """Return the disks of all its directories, each directory's once."""
+        return tuple({disk.path: disk for disk in (*self.log_disks, self.dependents_disk)}.values())
+
+
+WENT: Final = "files of it went away while it was looked at: the next look knows"
+"""Why a broker keeps a log out of the lake of which it deletes just now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Archivable:
+    """What of a store may be archived by now.
+
+    :param segments: sealed ones, oldest first in each log.
+    :param kept_out: why other sealed segments of a log stay out, for now or for good, by the log's name.
+    :param refused: what is wrong with a log or not known of it, by name: nothing of it is archived until
+        somebody mends that.
+    """
+
+    segments: tuple[Segment, ...]
+    kept_out: Mapping[str, str] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
