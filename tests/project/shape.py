@@ -46,7 +46,7 @@ def measures() -> list[Measure]:
     only_here = with_one_importer_beside(graph)
     lines = sum(source.count("\n") for source in sources.values())
     return [
-        Measure("files", len(paths), 863, 520),
+        Measure("files", len(paths), 862, 520),
         Measure("lines", lines, 119_100, 105_000),
         Measure("files in the largest folder", files, 20, 20, largest),
         Measure("modules in import circles", len(circular), 0, 0, ", ".join(circular[:3])),

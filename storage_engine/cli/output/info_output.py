@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from storage_engine.brokers import store_called
 from storage_engine.cli.output.output import print_table, say
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.host import is_this_host
@@ -125,6 +124,9 @@ def _standing(found: Standing) -> Iterator[tuple[str, str]]:
 
 def print_runs(store: StoreRow, found: Sequence[RunRow], reports: Mapping[str, str | None]) -> None:
     """Print a store's runs, a row each."""
+    # Which imports every kind of store, and no help needs.
+    from storage_engine.brokers import store_called
+
     called = store_called(store.name, store.broker, store.real_path)
     if not found:
         say(f"Store {called}: no run has begun.")
