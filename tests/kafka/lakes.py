@@ -37,6 +37,7 @@ def archivable_segments(node: Path) -> list[Segment]:
 def archive(lake: Lake, node: Path, segments: Iterable[Segment], store: str = STORE) -> tuple[Receipt, ...]:
     """Archive segments of a node, with what it knows of them."""
     segments = list(segments)
+    of_node = [one for one in segments if Path(one.facts.path).parent.name == one.log]
     jobs = segment_jobs(
         lake,
         segments,
@@ -44,7 +45,7 @@ def archive(lake: Lake, node: Path, segments: Iterable[Segment], store: str = ST
         lineage=0,
         broker="kafka",
         store_root=str(node),
-        contexts=KafkaStore(node / "server.properties").contexts(segments),
+        contexts=KafkaStore(node / "server.properties").contexts(of_node),
     )
     return archive_all(lake, jobs)
 

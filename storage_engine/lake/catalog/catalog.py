@@ -231,9 +231,12 @@ def has_no_broker(lake: Lake) -> bool:
 def check_broker(lake: Lake, broker: str) -> None:
     """Make sure that segments of a broker may go into a lake, or that it is still nobody's.
 
+    One that is nobody's has the default broker's table of rows: it is for no other whose table has that name.
+
     :raises BadInputError: the lake has another broker's.
     """
-    if (found := lake.broker) != broker and not has_no_broker(lake):
+    may_take = find_broker(broker).rows_table != lake.rows_table and has_no_broker(lake)
+    if (found := lake.broker) != broker and not may_take:
         raise BadInputError(
             f"lake {lake.location}: expected a lake for segments of {broker}, found one for those of "
             f"{found}. Nothing was changed. Name another lake, or make one: storage-engine init-lake "

@@ -44,6 +44,7 @@ def settle_broker(lake: Lake, broker: str) -> None:
     :raises BadInputError: the lake has another broker's, or got it at this moment; nothing was changed.
     :raises LakeUnavailableError: it can't be read or written.
     """
+    check_broker(lake, broker)
     if has_no_broker(lake):
         with CHANGE_LOCK, nobody_commits(lake):
             if has_no_broker(lake):
