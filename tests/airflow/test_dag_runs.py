@@ -216,6 +216,7 @@ def test_policy_archive_off_deletes_without_a_lake(store_connection: Any, run: A
     assert {row["proof"] for row in report(store.reports)["segments"] if row["planned"]} == {"archive-off"}
 
 
+@pytest.mark.again
 def test_a_held_store_is_left_alone_and_the_report_says_so(store_connection: Any, run: Any) -> None:
     from storage_engine.rocketmq.format.broker_config import load_broker_config
     from storage_engine.rocketmq.store.store import RocketMQStore
@@ -272,6 +273,7 @@ def test_forced_cleanup_lets_so_many_go_whatever_their_age(store_connection: Any
     }
 
 
+@pytest.mark.again
 @pytest.mark.parametrize("spark", IN_PROCESS_AND_ON_SPARK)
 def test_what_is_sealed_is_archived_ahead_and_a_forced_cleanup_then_starts_no_spark(
     spark: str | None, store_connection: Any, run: Any, monkeypatch: pytest.MonkeyPatch

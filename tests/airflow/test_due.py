@@ -182,6 +182,7 @@ def test_each_task_tells_its_story_in_at_most_five_lines(
     assert lines["ReportOperator"][0].startswith("done; report: ")
 
 
+@pytest.mark.again
 def test_events_say_how_much_went_and_from_where_to_where(store_connection: Any, run: Any) -> None:
     store = store_connection(STORE, deleteWhen=ALL_HOURS)
     age(store.root, 2)

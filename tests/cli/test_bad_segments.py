@@ -90,6 +90,7 @@ def test_a_torn_frame_in_the_tail_is_where_the_log_ends(cli, store_copy, frames)
     assert cli("plan", store, "--manual").exit_code == 0
 
 
+@pytest.mark.again
 @pytest.mark.slow
 def test_other_bytes_under_an_archived_offset_are_refused_until_a_person_adopts_them(
     cli, store_copy, expire, files, frames, lake, tmp_path

@@ -62,6 +62,7 @@ def test_a_stopped_store_is_archived_cleaned_and_restored(
     assert _segments(tmp_path / "back") == {base: original[base] for base in gone}
 
 
+@pytest.mark.again
 def test_a_crashed_store_is_archived_but_not_cleaned(cli, store_copy, expire, files, lake, tmp_path) -> None:
     store = store_copy("kill9")
     expire(store)

@@ -26,6 +26,7 @@ def done(outcome: Outcome) -> Any:
     return outcome.json
 
 
+@pytest.mark.again
 def test_a_store_that_was_moved_is_cleaned_at_its_new_place(
     cli, store, lake, files, plainly, tmp_path: Path
 ) -> None:

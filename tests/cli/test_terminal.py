@@ -46,6 +46,7 @@ def _shown(*words: object, **environment: str) -> tuple[str, int]:
     return b"".join(chunks).decode().replace("\r\n", "\n"), process.wait()
 
 
+@pytest.mark.again
 def test_what_goes_next_is_shown_for_every_queue(archived) -> None:
     text, code = _shown("lag", archived.store, "--set", "fileReservedTime=1")
     lines = ESCAPE.sub("", text).splitlines()
@@ -79,6 +80,7 @@ def test_colour_is_for_terminals_that_want_it(archived, tmp_path, environment, c
     assert coloured or not ESCAPE.search(re.sub(r"\x1b\[1m|\x1b\[0m", "", refused))
 
 
+@pytest.mark.again
 def test_long_work_shows_how_far_it_is_and_leaves_no_trace(store, lake) -> None:
     text, code = _shown("archive", store, "--lake", lake, "--archive-bytes-per-second", "2MB")
     assert code == 0

@@ -179,6 +179,7 @@ class TestRuns:
         assert verified(state.lake, level="bytes") == [(0, 2 * MIB, "ARCHIVED")]
         assert restored(state.lake, tmp_path / "all") == state.sealed
 
+    @pytest.mark.again
     def test_what_was_archived_ahead_is_deleted_by_its_receipts(
         self, released: Released, state: State, tmp_path: Path
     ) -> None:
@@ -221,6 +222,7 @@ class TestRuns:
         ranges = verified(state.lake, state.store, level="store")
         assert ranges[0] == (0, 2 * MIB, "ARCHIVED")
 
+    @pytest.mark.again
     @pytest.mark.parametrize("table", again_but(IN_A_COMMIT, "of receipts"))
     def test_a_run_killed_in_a_commit_is_finished_once_its_lake_is_rebuilt(
         self, released: Released, state: State, tmp_path: Path, table: str

@@ -131,6 +131,7 @@ def test_dependents_went_with_the_segments(cleaned: Cleaned) -> None:
     assert cleaned.dependents["index"] > 0
 
 
+@pytest.mark.again
 def test_store_is_whole_after_the_broker_has_run_on_it_and_undone_it_is_served_again(
     cleaned: Cleaned, truth: Truth, tmp_path: Path, name_server_port: int
 ) -> None:

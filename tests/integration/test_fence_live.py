@@ -102,6 +102,7 @@ def pause_after_each_file(log: LiveLog, interval_ms: int) -> None:
     assert log.broker.client.call(UPDATE_BROKER_CONFIG, body=body).code == SUCCESS
 
 
+@pytest.mark.again
 def test_no_reserved_time_voids_a_hold(log: LiveLog, store: ManagedStore) -> None:
     names = log.names()
     for hours in (23, 0, -1):

@@ -111,6 +111,7 @@ def first_offset(log: LiveLog) -> int:
     return log.names()[0]
 
 
+@pytest.mark.again
 def test_triggers_of_others_find_nothing_while_held_and_everything_is_put_back(
     log: LiveLog, store: ManagedStore
 ) -> None:

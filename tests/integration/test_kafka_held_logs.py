@@ -75,6 +75,7 @@ def goes_up_to_its_end(kafka: Kafka, topic: str) -> None:
     assert start_of(kafka, topic) == last_segment(kafka, topic)
 
 
+@pytest.mark.again
 def test_a_topic_that_is_set_back_and_one_that_grows_keep_no_other(lake: Path, tmp_path: Path) -> None:
     with running_kafka(tmp_path / "kafka", VERSION, SETTINGS) as kafka:
         make_topics(kafka.address, "orders", retention_ms=HOUR_MS, **small(VERSION))

@@ -170,6 +170,7 @@ def check(config: LakeConfig, root: Path, count: int, work: Path) -> None:
         assert (back / "commitlog" / path.name).read_bytes() == path.read_bytes()
 
 
+@pytest.mark.again
 def test_a_local_lake_is_copied_to_servers(
     config: LakeConfig, store_copy: Callable[[str], Path], tmp_path: Path
 ) -> None:

@@ -119,7 +119,7 @@ def on_s3(
     return made(base, {**properties, **where, "warehouse": f"{properties['warehouse']}/failures"})
 
 
-@pytest.mark.parametrize("kind", [FaultKind.FORBIDDEN, *later(*ANSWERS[1:], FaultKind.STALL)])
+@pytest.mark.parametrize("kind", later(*ANSWERS, FaultKind.STALL))
 def test_an_object_store_that_answers_with_errors_is_told(
     kind: FaultKind, on_s3: dict[str, Path], proxy: FaultProxy, request: pytest.FixtureRequest
 ) -> None:

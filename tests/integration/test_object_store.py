@@ -96,6 +96,7 @@ def test_a_store_is_archived_released_verified_and_restored(
     assert all(data_file_of(messages, row).startswith(f"s3://{BUCKET}/warehouse/") for row in proven)
 
 
+@pytest.mark.again
 def test_two_attempts_at_a_segment_never_write_to_one_name(lake: Lake, jobs: tuple[SegmentJob, ...]) -> None:
     """A twin that is late may not replace the bytes that were proven and committed."""
     first, second = archive_segment(jobs[0]), archive_segment(jobs[0])

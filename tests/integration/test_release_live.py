@@ -251,6 +251,7 @@ def test_validations_of_a_busy_store_find_nothing(busy: Live, tmp_path: Path) ->
     assert validate_store(busy.store, with_lake=False, output_dir=tmp_path / "out").overall is Status.OK
 
 
+@pytest.mark.again
 def test_lag_of_a_busy_store_can_always_be_told(busy: Live, tmp_path: Path) -> None:
     asked = ConsumerLagRequest(
         str(busy.broker.store), str(tmp_path / "table"), live=LiveBroker(address=busy.broker.client.address)

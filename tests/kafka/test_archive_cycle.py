@@ -151,6 +151,7 @@ def test_a_batch_that_is_missing_inside_a_segment_keeps_its_log_out(store: Manag
     assert f"at physical offset {second}: expected a batch from offset" in done.refused[0].why
 
 
+@pytest.mark.again
 def test_aborted_records_are_told_without_a_transaction_index(store: ManagedStore) -> None:
     known = states(store, "with")
     assert known["aborted"] > 10

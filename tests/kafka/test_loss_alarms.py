@@ -231,6 +231,7 @@ def test_what_nobody_can_tell_is_not_told_as_lost(
     assert "LOST" not in alarm
 
 
+@pytest.mark.again
 @pytest.mark.slow
 def test_a_segment_that_a_broker_wrote_and_somebody_removed_is_an_alarm(tmp_path: Path) -> None:
     node = unpack(tmp_path / "node")

@@ -270,6 +270,7 @@ def first_end(store: ManagedStore) -> int:
     return int(paths[1].stem)
 
 
+@pytest.mark.again
 def test_what_replicas_archived_is_not_lost_once_this_node_deleted_it(
     nodes: tuple[ManagedStore, ManagedStore],
 ) -> None:

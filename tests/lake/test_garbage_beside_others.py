@@ -92,6 +92,7 @@ def test_a_commit_waits_for_whoever_removes_files_and_a_killed_one_holds_nobody_
     assert done.is_set()
 
 
+@pytest.mark.again
 def test_collecting_without_a_grace_beside_archivers_loses_nothing_that_was_committed(
     lake: Lake, segments: list[Path], make_jobs: MakeJobs
 ) -> None:

@@ -223,6 +223,7 @@ def test_statistics_that_mislead_queries_are_found_by_who_lists_them(case: Case)
     assert found.lost == (set(), set())
 
 
+@pytest.mark.again
 @pytest.mark.parametrize(
     "fault",
     [

@@ -105,6 +105,7 @@ def test_the_second_lake_takes_over_and_gives_back(
     ]
 
 
+@pytest.mark.again
 def test_segments_spread_over_both_lakes_go_in_one_plan(doubled: ManagedStore, lake_dir: Path) -> None:
     store = doubled
     archive_sealed(store, "a", here, budget_bytes=2 * MIB)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
 
+
+@pytest.mark.again
 def test_it_is_read_copied_and_moved_and_nothing_is_released_on_its_proof(
     cli, store_copy, tmp_path: Path
 ) -> None:

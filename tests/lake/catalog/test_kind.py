@@ -62,6 +62,7 @@ def test_a_lake_that_was_made_for_a_kind_stays_so_while_it_is_empty(tmp_path: Pa
     assert tables_of(tmp_path / "lake") == {"messages", "segments"}
 
 
+@pytest.mark.again
 @pytest.mark.slow
 @pytest.mark.timeout(600 if KILLS < 100 else 3600)
 def test_taking_a_kind_that_was_killed_is_finished_by_whoever_archives_next(tmp_path: Path) -> None:

@@ -120,6 +120,7 @@ def test_what_a_tag_names_and_what_was_rolled_back_stay(archived) -> None:
     assert (said.tables[0].expired, second in _ids(archived.messages())) == (1, False)
 
 
+@pytest.mark.again
 def test_a_rollback_during_maintenance_is_never_undone_by_it(archived, monkeypatch, tmp_path) -> None:
     second = _ids(archived.messages())[1]
     prepare = maintenance._prepare

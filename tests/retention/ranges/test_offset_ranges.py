@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, update
@@ -372,6 +373,7 @@ def test_what_another_release_kept_of_a_look_is_read_anew(managed: Managed) -> N
         assert told_ranges(store)[0] == expected
 
 
+@pytest.mark.again
 def test_the_monitor_tells_what_verify_remembers_as_faulty(managed: Managed, lake_dir: Path) -> None:
     store = managed(overrides={"deleteWhen": "99"})
     with opened(store) as once:

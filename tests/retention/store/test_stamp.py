@@ -120,6 +120,7 @@ def test_a_lake_and_a_journal_of_one_run_earlier_take_nothing_until_a_person_say
     assert clean(store, "four").deleted[0].base_offset == 2 * MIB
 
 
+@pytest.mark.again
 def test_another_lake_in_the_place_of_the_known_one_is_named(
     managed: Make, lake_dir: Path, fingerprint: FingerprintOf
 ) -> None:
