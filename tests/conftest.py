@@ -48,7 +48,7 @@ LONGEST_FIRST = (
 
 # How long an example takes is the machine's load, not the code's fault.
 settings.register_profile("all", deadline=None)
-settings.register_profile("few", max_examples=30, deadline=None)
+settings.register_profile("few", max_examples=20, deadline=None)
 settings.load_profile("all" if ALL else "few")
 
 SHARED_MEMORY = Path("/dev/shm")

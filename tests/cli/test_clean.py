@@ -58,6 +58,7 @@ def test_a_store_in_use_is_refused_also_where_nothing_has_expired(cli, store_cop
     assert cli(*words).exit_code == 0
 
 
+@pytest.mark.again
 @pytest.mark.slow
 def test_a_run_killed_after_its_deletions_is_finished_by_its_key(cli, store, lake, plainly) -> None:
     main = "from storage_engine.cli import main; main()"

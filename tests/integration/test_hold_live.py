@@ -630,6 +630,7 @@ def test_what_a_killed_hold_did_is_known_and_put_back(log: LiveLog, store: Manag
     assert load_state(memory) is None
 
 
+@pytest.mark.again
 def test_a_hold_survives_the_brokers_death_and_its_old_settings(
     log: LiveLog, store: ManagedStore, work: Path, name_server_port: int
 ) -> None:

@@ -326,6 +326,7 @@ def test_a_broker_that_can_not_be_reached_is_said_with_what_to_do(
     refused(log, log.managed(tmp_path / "managed", **settings), said)
 
 
+@pytest.mark.again
 def test_the_store_of_another_broker_is_left_alone(
     log: LiveLog, tmp_path: Path, name_server_port: int
 ) -> None:

@@ -94,6 +94,7 @@ def check(config: LakeConfig, count: int) -> None:
     check_exactly_once(lake)
 
 
+@pytest.mark.again
 def test_what_a_catalog_answers_changes_neither_access_nor_host(
     config: LakeConfig,
     answers: Answers,

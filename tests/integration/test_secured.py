@@ -116,6 +116,7 @@ def rows(asked: ConsumerLagRequest) -> dict[tuple[str, str, int], dict[str, Any]
     return {(row["group"], row["topic"], row["queue_id"]): row for row in found}
 
 
+@pytest.mark.again
 def test_every_question_is_answered_behind_tls_and_users(secured: Secured, truth: Truth) -> None:
     client = secured.broker.client
     assert client.runtime_info().commitlog_min_offset == 0

@@ -292,6 +292,7 @@ def test_what_replicas_archived_is_not_lost_once_this_node_deleted_it(
     assert Place.LOST not in {one.where for one in found}
 
 
+@pytest.mark.again
 def test_a_log_that_replicas_archived_in_turn_is_restored_whole_from_any_of_them(
     nodes: tuple[ManagedStore, ManagedStore], tmp_path: Path
 ) -> None:

@@ -23,6 +23,7 @@ from tests.integration.kafka_cluster import wait_until
 from tests.rounds import again_but
 
 
+@pytest.mark.again
 @pytest.mark.integration
 @pytest.mark.parametrize("version", again_but(VERSIONS, VERSIONS[-1]))
 def test_a_node_serves_what_it_left_when_it_was_stopped(version: str, tmp_path: Path) -> None:

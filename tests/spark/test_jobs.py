@@ -207,6 +207,7 @@ def test_an_executor_that_archives_is_known_for_one_of_ours(
     assert executors_with_lock(segments[0].parent) == set()
 
 
+@pytest.mark.again
 @pytest.mark.integration
 def test_tasks_keep_to_one_limit_together(spark: Any, lake: Lake, segments: list[Path]) -> None:
     jobs = [replace(job, bytes_per_second=4 << 20) for job in _jobs(lake, segments)]
@@ -217,6 +218,7 @@ def test_tasks_keep_to_one_limit_together(spark: Any, lake: Lake, segments: list
     assert seconds > sum(row.size_bytes + 3 * row.data_file_bytes for row in rows) / (4 << 20) - 0.4
 
 
+@pytest.mark.again
 @pytest.mark.integration
 def test_lost_and_damaged_data_files_are_replaced_by_archiving_again(
     spark: Any, lake: Lake, segments: list[Path]

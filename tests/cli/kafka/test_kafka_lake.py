@@ -11,6 +11,7 @@ import pytest
 from tests.kafka_fixture import unpack
 
 
+@pytest.mark.again
 @pytest.mark.slow
 def test_a_node_is_archived_verified_exported_and_restored(cli: Any, tmp_path: Path) -> None:
     node = unpack(tmp_path / "node") / "server.properties"

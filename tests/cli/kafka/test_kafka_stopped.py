@@ -24,6 +24,7 @@ def next_command(cli: Any, node: Path, lake: Path) -> str:
     return str(found).replace(f" {node} --lake {lake}", "")
 
 
+@pytest.mark.again
 def test_doctor_and_archive_name_the_cleanup(cli: Any, made: MadeNode, tmp_path: Path) -> None:
     node, lake = made.root / "server.properties", tmp_path / "lake"
     cli("init-lake", "--lake", lake, "--broker-type", "kafka")

@@ -333,6 +333,7 @@ def test_threads_that_commit_the_same_segments_commit_them_once(
     assert_each_is_there_once(lake, attempts[0])
 
 
+@pytest.mark.again
 @pytest.mark.slow
 def test_processes_that_make_the_lake_and_archive_the_same_segments_commit_them_once(
     tmp_path: Path, segments: list[Path], make_jobs: MakeJobs
