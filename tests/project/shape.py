@@ -16,6 +16,8 @@ from pathlib import Path
 import grimp
 
 PACKAGE = Path(__file__).resolve().parents[2] / "storage_engine"
+Trees = dict[Path, ast.Module]
+_FACE_NAMES = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,9 @@ def measures() -> list[Measure]:
     sources = {path: path.read_text() for path in paths}
     folders = Counter(path.parent.relative_to(PACKAGE.parent).as_posix() for path in paths)
     largest, files = folders.most_common(1)[0]
-    homes = class_homes(sources)
+    trees = {path.relative_to(PACKAGE.parent): ast.parse(source) for path, source in sources.items()}
+    homes = class_homes(trees)
+    wide = [room for room, names in names_used_by_others(trees).items() if len(names) > _FACE_NAMES]
     several = [name for name, modules in homes.items() if len(modules) > 1]
     graph = grimp.build_graph("storage_engine", cache_dir=None)
     circular = in_circles(graph)
@@ -54,17 +58,34 @@ def measures() -> list[Measure]:
         Measure(
             "names of public classes with several meanings", len(several), 45, 25, ", ".join(several[:5])
         ),
+        Measure("rooms of which others use over 20 names", len(wide), 32, 0, ", ".join(sorted(wide)[:3])),
     ]
 
 
-def class_homes(sources: dict[Path, str]) -> dict[str, list[Path]]:
+def class_homes(trees: Trees) -> dict[str, list[Path]]:
     """Return the modules that define each public class, by its name."""
     homes = defaultdict(list)
-    for path, source in sources.items():
-        for node in ast.parse(source).body:
+    for path, tree in trees.items():
+        for node in tree.body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 homes[node.name].append(path)
     return homes
+
+
+def names_used_by_others(trees: Trees) -> dict[str, set[tuple[str, str]]]:
+    """Return the names that modules of other rooms import from each room; its own rooms are no others."""
+    modules = {".".join(path.with_suffix("").parts): path.parent for path in trees}
+    used = defaultdict(set)
+    for path, tree in trees.items():
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.ImportFrom):
+                continue
+            for alias in node.names:
+                for module in (f"{node.module}.{alias.name}", str(node.module)):
+                    room = modules.get(module)
+                    if room is not None and room not in path.parents:
+                        used[room.as_posix()].add((module, alias.name))
+    return used
 
 
 def in_circles(graph: grimp.ImportGraph) -> list[str]:

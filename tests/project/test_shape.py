@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import grimp
 import pytest
 
-from tests.project.shape import class_homes, in_circles, measures, with_one_importer_beside
+from tests.project.shape import (
+    class_homes,
+    in_circles,
+    measures,
+    names_used_by_others,
+    with_one_importer_beside,
+)
 
 
 @pytest.mark.slow
@@ -23,6 +30,12 @@ def test_circles_and_importers_are_counted() -> None:
         graph.add_import(importer=importer, imported=imported)
     assert in_circles(graph) == ["a.x", "a.y", "b.z"]
     assert with_one_importer_beside(graph) == ["a.y"]
-    assert class_homes({Path("a"): "class A: ...\nclass _B: ...", Path("b"): "class A: ..."}) == {
-        "A": [Path("a"), Path("b")]
+    trees = {
+        Path("p/a/x.py"): ast.parse(
+            "from p.b import y\nfrom p.b.y import A\nfrom p.a.z import B\nclass A: 1"
+        ),
+        Path("p/a/z.py"): ast.parse("class B: ...\nclass _B: ..."),
+        Path("p/b/y.py"): ast.parse("class A: ..."),
     }
+    assert class_homes(trees) == {"A": [Path("p/a/x.py"), Path("p/b/y.py")], "B": [Path("p/a/z.py")]}
+    assert names_used_by_others(trees) == {"p/b": {("p.b.y", "y"), ("p.b.y", "A")}}
