@@ -169,7 +169,7 @@ def runs(
         shown = {"store_id": row.store_id, "store": _called(row), "runs": rows}
         print_json("runs", {**shown, "notices": notices})
     else:
-        print_runs(row, found, reports)
+        print_runs(_called(row), found, reports)
         for notice in notices:
             say(f"Note: {notice}.")
     return 0

@@ -9,7 +9,7 @@ from storage_engine.cli.output.output import print_table, say
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.host import is_this_host
 from storage_engine.core.wording import bytes_text, count_text, duration_text, time_text
-from storage_engine.journal.reading.answers import RunRow, Standing, StoreRow
+from storage_engine.journal.reading.answers import RunRow, Standing
 from storage_engine.journal.records import RunState
 
 if TYPE_CHECKING:
@@ -122,12 +122,11 @@ def _standing(found: Standing) -> Iterator[tuple[str, str]]:
         yield "loss", f"{loss.log} [{loss.start_offset}, {loss.end_offset}), lineage {loss.lineage}: {said}"
 
 
-def print_runs(store: StoreRow, found: Sequence[RunRow], reports: Mapping[str, str | None]) -> None:
-    """Print a store's runs, a row each."""
-    # Which imports every kind of store, and no help needs.
-    from storage_engine.brokers import store_called
+def print_runs(called: str, found: Sequence[RunRow], reports: Mapping[str, str | None]) -> None:
+    """Print a store's runs, a row each.
 
-    called = store_called(store.name, store.broker, store.real_path)
+    :param called: what the store is called.
+    """
     if not found:
         say(f"Store {called}: no run has begun.")
         return

@@ -74,7 +74,8 @@ def _stamp(context: Context, run: Run, digest: RunDigest) -> str:
     try:
         missing = stamp_store(context, run, (), digest)
     except (StorageEngineError, OSError) as error:
-        return f"{context.store.root}: what the last deletion came to could not be stamped: {error}"
+        why = reason_text(error)
+        return f"{context.store.root}: what the last deletion came to could not be stamped: {why}"
     return f"{missing}: only the journal tells what the last deletion came to" if missing else ""
 
 
