@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import gzip
 import json
@@ -92,11 +93,8 @@ def pytest_collection_finish() -> None:
     """Leave everything collected out of garbage collections, which begin here."""
     gc.freeze()
     gc.enable()
-
-
-def pytest_unconfigure() -> None:
-    """Let the interpreter find at its end what it looks for there."""
-    gc.unfreeze()
+    # To look through all of it for what pytest warns of takes seconds; the interpreter's own end needs it.
+    atexit.register(gc.unfreeze)
 
 
 @pytest.fixture(autouse=True)

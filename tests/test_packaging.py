@@ -7,6 +7,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ def _name(requirement: str) -> str:
     return re.split(r"[\[<>=!~ ;]", requirement, maxsplit=1)[0].lower()
 
 
+@cache
 def _modules() -> dict[str, ast.Module]:
     """Parse every module of the package."""
     package = ROOT / "storage_engine"
@@ -39,16 +41,13 @@ def _modules() -> dict[str, ast.Module]:
     }
 
 
-MODULES = _modules()
-
-
 def _imported(node: ast.AST, *, at_once: bool = False) -> Iterator[str]:
     """:param at_once: only what is imported as the module is, not by its functions or for types."""
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom) and node.level == 0:
         yield str(node.module)
-        yield from (name for alias in node.names if (name := f"{node.module}.{alias.name}") in MODULES)
+        yield from (name for alias in node.names if (name := f"{node.module}.{alias.name}") in _modules())
     for child in ast.iter_child_nodes(node):
         for_types = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
         if not (at_once and (isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) or for_types)):
@@ -69,7 +68,7 @@ def _reached(starts: Iterable[str]) -> dict[str, tuple[str, ...]]:
             ways[module] = way
             parts = module.split(".")
             packages = [".".join(parts[:length]) for length in range(1, len(parts))]
-            imported = _imported(MODULES[module], at_once=True) if module in MODULES else ()
+            imported = _imported(_modules()[module], at_once=True) if module in _modules() else ()
             ahead += [(one, (*way, one)) for one in (*imported, *packages)]
     return ways
 
@@ -104,7 +103,7 @@ def test_every_import_is_declared() -> None:
         declared |= {_name(one) for one in requirements} if extra != "dev" else set()
     imported = {
         _distribution(module)
-        for tree in MODULES.values()
+        for tree in _modules().values()
         for module in _imported(tree)
         if _third_party(module)
     }
@@ -114,7 +113,7 @@ def test_every_import_is_declared() -> None:
 
 def test_no_command_and_no_job_of_the_shell_imports_an_extra_before_it_is_needed() -> None:
     shell = ("cli", "cycle", "lake", "pages", "project", "quality.validate", "retention", "rocketmq", "spark")
-    starts = [name for name in MODULES if name.removeprefix("storage_engine.").startswith(shell)]
+    starts = [name for name in _modules() if name.removeprefix("storage_engine.").startswith(shell)]
     ways = _reached(starts)
     needed = {_name(one) for one in CODE["dependencies"]}
     early = {one: way for one, way in ways.items() if _third_party(one) and _distribution(one) not in needed}

@@ -84,6 +84,7 @@ def bytes_of(root: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.again
 def test_monitor_samples_a_stopped_brokers_store_and_holds_nothing(store_connection: Any, run: Run) -> None:
     root = store_connection(STORE).root
     before = bytes_of(root)

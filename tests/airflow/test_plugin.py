@@ -132,6 +132,7 @@ print(json.dumps([sorted(routes), statuses, heavy]))
 """
 
 
+@pytest.mark.again
 def test_answering_imports_nothing_that_reads_segments_or_lakes(
     store_connection: Any, airflow_web: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

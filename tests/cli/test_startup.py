@@ -87,6 +87,7 @@ def test_planning_a_node_of_kafka_imports_no_pandas_either(tmp_path: Path) -> No
     assert not _imported_by(["plan", str(node), "--json"]) & HEAVY
 
 
+@pytest.mark.again
 @pytest.mark.slow
 def test_neither_looking_at_all_stores_nor_verifying_a_lake_imports_pandas(archived) -> None:
     lake = str(archived.lake)

@@ -72,6 +72,7 @@ def broker(
         yield broker
 
 
+@pytest.mark.again
 def test_broker_begins_where_the_restored_segments_begin(broker: Broker, truth: Truth, span: Span) -> None:
     start, end = _limits(span)
     first_offsets = {queue: min(messages) for queue, messages in truth.messages(start, end).items()}

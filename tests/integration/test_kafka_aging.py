@@ -41,6 +41,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
         yield node
 
 
+@pytest.mark.again
 @pytest.mark.parametrize("deletes", [BROKER_DELETES, *later(WE_DELETE)])
 def test_what_its_broker_deletes_meanwhile_keeps_nothing_out(
     kafka: Kafka, tmp_path: Path, deletes: str

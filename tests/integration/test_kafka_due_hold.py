@@ -85,6 +85,7 @@ def wait_until_it_begins_later(store: LiveKafkaStore, log: str) -> None:
         time.sleep(0.2)
 
 
+@pytest.mark.again
 def test_held_before_it_goes_and_put_back_once_it_is_archived(kafka: Kafka, tmp_path: Path) -> None:
     # Of two hours: an hour before it would go, which is within half of what it is kept for.
     make_topics(kafka.address, "orders", retention_ms=3 * HOUR_MS, **SMALL)

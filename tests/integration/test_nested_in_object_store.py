@@ -37,6 +37,7 @@ def lake_at(store: ObjectStore, work: Path, warehouse: str) -> LakeConfig:
     return LakeConfig("storage_engine", {**store.properties(), **catalog})
 
 
+@pytest.mark.again
 def test_no_lake_is_made_inside_another_one_of_a_bucket_or_around_it(
     object_store: ObjectStore, tmp_path: Path
 ) -> None:

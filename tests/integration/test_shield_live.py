@@ -176,6 +176,7 @@ def release_two(store: ManagedStore) -> tuple[int, ...]:
     return planned
 
 
+@pytest.mark.again
 def test_nothing_goes_at_any_level_while_held_and_everything_after(
     live_log: LiveLog, disk: Disk, tmp_path: Path
 ) -> None:

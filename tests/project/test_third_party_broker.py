@@ -114,6 +114,7 @@ def test_its_store_goes_through_the_whole_cycle(run: Run, tmp_path: Path) -> Non
     assert [log["name"] for log in inspected["logs"]] == ["access", "errors"]
 
 
+@pytest.mark.again
 def test_its_segments_go_into_no_lake_of_another_broker(run: Run, tmp_path: Path) -> None:
     store, lake = tmp_path / "store", tmp_path / "lake"
     make_store(store)

@@ -78,6 +78,7 @@ def sense_as_if_up_longer(store: ManagedStore, hours: int) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.again
 @pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare of util-linux")
 def test_nothing_goes_for_its_age_after_the_clock_was_set_forward(archived: Make) -> None:
     store = archived(max_segments=2, overrides={"cleanFileForciblyEnable": "true"})

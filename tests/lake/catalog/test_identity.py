@@ -212,6 +212,7 @@ class TestMarks:
         archive_all(lake, make_jobs(lake, segments[1]))
         assert len(receipts(open_lake(archived.config), "store-1")) == 2
 
+    @pytest.mark.again
     def test_a_lake_that_another_process_commits_to_can_always_be_opened(
         self, archived: Lake, segments: list[Path], tmp_path: Path
     ) -> None:

@@ -81,6 +81,7 @@ def test_taking_a_kind_that_was_killed_is_finished_by_whoever_archives_next(tmp_
     assert (seen["end"]["tables"], seen["end"]["marked"]) == (["records", "segments"], [True, True])
 
 
+@pytest.mark.again
 @pytest.mark.slow
 def test_of_two_first_archives_of_different_kinds_one_wins_and_the_other_is_told(
     store_copy: Callable[[str], Path], tmp_path: Path
