@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from types import new_class
+from typing import Any, ClassVar, Literal
 
 import pandas as pd
 
@@ -15,20 +20,115 @@ from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.model.report.validation import CheckResult, Status
 from storage_engine.quality.data_docs import SITE, site_config, tidy_site
 from storage_engine.quality.examples import example_text
-from storage_engine.quality.expectations import EXAMPLES, SUBJECT
+from storage_engine.quality.expectations import EXAMPLES, SUBJECT, Expectation
 from storage_engine.quality.gx import (
     ActionContext,
     Checkpoint,
     CheckpointResult,
     ExpectationSuite,
+    MulticolumnMapExpectation,
+    MulticolumnMapMetricProvider,
+    PandasExecutionEngine,
     ValidationAction,
     ValidationDefinition,
     gx,
+    multicolumn_condition_partial,
 )
-from storage_engine.quality.gx_expectations import load_suite
-from storage_engine.quality.page_errors import files_written
-from storage_engine.quality.suite import EXPECTATIONS, SUITES
+from storage_engine.quality.suite import EXPECTATIONS, SUITES, not_a_suite, read_suite
 from storage_engine.retention.store.report_files import DATA_DOCS_SITE
+
+_LOGGER = "great_expectations"
+
+
+class _Swallowed(logging.Handler):
+    """Keeps the first error of a file that is logged where it was caught; hands on all else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.error: OSError | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        caught = sys.exc_info()[1]
+        if isinstance(caught, OSError):
+            self.error = self.error or caught
+        else:
+            logging.getLogger().handle(record)
+
+
+@contextmanager
+def files_written(directory: Path) -> Iterator[None]:
+    """Raise as one error what keeps Great Expectations from writing into a directory, and log none of it.
+
+    :raises OSError: a file couldn't be written, as on a full disk; it names a file or the directory.
+    """
+    logger, swallowed = logging.getLogger(_LOGGER), _Swallowed()
+    propagate, logger.propagate = logger.propagate, False
+    logger.addHandler(swallowed)
+    try:
+        yield
+    except OSError as error:
+        swallowed.error = error
+    except Exception:
+        # What it comes to that a file couldn't be written.
+        if swallowed.error is None:
+            raise
+    finally:
+        logger.removeHandler(swallowed)
+        logger.propagate = propagate
+    if swallowed.error is not None:
+        raise _named(swallowed.error, directory) from swallowed.error
+
+
+def _named(error: OSError, directory: Path) -> OSError:
+    """Return an error with the path that it is about: a write to an open file tells none."""
+    return OSError(error.errno, error.strerror or str(error), error.filename or str(directory))
+
+
+@cache
+def _metric(rule: Callable[[pd.DataFrame], pd.Series[bool]]) -> str:
+    """Register ``rule`` as a row-wise metric on pandas.
+
+    :return: the metric's name.
+    """
+
+    class Rule(MulticolumnMapMetricProvider):  # type: ignore[misc]
+        condition_metric_name = f"storage_engine.{rule.__name__}"
+        condition_value_keys: ClassVar[tuple[str, ...]] = ()
+
+        @multicolumn_condition_partial(engine=PandasExecutionEngine)  # type: ignore[untyped-decorator]
+        def _pandas(cls, column_list: pd.DataFrame, **_: Any) -> pd.Series[bool]:  # noqa: N805
+            return rule(column_list)
+
+    return str(Rule.condition_metric_name)
+
+
+class RowExpectation(MulticolumnMapExpectation):  # type: ignore[misc]
+    """Base of the expectations: every row counts, also one without a single value."""
+
+    ignore_row_if: str = "never"
+
+
+def _registered(one: Expectation) -> type[RowExpectation]:
+    """Make a class of an expectation; Great Expectations finds it by its name from then on."""
+    content = {"__module__": __name__, "__doc__": one.description, "map_metric": _metric(one.rule)}
+    return new_class(one.name, (RowExpectation,), exec_body=lambda body: body.update(content))
+
+
+CLASSES = {name: _registered(one) for name, one in EXPECTATIONS.items()}
+"""By the name that suites have for them."""
+
+
+def load_suite(directory: Path, name: str) -> ExpectationSuite:
+    """Read one suite.
+
+    :raises BadInputError: there is no such file, or it isn't a suite.
+    """
+    suite = read_suite(directory, name)
+    try:
+        return ExpectationSuite(**suite)
+    except (ValueError, TypeError) as error:
+        raise not_a_suite(directory / f"{name}.json", error) from error
+
 
 _PROJECT = "gx"
 _SOURCE = "facts"

@@ -16,7 +16,7 @@ from anyio.to_thread import run_sync
 
 from storage_engine.exceptions import JournalUnavailableError
 from storage_engine.plugins import journals
-from storage_engine.plugins.web_journal import WebJournal
+from storage_engine.plugins.journals import WebJournal
 from tests.airflow.web_client import Client, SomeDagsManager, client_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore")]

@@ -15,8 +15,8 @@ import pytest
 from storage_engine.console.store_line import ProblemKind
 from storage_engine.exceptions import JournalUnavailableError, NoSuchConnectionError
 from storage_engine.journal.journal import Journal
-from storage_engine.plugins import journals, web_journal
-from storage_engine.plugins.web_journal import WebJournal
+from storage_engine.plugins import journals
+from storage_engine.plugins.journals import WebJournal
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_a_silent_server_is_waited_for_by_few_and_then_by_nobody(silent: str) ->
     for thread in threads:
         # Its driver by itself waits for two minutes.
         thread.join(60)
-    assert sum("questions wait" in one for one in said) == 30 - web_journal._AT_ONCE
+    assert sum("questions wait" in one for one in said) == 30 - journals._AT_ONCE
     assert not any("secret" in one for one in said)
     for _ in range(200):
         ask()
@@ -102,7 +102,7 @@ def test_what_fails_at_once_is_asked_again_at_once(tmp_path: Path) -> None:
 
 def test_after_a_pause_one_question_tries_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = WebJournal(f"sqlite:///{tmp_path}/journal.db")
-    monkeypatch.setattr(web_journal, "_SLOW_SECONDS", -1.0)
+    monkeypatch.setattr(journals, "_SLOW_SECONDS", -1.0)
     with pytest.raises(JournalUnavailableError):
         journal.stores()
     Journal(f"sqlite:///{tmp_path}/journal.db").add_store("/s", "rocketmq")

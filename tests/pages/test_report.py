@@ -16,8 +16,15 @@ from hypothesis import strategies as st
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.plan.plan import Reason
 from storage_engine.model.report.validation import CheckResult, RangeStatus, Status, ValidationResult, Where
-from storage_engine.pages.report import READS_VERSION, render_page, report_html
-from storage_engine.pages.rows import BAR_WIDTH, LISTED, bars, segment_groups
+from storage_engine.pages.report import (
+    BAR_WIDTH,
+    LISTED,
+    READS_VERSION,
+    bars,
+    render_page,
+    report_html,
+    segment_groups,
+)
 from storage_engine.retention.report.report_segments import Fate
 from tests.pages.reports import DONE, MIB, NOTHING, plain, segment, unread
 

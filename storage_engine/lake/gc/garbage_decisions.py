@@ -2,23 +2,201 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.manifest import ManifestContent, ManifestFile, read_manifest_list
+from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table
 
 from storage_engine.core.long_work import told_each
+from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake.catalog.catalog import Lake
-from storage_engine.lake.catalog.tables import DELETIONS
+from storage_engine.lake.catalog.identity import read_mark
+from storage_engine.lake.catalog.tables import DELETIONS, IDENTITY_COLUMNS
 from storage_engine.lake.file.jobs import split_data_file_name
-from storage_engine.lake.gc.garbage_evidence import Evidence
+from storage_engine.lake.file.staging import final_name
 from storage_engine.lake.gc.garbage_files import Listing, Place, TableFile, TrashList, key_of, list_place
 from storage_engine.lake.gc.garbage_kind import GarbageKind
-from storage_engine.lake.gc.garbage_rule import Candidate, Contents, Standing, judge, kind_of
-from storage_engine.lake.gc.live_twins import LiveTwins, ReadBack
+from storage_engine.lake.gc.garbage_rule import Candidate, Contents, Held, Standing, judge, kind_of
+from storage_engine.lake.gc.live_twins import RANGE_COLUMNS, LiveTwins, ReadBack
 from storage_engine.lake.gc.trash import in_trash
+from storage_engine.lake.storage.careful_avro import careful_avro
+from storage_engine.lake.storage.errors import is_file_failure, metadata_errors
+
+_STORE_FOLDER = "store_id="
+
+_POSITION_DELETES = ("file_path", "pos")
+
+Slot = tuple[str, int, str, int]
+"""Store, lineage, log and base offset of a segment."""
+
+_Rows = tuple[tuple[Any, ...], ...]
+
+_UNREADABLE = "it can't be read"
+
+
+def _locations(table: Table) -> Iterator[str]:
+    metadata = table.metadata
+    yield table.metadata_location
+    yield from (entry.metadata_file for entry in metadata.metadata_log)
+    yield from (file.statistics_path for file in metadata.statistics)
+    yield from (file.statistics_path for file in metadata.partition_statistics)
+    manifests: dict[str, ManifestFile] = {}
+    for snapshot in metadata.snapshots:
+        yield snapshot.manifest_list
+        manifests.update((manifest.manifest_path, manifest) for manifest in snapshot.manifests(table.io))
+    for location, manifest in manifests.items():
+        yield location
+        yield from (entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io))
+
+
+class Evidence:
+    """Reads files of one table; what a file says of itself is read once, however often it is asked for."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._read: dict[TableFile, Contents | tuple[object, ...]] = {}
+        self._needed: dict[str, frozenset[str]] = {}
+
+    def needed(self, table: Table) -> frozenset[str]:
+        """Return the keys of what a loaded table leads to, and of the metadata that was marked last.
+
+        :raises LakeUnavailableError: the table can't be read.
+        """
+        if table.metadata_location not in self._needed:
+            with metadata_errors(table.location(), "read the table's manifests"):
+                self._needed[table.metadata_location] = frozenset(map(key_of, _locations(table)))
+        mark = read_mark(table)
+        marked = frozenset() if mark is None else frozenset({f"metadata/{mark.metadata}"})
+        return self._needed[table.metadata_location] | marked
+
+    def of(self, table: Table, twins: LiveTwins, kind: GarbageKind, file: TableFile) -> Contents:
+        """Return what a file holds or names, and where something live holds the same.
+
+        :param table: the file's, as loaded now.
+        :raises LakeUnavailableError: what is live can't be read.
+        """
+        if file.size_bytes == 0:
+            return Contents(empty=True)
+        if kind in (GarbageKind.METADATA, GarbageKind.MANIFEST_LIST, GarbageKind.MANIFEST):
+            named: Contents = self._once(file, lambda: _named(table, self._location(file), kind, file))
+            return named
+        if kind is GarbageKind.RECEIPTS:
+            found = self._once(file, lambda: self._column_values(file, ("row_hash",)))
+            if isinstance(found, Contents):
+                return found
+            return Contents(tuple(twins.of_receipt(hash_) for (hash_,) in found))
+        if kind is GarbageKind.DELETIONS:
+            found = self._once(file, lambda: self._column_values(file, RANGE_COLUMNS))
+            if isinstance(found, Contents):
+                return found
+            return Contents(tuple(map(twins.of_range, found)))
+        return self._data_file(table, twins, kind, file)
+
+    def _data_file(self, table: Table, twins: LiveTwins, kind: GarbageKind, file: TableFile) -> Contents:
+        folder, _, name = file.inside.rpartition("/")
+        if kind is GarbageKind.STAGED:
+            name = final_name(name)
+            footer = self._once(file, lambda: self._column_values(file, ()))
+            if isinstance(footer, Contents):
+                # Where it can be read, and is no whole Parquet file, nobody finished it.
+                return footer if footer.fault.startswith(_UNREADABLE) else Contents()
+        store = folder.rpartition("/")[2]
+        prefix, digits = split_data_file_name(name)
+        if prefix and store.startswith(_STORE_FOLDER):
+            return Contents((twins.of_content(store.removeprefix(_STORE_FOLDER), prefix, digits),))
+        slots = self._once(file, lambda: self._slots(file))
+        if isinstance(slots, Contents):
+            return slots
+        return Contents(tuple(self._rows_held(table, twins, file, slot) for slot in slots))
+
+    def _rows_held(self, table: Table, twins: LiveTwins, file: TableFile, slot: Slot) -> Held:
+        return twins.of_rows(table, self._location(file), slot)
+
+    def _slots(self, file: TableFile) -> Contents | _Rows:
+        """The segments that a file of another engine has rows of; of one that says which rows of others count
+        as deleted, those others."""
+        slots = self._column_values(file, tuple(IDENTITY_COLUMNS.names))
+        if not isinstance(slots, Contents) or slots.fault.startswith(_UNREADABLE):
+            return slots
+        deletes = self._column_values(file, _POSITION_DELETES)
+        if isinstance(deletes, Contents):
+            return slots
+        return Contents(names=frozenset(key_of(location) for location, _ in deletes))
+
+    def _once(self, file: TableFile, read: Callable[[], Any]) -> Any:
+        if file not in self._read:
+            self._read[file] = read()
+        return self._read[file]
+
+    def _location(self, file: TableFile) -> str:
+        return f"{self._place.location}/{file.found}"
+
+    def _column_values(self, file: TableFile, columns: tuple[str, ...]) -> Contents | _Rows:
+        """Distinct values of some columns of a Parquet file; or why they can't be told."""
+        try:
+            with (
+                self._place.file_system.open_input_file(file.path) as source,
+                pq.ParquetFile(source) as parquet,
+            ):
+                if lacking := set(columns) - set(parquet.schema_arrow.names):
+                    return Contents(fault=f"it has no column {min(lacking)} that would say what is in it")
+                values: dict[tuple[Any, ...], None] = {}
+                for group in range(parquet.num_row_groups if columns else 0):
+                    rows = parquet.read_row_group(group, columns=list(columns), use_threads=False)
+                    rows = rows.group_by(list(columns), use_threads=False).aggregate([])
+                    values.update(dict.fromkeys(zip(*(rows[c].to_pylist() for c in columns), strict=True)))
+                return tuple(values)
+        except (OSError, pa.ArrowException) as error:
+            what = _UNREADABLE if is_file_failure(error) else "it is no whole Parquet file"
+            return Contents(fault=f"{what}: {reason_text(error)}")
+
+
+def _named(table: Table, location: str, kind: GarbageKind, file: TableFile) -> Contents:
+    """Return what a metadata file names."""
+    try:
+        with careful_avro():
+            if kind is GarbageKind.METADATA:
+                return _named_by_metadata(table, location)
+            if kind is GarbageKind.MANIFEST_LIST:
+                manifests = read_manifest_list(table.io.new_input(location))
+                return Contents(names=frozenset(key_of(manifest.manifest_path) for manifest in manifests))
+            entries = _manifest(location, file.size_bytes).fetch_manifest_entry(table.io)
+            return Contents(names=frozenset(key_of(entry.data_file.file_path) for entry in entries))
+    except Exception as error:
+        # Over damaged bytes the parsers raise whatever they stumble into.
+        return Contents(fault=f"{_UNREADABLE}: {type(error).__name__}: {error}")
+
+
+def _named_by_metadata(table: Table, location: str) -> Contents:
+    found = FromInputFile.table_metadata(table.io.new_input(location))
+    names = frozenset(key_of(snapshot.manifest_list) for snapshot in found.snapshots)
+    if found.table_uuid != table.metadata.table_uuid:
+        return Contents(
+            names=names,
+            keep=f"it is metadata of another table, {found.table_uuid}: another lake lies here, or did",
+        )
+    return Contents(names=names)
+
+
+def _manifest(location: str, size_bytes: int) -> ManifestFile:
+    """A manifest as a list would name it: nothing in a list tells which files it names."""
+    return ManifestFile.from_args(
+        manifest_path=location,
+        manifest_length=size_bytes,
+        partition_spec_id=0,
+        content=ManifestContent.DATA,
+        sequence_number=0,
+        min_sequence_number=0,
+        added_snapshot_id=0,
+    )
+
 
 FOREIGN_GRACE_MS = 24 * 3_600_000
 """How long a data file that another program named is left alone, at least: a compaction that runs since then

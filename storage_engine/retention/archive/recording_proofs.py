@@ -7,16 +7,41 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.journal.journal import Event, Phase, Run, Step
 from storage_engine.lake.archive.archive import SegmentJob
-from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.lake.archive.topic_days import read_topic_days
+from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.identity import lake_id_of
+from storage_engine.lake.soundness.segment_reader import untouched_files
 from storage_engine.model.proof.heads import ChainHead
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.report.diagnosis import named_in_short
-from storage_engine.retention.archive.topic_days import record_topic_days
 from storage_engine.retention.proof.history import segment_subject
 from storage_engine.retention.proof.stamping import replaced_notices, stamp_store
 from storage_engine.retention.store.context import Context
 from storage_engine.retention.store.known_heads import head_of, known_heads
+
+_BATCH = 50
+"""Segments in a transaction."""
+
+
+def record_topic_days(context: Context, lake: Lake, receipts: Sequence[Receipt]) -> str:
+    """Record what segments hold, in the place of what is recorded of them.
+
+    :return: why that could not be done; "" where it was.
+    """
+    try:
+        messages = lake.messages()
+        untouched = untouched_files(messages, receipts)
+        for start in range(0, len(receipts), _BATCH):
+            found = {
+                (receipt.log, receipt.base_offset): read_topic_days(messages, receipt, untouched)
+                for receipt in receipts[start : start + _BATCH]
+            }
+            context.journal.save_topic_days(context.record.store_id, found)
+    except Exception as error:
+        # The segments are proven and recorded: whatever goes wrong here takes nothing of that back.
+        return f"bytes by topic and day were not recorded of what was archived: {error}"
+    return ""
+
 
 TOOK = "took_ms"
 """Field of the event that records the first of some segments: how long all of them took."""

@@ -7,10 +7,13 @@ Reports go before the events that they are made of. Each step may be killed at a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import json
+import shutil
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from storage_engine.core import durable
 from storage_engine.core.clock import clock_ms, jumped_forward_ms, read_clock
 from storage_engine.core.host import this_host
 from storage_engine.core.wording import duration_text
@@ -21,17 +24,77 @@ from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.gc.maintenance import LakeMaintenance, LakePolicy, maintain_lake
 from storage_engine.retention.housekeeping.journal_expiry import ExpiredRows, JournalExpiry
-from storage_engine.retention.housekeeping.maintenance import Expiry, reports_to_expire
-from storage_engine.retention.housekeeping.report_expiry import (
-    emptied_directories,
-    old_reports,
-    remove_report,
-)
+from storage_engine.retention.housekeeping.maintenance import DAY_MS, Expiry, OldReport, reports_to_expire
 from storage_engine.retention.quarantine.emptying import Keeper, empty_expired
 from storage_engine.retention.store.identity import identify
 from storage_engine.retention.store.job_files import sweep_job_files
 from storage_engine.retention.store.known_heads import known_heads
 from storage_engine.retention.store.managed_store import ManagedStore
+from storage_engine.retention.store.report_files import DATA_DOCS_DIRECTORY, REPORT_JSON, RUN_FILES
+
+
+def old_reports(stores: Iterable[Path], now_ms: int, expiry: Expiry) -> Iterator[OldReport]:
+    """Find reports that are old enough to be looked at, except the newest one of each store.
+
+    What has none of our reports in it is passed over, and so is whatever a link leads to.
+
+    :param stores: directories with one directory a run.
+    """
+    before_ns = (now_ms - expiry.report_days * DAY_MS) * 10**6
+    for store in stores:
+        written = {path: path.stat().st_mtime_ns for path in store.glob(f"*/{REPORT_JSON}") if _is_ours(path)}
+        newest = max(written, key=lambda path: written[path], default=None)
+        for path in sorted(path for path, at_ns in written.items() if at_ns < before_ns and path != newest):
+            found = _read(path)
+            if found is not None:
+                yield found
+
+
+def emptied_directories(stores: Iterable[Path], now_ms: int, expiry: Expiry) -> Iterator[Path]:
+    """Find the directories that :func:`remove_report` emptied before it was killed."""
+    before_ns = (now_ms - expiry.report_days * DAY_MS) * 10**6
+    for directory in sorted(path for store in stores for path in store.glob("*")):
+        if directory.is_dir() and not directory.is_symlink() and directory.stat().st_mtime_ns < before_ns:
+            yield from () if any(directory.iterdir()) else (directory,)
+
+
+def remove_report(directory: Path) -> None:
+    """Remove what we wrote there, then the directory if nothing else is in it.
+
+    The report itself goes last: where this is killed, the directory is found again by it.
+    """
+    data_docs = directory / DATA_DOCS_DIRECTORY
+    if data_docs.is_dir() and not data_docs.is_symlink():
+        shutil.rmtree(data_docs)
+    for name in RUN_FILES:
+        path = directory / name
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            durable.unlink(path)
+    durable.fsync_path(directory)
+    durable.unlink(directory / REPORT_JSON)
+    if not any(directory.iterdir()):
+        directory.rmdir()
+
+
+def _is_ours(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink() and not path.parent.is_symlink()
+
+
+def _read(path: Path) -> OldReport | None:
+    """A report by its own JSON; None: it isn't our report."""
+    try:
+        found = json.loads(path.read_bytes())
+        ended = found["finished_at_ms"]
+        return OldReport(
+            path=str(path.parent),
+            store_id=str(found["store_id"]),
+            run_key=str(found["run_key"]),
+            finished_at_ms=None if ended is None else int(ended),
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from storage_engine.core.clock import clock_ms
@@ -14,15 +14,16 @@ from storage_engine.lake.coverage.coverage import ReleasedSpan, names_of_logs
 from storage_engine.lake.coverage.verify_turns import History, by_receipt, standing_fault
 from storage_engine.lake.verify.replica_coverage import replica_spans
 from storage_engine.model.plan.plan import Decision, PlanRequest
+from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.store.known_logs import LogNames
 from storage_engine.model.store.store import SegmentId, StoreSnapshot
 from storage_engine.retention.archive.sealed import MeasuredLag
-from storage_engine.retention.monitor.holes import ends_of_segments, hole_spans
 from storage_engine.retention.proof.proofs import LakeProofs
 from storage_engine.retention.proof.shielding import shielded_spans
 from storage_engine.retention.proof.verification_memory import checks_of_faulty
 from storage_engine.retention.ranges.drift import gone_spans
+from storage_engine.retention.ranges.losses import accepted_losses, excused_parts
 from storage_engine.retention.ranges.missing_logs import missing_logs, missing_spans, present_logs
 from storage_engine.retention.ranges.offset_ranges import (
     Lakes,
@@ -38,11 +39,58 @@ from storage_engine.retention.ranges.range_memory import (
     look_at_lakes,
 )
 from storage_engine.retention.ranges.range_records import keep_ranges, kept_ranges
+from storage_engine.retention.ranges.segment_ends import own_ends, proven_ends
 from storage_engine.retention.replicas.replica_divergence import has_replicas
 from storage_engine.retention.store.broker_answers import propose, take_archivable
 from storage_engine.retention.store.context import Context
 from storage_engine.retention.store.known_heads import known_heads
 from storage_engine.retention.store.unnamed_lakes import lakes_unasked
+
+
+def ends_of_segments(
+    context: Context, snapshot: StoreSnapshot, measured: MeasuredLag | None
+) -> Mapping[SegmentId, int]:
+    """Return the ends of sealed segments that end before the next one begins.
+
+    :param measured: what lakes prove: of that nothing is read; None: it isn't known.
+    :raises StorageEngineError: the broker's package can't tell.
+    :raises OSError: a file can't be read.
+    """
+    proven: dict[SegmentId, int] = {}
+    if measured is not None and context.broker.tells_absences:
+        proofs = measured.proofs
+
+        def rows_of(segment_id: SegmentId) -> Iterator[Receipt]:
+            return (row for asked in proofs.asked for row in asked.valid(segment_id))
+
+        proven = proven_ends(snapshot, rows_of, proofs.acts)
+    return own_ends(context.broker, snapshot, proven)
+
+
+def hole_spans(
+    context: Context, snapshot: StoreSnapshot, ends: Mapping[SegmentId, int], present: Mapping[str, str]
+) -> Iterator[ReleasedSpan]:
+    """Yield what is gone between segments; what a person has accepted as lost is excused.
+
+    :param ends: of :func:`ends_of_segments`.
+    :param present: identities of the logs, by name.
+    """
+    accepted = accepted_losses(context.journal, context.record) if ends else ()
+    for segment in (one for log in snapshot.logs for one in log.sealed if one.id in ends):
+        end = ends[segment.id]
+        why = (
+            f"{segment.facts.path} ends at offset {end}, and the next segment begins at {segment.end_offset}"
+        )
+        lineage = context.record.lineage_of(segment.log)
+        span = ReleasedSpan(
+            segment.log,
+            end,
+            segment.end_offset,
+            others=why,
+            lineage=lineage,
+            log_id=present.get(segment.log, ""),
+        )
+        yield from excused_parts(span, accepted)
 
 
 def store_ranges(

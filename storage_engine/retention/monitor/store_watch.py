@@ -1,15 +1,15 @@
 """Watch held stores where their disks are: what a hold rests on is mended within a look.
 
 A thread a store, so that a disk that hangs keeps nobody else waiting; none of them waits for a broker or for
-the journal, and none ends unsaid. :mod:`storage_engine.retention.monitor.watch_records` records what was
-mended.
+the journal, and none ends unsaid. What was mended is recorded once the journal can be reached.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -18,14 +18,98 @@ from storage_engine.brokers import find_broker
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.wording import reason_text, unexpected
 from storage_engine.exceptions import BadInputError, StorageEngineError
+from storage_engine.journal.drift import record_under_watch
+from storage_engine.journal.journal import Journal
+from storage_engine.journal.tables.database import missing_sqlite_file
 from storage_engine.model.broker.fence_watch import Beating, FenceWatch
 from storage_engine.model.hold.hold import Drift
 from storage_engine.retention.hold.hold_text import watching_text
 from storage_engine.retention.monitor.file_changes import FileChanges
 from storage_engine.retention.monitor.shield_watch import ShieldWatch
-from storage_engine.retention.monitor.watch_records import Recorder
 from storage_engine.retention.store.brokers import settings_of
 from storage_engine.retention.store.managed_store import ManagedStore
+
+MOST: Final = 1000
+"""Kept while the journal can't be reached; of more, the first and the newest are."""
+_AGAIN_SECONDS: Final = 10.0
+
+
+class Recorder(threading.Thread):
+    """Writes to the journals of all stores that a process watches.
+
+    :param say: told once when a journal can't be reached.
+    """
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        super().__init__(name="storage-engine-watch-records", daemon=True)
+        self._say = say
+        self._said = ""
+        self._waiting: deque[tuple[ManagedStore, Drift]] = deque()
+        self._changed = threading.Condition()
+        self._ends = False
+
+    def add(self, store: ManagedStore, found: Sequence[Drift]) -> None:
+        """Have this recorded as soon as can be; never waits."""
+        if not found:
+            return
+        with self._changed:
+            self._waiting += ((store, one) for one in found)
+            while len(self._waiting) > MOST:
+                del self._waiting[MOST // 2]
+            self._changed.notify()
+
+    def end(self, seconds: float) -> None:
+        """Have it end once all is recorded, or after so long."""
+        with self._changed:
+            self._ends = True
+            self._changed.notify()
+        self.join(seconds)
+
+    def run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._waiting:
+                    if self._ends:
+                        return
+                    self._changed.wait()
+                store = self._waiting[0][0]
+                found = [one for of, one in self._waiting if of is store]
+            try:
+                record_mends(store, found)
+            except Exception as error:
+                # Whatever it is: nobody else would record what the watches mend from now on.
+                known = isinstance(error, StorageEngineError | OSError)
+                why = str(error) if known else unexpected(error)
+                self._say_once(f"{store.root}: what was mended can't be recorded yet: {why}")
+                with self._changed:
+                    # Another store's journal may be well.
+                    self._waiting.rotate(-len(found))
+                    if self._ends:
+                        return
+                    self._changed.wait(_AGAIN_SECONDS)
+            else:
+                with self._changed:
+                    recorded = set(map(id, found))
+                    self._waiting = deque(row for row in self._waiting if id(row[1]) not in recorded)
+
+    def _say_once(self, text: str) -> None:
+        if text != self._said:
+            self._say(text)
+        self._said = text
+
+
+def record_mends(store: ManagedStore, found: Sequence[Drift]) -> None:
+    """Record what a watch has mended; a store that no journal knows has none to record it in.
+
+    :raises StorageEngineError: the journal can't be reached.
+    """
+    if not store.journal_url or missing_sqlite_file(store.journal_url):
+        return
+    journal = Journal(store.journal_url)
+    record = journal.find_store(store.real_root, store.host)
+    if record is not None:
+        record_under_watch(journal, record, found)
+
 
 LOOK_SECONDS: Final = 0.5
 """Each look is some calls of stat: enough where a file system tells nobody of its changes."""

@@ -1,4 +1,7 @@
-"""What a store's broker decides at one moment, with every file read that the cleanup will depend on."""
+"""What a store's broker decides at one moment, with every file read that the cleanup will depend on.
+
+What was written too recently stays, whoever asks for its deletion and however full a disk is.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,73 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from storage_engine.core.collector import no_collection
+from storage_engine.core.wording import time_text
 from storage_engine.model.broker.broker_store import BrokerStore
 from storage_engine.model.broker.pending import Pending
 from storage_engine.model.lag.lag import Unread
-from storage_engine.model.plan.plan import DependentFile, Plan, PlanRequest
+from storage_engine.model.plan.plan import Decision, DependentFile, LogPlan, Plan, PlanRequest, Reason
 from storage_engine.model.settings.policy import LagPolicy, PendingPolicy, Policy
-from storage_engine.model.store.store import DiskUsage, SegmentId, StoreSnapshot
+from storage_engine.model.store.store import DiskUsage, Segment, SegmentId, StoreSnapshot
 from storage_engine.retention.lag.unread import find_unread
 from storage_engine.retention.plan.dependents_by_log import find_dependents, unread_dependents_notices
-from storage_engine.retention.plan.minimum_retention import apply_minimum_retention
 from storage_engine.retention.plan.pending_policy import apply_pending_policy, pending_notices
 from storage_engine.retention.plan.what_if import with_disk_levels
 from storage_engine.retention.proof.refusing import refuse_in_plan
 from storage_engine.retention.store.broker_answers import ask, propose, take_checkpoint, take_snapshot
+
+_HOUR_MS = 3_600_000
+_NOTHING: Mapping[SegmentId, int] = {}
+
+
+def apply_minimum_retention(
+    plan: Plan, hours: int | None, now_ms: int, sealed_ms: Mapping[SegmentId, int] = _NOTHING
+) -> Plan:
+    """Cut each log of a plan before the first segment whose last write is less than ``hours`` ago.
+
+    The last write is that of the broker: a time that a hold has given the file doesn't count, and one that
+    anybody else has given it makes it no older than its messages. A write in the future is younger than any
+    age.
+
+    :param hours: None: the policy sets no minimum, and the plan stays as it is.
+    :param now_ms: the moment to decide for.
+    :param sealed_ms: when segments were written to last by their messages, as far as that is known.
+    """
+    if hours is None:
+        return plan
+    return plan.each_log(lambda log: _keep_young(log, hours, now_ms, sealed_ms))
+
+
+def _keep_young(log: LogPlan, hours: int, now_ms: int, sealed_ms: Mapping[SegmentId, int]) -> list[Decision]:
+    first: Segment | None = None
+    decisions = []
+    for decision in log.decisions:
+        if decision.deletes:
+            sealed = sealed_ms.get(decision.segment.id, 0)
+            written_ms = max(_written_ms(decision.segment), sealed)
+            if now_ms < written_ms + hours * _HOUR_MS:
+                first = first or decision.segment
+                told_by = ", by its messages" if written_ms == sealed else ""
+                detail = _young(decision, hours, written_ms, told_by)
+                decision = Decision(decision.segment, Reason.MINIMUM_RETENTION, detail)
+            elif first is not None:
+                detail = f"{first.name} before it stays ({Reason.MINIMUM_RETENTION.value}); {decision.detail}"
+                decision = Decision(decision.segment, Reason.BEHIND_KEPT, detail)
+        decisions.append(decision)
+    return decisions
+
+
+def _young(decision: Decision, hours: int, written_ms: int, told_by: str) -> str:
+    # Moments, no ages: the same plan a minute later has the same words, and is stored once.
+    return (
+        f"last written {time_text(written_ms)}{told_by}, minimum_retention_hours {hours}: nothing deletes it "
+        f"before {time_text(written_ms + hours * _HOUR_MS)}; without that: {decision.detail}"
+    )
+
+
+def _written_ms(segment: Segment) -> int:
+    """Return when a segment's file was last written to, rounded up."""
+    return -(-segment.mtime_ns // 1_000_000)
+
 
 HoldBack = Callable[[Plan], Plan]
 """Returns a plan of which less goes, or the same."""

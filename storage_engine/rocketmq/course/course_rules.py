@@ -1,13 +1,15 @@
-"""RocketMQ's rules without a store, for a simulation."""
+"""RocketMQ's rules without a store: for a simulation, and for the advice on settings that fit an ingest."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from zoneinfo import ZoneInfo
 
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.course.course import (
     DAY_MS,
+    HOURS_A_DAY,
     LONGEST_HORIZON_MS,
     MOST_SECONDS,
     Advice,
@@ -18,11 +20,134 @@ from storage_engine.model.course.course import (
     RuleSetting,
 )
 from storage_engine.model.course.daily_hours import hour_spans_ms
+from storage_engine.model.course.ingest import HOUR_MS, most_bytes_within
+from storage_engine.model.store.store import percent_rounded_up
 from storage_engine.rocketmq.course.course import course
-from storage_engine.rocketmq.course.course_advice import advice
 from storage_engine.rocketmq.course.course_settings import SETTINGS, config_of, unsupported, values_of
+from storage_engine.rocketmq.format.broker_config import BrokerConfig
+from storage_engine.rocketmq.rules.cleanup_schedule import interval_ms
 from storage_engine.rocketmq.rules.rules import NOTICE_LEVEL_PERCENT, delete_hours
 from storage_engine.rocketmq.rules.window import time_zone
+
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+_LONGEST_HOURS = LONGEST_HORIZON_MS // HOUR_MS
+_NO_HOURS = -1
+
+
+def advice(config: BrokerConfig, start: CourseStart, wished_hours: int | None) -> tuple[Advice, ...]:
+    """Return what follows for a store; nothing where nothing comes.
+
+    :param wished_hours: how long messages should stay; None: nobody says.
+    """
+    if start.ingest.day_bytes == 0:
+        return ()
+    limit = _limit_percent(config)
+    hours = config.file_reserved_time_hours
+    used_bytes = used_by_age(config, start, hours)
+    level = percent_rounded_up(used_bytes, start.disk_bytes)
+    fits = level <= limit
+    found = [
+        Advice(
+            "fits" if fits else "does-not-fit",
+            {
+                "hours": hours,
+                "level_percent": level,
+                "limit_percent": limit,
+                "cleans_percent": max(level, min(config.disk_max_used_space_ratio_percent, limit)),
+                "longest_hours": max(longest_hours(config, start), 0),
+                "disk_bytes": smallest_disk_bytes(used_bytes, limit),
+            },
+        )
+    ]
+    if not fits and not config.clean_file_forcibly_enable:
+        found.append(Advice("force-is-off", {"refuses_percent": config.disk_space_warning_level_percent}))
+    cleans = config.disk_max_used_space_ratio_percent
+    if cleans >= limit:
+        found.append(Advice("ratio-too-high", {"ratio_percent": cleans, "limit_percent": limit}))
+    found += _of_window(config, start)
+    if wished_hours is not None:
+        disk_bytes = smallest_disk_bytes(used_by_age(config, start, wished_hours), limit)
+        numbers = {"hours": wished_hours, "disk_bytes": disk_bytes, "level_percent": limit}
+        found.append(Advice("disk-for-wish", numbers))
+    return (*found, *_of_trace_topic(config, start))
+
+
+def used_by_age(config: BrokerConfig, start: CourseStart, hours: int) -> int:
+    """Return the most that a disk is used at this ingest while each segment goes as soon as it has expired.
+
+    :param hours: instead of fileReservedTime.
+    """
+    a_pass = start.ingest.hour_bytes(0)
+    pass_bytes = max(a_pass) * interval_ms(config) // HOUR_MS
+    log_bytes = most_bytes_within(start.ingest, hours) + start.segment_bytes + pass_bytes
+    return start.other_bytes + log_bytes + int(log_bytes * start.dependents_share)
+
+
+def longest_hours(config: BrokerConfig, start: CourseStart) -> int:
+    """Return the longest fileReservedTime that fits the disk; -1: none does."""
+    limit = _limit_percent(config)
+
+    def fits(hours: int) -> bool:
+        return percent_rounded_up(used_by_age(config, start, hours), start.disk_bytes) <= limit
+
+    low, high = _NO_HOURS, _LONGEST_HOURS
+    while low < high:
+        middle = low + (high - low + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return low
+
+
+def smallest_disk_bytes(used_bytes: int, level_percent: int) -> int:
+    """Return the smallest disk whose level isn't above this with so much used."""
+    return -(-used_bytes * 100 // level_percent)
+
+
+def _limit_percent(config: BrokerConfig) -> int:
+    """Return the level above which young segments are deleted, or writes refused."""
+    force, warning = config.disk_space_clean_forcibly_percent, config.disk_space_warning_level_percent
+    return min(force, warning) if config.clean_file_forcibly_enable else warning
+
+
+def _of_window(config: BrokerConfig, start: CourseStart) -> list[Advice]:
+    """Say on which disk the time of day is enough, and whether it lasts for what comes in a day."""
+    hours = sorted({hour for hour in delete_hours(config) if 0 <= hour < HOURS_A_DAY})
+    if not hours:
+        return []
+    passes = HOUR_MS // interval_ms(config)
+    window_bytes = len(hours) * passes * config.delete_file_batch_max * start.segment_bytes
+    day_bytes = start.ingest.day_bytes
+    if window_bytes < day_bytes:
+        return [Advice("window-too-short", {"window_bytes": window_bytes, "day_bytes": day_bytes})]
+    closed = [
+        (later - hour - 1) % HOURS_A_DAY for hour, later in zip(hours, hours[1:] + hours[:1], strict=True)
+    ]
+    cleans = config.disk_max_used_space_ratio_percent
+    most_hours = config.file_reserved_time_hours + (
+        max(closed) or (HOURS_A_DAY - 1 if len(hours) == 1 else 0)
+    )
+    disk_bytes = smallest_disk_bytes(used_by_age(config, start, most_hours), cleans)
+    numbers = {"hours": config.file_reserved_time_hours, "disk_bytes": disk_bytes, "level_percent": cleans}
+    return [Advice("quiet-disk", numbers)]
+
+
+def _of_trace_topic(config: BrokerConfig, start: CourseStart) -> list[Advice]:
+    size_bytes, all_bytes = start.topic_bytes.get(TRACE_TOPIC, 0), sum(start.topic_bytes.values())
+    if size_bytes <= 0:
+        return []
+    left = start.ingest.factor * (1 - size_bytes / all_bytes)
+    without = replace(start, ingest=replace(start.ingest, factor=left))
+    share_percent = round(size_bytes * 100 / all_bytes, 1)
+    return [
+        Advice(
+            "trace-topic",
+            {
+                "topic": TRACE_TOPIC,
+                "size_bytes": size_bytes,
+                "share_percent": share_percent,
+                "longest_hours": max(longest_hours(config, without), 0),
+            },
+        )
+    ]
 
 
 class RocketMQRules(BrokerRules):

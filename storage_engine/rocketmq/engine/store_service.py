@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from collections.abc import Iterable
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 
 from storage_engine.exceptions import StoreBusyError
 from storage_engine.model.broker.broker_store import StoreSettings
@@ -14,10 +15,54 @@ from storage_engine.rocketmq.engine.append.new_message import NewMessage, PutSta
 from storage_engine.rocketmq.engine.cleanup_loop import cleaning
 from storage_engine.rocketmq.engine.message_store import MessageStore, open_store
 from storage_engine.rocketmq.engine.recovering import check_nothing_cut
-from storage_engine.rocketmq.engine.release_beside import releasing_beside
 from storage_engine.rocketmq.engine.serving import serving
 from storage_engine.rocketmq.format.broker_config import load_broker_config
 from storage_engine.rocketmq.rules.window import time_zone
+
+_log = logging.getLogger(__name__)
+
+STOP_SECONDS = 20.0
+"""For how long who stops waits for a step. What it leaves then is as after a kill: the next run goes on."""
+
+
+class ReleaseBeside:
+    """Has one run at a time made, in a thread of its own."""
+
+    def __init__(self, release: Release) -> None:
+        self._release = release
+        self._thread: threading.Thread | None = None
+
+    def __call__(self, request: PlanRequest) -> None:
+        """Begin a run, unless one is going on."""
+        if self._thread is not None and self._thread.is_alive():
+            return
+        # An end of this process may not wait for hours.
+        self._thread = threading.Thread(target=self._run, args=(request,), name="release", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Let a run end at its next step, and wait for that a little."""
+        self._release.stop()
+        if self._thread is not None:
+            self._thread.join(STOP_SECONDS)
+
+    def _run(self, request: PlanRequest) -> None:
+        try:
+            self._release(request)
+        except Exception:
+            # A later pass asks again; messages are taken meanwhile.
+            _log.warning("A run that deletes what is proven failed.", exc_info=True)
+
+
+@contextmanager
+def releasing_beside(release: Release) -> Iterator[ReleaseBeside]:
+    """Stop the runs when the block ends."""
+    beside = ReleaseBeside(release)
+    try:
+        yield beside
+    finally:
+        beside.stop()
+
 
 _PAUSE_SECONDS = 1.0
 

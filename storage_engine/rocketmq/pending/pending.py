@@ -6,22 +6,134 @@ can't be read, is missing where something says that it was there, or ends too ea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+import mmap
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from storage_engine.core.wording import reason_text
-from storage_engine.exceptions import BadInputError, StoreBusyError
+from storage_engine.exceptions import BadInputError, CorruptFileError, StoreBusyError, UnsupportedLayoutError
 from storage_engine.model.broker.pending import Pending, PendingKind
+from storage_engine.rocketmq.codec.frame import SCHEDULE_TOPIC
 from storage_engine.rocketmq.codec.store_times import LogFile
 from storage_engine.rocketmq.codec.stored_messages import Longs
+from storage_engine.rocketmq.format import consume_queue, consume_queue_ext
+from storage_engine.rocketmq.format.config_files import delay_offsets
 from storage_engine.rocketmq.format.layout import LOG, StoreLayout, list_segments
+from storage_engine.rocketmq.format.mapped_files import MAX_FILE_BYTES
 from storage_engine.rocketmq.format.rereading import reread
-from storage_engine.rocketmq.pending.delay_levels import waiting_in_levels
 from storage_engine.rocketmq.pending.half_messages import undecided
-from storage_engine.rocketmq.pending.rocksdb_traces import refuse_halves_in_rocksdb, refuse_timers_in_rocksdb
+from storage_engine.rocketmq.pending.pending_queue import entries_from, queue_ids
 from storage_engine.rocketmq.pending.timers import waiting_timers
+
+TIMER_KEYS: Final = (b"timeline_checkpoint", b"sys_topic_scan_offset_checkpoint")
+"""Of the column family ``timer``: how far the timeline is, and how far it has read the timers' queue."""
+HALF_TOPIC: Final = "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"
+"""Of half messages whose state is in RocksDB (TransMessageRocksDBStore)."""
+
+
+def refuse_timers_in_rocksdb(layout: StoreLayout) -> None:
+    """
+    :raises UnsupportedLayoutError: timers are, or may be, in RocksDB.
+    :raises OSError: a file of RocksDB can't be looked at.
+    """
+    if layout.timers_in_rocksdb:
+        raise _unknown(layout, "timers", "timerRocksDBEnable=true")
+    for path in _manifests_and_logs(layout.rocksdb):
+        if _has_any(path, TIMER_KEYS):
+            raise _unknown(layout, "timers", f"the timeline's records in {path}")
+
+
+def refuse_halves_in_rocksdb(layout: StoreLayout, log_min_offset: int) -> None:
+    """
+    :raises UnsupportedLayoutError: half messages are, or may be, in RocksDB.
+    :raises CorruptFileError: a queue can't be read as what it is.
+    """
+    if layout.halves_in_rocksdb:
+        raise _unknown(layout, "half messages", "transRocksDBEnable=true")
+    topic = layout.consumequeue / HALF_TOPIC
+    for queue_id in queue_ids(topic):
+        last = consume_queue.last_entry(consume_queue.list_files(topic / str(queue_id)))
+        if last is not None and last.physical_offset >= log_min_offset:
+            raise _unknown(layout, "half messages", str(topic))
+
+
+def _unknown(layout: StoreLayout, what: str, where: str) -> UnsupportedLayoutError:
+    return UnsupportedLayoutError(
+        f"{layout.root}: expected {what} in the store's own files, found that they are in RocksDB, at "
+        f"least in part (seen by {where}), which this version doesn't read. Nothing was changed. Set "
+        "pending_policy to warn where none of them is due any more."
+    )
+
+
+def _manifests_and_logs(directory: Path) -> Iterator[Path]:
+    try:
+        names = sorted(path.name for path in directory.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    yield from (directory / name for name in names if name.startswith("MANIFEST-") or name.endswith(".log"))
+
+
+def _has_any(path: Path, keys: tuple[bytes, ...]) -> bool:
+    """Return whether a file has one of these somewhere. Reads nothing into memory."""
+    try:
+        with path.open("rb", buffering=0) as file:
+            size = path.stat().st_size
+            if size > MAX_FILE_BYTES:
+                return True  # nobody looks through that at each run: unknown
+            if not size:
+                return False
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                return any(data.find(key) >= 0 for key in keys)
+    except FileNotFoundError:
+        return False  # a running broker drops its old ones, once a newer one has what was in them
+
+
+def waiting_in_levels(layout: StoreLayout) -> tuple[Longs, Longs]:
+    """Physical offset of each waiting message, and when it is due, in ms.
+
+    A level that the file doesn't name begins at its queue's first message (ScheduleMessageService#start).
+
+    :raises CorruptFileError: the positions or a queue can't be read as what they are.
+    """
+    delivered = delay_offsets(layout)
+    topic = layout.consumequeue / SCHEDULE_TOPIC
+    offsets, due = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for queue_id in sorted(queue_ids(topic) | {level - 1 for level in delivered}):
+        entries = entries_from(
+            topic / str(queue_id), delivered.get(queue_id + 1, 0), layout.config / "delayOffset.json"
+        )
+        offsets.append(entries.physical_offset)
+        due.append(_due_ms(layout.consumequeue_ext / SCHEDULE_TOPIC / str(queue_id), entries.tags_code))
+    return np.concatenate(offsets), np.concatenate(due)
+
+
+def _due_ms(extension: Path, tags_codes: Longs) -> Longs:
+    """Tags codes, those that are addresses replaced by their units' (ConsumeQueueExt#isExtAddr)."""
+    elsewhere = tags_codes <= consume_queue_ext.MAX_ADDRESS
+    if not elsewhere.any():
+        return tags_codes
+    due = tags_codes.copy()
+    wanted = tags_codes[elsewhere] - np.iinfo(np.int64).min
+    found = np.zeros(len(wanted), dtype=bool)
+    values = np.zeros(len(wanted), dtype=np.int64)
+    for file in consume_queue_ext.list_files(extension):
+        here = (wanted >= file.base_offset) & (wanted < file.end_offset)
+        if here.any():
+            units = consume_queue_ext.read_units(file)
+            at = np.searchsorted(units.offset, wanted[here])
+            hit = (at < len(units.offset)) & (np.append(units.offset, -1)[at] == wanted[here])
+            found[here], values[here] = hit, np.append(units.tags_code, 0)[at]
+    if not found.all():
+        raise CorruptFileError(
+            f"{extension}: expected a unit at offset {wanted[~found][0]}, to which the queue's entry points, "
+            "found none. Compare the directory with a replica."
+        )
+    due[elsewhere] = values
+    return due
+
 
 _Reader: TypeAlias = Callable[[Sequence[LogFile]], tuple[Longs, Longs]]
 """Of a kind: physical offsets, and due times of as many messages or of none."""

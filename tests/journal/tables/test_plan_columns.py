@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_engine.core.jsonable import to_jsonable
-from storage_engine.journal.tables.plan_columns import pack, unpack
+from storage_engine.journal.tables.plan_storage import pack, unpack
 from storage_engine.model.plan.plan import Decision, Reason
 from storage_engine.model.store.store import FileFacts, Segment, SegmentState
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.journal.journal import Journal, Run
-from storage_engine.journal.tables.plan_columns import pack, unpack
+from storage_engine.journal.tables.plan_storage import pack, unpack
 from storage_engine.model.plan.plan import (
     Cause,
     Decision,

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from storage_engine.kafka.cluster import listening
-from storage_engine.kafka.cluster.listening import nobody_listens
+from storage_engine.kafka.cluster import client
+from storage_engine.kafka.cluster.client import nobody_listens
 
 
 @pytest.fixture
@@ -58,5 +58,5 @@ def test_each_address_of_a_name_counts(
 ) -> None:
     places = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (one,)) for one in answers]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: places)
-    monkeypatch.setattr(listening, "_answer", lambda _family, _kind, place: place[0])
+    monkeypatch.setattr(client, "_answer", lambda _family, _kind, place: place[0])
     assert nobody_listens("kafka:9092") is nobody

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from storage_engine.kafka.reclaim.wanted_space import Shortage, is_bounded, only_needed, shortage_of
+from storage_engine.kafka.reclaim.room_plan import Shortage, is_bounded, only_needed, shortage_of
 from storage_engine.model.plan.plan import Decision, LogPlan, PlanRequest, Reason
 from storage_engine.model.store.store import DiskUsage, FileFacts, Segment, SegmentId, SegmentState
 

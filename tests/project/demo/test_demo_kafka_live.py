@@ -12,8 +12,13 @@ from pathlib import Path
 import pytest
 
 from storage_engine.exceptions import StorageEngineError
-from storage_engine.project.demo.demo_kafka_live import run_demo_kafka_live
-from storage_engine.project.demo.demo_kafka_live_checks import KafkaOutcome, Moment, Served, check_kafka_live
+from storage_engine.project.demo.demo_kafka_live import (
+    KafkaOutcome,
+    Moment,
+    Served,
+    check_kafka_live,
+    run_demo_kafka_live,
+)
 from storage_engine.project.demo.demo_kafka_load import CLICKS, ORDERS, PAYMENTS, TOPICS, ClientsSaw
 from storage_engine.project.demo.demo_kafka_served import Record
 from storage_engine.project.demo.demo_shell import Shell, _shortened

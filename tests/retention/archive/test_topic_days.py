@@ -14,7 +14,7 @@ from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.model.store.topic_days import TopicDay
 from storage_engine.retention import steps
-from storage_engine.retention.archive import topic_days
+from storage_engine.retention.archive import recording_proofs
 from storage_engine.retention.housekeeping.maintaining import maintain_store
 from storage_engine.retention.housekeeping.maintenance import DAY_MS
 from storage_engine.retention.store.managed_store import ManagedStore
@@ -68,7 +68,7 @@ def test_what_can_not_be_read_is_a_notice_and_the_proof_stands(
     def broken(*_: object) -> None:
         raise ValueError("no such thing")
 
-    monkeypatch.setattr(topic_days, "read_topic_days", broken)
+    monkeypatch.setattr(recording_proofs, "read_topic_days", broken)
     store = planned(max_segments=1)
     done = cycle.archive(cycle.Cleanup(store, "r"))
     assert done.notices == ("bytes by topic and day were not recorded of what was archived: no such thing",)

@@ -19,7 +19,7 @@ from asyncinotify import Inotify, Mask, Watch
 from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.journal.journal import Journal
 from storage_engine.model.hold.hold import Drift
-from storage_engine.retention.monitor import file_changes, store_watch, watch_records
+from storage_engine.retention.monitor import file_changes, store_watch
 from storage_engine.retention.monitor.file_changes import FileChanges
 from storage_engine.retention.monitor.shield_watch import ShieldWatch
 from storage_engine.retention.monitor.store_watch import HostWatch
@@ -224,7 +224,7 @@ def test_a_watch_that_can_not_say_anything_mends_and_records_all_the_same(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(store_watch, "_STAND_BY_SECONDS", 0.1)
-    monkeypatch.setattr(watch_records, "_AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr(store_watch, "_AGAIN_SECONDS", 0.1)
     identify(store, Journal(store.journal_url))
     journal = Path(store.journal_url.removeprefix("sqlite:///"))
     away = journal.rename(journal.with_name("away"))
@@ -254,9 +254,9 @@ def test_recording_that_failed_for_whatever_reason_is_said_and_goes_on(
             raise failure
         real(store, found)
 
-    real = watch_records.record_mends
-    monkeypatch.setattr(watch_records, "record_mends", record)
-    monkeypatch.setattr(watch_records, "_AGAIN_SECONDS", 0.1)
+    real = store_watch.record_mends
+    monkeypatch.setattr(store_watch, "record_mends", record)
+    monkeypatch.setattr(store_watch, "_AGAIN_SECONDS", 0.1)
     identify(store, Journal(store.journal_url))
     host.add(store)
     until(lambda: no_watch(root_of(store)) == "")
@@ -301,7 +301,7 @@ def sign_of_life_ms(store: ManagedStore) -> int:
 def test_what_can_not_be_recorded_yet_is_mended_and_recorded_later(
     store: ManagedStore, host: HostWatch, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch_records, "_AGAIN_SECONDS", 0.2)
+    monkeypatch.setattr(store_watch, "_AGAIN_SECONDS", 0.2)
     identify(store, Journal(store.journal_url))
     journal = Path(store.journal_url.removeprefix("sqlite:///"))
     away = journal.with_name("away")

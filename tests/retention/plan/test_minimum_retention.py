@@ -16,7 +16,7 @@ from storage_engine.model.plan.plan import Cause, Decision, LogPlan, Plan, PlanR
 from storage_engine.model.settings.policy import ArchiveMode, Policy
 from storage_engine.model.store.store import FileFacts, Segment, SegmentState
 from storage_engine.retention import steps
-from storage_engine.retention.plan.minimum_retention import apply_minimum_retention
+from storage_engine.retention.plan.deciding import apply_minimum_retention
 from storage_engine.retention.plan.preview import preview
 from storage_engine.retention.release import judging
 from storage_engine.retention.report.report import build_report

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from storage_engine.rocketmq.engine.append.group_commit import GroupCommit
+from storage_engine.rocketmq.engine.append.flush import GroupCommit
 
 LONG_SECONDS = 20.0
 

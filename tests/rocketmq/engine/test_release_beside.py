@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from storage_engine.model.plan.plan import PlanRequest
-from storage_engine.rocketmq.engine import release_beside
-from storage_engine.rocketmq.engine.release_beside import releasing_beside
+from storage_engine.rocketmq.engine import store_service
+from storage_engine.rocketmq.engine.store_service import releasing_beside
 
 SECONDS = 120
 
@@ -41,7 +41,7 @@ def test_one_run_at_a_time_goes_on_beside_the_passes_and_is_ended() -> None:
 
 
 def test_a_step_that_takes_long_is_left_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(release_beside, "STOP_SECONDS", 0.01)
+    monkeypatch.setattr(store_service, "STOP_SECONDS", 0.01)
     run = LongRun(heeds=False)
     with releasing_beside(run) as beside:
         beside(PlanRequest())
