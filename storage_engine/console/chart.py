@@ -12,16 +12,16 @@ from statistics import median
 
 from sqlalchemy import Connection
 
-from storage_engine.console.refused import Buckets, Column, Columns, exact_refused_spans
+from storage_engine.console.refused import Buckets, Column, MeasuredColumns, exact_refused_spans
 from storage_engine.console.rules import Rules, rules_of
 from storage_engine.console.windows import Spans, window_spans
-from storage_engine.journal.reading.answers import Drift
+from storage_engine.journal.reading.answers import DriftRow
 from storage_engine.journal.reading.queries import JournalReader
-from storage_engine.journal.reading.run_rows import Cleanup
+from storage_engine.journal.reading.run_rows import CleanupRun
 from storage_engine.journal.reading.sample_columns import (
+    BucketSpan,
     Extremes,
     Moment,
-    Span,
     count_samples,
     disk_ids,
     level_extremes,
@@ -59,7 +59,7 @@ class RuleLine:
 
 @dataclass(frozen=True, slots=True)
 class DriftMark:
-    """What somebody else did to the store; see :class:`storage_engine.journal.reading.answers.Drift`.
+    """What somebody else did to the store; see :class:`storage_engine.journal.reading.answers.DriftRow`.
 
     :param what: the last thing.
     """
@@ -88,7 +88,7 @@ class ChartAnswer:
     windows: Spans = ()
     refused: Spans = ()
     rules: tuple[RuleLine, ...] = ()
-    cleanups: tuple[Cleanup, ...] = ()
+    cleanups: tuple[CleanupRun, ...] = ()
     drift: tuple[DriftMark, ...] = ()
     kind: str = "chart"
     version: int = 1
@@ -107,7 +107,7 @@ def chart(reader: JournalReader, name: str, start_ms: int, end_ms: int) -> Chart
         return ChartAnswer(start_ms, end_ms)
     rules = tuple(rules_of(row) for row in reader.rules(store_id, start_ms, end_ms))
 
-    def read(connection: Connection) -> tuple[Columns, Spans]:
+    def read(connection: Connection) -> tuple[MeasuredColumns, Spans]:
         columns = read_columns(connection, store_id, start_ms, end_ms)
         return columns, exact_refused_spans(connection, store_id, columns, rules, start_ms, end_ms)
 
@@ -127,7 +127,7 @@ def chart(reader: JournalReader, name: str, start_ms: int, end_ms: int) -> Chart
     )
 
 
-def read_columns(connection: Connection, store_id: str, start_ms: int, end_ms: int) -> Columns:
+def read_columns(connection: Connection, store_id: str, start_ms: int, end_ms: int) -> MeasuredColumns:
     """Return what was measured: each sample where they are few, else the extremes of equal spans."""
     if count_samples(connection, store_id, start_ms, end_ms, _MOST_SAMPLES + 1) > _MOST_SAMPLES:
         return _thinned(connection, store_id, start_ms, end_ms)
@@ -145,11 +145,11 @@ def _columns(
     found: Sequence[Moment],
     of_disks: Mapping[str, Mapping[int, int | None]],
     buckets: Buckets | None = None,
-) -> Columns:
+) -> MeasuredColumns:
     holds_ms = _ONE_LOOK_MS if buckets is None else max(_ONE_LOOK_MS, buckets.length_ms)
     of_moment = {one.at_ms: one for one in found}
     moments = [of_moment.get(at_ms) for at_ms in times]
-    return Columns(
+    return MeasuredColumns(
         tuple(times),
         tuple(
             None if one is None or one.oldest_message_ms is None else one.at_ms - one.oldest_message_ms
@@ -183,10 +183,10 @@ def _with_gaps(times: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted([*times, *gaps[: MOST_POINTS - len(times)]]))
 
 
-def _thinned(connection: Connection, store_id: str, start_ms: int, end_ms: int) -> Columns:
+def _thinned(connection: Connection, store_id: str, start_ms: int, end_ms: int) -> MeasuredColumns:
     """Return the first and the last look of each bucket, and those at which a value was at an extreme."""
     disks = disk_ids(connection, store_id)
-    span = Span(start_ms, end_ms, -(-(end_ms - start_ms) // _BUCKETS))
+    span = BucketSpan(start_ms, end_ms, -(-(end_ms - start_ms) // _BUCKETS))
     looks, *values = sample_extremes(connection, store_id, span)
     values += [level_extremes(connection, disk_id, span) for disk_id in disks.values()]
     together, moments = _kept((looks, *values), MOST_POINTS - _MOST_GAPS)
@@ -216,7 +216,7 @@ def _moments(extremes: Sequence[Extremes | None], together: int) -> Iterator[int
             yield max(high for _, high in known)[1]
 
 
-def _gaps(looks: Sequence[Extremes | None], span: Span) -> list[int]:
+def _gaps(looks: Sequence[Extremes | None], span: BucketSpan) -> list[int]:
     """Return a moment in each of the longest times without a look between two looks."""
     runs = [(is_empty, len([*group])) for is_empty, group in groupby(look is None for look in looks)]
     ends = [*accumulate(length for _, length in runs)]
@@ -256,6 +256,6 @@ def _rule_line(rules: Rules) -> RuleLine:
     )
 
 
-def _drift_mark(drift: Drift) -> DriftMark:
+def _drift_mark(drift: DriftRow) -> DriftMark:
     found = drift.details["disturbance"]
     return DriftMark(drift.at_ms, f"{found['kind']}: {found['detail']}", drift.times, drift.until_ms)

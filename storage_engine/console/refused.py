@@ -33,7 +33,7 @@ class Buckets:
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class MeasuredColumns:
     """What was measured, aligned by time.
 
     :param buckets: by which looks were chosen; None: each look is there.
@@ -46,7 +46,7 @@ class Columns:
     buckets: Buckets | None = None
 
 
-def refused_spans(columns: Columns, rules: Sequence[Rules], before: Collection[str] = ()) -> Spans:
+def refused_spans(columns: MeasuredColumns, rules: Sequence[Rules], before: Collection[str] = ()) -> Spans:
     """Return the spans in which writes were refused.
 
     :param before: paths of the disks for which they were refused when the first look came.
@@ -82,7 +82,7 @@ def refused_spans(columns: Columns, rules: Sequence[Rules], before: Collection[s
 def exact_refused_spans(
     connection: Connection,
     store_id: str,
-    columns: Columns,
+    columns: MeasuredColumns,
     rules: Sequence[Rules],
     start_ms: int,
     end_ms: int,
@@ -108,7 +108,7 @@ def exact_refused_spans(
                 found.setdefault(at_ms, {})[path] = percent
     times = tuple(sorted(found))
     levels = {path: tuple(found[at_ms].get(path) for at_ms in times) for path in columns.levels}
-    return refused_spans(Columns(times, (), levels, ()), rules, before)
+    return refused_spans(MeasuredColumns(times, (), levels, ()), rules, before)
 
 
 def _refused_before(

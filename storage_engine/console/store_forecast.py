@@ -20,8 +20,8 @@ from storage_engine.console.forecast import (
 from storage_engine.console.rules import RecordedLevels, rules_of
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.journal.reading.sample_columns import (
+    BucketSpan,
     Moment,
-    Span,
     disk_ids,
     last_moments,
     last_used_bytes,
@@ -49,7 +49,7 @@ def store_forecast(reader: JournalReader, name: str, now_ms: int) -> Forecast:
 
 def hourly_moments(reader: JournalReader, store_id: str, days: int, now_ms: int) -> tuple[Moment, ...]:
     """Return the last sample of each hour that knows where the logs end."""
-    span = Span(now_ms - days * DAY_MS, now_ms + 1, HOUR_MS)
+    span = BucketSpan(now_ms - days * DAY_MS, now_ms + 1, HOUR_MS)
     return reader.read(lambda connection: last_moments(connection, store_id, span))
 
 
@@ -58,7 +58,7 @@ def _hourly_looks(reader: JournalReader, summary: StoreSummary, now_ms: int) -> 
     fullest = _fullest(summary)
     if fullest is None:
         return ()
-    span = Span(now_ms - SPAN_DAYS * DAY_MS, now_ms + 1, HOUR_MS)
+    span = BucketSpan(now_ms - SPAN_DAYS * DAY_MS, now_ms + 1, HOUR_MS)
 
     def read(connection: Connection) -> tuple[Filled, ...]:
         disk_id = disk_ids(connection, summary.store_id)[fullest.path]

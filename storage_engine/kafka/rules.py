@@ -119,7 +119,7 @@ class Stop(StrEnum):
     """Nothing is left."""
 
 
-class Deletion(NamedTuple):
+class SegmentDeletion(NamedTuple):
     """A segment that a pass deletes, and by which rule."""
 
     base_offset: int
@@ -144,7 +144,7 @@ class RetentionPass(NamedTuple):
     :param halts: one for each rule, in their order.
     """
 
-    deletions: tuple[Deletion, ...]
+    deletions: tuple[SegmentDeletion, ...]
     halts: tuple[Halt, ...]
 
 
@@ -157,7 +157,7 @@ def retention_pass(log: LogFacts, settings: RetentionSettings, now_ms: int) -> R
 
 def delete_old_segments(log: LogFacts, settings: RetentionSettings, now_ms: int) -> RetentionPass:
     """Return what is deleted of a log that the cleaner doesn't work on (UnifiedLog#deleteOldSegments)."""
-    deletions: list[Deletion] = []
+    deletions: list[SegmentDeletion] = []
     halts: list[Halt] = []
     left = log.segments
     for rule in _RULES:
@@ -171,7 +171,7 @@ def delete_old_segments(log: LogFacts, settings: RetentionSettings, now_ms: int)
         halts.append(halt)
         if left and not count:
             continue
-        deletions += [Deletion(segment.base_offset, rule) for segment in left[:count]]
+        deletions += [SegmentDeletion(segment.base_offset, rule) for segment in left[:count]]
         left = left[count:]
         if not left:
             # The broker has rolled: what follows is empty.

@@ -56,7 +56,7 @@ class OwnAirflow:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class FileChange:
     """What becomes of one file.
 
     :param before: what it has now; None: there is no such file.
@@ -82,7 +82,7 @@ class Change:
         return "\n".join((f"changed  {self.path}", *(f"  {line}" for line in [*lines][3:])))
 
 
-def settings_change(airflow: OwnAirflow, stores: str) -> tuple[Change, ...]:
+def settings_change(airflow: OwnAirflow, stores: str) -> tuple[FileChange, ...]:
     """Return the change of the settings file; empty: none is needed.
 
     :raises BadInputError: Airflow would not start with the file as it is.
@@ -100,7 +100,7 @@ def settings_change(airflow: OwnAirflow, stores: str) -> tuple[Change, ...]:
             "in the environment of Airflow instead.",
             page=PAGE,
         )
-    return (Change(path, before, after.encode()),)
+    return (FileChange(path, before, after.encode()),)
 
 
 def stores_with(airflow: OwnAirflow, conn_id: str, default: str) -> str:
@@ -112,7 +112,7 @@ def stores_with(airflow: OwnAirflow, conn_id: str, default: str) -> str:
     return with_store(airflow.stores, conn_id, without=without)
 
 
-def dag_changes(folder: Path, *, older_dag_ids: bool) -> tuple[Change, ...]:
+def dag_changes(folder: Path, *, older_dag_ids: bool) -> tuple[FileChange, ...]:
     """Return which DAG files are new or renewed.
 
     :raises BadInputError: one is there that isn't ours, or that a person has changed; names all of them.
@@ -120,7 +120,9 @@ def dag_changes(folder: Path, *, older_dag_ids: bool) -> tuple[Change, ...]:
     sources = sorted(project_path("dags").glob("*.py"))
     if older_dag_ids:
         sources += sorted(project_path("older_dags").glob("*.py"))
-    changes = [Change(folder / it.name, _read(folder / it.name), _marked(it.read_bytes())) for it in sources]
+    changes = [
+        FileChange(folder / it.name, _read(folder / it.name), _marked(it.read_bytes())) for it in sources
+    ]
     plain = {it.name: it.read_bytes() for it in sources}
     others = [
         it.path.name
@@ -136,7 +138,7 @@ def dag_changes(folder: Path, *, older_dag_ids: bool) -> tuple[Change, ...]:
     return tuple(it for it in changes if it.before != it.after)
 
 
-def make(changes: Sequence[Change]) -> tuple[Path, ...]:
+def make(changes: Sequence[FileChange]) -> tuple[Path, ...]:
     """Make changes; each file is replaced at once, and what a person had in it is kept beside it.
 
     :return: the copies of what was there.

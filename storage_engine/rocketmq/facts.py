@@ -19,10 +19,10 @@ from storage_engine.model.report.facts import (
     StoreFacts,
 )
 from storage_engine.rocketmq.checks.log_facts import (
-    LogEnd,
+    BrokerLogEnd,
     LogFiles,
     LogListing,
-    Walk,
+    LogWalk,
     crash_notes,
     find_log_files,
     list_log,
@@ -77,7 +77,7 @@ def collect(settings: StoreSettings, scope: FactsScope) -> StoreFacts:
 
 
 def _collect(
-    layout: StoreLayout, scope: FactsScope, patience: Patience, ask_for_end: Callable[[], LogEnd | None]
+    layout: StoreLayout, scope: FactsScope, patience: Patience, ask_for_end: Callable[[], BrokerLogEnd | None]
 ) -> StoreFacts:
     checkpoint, no_checkpoint = read_or_tell(
         lambda: patience.again(partial(read_known_values, layout.checkpoint)), None, "the checkpoint"
@@ -86,7 +86,7 @@ def _collect(
     queues = collect_queues(layout, partial(list_log, layout), scope, patience)
     end = ask_for_end()
 
-    def look() -> tuple[LogFiles, Walk, tuple[SegmentFact, ...], tuple[LocalSegment, ...]]:
+    def look() -> tuple[LogFiles, LogWalk, tuple[SegmentFact, ...], tuple[LocalSegment, ...]]:
         log = find_log_files(list_log(layout), end)
         return log, walk_segments(layout, log, scope), segment_facts(layout, log), log.local
 
@@ -110,15 +110,15 @@ def _collect(
     )
 
 
-def _end_by_engine(session: EngineSession) -> LogEnd:
+def _end_by_engine(session: EngineSession) -> BrokerLogEnd:
     found = session.positions()
-    return LogEnd(found.committed, min(found.dispatched, found.committed))
+    return BrokerLogEnd(found.committed, min(found.dispatched, found.committed))
 
 
-def _log_end(admin: BrokerAdmin) -> LogEnd:
+def _log_end(admin: BrokerAdmin) -> BrokerLogEnd:
     info = admin.runtime_info()
     # The broker counts what is behind against a max offset that it takes a moment later.
-    return LogEnd(info.commitlog_max_offset, info.commitlog_max_offset - info.dispatch_behind_bytes)
+    return BrokerLogEnd(info.commitlog_max_offset, info.commitlog_max_offset - info.dispatch_behind_bytes)
 
 
 def _cleaning_ms(settings: Mapping[str, str]) -> int:

@@ -89,7 +89,7 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
-class Index:
+class ShieldIndex:
     """:param version: of this file; one that is newer is refused."""
 
     links: tuple[Link, ...] = ()
@@ -159,7 +159,7 @@ def read_index(directory: int, root: str | os.PathLike[str]) -> tuple[Link, ...]
         found = json.loads(read_file(path, _MAX_BYTES, follow_links=False, dir_fd=directory))
         if isinstance(found, dict) and found.get("version", 0) > _VERSION:
             raise BadInputError(f"version {found['version']}, known is {_VERSION}")
-        return from_jsonable(Index, found, str(path)).links
+        return from_jsonable(ShieldIndex, found, str(path)).links
     except FileNotFoundError:
         return ()
     except (OSError, BadInputError, *MALFORMED) as error:
@@ -176,7 +176,7 @@ def write_index(directory: int, links: Sequence[Link]) -> None:
     :raises OSError: it can't be written; what was there before is there.
     """
     ordered = tuple(sorted(links, key=lambda link: (link.log, link.base_offset, link.lineage)))
-    content = json.dumps(to_jsonable(Index(ordered))).encode()
+    content = json.dumps(to_jsonable(ShieldIndex(ordered))).encode()
     durable.write_file(INDEX, content, dir_fd=directory)
 
 

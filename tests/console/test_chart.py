@@ -16,7 +16,7 @@ from storage_engine.console.chart import (
     chart,
     read_columns,
 )
-from storage_engine.console.refused import Buckets, Columns, exact_refused_spans, refused_spans
+from storage_engine.console.refused import Buckets, MeasuredColumns, exact_refused_spans, refused_spans
 from storage_engine.console.rules import RecordedLevels, Rules
 from storage_engine.console.windows import Spans
 from storage_engine.journal.journal import Journal
@@ -216,7 +216,7 @@ def test_no_cleanup_and_no_drift_of_a_long_span_is_left_out(tmp_path: Path) -> N
 def test_refused_spans_begin_and_end_where_looks_say_so() -> None:
     rules = [Rules(3, levels=RecordedLevels(refuses_percent=90))]
     levels = (95, 95, 90, 91, 92, 90, 99, None, 80, 91)
-    columns = Columns(tuple(range(len(levels))), (), {"/a": levels, "/b": (None,) * len(levels)}, ())
+    columns = MeasuredColumns(tuple(range(len(levels))), (), {"/a": levels, "/b": (None,) * len(levels)}, ())
     # Nobody knows what was refused before the rules were recorded, nor within a gap.
     assert refused_spans(columns, rules) == ((3, 5), (6, 6), (9, 9))
 
@@ -227,7 +227,7 @@ def test_refused_writes_are_accepted_again_only_at_a_lower_level(
     levels = [60, 91, 88, 86, 85, 88, 95, 89, 84, 70]
     levels[7:7] = [86] * 3_000
     rules = [Rules(0, levels=RecordedLevels(refuses_percent=90, accepts_percent=85))]
-    columns = Columns(tuple(range(len(levels))), (), {"/a": tuple(levels)}, ())
+    columns = MeasuredColumns(tuple(range(len(levels))), (), {"/a": tuple(levels)}, ())
     assert refused_spans(columns, rules) == ((1, 4), (6, 3_008))
     journal, reader, store_id = bench
     write_levels(journal, store_id, levels)
@@ -256,7 +256,7 @@ def test_refused_spans_of_months_end_at_the_looks_themselves(
     write_levels(journal, store_id, levels)
     end_ms, rules = 4_500 * MINUTE_MS, [Rules(0, levels=RecordedLevels(refuses_percent=90))]
 
-    def read(connection: Connection) -> tuple[Columns, object]:
+    def read(connection: Connection) -> tuple[MeasuredColumns, object]:
         columns = read_columns(connection, store_id, 0, end_ms)
         return columns, exact_refused_spans(connection, store_id, columns, rules, 0, end_ms)
 

@@ -61,8 +61,8 @@ def _collects_what_nobody_names() -> tuple[AbstractContextManager[object], ...]:
 
     def verdict(candidate: garbage_rule.Candidate, kept: str, hidden_by: str) -> garbage_rule.Verdict:
         found = judged(candidate, kept, hidden_by)
-        if found.standing is garbage_rule.Standing.ORPHAN:
-            return garbage_rule.Verdict(garbage_rule.Standing.GARBAGE, "nobody names it")
+        if found.standing is garbage_rule.GarbageStanding.ORPHAN:
+            return garbage_rule.Verdict(garbage_rule.GarbageStanding.GARBAGE, "nobody names it")
         return found
 
     return (

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_engine.kafka.rules import (
-    Deletion,
     Halt,
     LogFacts,
     RetentionSettings,
     Rule,
+    SegmentDeletion,
     SegmentFacts,
     Stop,
     retention_pass,
@@ -86,9 +86,9 @@ def test_rules_go_on_from_what_the_one_before_left() -> None:
     log = LOG._replace(start_offset=100)
     settings = replace(KEEP, retention_bytes=3000, retention_ms=25_000)
     assert retention_pass(log, settings, NOW_MS).deletions == (
-        Deletion(0, Rule.LOG_START),
-        Deletion(100, Rule.SIZE),
-        Deletion(200, Rule.TIME),
+        SegmentDeletion(0, Rule.LOG_START),
+        SegmentDeletion(100, Rule.SIZE),
+        SegmentDeletion(200, Rule.TIME),
     )
 
 

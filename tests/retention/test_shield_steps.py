@@ -26,7 +26,7 @@ from storage_engine.retention.proof.shielding import shield_notices
 from storage_engine.retention.release import releasing
 from storage_engine.retention.shield import shield
 from storage_engine.retention.shield.shield import tend_shield
-from storage_engine.retention.shield.shield_proofs import Judged, asked_notices
+from storage_engine.retention.shield.shield_proofs import JudgedLink, asked_notices
 from storage_engine.retention.store.context import opened
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.retention.store.stamp import read_stamp
@@ -263,7 +263,7 @@ def test_a_link_that_is_written_to_while_others_are_judged_stays(
 ) -> None:
     judge = shield.judge_link
 
-    def judge_and_write(root: str, seen: SeenLink, *known: Any, **options: Any) -> Judged:
+    def judge_and_write(root: str, seen: SeenLink, *known: Any, **options: Any) -> JudgedLink:
         judged = judge(root, seen, *known, **options)
         with Path(seen.facts.path).open("r+b") as file:
             file.write(b"other bytes")

@@ -19,7 +19,7 @@ from storage_engine.model.proof.heads import ChainHead
 
 if TYPE_CHECKING:
     from storage_engine.lake.catalog.catalog import Lake
-    from storage_engine.lake.gc.garbage import Collection, Garbage, Orphan
+    from storage_engine.lake.gc.garbage import Collection, Garbage, KeptFile
 
 _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS
@@ -191,5 +191,5 @@ def _print_orphans(found: Collection) -> None:
         )
 
 
-def _sum(files: Sequence[Garbage | Orphan]) -> str:
+def _sum(files: Sequence[Garbage | KeptFile]) -> str:
     return f"{count_text(len(files), 'file')}, {bytes_text(sum(file.size_bytes for file in files))}"

@@ -117,7 +117,7 @@ class GroupRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Drift:
+class DriftRow:
     """What somebody else did to a store; or several such things, told as one.
 
     :param at_ms: of several, the first one.

@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Select, func, select
 
-from storage_engine.journal.reading.answers import Drift, Incident, SegmentRow
+from storage_engine.journal.reading.answers import DriftRow, Incident, SegmentRow
 from storage_engine.journal.records import Phase, Step
 from storage_engine.journal.tables.schema import (
     BECAME_OF_SEGMENT,
@@ -55,7 +55,9 @@ def incidents(
     )
 
 
-def drifts(connection: Connection, store_id: str, start_ms: int, end_ms: int, most: int) -> tuple[Drift, ...]:
+def drifts(
+    connection: Connection, store_id: str, start_ms: int, end_ms: int, most: int
+) -> tuple[DriftRow, ...]:
     """Return what others did from a moment to another, which is not included, by time.
 
     :param most: more are told together, so that each is part of what is told.
@@ -90,7 +92,7 @@ def drifts(connection: Connection, store_id: str, start_ms: int, end_ms: int, mo
     # Payloads are read of the last ones alone.
     last = select(events.c.id, events.c.payload).where(events.c.id.in_([row.last_id for row in rows]))
     payloads = {row.id: row.payload for row in connection.execute(last)}
-    found = [Drift(row.first_ms, payloads[row.last_id], row.times, row.until_ms) for row in rows]
+    found = [DriftRow(row.first_ms, payloads[row.last_id], row.times, row.until_ms) for row in rows]
     return tuple(sorted(found, key=lambda one: one.at_ms))
 
 

@@ -25,7 +25,7 @@ from storage_engine.core.untrusted import MALFORMED
 from storage_engine.exceptions import BadInputError, JournalUnavailableError
 from storage_engine.journal.reading import event_queries
 from storage_engine.journal.reading.answers import (
-    Drift,
+    DriftRow,
     Findings,
     GroupRow,
     Incident,
@@ -37,7 +37,7 @@ from storage_engine.journal.reading.answers import (
     StoredReport,
     StoreRow,
 )
-from storage_engine.journal.reading.run_rows import RUN_COLUMNS, Cleanup, read_cleanups, run_row
+from storage_engine.journal.reading.run_rows import RUN_COLUMNS, CleanupRun, read_cleanups, run_row
 from storage_engine.journal.reading.standing import read_standing
 from storage_engine.journal.reading.store_summaries import StoreSummary, read_summaries
 from storage_engine.journal.reading.verdicts import Verdict, read_verdicts
@@ -147,7 +147,9 @@ class JournalReader:
         rows = self.read(lambda connection: connection.execute(query).all())
         return tuple(run_row(row) for row in rows)
 
-    def cleanups(self, store_id: str, start_ms: int, end_ms: int, *, most: int = 500) -> tuple[Cleanup, ...]:
+    def cleanups(
+        self, store_id: str, start_ms: int, end_ms: int, *, most: int = 500
+    ) -> tuple[CleanupRun, ...]:
         """Return the runs that deleted something, or were to and didn't, by time.
 
         :param start_ms: from this moment on, up to ``end_ms``, which is not included.
@@ -155,7 +157,7 @@ class JournalReader:
         """
         return self.read(lambda c: read_cleanups(c, store_id, start_ms, end_ms, most))
 
-    def drifts(self, store_id: str, start_ms: int, end_ms: int, *, most: int = 200) -> tuple[Drift, ...]:
+    def drifts(self, store_id: str, start_ms: int, end_ms: int, *, most: int = 200) -> tuple[DriftRow, ...]:
         """Return what others did to a store between two moments, by time.
 
         :param most: more are told together.

@@ -55,7 +55,7 @@ def run_row(row: Any) -> RunRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Cleanup:
+class CleanupRun:
     """A run that deleted something, or was to and didn't; or several that are told as one.
 
     :param at_ms: when it ended, else when it began; of several, the first one.
@@ -83,7 +83,7 @@ _PARTS = 60
 
 def read_cleanups(
     connection: Connection, store_id: str, start_ms: int, end_ms: int, most: int
-) -> tuple[Cleanup, ...]:
+) -> tuple[CleanupRun, ...]:
     """Return the cleanups from a moment to another, which is not included, by time.
 
     :param most: more are told together, so that each is part of what is told.
@@ -129,8 +129,8 @@ def read_cleanups(
     return tuple(sorted(grouped, key=lambda one: one.at_ms))
 
 
-def _cleanup(row: Any, run_key: str, *, runs_told: int, until_ms: int) -> Cleanup:
-    return Cleanup(
+def _cleanup(row: Any, run_key: str, *, runs_told: int, until_ms: int) -> CleanupRun:
+    return CleanupRun(
         row.at_ms,
         run_key,
         tuple(row.causes.split(",")) if row.causes else (),

@@ -37,7 +37,7 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class BucketSpan:
     """The moments [start_ms, end_ms) in buckets of one length, each from a multiple of it."""
 
     start_ms: int
@@ -77,7 +77,7 @@ def read_moments(connection: Connection, store_id: str, start_ms: int, end_ms: i
     return tuple(Moment(*row) for row in connection.execute(query))
 
 
-def last_moments(connection: Connection, store_id: str, span: Span) -> tuple[Moment, ...]:
+def last_moments(connection: Connection, store_id: str, span: BucketSpan) -> tuple[Moment, ...]:
     """Return the last sample of each bucket that knows where the logs end, by time."""
     buckets = _starts(span)
     known = (samples.c.store_id == store_id, samples.c.max_offset.is_not(None))
@@ -114,7 +114,7 @@ def _some(moments: Collection[int]) -> Iterator[Sequence[int]]:
 
 
 def sample_extremes(
-    connection: Connection, store_id: str, span: Span
+    connection: Connection, store_id: str, span: BucketSpan
 ) -> tuple[Sequence[Extremes | None], Sequence[Extremes | None], Sequence[Extremes | None]]:
     """Return the extremes, bucket by bucket, of the moments themselves and of two values. None: no sample.
 
@@ -134,7 +134,7 @@ def sample_extremes(
     return moments, kept, lagging
 
 
-def last_used_bytes(connection: Connection, disk_id: int, span: Span) -> tuple[tuple[int, int], ...]:
+def last_used_bytes(connection: Connection, disk_id: int, span: BucketSpan) -> tuple[tuple[int, int], ...]:
     """Return how many bytes of a disk were used at the last look of each bucket that knows it, by time."""
     buckets = _starts(span)
     used_bytes = levels.c.total_bytes - levels.c.usable_bytes
@@ -150,7 +150,7 @@ def last_used_bytes(connection: Connection, disk_id: int, span: Span) -> tuple[t
     )
 
 
-def level_extremes(connection: Connection, disk_id: int, span: Span) -> Sequence[Extremes | None]:
+def level_extremes(connection: Connection, disk_id: int, span: BucketSpan) -> Sequence[Extremes | None]:
     """Return the extremes of a disk's level, bucket by bucket. None: nobody knows it."""
     mine = levels.c.disk_id == disk_id
     (found,) = _extremes(connection, levels.c.at_ms, (levels.c.used_percent,), mine, span)
@@ -195,7 +195,7 @@ def _extremes(
     at_ms: ColumnElement[int],
     values: Sequence[ColumnElement[int]],
     where: ColumnElement[bool],
-    span: Span,
+    span: BucketSpan,
 ) -> list[list[Extremes | None]]:
     """Return the extremes of each value, bucket by bucket.
 
@@ -225,7 +225,7 @@ def _extremes(
     return found
 
 
-def _starts(span: Span) -> CTE:
+def _starts(span: BucketSpan) -> CTE:
     """Return the beginnings of a span's buckets as a table."""
     first = select(cast(literal(span.first_ms, BigInteger), BigInteger).label("start_ms"))
     starts = first.cte("buckets", recursive=True)
@@ -233,7 +233,7 @@ def _starts(span: Span) -> CTE:
     return starts.union_all(select(following).where(following < span.end_ms))
 
 
-def _inside(at_ms: ColumnElement[int], buckets: CTE, span: Span) -> tuple[ColumnElement[bool], ...]:
+def _inside(at_ms: ColumnElement[int], buckets: CTE, span: BucketSpan) -> tuple[ColumnElement[bool], ...]:
     return at_ms >= buckets.c.start_ms, at_ms < buckets.c.start_ms + span.bucket_ms, at_ms < span.end_ms
 
 

@@ -18,7 +18,7 @@ from storage_engine.model.store.store import SegmentState
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class HoldLook:
     """What one look knows.
 
     :param logs: what of the node's logs isn't proven.
@@ -35,7 +35,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class HoldDecision:
     """Of a topic that we have raised.
 
     :param stays: it stays raised; otherwise it is put back.
@@ -46,7 +46,9 @@ class Decision:
     alarm: str = ""
 
 
-def decide(state: HoldState, wanted: Collection[str], look: Look, margin_ms: int) -> Mapping[str, Decision]:
+def decide(
+    state: HoldState, wanted: Collection[str], look: HoldLook, margin_ms: int
+) -> Mapping[str, HoldDecision]:
     """Decide on each topic of which we have raised a setting.
 
     :param wanted: topics of which something goes soon though no lake has it.
@@ -56,21 +58,21 @@ def decide(state: HoldState, wanted: Collection[str], look: Look, margin_ms: int
     return {topic: _decide(topic, state, topic in wanted, look, margin_ms) for topic in ours}
 
 
-def _decide(topic: str, state: HoldState, is_wanted: bool, look: Look, margin_ms: int) -> Decision:
+def _decide(topic: str, state: HoldState, is_wanted: bool, look: HoldLook, margin_ms: int) -> HoldDecision:
     if is_wanted:
-        return Decision(True, _held_for_long(topic, state, look, margin_ms))
+        return HoldDecision(True, _held_for_long(topic, state, look, margin_ms))
     if topic in look.deleted:
-        return Decision(False)
+        return HoldDecision(False)
     if why := next(unjudged(topic, state, look), ""):
-        return Decision(
+        return HoldDecision(
             True,
             f"topic {topic} stays held, and can't be put back as it was, as what of it is unproven isn't "
             f"known: {why}",
         )
-    return Decision(False)
+    return HoldDecision(False)
 
 
-def unjudged(topic: str, state: HoldState, look: Look) -> Iterator[str]:
+def unjudged(topic: str, state: HoldState, look: HoldLook) -> Iterator[str]:
     """Yield why a log of a topic wasn't judged at this look."""
     if look.found.failed:
         paths = ", ".join(look.found.failed)
@@ -83,7 +85,7 @@ def unjudged(topic: str, state: HoldState, look: Look) -> Iterator[str]:
             yield from _elsewhere(name, known, look)
 
 
-def _elsewhere(name: str, known: KnownLog, look: Look) -> Iterator[str]:
+def _elsewhere(name: str, known: KnownLog, look: HoldLook) -> Iterator[str]:
     live = look.found.elsewhere.get(name)
     if looks_at(look.others, name, known.topic_id, look.now_ms):
         return
@@ -100,7 +102,7 @@ def _elsewhere(name: str, known: KnownLog, look: Look) -> Iterator[str]:
         )
 
 
-def _held_for_long(topic: str, state: HoldState, look: Look, margin_ms: int) -> str:
+def _held_for_long(topic: str, state: HoldState, look: HoldLook, margin_ms: int) -> str:
     """Return that a topic is held for longer than a margin after it would have gone; "": it isn't.
 
     An active segment alone, which can't be archived yet, is no reason.

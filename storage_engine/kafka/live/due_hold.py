@@ -15,12 +15,12 @@ from storage_engine.core.wording import duration_text, time_text
 from storage_engine.exceptions import StoreBusyError
 from storage_engine.kafka.hold.drift import FoundLogs, all_drift, as_found, known_log
 from storage_engine.kafka.hold.due_logs import DueLog, DueLogs, due_logs, gone_unproven
-from storage_engine.kafka.hold.hold_decisions import Decision, Look, decide
+from storage_engine.kafka.hold.hold_decisions import HoldDecision, HoldLook, decide
 from storage_engine.kafka.hold.hold_state import HoldState, KnownLog, load_state, save_state
 from storage_engine.kafka.hold.needed_retention import ends_at_ms
 from storage_engine.kafka.hold.shared_holds import states_of_others
 from storage_engine.kafka.live.held_settings import (
-    PutBack,
+    SettingsPutBack,
     StillAlone,
     put_back,
     raise_settings,
@@ -127,7 +127,7 @@ def _hold_due(judged: _Judged, still_alone: StillAlone) -> HoldStatus:
         for topic, why in raised.too_short.items()
     }
     refused = {**found.unheld, **raised.refused, **too_short}
-    look = Look(now_ms, judged.logs, of_logs, deleted, others)
+    look = HoldLook(now_ms, judged.logs, of_logs, deleted, others)
     decisions = decide(state, wanted, look, margin_ms)
     done = tuple(held for held in state.settings if not decisions[held.topic].stays)
     back = put_back(store.asked, memory, state, done, of_logs.topic_ids, now_ms, still_alone)
@@ -167,7 +167,7 @@ def deleted_topics(store: LiveNode, state: HoldState, found: FoundLogs) -> froze
     return frozenset(topic for topic, answer in said.items() if is_deleted(answer))
 
 
-def _alarms(decisions: Mapping[str, Decision], logs: DueLogs, back: PutBack) -> Iterator[str]:
+def _alarms(decisions: Mapping[str, HoldDecision], logs: DueLogs, back: SettingsPutBack) -> Iterator[str]:
     yield from (one.alarm for one in decisions.values() if one.alarm)
     for topic, why in back.unsettled.items():
         yield f"topic {topic} isn't needed to be held any more, and can't be put back as it was: {why}"

@@ -18,7 +18,7 @@ from storage_engine.kafka.hold.shared_holds import (
     states_of_others,
     with_first_value,
 )
-from storage_engine.kafka.live.topic_ages import Bearable, Observed
+from storage_engine.kafka.live.topic_ages import Bearable, ObservedNode
 from storage_engine.kafka.live.topic_configs import change_settings, is_deleted, read_settings
 from storage_engine.model.hold.hold import HoldMemory
 
@@ -63,7 +63,7 @@ def raise_settings(
     cluster: Cluster,
     memory: HoldMemory,
     state: HoldState,
-    found: Observed,
+    found: ObservedNode,
     still_alone: StillAlone,
     *,
     strict: bool,
@@ -142,7 +142,7 @@ def _as_said(held: HeldSetting, said: Mapping[str, TopicSetting] | BrokerRefused
 
 
 @dataclass(frozen=True, slots=True)
-class PutBack:
+class SettingsPutBack:
     """What became of settings that were to be as they had been.
 
     :param kept: those that aren't, and whose first values have to be remembered.
@@ -165,7 +165,7 @@ def put_back(
     topic_ids: Mapping[str, str],
     now_ms: int,
     still_alone: StillAlone,
-) -> PutBack:
+) -> SettingsPutBack:
     """Put settings back as they were, once it is remembered that we need them no more.
 
     What somebody else has set stays as they set it. What another store of the journal still needs stays, too:
@@ -177,7 +177,7 @@ def put_back(
     :raises BrokerError: the cluster can't be asked, or may have taken a part of it.
     """
     if not wanted:
-        return PutBack((), {}, ())
+        return SettingsPutBack((), {}, ())
     left = {(one.topic, one.key) for one in wanted}
     marked = tuple(
         replace(one, is_left=True) if (one.topic, one.key) in left else one for one in state.settings
@@ -234,6 +234,6 @@ def put_back(
             topic: f"the cluster doesn't let us set it: {one.remark}" for topic, one in refused.items()
         }
         kept += [one for one in wanted if one.key in back.get(one.topic, {}) and one.topic in refused]
-    return PutBack(
+    return SettingsPutBack(
         tuple(replace(one, is_left=True) for one in kept), unsettled, tuple(notices), tuple(not_waited_for)
     )

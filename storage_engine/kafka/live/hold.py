@@ -28,7 +28,7 @@ from storage_engine.kafka.hold.hold_state import (
 from storage_engine.kafka.hold.needed_retention import TopicAge, ends_at_ms, protects
 from storage_engine.kafka.hold.shared_holds import states_of_others
 from storage_engine.kafka.live.held_settings import StillAlone, put_back, raise_settings, rely_on_others
-from storage_engine.kafka.live.topic_ages import HOUR_MS, Observed, bears_notices, observe
+from storage_engine.kafka.live.topic_ages import HOUR_MS, ObservedNode, bears_notices, observe
 from storage_engine.kafka.rules import SegmentFacts
 from storage_engine.kafka.store.seen_node import SeenNode
 from storage_engine.model.hold.hold import Drift, HoldMemory, HoldStatus
@@ -65,7 +65,7 @@ def _renew(
     store: LiveNode,
     memory: HoldMemory,
     state: HoldState,
-    found: Observed,
+    found: ObservedNode,
     seen: SeenNode,
     still_alone: StillAlone,
 ) -> HoldStatus:
@@ -117,7 +117,7 @@ def looked_at(store: LiveNode, state: HoldState, now_ms: int) -> HoldState:
     return replace(state, looked_at_ms=now_ms, holds_for_ms=holds_for_ms)
 
 
-def _known_logs(state: HoldState, found: Observed, seen: SeenNode) -> Mapping[str, KnownLog]:
+def _known_logs(state: HoldState, found: ObservedNode, seen: SeenNode) -> Mapping[str, KnownLog]:
     logs = dict(state.logs)
     for name, live in found.of_logs.told.items():
         before = state.logs.get(name)
@@ -138,14 +138,14 @@ def look(store: LiveNode, now_ms: int) -> HoldStatus:
     return _status(store, state, found, drift_of(state, found, memory), {})
 
 
-def drift_of(state: HoldState, found: Observed, memory: HoldMemory) -> tuple[Drift, ...]:
+def drift_of(state: HoldState, found: ObservedNode, memory: HoldMemory) -> tuple[Drift, ...]:
     return tuple(all_drift(state, found.of_logs, found.settings, found.at_ms, states_of_others(memory)))
 
 
 def _status(
     store: LiveNode,
     state: HoldState,
-    found: Observed,
+    found: ObservedNode,
     drift: tuple[Drift, ...],
     too_short: Mapping[str, str],
 ) -> HoldStatus:
@@ -181,7 +181,9 @@ def _status(
     )
 
 
-def _open_logs(topics: Sequence[TopicAge], state: HoldState, found: Observed) -> Iterator[tuple[str, str]]:
+def _open_logs(
+    topics: Sequence[TopicAge], state: HoldState, found: ObservedNode
+) -> Iterator[tuple[str, str]]:
     """Yield logs that aren't held at this moment, with why."""
     ours = {(one.topic, one.key): one for one in state.settings}
     for topic in topics:

@@ -79,7 +79,7 @@ class Bearable:
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class ObservedNode:
     """One look at a node and its cluster.
 
     :param topics: that can be held.
@@ -111,7 +111,7 @@ def observe(
     seen: SeenNode | None = None,
     topics: Collection[str] | None = None,
     kept_from: Mapping[str, int] | None = None,
-) -> Observed:
+) -> ObservedNode:
     """Look at a node's topics, and at what the cluster says of them.
 
     :param remembered: logs by an earlier look.
@@ -171,7 +171,7 @@ def observe(
                 )
         ages.append(TopicAge(topic, str(topic_id), answer, tuple(log_ages)))
     of_logs = found_logs(store, node, logs, remembered, now_ms)
-    return Observed(now_ms, tuple(ages), of_logs, unheld, interval_ms, bears, unread)
+    return ObservedNode(now_ms, tuple(ages), of_logs, unheld, interval_ms, bears, unread)
 
 
 def found_logs(

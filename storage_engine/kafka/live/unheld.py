@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from storage_engine.kafka.hold.due_logs import due_logs
-from storage_engine.kafka.hold.hold_decisions import Look, unjudged
+from storage_engine.kafka.hold.hold_decisions import HoldLook, unjudged
 from storage_engine.kafka.hold.hold_state import HoldState, load_state
 from storage_engine.kafka.hold.shared_holds import needed_by_others, states_of_others
 from storage_engine.kafka.live.due_hold import LOOKS, deleted_topics
@@ -32,10 +32,10 @@ def look_for_unheld(store: LiveNode, now_ms: int, until_ms: int) -> UnheldSegmen
     told = {} if seen.node.live is None else seen.node.live.partitions
     found = found_logs(store, seen.node, told, state.logs, now_ms)
     deleted = deleted_topics(store, state, found)
-    return unheld_segments(state, Look(now_ms, logs, found, deleted, others), until_ms)
+    return unheld_segments(state, HoldLook(now_ms, logs, found, deleted, others), until_ms)
 
 
-def unheld_segments(state: HoldState, look: Look, until_ms: int) -> UnheldSegments:
+def unheld_segments(state: HoldState, look: HoldLook, until_ms: int) -> UnheldSegments:
     """Return what goes of each log, the active segment too, which its broker closes for that. Pure.
 
     A topic that another store of the journal still needs raised stays so. How fast a log grows has to be

@@ -21,7 +21,7 @@ from storage_engine.brokers import same_companions
 from storage_engine.exceptions import LakeConflictError, ProofError
 from storage_engine.lake.archive.commit_steps import (
     MAX_ATTEMPTS,
-    Step,
+    CommitStep,
     commit_steps,
     overtaken,
     pause_seconds,
@@ -51,7 +51,7 @@ _HOUR_MS = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
+class MissingSegment:
     """A segment whose proven file the table does not have.
 
     :param replaces: entries of files that were archived for it before; they go in the same commit.
@@ -67,7 +67,7 @@ class Missing:
 
 def missing_data(
     table: Table, store_id: str, segments: Sequence[ProvenSegment], base_offsets: tuple[int, int]
-) -> list[Missing]:
+) -> list[MissingSegment]:
     """Ask the loaded table of rows which of a store's segments it does not have as they were proven.
 
     :raises LakeUnavailableError: the table can't be read.
@@ -84,14 +84,14 @@ def missing_data(
         files = own.get(slot_prefix(segment.identity), [])
         other = [content for file in files if (content := _content(file)) != segment.sha256[:16]]
         if other:
-            missing.append(Missing(segment, (), False, other[0]))
+            missing.append(MissingSegment(segment, (), False, other[0]))
         elif not (len(files) == 1 and _is_as_proven(files[0], segment)):
             rewritten = foreign and _has_rows(table, segment, files)
-            missing.append(Missing(segment, tuple(file.entry for file in files), rewritten))
+            missing.append(MissingSegment(segment, tuple(file.entry for file in files), rewritten))
     return missing
 
 
-def prepare_data(table: Table, missing: Sequence[Missing]) -> Transaction:
+def prepare_data(table: Table, missing: Sequence[MissingSegment]) -> Transaction:
     """Write the manifests of a commit that is still to be sent to the catalog.
 
     :raises ProofError: a file is not the one that was proven, or in a lake without a lock it was proven so
@@ -240,14 +240,14 @@ def append_receipts(lake: Lake, store_id: str, missing: Callable[[Table], Sequen
     :raises StorageEngineError: as :func:`commit_segments` does.
     """
 
-    def next_step() -> Step | None:
+    def next_step() -> CommitStep | None:
         table = lake.segments()
         head = check_links(table, store_id)
         rows = missing(table)
         if not rows:
             return None
         what = tuple(row.sha256 for row in rows)
-        return Step(table, what, lambda: prepare_receipts(table, {store_id: head}, rows))
+        return CommitStep(table, what, lambda: prepare_receipts(table, {store_id: head}, rows))
 
     ready_to_write(lake)
     with CHANGE_LOCK:
@@ -288,7 +288,7 @@ def _look(
     return [segment for segment in proven if segment.identity not in settled], settled
 
 
-def _next_step(lake: Lake, proven: Sequence[ProvenSegment]) -> Step | None:
+def _next_step(lake: Lake, proven: Sequence[ProvenSegment]) -> CommitStep | None:
     """Data first; receipts only when the table has all of it.
 
     What is missing is asked of the very tables that the commit is then bound to.
@@ -297,7 +297,7 @@ def _next_step(lake: Lake, proven: Sequence[ProvenSegment]) -> Step | None:
     unsettled, _ = _look(lake, table, messages, proven)
     if not unsettled:
         return None
-    missing: list[Missing] = []
+    missing: list[MissingSegment] = []
     for store_id, of_store in _by_store(unsettled).items():
         missing += missing_data(messages, store_id, of_store, _span(of_store))
     for item in missing:
@@ -305,14 +305,14 @@ def _next_step(lake: Lake, proven: Sequence[ProvenSegment]) -> Step | None:
             raise _conflict(item.segment, item.other_sha256)
     if missing:
         what = ("data", *(item.segment.data_file for item in missing))
-        return Step(messages, what, lambda: prepare_data(messages, missing))
+        return CommitStep(messages, what, lambda: prepare_data(messages, missing))
     heads = {store_id: check_links(table, store_id) for store_id in _by_store(unsettled)}
     rows = [
         segment.receipt(relative_name(messages, segment.data_file))
         for segment in sorted(unsettled, key=lambda s: (s.lineage, s.log, s.base_offset))
     ]
     what = ("receipts", *(segment.data_file for segment in unsettled))
-    return Step(table, what, lambda: prepare_receipts(table, heads, rows))
+    return CommitStep(table, what, lambda: prepare_receipts(table, heads, rows))
 
 
 def _check_against_each_other(proven: Sequence[ProvenSegment]) -> None:

@@ -52,7 +52,7 @@ _REFUSED_STATES = ("25006", "42501", "53100", "55P03")
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class CommitStep:
     """What has to be committed next.
 
     :param what: says the same for the same work, so that two readings of the tables can be compared.
@@ -64,7 +64,7 @@ class Step:
 
 
 def commit_steps(
-    lake: Lake, next_step: Callable[[], Step | None], mark: Callable[[Lake], None] | None = None
+    lake: Lake, next_step: Callable[[], CommitStep | None], mark: Callable[[Lake], None] | None = None
 ) -> None:
     """Commit one step after the other until freshly loaded tables miss nothing.
 
@@ -78,7 +78,7 @@ def commit_steps(
         (mark or mark_commits)(lake)
 
 
-def _commit_steps(lake: Lake, next_step: Callable[[], Step | None]) -> None:
+def _commit_steps(lake: Lake, next_step: Callable[[], CommitStep | None]) -> None:
     unknown: Exception | None = None
     committed: Counter[tuple[str, ...]] = Counter()
     took_seconds = 0.0
@@ -170,7 +170,9 @@ def _unknown_if_unreadable(lake: Lake, unknown: Exception | None) -> Iterator[No
         raise _state_unknown(lake, unknown) from error
 
 
-def _is_still(step: Step, next_step: Callable[[], Step | None], lake: Lake, cause: Exception) -> bool:
+def _is_still(
+    step: CommitStep, next_step: Callable[[], CommitStep | None], lake: Lake, cause: Exception
+) -> bool:
     """Return whether the tables, read again, still miss exactly what an attempt wanted to add."""
     try:
         again = next_step()

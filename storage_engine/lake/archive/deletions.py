@@ -9,7 +9,7 @@ from functools import partial
 from pyiceberg.table import Table, Transaction
 
 from storage_engine.exceptions import LakeUnavailableError
-from storage_engine.lake.archive.commit_steps import Step, commit_steps
+from storage_engine.lake.archive.commit_steps import CommitStep, commit_steps
 from storage_engine.lake.archive.receipt_commit import as_table, prepare_rows
 from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake
 from storage_engine.lake.catalog.commit_lock import committing
@@ -57,13 +57,13 @@ def add_deletions(
     """
     ready_to_write(lake)
 
-    def next_step() -> Step | None:
+    def next_step() -> CommitStep | None:
         table = _loaded(lake)
         rows = missing(_rows_of(table, store_id))
         if not rows:
             return None
         what = tuple(f"{row.run} {row.event_id} {row.name}" for row in rows)
-        return Step(table, what, partial(_prepared, table, store_id, rows))
+        return CommitStep(table, what, partial(_prepared, table, store_id, rows))
 
     with CHANGE_LOCK:
         with committing(lake):

@@ -23,7 +23,7 @@ from storage_engine.model.report.verification import Finding
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TableEntry:
     """A data file as a manifest lists it, with the files that say which of its rows count as deleted."""
 
     file: DataFile
@@ -38,22 +38,22 @@ class Entry:
         return LiveFile(self.file, tuple(sorted(file.file_path for file in self.deletes)))
 
 
-def list_entries(table: Table, store_id: str | None) -> dict[str, list[Entry]]:
+def list_entries(table: Table, store_id: str | None) -> dict[str, list[TableEntry]]:
     """The entries of the table's loaded snapshot by store; of one store only, if one is given.
 
     :raises LakeUnavailableError: the manifests can't be read.
     """
-    found: dict[str, list[Entry]] = {}
+    found: dict[str, list[TableEntry]] = {}
     with metadata_errors(table.location(), "read the table's manifests"):
         where = AlwaysTrue() if store_id is None else store_rows(store_id)
         for task in table.scan(row_filter=where).plan_files():
-            entry = Entry(task.file, tuple(task.delete_files))
+            entry = TableEntry(task.file, tuple(task.delete_files))
             found.setdefault(str(task.file.partition[0]), []).append(entry)
     return found
 
 
 def check_entries(
-    table: Table, rows: Sequence[Receipt], entries: Sequence[Entry], committed_since: frozenset[str]
+    table: Table, rows: Sequence[Receipt], entries: Sequence[TableEntry], committed_since: frozenset[str]
 ) -> tuple[Finding, ...]:
     """Return what is wrong with the entries that no receipt names, though every receipt may be sound.
 
@@ -68,7 +68,7 @@ def check_entries(
     return (*map(_without_receipt, unreceipted), *_too_many_rows(moved, foreign))
 
 
-def _without_receipt(entry: Entry) -> Finding:
+def _without_receipt(entry: TableEntry) -> Finding:
     return Finding(
         Status.FAILURE,
         entry.location,
@@ -80,7 +80,7 @@ def _without_receipt(entry: Entry) -> Finding:
     )
 
 
-def _too_many_rows(moved: Sequence[Receipt], foreign: Sequence[Entry]) -> Iterator[Finding]:
+def _too_many_rows(moved: Sequence[Receipt], foreign: Sequence[TableEntry]) -> Iterator[Finding]:
     """Other engines may rewrite rows into files of their own, but not into more rows.
 
     If there are as many as there should be and each segment's are proven, none is there twice.
@@ -102,7 +102,7 @@ def _too_many_rows(moved: Sequence[Receipt], foreign: Sequence[Entry]) -> Iterat
         )
 
 
-def unreceipted_files(table: Table, rows: Iterable[Receipt], entries: Iterable[Entry]) -> frozenset[str]:
+def unreceipted_files(table: Table, rows: Iterable[Receipt], entries: Iterable[TableEntry]) -> frozenset[str]:
     """Files that are named as archiving names them, and that no receipt names."""
     known = {data_file_of(table, row) for row in rows}
     return frozenset(

@@ -22,7 +22,7 @@ from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.tables import DELETIONS, SEGMENTS
 from storage_engine.lake.catalog.writing import TAKEN_OVER_PROPERTY, ready_to_write
 from storage_engine.lake.file.filters import all_equal
-from storage_engine.lake.gc.garbage_decisions import Decided, Decision, Waits, decide, look
+from storage_engine.lake.gc.garbage_decisions import DecidedFile, TableDecision, Waits, decide, look
 from storage_engine.lake.gc.garbage_files import Place, now_ns
 from storage_engine.lake.gc.garbage_kind import TRASH_MS, GarbageKind
 from storage_engine.lake.gc.live_twins import ReadBack
@@ -53,7 +53,7 @@ class Garbage:
 
 
 @dataclass(frozen=True, slots=True)
-class Orphan:
+class KeptFile:
     """A file that the table doesn't need, and that is kept.
 
     :param location: what opens it through the table's file access.
@@ -86,7 +86,7 @@ class Collection:
     garbage: tuple[Garbage, ...] = ()
     taken: tuple[Garbage, ...] = ()
     moment: str = ""
-    orphans: tuple[Orphan, ...] = ()
+    orphans: tuple[KeptFile, ...] = ()
     due: tuple[Garbage, ...] = ()
     deleted: tuple[Garbage, ...] = ()
     waiting_count: int = 0
@@ -229,7 +229,7 @@ def _rows_table(lake: Lake) -> str:
 
 
 def _collection(
-    decisions: Sequence[Decision],
+    decisions: Sequence[TableDecision],
     taken: Set[str] = frozenset(),
     deleted: Set[str] = frozenset(),
     moment: str = "",
@@ -252,15 +252,15 @@ def _collection(
     )
 
 
-def _garbage(place: Place, it: Decided) -> Garbage:
+def _garbage(place: Place, it: DecidedFile) -> Garbage:
     file = it.file
     return Garbage(place.name, file.path, it.kind, file.size_bytes, file.modified_ns, it.reason, it.twins)
 
 
-def _orphan(place: Place, it: Decided) -> Orphan:
+def _orphan(place: Place, it: DecidedFile) -> KeptFile:
     file = it.file
     location = f"{place.location}/{file.found}"
-    return Orphan(place.name, file.path, location, it.kind, file.size_bytes, file.modified_ns, it.reason)
+    return KeptFile(place.name, file.path, location, it.kind, file.size_bytes, file.modified_ns, it.reason)
 
 
 def _sorted(files: Iterable[Garbage]) -> tuple[Garbage, ...]:

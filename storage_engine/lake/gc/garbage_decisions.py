@@ -23,7 +23,14 @@ from storage_engine.lake.file.jobs import split_data_file_name
 from storage_engine.lake.file.staging import final_name
 from storage_engine.lake.gc.garbage_files import Listing, Place, TableFile, TrashList, key_of, list_place
 from storage_engine.lake.gc.garbage_kind import GarbageKind
-from storage_engine.lake.gc.garbage_rule import Candidate, Contents, Held, Standing, judge, kind_of
+from storage_engine.lake.gc.garbage_rule import (
+    Candidate,
+    GarbageContents,
+    GarbageStanding,
+    Held,
+    judge,
+    kind_of,
+)
 from storage_engine.lake.gc.live_twins import RANGE_COLUMNS, LiveTwins, ReadBack
 from storage_engine.lake.gc.trash import in_trash
 from storage_engine.lake.storage.careful_avro import careful_avro
@@ -61,7 +68,7 @@ class Evidence:
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        self._read: dict[TableFile, Contents | tuple[object, ...]] = {}
+        self._read: dict[TableFile, GarbageContents | tuple[object, ...]] = {}
         self._needed: dict[str, frozenset[str]] = {}
 
     def needed(self, table: Table) -> frozenset[str]:
@@ -76,59 +83,61 @@ class Evidence:
         marked = frozenset() if mark is None else frozenset({f"metadata/{mark.metadata}"})
         return self._needed[table.metadata_location] | marked
 
-    def of(self, table: Table, twins: LiveTwins, kind: GarbageKind, file: TableFile) -> Contents:
+    def of(self, table: Table, twins: LiveTwins, kind: GarbageKind, file: TableFile) -> GarbageContents:
         """Return what a file holds or names, and where something live holds the same.
 
         :param table: the file's, as loaded now.
         :raises LakeUnavailableError: what is live can't be read.
         """
         if file.size_bytes == 0:
-            return Contents(empty=True)
+            return GarbageContents(empty=True)
         if kind in (GarbageKind.METADATA, GarbageKind.MANIFEST_LIST, GarbageKind.MANIFEST):
-            named: Contents = self._once(file, lambda: _named(table, self._location(file), kind, file))
+            named: GarbageContents = self._once(file, lambda: _named(table, self._location(file), kind, file))
             return named
         if kind is GarbageKind.RECEIPTS:
             found = self._once(file, lambda: self._column_values(file, ("row_hash",)))
-            if isinstance(found, Contents):
+            if isinstance(found, GarbageContents):
                 return found
-            return Contents(tuple(twins.of_receipt(hash_) for (hash_,) in found))
+            return GarbageContents(tuple(twins.of_receipt(hash_) for (hash_,) in found))
         if kind is GarbageKind.DELETIONS:
             found = self._once(file, lambda: self._column_values(file, RANGE_COLUMNS))
-            if isinstance(found, Contents):
+            if isinstance(found, GarbageContents):
                 return found
-            return Contents(tuple(map(twins.of_range, found)))
+            return GarbageContents(tuple(map(twins.of_range, found)))
         return self._data_file(table, twins, kind, file)
 
-    def _data_file(self, table: Table, twins: LiveTwins, kind: GarbageKind, file: TableFile) -> Contents:
+    def _data_file(
+        self, table: Table, twins: LiveTwins, kind: GarbageKind, file: TableFile
+    ) -> GarbageContents:
         folder, _, name = file.inside.rpartition("/")
         if kind is GarbageKind.STAGED:
             name = final_name(name)
             footer = self._once(file, lambda: self._column_values(file, ()))
-            if isinstance(footer, Contents):
+            if isinstance(footer, GarbageContents):
                 # Where it can be read, and is no whole Parquet file, nobody finished it.
-                return footer if footer.fault.startswith(_UNREADABLE) else Contents()
+                return footer if footer.fault.startswith(_UNREADABLE) else GarbageContents()
         store = folder.rpartition("/")[2]
         prefix, digits = split_data_file_name(name)
         if prefix and store.startswith(_STORE_FOLDER):
-            return Contents((twins.of_content(store.removeprefix(_STORE_FOLDER), prefix, digits),))
+            return GarbageContents((twins.of_content(store.removeprefix(_STORE_FOLDER), prefix, digits),))
         slots = self._once(file, lambda: self._slots(file))
-        if isinstance(slots, Contents):
+        if isinstance(slots, GarbageContents):
             return slots
-        return Contents(tuple(self._rows_held(table, twins, file, slot) for slot in slots))
+        return GarbageContents(tuple(self._rows_held(table, twins, file, slot) for slot in slots))
 
     def _rows_held(self, table: Table, twins: LiveTwins, file: TableFile, slot: Slot) -> Held:
         return twins.of_rows(table, self._location(file), slot)
 
-    def _slots(self, file: TableFile) -> Contents | _Rows:
+    def _slots(self, file: TableFile) -> GarbageContents | _Rows:
         """The segments that a file of another engine has rows of; of one that says which rows of others count
         as deleted, those others."""
         slots = self._column_values(file, tuple(IDENTITY_COLUMNS.names))
-        if not isinstance(slots, Contents) or slots.fault.startswith(_UNREADABLE):
+        if not isinstance(slots, GarbageContents) or slots.fault.startswith(_UNREADABLE):
             return slots
         deletes = self._column_values(file, _POSITION_DELETES)
-        if isinstance(deletes, Contents):
+        if isinstance(deletes, GarbageContents):
             return slots
-        return Contents(names=frozenset(key_of(location) for location, _ in deletes))
+        return GarbageContents(names=frozenset(key_of(location) for location, _ in deletes))
 
     def _once(self, file: TableFile, read: Callable[[], Any]) -> Any:
         if file not in self._read:
@@ -138,7 +147,7 @@ class Evidence:
     def _location(self, file: TableFile) -> str:
         return f"{self._place.location}/{file.found}"
 
-    def _column_values(self, file: TableFile, columns: tuple[str, ...]) -> Contents | _Rows:
+    def _column_values(self, file: TableFile, columns: tuple[str, ...]) -> GarbageContents | _Rows:
         """Distinct values of some columns of a Parquet file; or why they can't be told."""
         try:
             with (
@@ -146,7 +155,9 @@ class Evidence:
                 pq.ParquetFile(source) as parquet,
             ):
                 if lacking := set(columns) - set(parquet.schema_arrow.names):
-                    return Contents(fault=f"it has no column {min(lacking)} that would say what is in it")
+                    return GarbageContents(
+                        fault=f"it has no column {min(lacking)} that would say what is in it"
+                    )
                 values: dict[tuple[Any, ...], None] = {}
                 for group in range(parquet.num_row_groups if columns else 0):
                     rows = parquet.read_row_group(group, columns=list(columns), use_threads=False)
@@ -155,10 +166,10 @@ class Evidence:
                 return tuple(values)
         except (OSError, pa.ArrowException) as error:
             what = _UNREADABLE if is_file_failure(error) else "it is no whole Parquet file"
-            return Contents(fault=f"{what}: {reason_text(error)}")
+            return GarbageContents(fault=f"{what}: {reason_text(error)}")
 
 
-def _named(table: Table, location: str, kind: GarbageKind, file: TableFile) -> Contents:
+def _named(table: Table, location: str, kind: GarbageKind, file: TableFile) -> GarbageContents:
     """Return what a metadata file names."""
     try:
         with careful_avro():
@@ -166,23 +177,25 @@ def _named(table: Table, location: str, kind: GarbageKind, file: TableFile) -> C
                 return _named_by_metadata(table, location)
             if kind is GarbageKind.MANIFEST_LIST:
                 manifests = read_manifest_list(table.io.new_input(location))
-                return Contents(names=frozenset(key_of(manifest.manifest_path) for manifest in manifests))
+                return GarbageContents(
+                    names=frozenset(key_of(manifest.manifest_path) for manifest in manifests)
+                )
             entries = _manifest(location, file.size_bytes).fetch_manifest_entry(table.io)
-            return Contents(names=frozenset(key_of(entry.data_file.file_path) for entry in entries))
+            return GarbageContents(names=frozenset(key_of(entry.data_file.file_path) for entry in entries))
     except Exception as error:
         # Over damaged bytes the parsers raise whatever they stumble into.
-        return Contents(fault=f"{_UNREADABLE}: {type(error).__name__}: {error}")
+        return GarbageContents(fault=f"{_UNREADABLE}: {type(error).__name__}: {error}")
 
 
-def _named_by_metadata(table: Table, location: str) -> Contents:
+def _named_by_metadata(table: Table, location: str) -> GarbageContents:
     found = FromInputFile.table_metadata(table.io.new_input(location))
     names = frozenset(key_of(snapshot.manifest_list) for snapshot in found.snapshots)
     if found.table_uuid != table.metadata.table_uuid:
-        return Contents(
+        return GarbageContents(
             names=names,
             keep=f"it is metadata of another table, {found.table_uuid}: another lake lies here, or did",
         )
-    return Contents(names=names)
+    return GarbageContents(names=names)
 
 
 def _manifest(location: str, size_bytes: int) -> ManifestFile:
@@ -236,7 +249,7 @@ class Scene:
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class DecidedFile:
     """A file that the table doesn't need, and why it may go or is kept.
 
     :param twins: the live files that hold what it holds.
@@ -251,7 +264,7 @@ class Decided:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class TableDecision:
     """What is to become of one table's files.
 
     :param going: files that may go.
@@ -262,9 +275,9 @@ class Decision:
     """
 
     place: Place
-    going: list[Decided] = field(default_factory=list)
-    orphans: list[Decided] = field(default_factory=list)
-    due: list[Decided] = field(default_factory=list)
+    going: list[DecidedFile] = field(default_factory=list)
+    orphans: list[DecidedFile] = field(default_factory=list)
+    due: list[DecidedFile] = field(default_factory=list)
     over: list[str] = field(default_factory=list)
     waiting: list[TableFile] = field(default_factory=list)
     young: list[TableFile] = field(default_factory=list)
@@ -298,7 +311,7 @@ def _look(table: Table) -> Scene:
     return Scene(place, listing, tuple(in_trash(place, listing)), Evidence(place))
 
 
-def decide(lake: Lake, scenes: Sequence[Scene], read_back: ReadBack, waits: Waits) -> list[Decision]:
+def decide(lake: Lake, scenes: Sequence[Scene], read_back: ReadBack, waits: Waits) -> list[TableDecision]:
     """Decide about the files that were listed, by the tables as they are now.
 
     :raises LakeUnavailableError: what the tables need can't be read.
@@ -314,9 +327,9 @@ def decide(lake: Lake, scenes: Sequence[Scene], read_back: ReadBack, waits: Wait
     return decisions
 
 
-def _decide(table: Table, scene: Scene, twins: LiveTwins, waits: Waits) -> Decision:
+def _decide(table: Table, scene: Scene, twins: LiveTwins, waits: Waits) -> TableDecision:
     place = scene.place
-    decision = Decision(place, unknown=list(scene.listing.linked))
+    decision = TableDecision(place, unknown=list(scene.listing.linked))
     needed = scene.evidence.needed(table)
     lost = needed - {file.key(place) for file in scene.listing.files}
     due = {
@@ -342,8 +355,8 @@ def _decide(table: Table, scene: Scene, twins: LiveTwins, waits: Waits) -> Decis
             decision.unknown.append(file.path)
         else:
             listed = due.get(file)
-            it = Decided(file, candidate.kind, verdict.reason, verdict.twins, listed)
-            if verdict.standing is Standing.ORPHAN:
+            it = DecidedFile(file, candidate.kind, verdict.reason, verdict.twins, listed)
+            if verdict.standing is GarbageStanding.ORPHAN:
                 decision.orphans.append(it)
             else:
                 (decision.going if listed is None else decision.due).append(it)
@@ -370,7 +383,7 @@ def _candidate(
     young = not is_due and file.modified_ns > (waits.foreign_ns if foreign else waits.settled_ns)
     contents = None
     if is_lost:
-        contents = Contents(keep="the table needs it again: run storage-engine gc --undo")
+        contents = GarbageContents(keep="the table needs it again: run storage-engine gc --undo")
     elif kind in _METADATA_KINDS or (kind is not None and not young):
         contents = scene.evidence.of(table, twins, kind, file)
     return Candidate(file.key(scene.place), kind, contents, young)

@@ -40,7 +40,7 @@ _BOTTOM_UP = (
 )
 
 
-class Standing(Enum):
+class GarbageStanding(Enum):
     GARBAGE = auto()
     ORPHAN = auto()
     YOUNG = auto()
@@ -60,7 +60,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Contents:
+class GarbageContents:
     """What was read of a file that the table doesn't need.
 
     :param held: the segments or receipts in it.
@@ -89,7 +89,7 @@ class Candidate:
 
     key: str
     kind: GarbageKind | None
-    contents: Contents | None
+    contents: GarbageContents | None
     young: bool = False
 
 
@@ -97,7 +97,7 @@ class Candidate:
 class Verdict:
     """:param twins: live files that hold what a file that may go holds."""
 
-    standing: Standing
+    standing: GarbageStanding
     reason: str
     twins: tuple[str, ...] = ()
 
@@ -137,7 +137,7 @@ def judge(candidates: Sequence[Candidate], needed: Set[str]) -> list[Verdict | N
 
     def goes(number: int) -> bool:
         verdict = verdicts[number]
-        return verdict is not None and verdict.standing is Standing.GARBAGE
+        return verdict is not None and verdict.standing is GarbageStanding.GARBAGE
 
     def kept(candidate: Candidate) -> str:
         """The first name in a file that keeps it; "" where none does."""
@@ -166,23 +166,23 @@ def _verdict(candidate: Candidate, kept: str, hidden_by: str) -> Verdict:
     """
     contents = candidate.contents
     if contents is None or candidate.young:
-        return Verdict(Standing.YOUNG, "it is younger than the grace")
+        return Verdict(GarbageStanding.YOUNG, "it is younger than the grace")
     if fault := contents.keep or contents.fault:
-        return Verdict(Standing.ORPHAN, fault)
+        return Verdict(GarbageStanding.ORPHAN, fault)
     for held in contents.held:
         if not held.twin:
-            return Verdict(Standing.ORPHAN, f"{held.name}: {held.fault}")
+            return Verdict(GarbageStanding.ORPHAN, f"{held.name}: {held.fault}")
     if kept:
-        return Verdict(Standing.ORPHAN, f"it names {kept}, which is kept")
+        return Verdict(GarbageStanding.ORPHAN, f"it names {kept}, which is kept")
     if hidden_by:
-        return Verdict(Standing.ORPHAN, f"only {hidden_by} could name it, and that can't be read")
+        return Verdict(GarbageStanding.ORPHAN, f"only {hidden_by} could name it, and that can't be read")
     twins = tuple(sorted({held.twin for held in contents.held}))
     if twins:
         more = f" and {len(twins) - 1} more" if len(twins) > 1 else ""
-        return Verdict(Standing.GARBAGE, f"{twins[0]}{more} holds the same", twins)
+        return Verdict(GarbageStanding.GARBAGE, f"{twins[0]}{more} holds the same", twins)
     if contents.names:
-        return Verdict(Standing.GARBAGE, "all that it names is in the table, goes too, or is gone")
-    return Verdict(Standing.GARBAGE, "it holds and names nothing")
+        return Verdict(GarbageStanding.GARBAGE, "all that it names is in the table, goes too, or is gone")
+    return Verdict(GarbageStanding.GARBAGE, "it holds and names nothing")
 
 
 def _with_damage(candidates: Sequence[Candidate]) -> Iterator[Candidate]:
@@ -190,7 +190,7 @@ def _with_damage(candidates: Sequence[Candidate]) -> Iterator[Candidate]:
     named = {key for candidate in candidates if candidate.contents for key in candidate.contents.names}
     for candidate in candidates:
         if candidate.contents and candidate.contents.empty and candidate.key in named:
-            yield replace(candidate, contents=Contents(fault="it is empty, though metadata names it"))
+            yield replace(candidate, contents=GarbageContents(fault="it is empty, though metadata names it"))
         else:
             yield candidate
 

@@ -26,7 +26,7 @@ from pyiceberg.table.update.snapshot import ExpireSnapshots
 
 from storage_engine.core.wording import bytes_text, count_text
 from storage_engine.exceptions import LakeUnavailableError, ReceiptError
-from storage_engine.lake.archive.commit_steps import Step, commit_steps
+from storage_engine.lake.archive.commit_steps import CommitStep, commit_steps
 from storage_engine.lake.archive.transactions import begin
 from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake
 from storage_engine.lake.catalog.deletions_table import mark_deletions
@@ -218,7 +218,7 @@ def _expire(lake: Lake, load: Callable[[], Table], expiring: Sequence[int]) -> N
     for first in range(0, len(expiring), _AT_ONCE):
         batch = expiring[first : first + _AT_ONCE]
 
-        def next_step(batch: Sequence[int] = batch) -> Step | None:
+        def next_step(batch: Sequence[int] = batch) -> CommitStep | None:
             table = load()
             there = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
             history = {it.snapshot_id for it in ancestors_of(table.current_snapshot(), table.metadata)}
@@ -228,7 +228,7 @@ def _expire(lake: Lake, load: Callable[[], Table], expiring: Sequence[int]) -> N
             if not left:
                 return None
             what = ("expire", *map(str, left))
-            return Step(table, what, lambda: _prepare(table, left))
+            return CommitStep(table, what, lambda: _prepare(table, left))
 
         mark = mark_deletions if load().name()[-1] == DELETIONS else None
         with CHANGE_LOCK:

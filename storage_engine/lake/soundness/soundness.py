@@ -1,7 +1,7 @@
 """Is this receipt sound? The one answer that the gate, ``verify`` and validation give. Pure.
 
 A sound receipt is one that a deletion may rest on; with any fault a receipt is unsound. Whether its bytes are
-lost is another question: :attr:`Kind.loses`. What was read is
+lost is another question: :attr:`ReceiptFault.loses`. What was read is
 :mod:`~storage_engine.lake.soundness.soundness_reader`'s.
 """
 
@@ -36,7 +36,7 @@ class Depth(IntEnum):
     """The rows, turned back into the segment and hashed."""
 
 
-class Kind(StrEnum):
+class ReceiptFault(StrEnum):
     """What is wrong with a receipt."""
 
     ROW = "row"
@@ -56,38 +56,43 @@ class Kind(StrEnum):
     @property
     def is_displaced(self) -> bool:
         """Return whether the table has the rows elsewhere by now, or not at all: reading them tells."""
-        return self in (Kind.MOVED, Kind.MOVED_AGAIN, Kind.ROWS_DELETED)
+        return self in (ReceiptFault.MOVED, ReceiptFault.MOVED_AGAIN, ReceiptFault.ROWS_DELETED)
 
     @property
     def loses(self) -> bool:
         """Return whether nothing proves the bytes any more. Else the files that do are in the table: what is
         wrong is the chain, or what queries go by.
         """
-        return self not in (Kind.CHAIN, Kind.LISTED_TWICE, Kind.ENTRY, Kind.STATISTICS)
+        return self not in (
+            ReceiptFault.CHAIN,
+            ReceiptFault.LISTED_TWICE,
+            ReceiptFault.ENTRY,
+            ReceiptFault.STATISTICS,
+        )
 
 
 _TEXTS = {
-    Kind.ROW: "{found}",
-    Kind.CHAIN: "{found}",
-    Kind.MOVED: (
+    ReceiptFault.ROW: "{found}",
+    ReceiptFault.CHAIN: "{found}",
+    ReceiptFault.MOVED: (
         "data file {subject} is not in the table as it was written: another engine has put its rows into "
         "other files, or dropped them"
     ),
-    Kind.MOVED_AGAIN: (
+    ReceiptFault.MOVED_AGAIN: (
         "{subject}, one of the files that its rows were moved to, is not in the table as it was when they "
         "were proven there"
     ),
-    Kind.ROWS_DELETED: "the table counts rows of {subject} as deleted, by {found}",
-    Kind.LISTED_TWICE: (
+    ReceiptFault.ROWS_DELETED: "the table counts rows of {subject} as deleted, by {found}",
+    ReceiptFault.LISTED_TWICE: (
         "expected {subject} in the table once, found it {found} times: queries count its rows that often"
     ),
-    Kind.ENTRY: "expected {expected} in the table's entry of {subject}, found {found}",
-    Kind.MISSING: "data file {subject} is missing",
-    Kind.SIZE: "data file {subject} has {found} bytes, expected {expected}",
-    Kind.SHA256: "data file {subject} has SHA-256 {found}, expected {expected}",
-    Kind.STATISTICS: "the table's {found} of {subject} are not those in the file's footer",
-    Kind.ROWS: "its rows have SHA-256 {found}, expected {expected}",
-    Kind.UNDECODED: "{found}",
+    ReceiptFault.ENTRY: "expected {expected} in the table's entry of {subject}, found {found}",
+    ReceiptFault.MISSING: "data file {subject} is missing",
+    ReceiptFault.SIZE: "data file {subject} has {found} bytes, expected {expected}",
+    ReceiptFault.SHA256: "data file {subject} has SHA-256 {found}, expected {expected}",
+    ReceiptFault.STATISTICS: "the table's {found} of {subject} are not those in the file's footer",
+    ReceiptFault.ROWS: "its rows have SHA-256 {found}, expected {expected}",
+    ReceiptFault.UNDECODED: "{found}",
 }
 
 
@@ -98,7 +103,7 @@ class Fault:
     :param subject: location of the file that it is about; "" where it is about the receipt's own row.
     """
 
-    kind: Kind
+    kind: ReceiptFault
     receipt: Receipt
     expected: str
     found: str
@@ -184,7 +189,11 @@ def judge(receipt: Receipt, seen: Seen) -> tuple[Fault, ...]:
     proven are not asked for, only rows are. The faults that lose bytes come first.
     """
     if seen.row:
-        return (Fault(Kind.ROW, receipt, "its row as it was written, by a version that is known", seen.row),)
+        return (
+            Fault(
+                ReceiptFault.ROW, receipt, "its row as it was written, by a version that is known", seen.row
+            ),
+        )
     faults = [*_displacements(receipt, seen.files)]
     if not faults:
         faults += _file_faults(receipt, seen.files)
@@ -211,7 +220,9 @@ def chain_faults(rows: Iterable[Receipt], broken: str) -> Faults:
 
     :param broken: what is wrong with the chain.
     """
-    return {row.identity: (Fault(Kind.CHAIN, row, "a whole chain of receipts", broken),) for row in rows}
+    return {
+        row.identity: (Fault(ReceiptFault.CHAIN, row, "a whole chain of receipts", broken),) for row in rows
+    }
 
 
 def reasons(faults: Faults) -> dict[SegmentIdentity, str]:
@@ -230,32 +241,36 @@ def _displacements(receipt: Receipt, files: Sequence[SeenFile]) -> Iterable[Faul
     listed = {file.stored.location: file.listed for file in files if file.listed}
     if not listed or (receipt.moved_to is None and len(listed) < len(named)):
         yield Fault(
-            Kind.MOVED, receipt, "in the table", "not in the table", min(named, default=receipt.data_file)
+            ReceiptFault.MOVED,
+            receipt,
+            "in the table",
+            "not in the table",
+            min(named, default=receipt.data_file),
         )
         return
     deletes = {name for entries in listed.values() for entry in entries for name in entry.delete_files}
     if gone := named - listed.keys() - deletes:
-        yield Fault(Kind.MOVED_AGAIN, receipt, "in the table", "not in the table", min(gone))
+        yield Fault(ReceiptFault.MOVED_AGAIN, receipt, "in the table", "not in the table", min(gone))
     elif new := deletes - named:
-        yield Fault(Kind.ROWS_DELETED, receipt, "no row deleted", min(new), next(iter(listed)))
+        yield Fault(ReceiptFault.ROWS_DELETED, receipt, "no row deleted", min(new), next(iter(listed)))
 
 
 def _file_faults(receipt: Receipt, files: Sequence[SeenFile]) -> Iterable[Fault]:
     for file in files:
         stored, at = file.stored, file.stored.location
         if file.size_bytes == NO_SUCH_FILE:
-            yield Fault(Kind.MISSING, receipt, f"{stored.size_bytes} bytes", "no such file", at)
+            yield Fault(ReceiptFault.MISSING, receipt, f"{stored.size_bytes} bytes", "no such file", at)
         elif file.size_bytes not in (None, stored.size_bytes):
-            yield Fault(Kind.SIZE, receipt, str(stored.size_bytes), str(file.size_bytes), at)
+            yield Fault(ReceiptFault.SIZE, receipt, str(stored.size_bytes), str(file.size_bytes), at)
         elif file.sha256 not in (None, stored.sha256):
-            yield Fault(Kind.SHA256, receipt, stored.sha256, str(file.sha256), at)
+            yield Fault(ReceiptFault.SHA256, receipt, stored.sha256, str(file.sha256), at)
 
 
 def _rows_faults(receipt: Receipt, seen: Seen) -> Iterable[Fault]:
     if seen.undecoded:
-        yield Fault(Kind.UNDECODED, receipt, "rows that are the segment", seen.undecoded)
+        yield Fault(ReceiptFault.UNDECODED, receipt, "rows that are the segment", seen.undecoded)
     elif seen.rows_sha256 not in (None, receipt.sha256):
-        yield Fault(Kind.ROWS, receipt, receipt.sha256, str(seen.rows_sha256))
+        yield Fault(ReceiptFault.ROWS, receipt, receipt.sha256, str(seen.rows_sha256))
 
 
 def _entry_faults(receipt: Receipt, seen: Seen) -> Iterable[Fault]:
@@ -265,7 +280,7 @@ def _entry_faults(receipt: Receipt, seen: Seen) -> Iterable[Fault]:
     }
     for location, entries in listed.items():
         if len(entries) > 1:
-            yield Fault(Kind.LISTED_TWICE, receipt, "1", str(len(entries)), location)
+            yield Fault(ReceiptFault.LISTED_TWICE, receipt, "1", str(len(entries)), location)
     for entry in seen.own:
         file = entry.entry
         pairs: list[tuple[str, str, str]] = [
@@ -280,9 +295,11 @@ def _entry_faults(receipt: Receipt, seen: Seen) -> Iterable[Fault]:
                 pairs.append((name, value.hex(), upper.hex()))
         for what, expected, found in pairs:
             if expected != found:
-                yield Fault(Kind.ENTRY, receipt, f"{what} {expected}", found, entry.location)
+                yield Fault(ReceiptFault.ENTRY, receipt, f"{what} {expected}", found, entry.location)
     if seen.statistics:
-        yield Fault(Kind.STATISTICS, receipt, "as in the footer", seen.statistics, seen.own[0].location)
+        yield Fault(
+            ReceiptFault.STATISTICS, receipt, "as in the footer", seen.statistics, seen.own[0].location
+        )
 
 
 def _is_bound(bound: bytes, value: bytes, contains: bool) -> bool:

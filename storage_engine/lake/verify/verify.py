@@ -30,7 +30,7 @@ from storage_engine.lake.coverage.elsewhere import in_either
 from storage_engine.lake.coverage.verify_turns import by_receipt, choose, coverage, standing_fault
 from storage_engine.lake.storage.careful_avro import careful_avro
 from storage_engine.lake.verify.replica_coverage import replica_spans
-from storage_engine.lake.verify.verify_metadata import StoreState, read_state
+from storage_engine.lake.verify.verify_metadata import StoreMetadata, read_state
 from storage_engine.lake.verify.verify_segment import RENEW_ADVICE, RESTORE_ADVICE, SegmentLook, look_at
 from storage_engine.model.proof.heads import ChainHead
 from storage_engine.model.proof.receipt import Receipt, SegmentIdentity
@@ -134,7 +134,7 @@ class _Turn:
     def __init__(
         self,
         level: VerifyLevel,
-        states: Sequence[StoreState],
+        states: Sequence[StoreMetadata],
         local: Iterable[LocalSpan],
         remembered: Sequence[Check],
         witnesses: Callable[[str], Witnesses],
@@ -208,7 +208,7 @@ class _Turn:
     def result(
         self,
         lake: Lake,
-        state: StoreState,
+        state: StoreMetadata,
         released: Iterable[ReleasedSpan],
         elsewhere: Sequence[Receipt],
     ) -> StoreVerification:
@@ -251,7 +251,7 @@ class _Turn:
         known, level = state.looks[receipt.identity], self._reachable(receipt)
         return look_at(state.reader, known, level=level, local=self._span(receipt))
 
-    def _of(self, receipt: Receipt) -> StoreState:
+    def _of(self, receipt: Receipt) -> StoreMetadata:
         return self._states[receipt.store_id]
 
     def _is_moved(self, receipt: Receipt) -> bool:

@@ -15,7 +15,7 @@ from pyiceberg.table import Table
 from storage_engine.exceptions import ReceiptError
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.names import data_file_of
-from storage_engine.lake.file.table_entries import Entry, check_entries, list_entries, unreceipted_files
+from storage_engine.lake.file.table_entries import TableEntry, check_entries, list_entries, unreceipted_files
 from storage_engine.lake.soundness.chain import check_chain
 from storage_engine.lake.soundness.receipts import list_stores, receipt_history, receipts_in
 from storage_engine.lake.soundness.soundness import Depth, Look
@@ -32,7 +32,7 @@ _COMMIT_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class StoreState:
+class StoreMetadata:
     """What the metadata says of one store.
 
     :param looks: at each receipt, as far as metadata and sizes tell.
@@ -55,7 +55,7 @@ def read_state(
     store_id: str | None,
     remembered: Sequence[Check],
     known: Callable[[str], Collection[ChainHead]],
-) -> tuple[StoreState, ...]:
+) -> tuple[StoreMetadata, ...]:
     """Read and check the metadata of one store, or of every store that either table has.
 
     :param remembered: earlier checks of this lake, read before this is called.
@@ -83,10 +83,10 @@ def _state(
     table: Table,
     store_id: str,
     rows: tuple[Receipt, ...],
-    entries: Sequence[Entry],
+    entries: Sequence[TableEntry],
     remembered: Sequence[Check],
     known: Collection[ChainHead],
-) -> StoreState:
+) -> StoreMetadata:
     findings = []
     chained = True
     every = receipt_history(lake, store_id)
@@ -100,7 +100,7 @@ def _state(
     looks = {row.identity: reader.look(row, Depth.SIZES) for row in rows}
     findings += (unsound(fault) for look in looks.values() for fault in look.faults if not fault.kind.loses)
     findings += check_entries(table, rows, entries, _receipted_since(lake, table, store_id, rows, entries))
-    return StoreState(
+    return StoreMetadata(
         store_id=store_id,
         receipts=rows,
         looks=looks,
@@ -112,7 +112,7 @@ def _state(
 
 
 def _receipted_since(
-    lake: Lake, table: Table, store_id: str, rows: Sequence[Receipt], entries: Sequence[Entry]
+    lake: Lake, table: Table, store_id: str, rows: Sequence[Receipt], entries: Sequence[TableEntry]
 ) -> frozenset[str]:
     """Data files that an archiver at work has committed, and whose receipts came only after ``rows``."""
     waiting = unreceipted_files(table, rows, entries)

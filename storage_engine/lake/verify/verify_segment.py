@@ -20,7 +20,7 @@ from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake.coverage.coverage import LocalSpan
 from storage_engine.lake.coverage.local_spans import companion_fault
 from storage_engine.lake.file.staging import sha256_of
-from storage_engine.lake.soundness.soundness import Depth, Fault, Kind, Look
+from storage_engine.lake.soundness.soundness import Depth, Fault, Look, ReceiptFault
 from storage_engine.lake.soundness.soundness_reader import Reader
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.report.validation import Status
@@ -46,26 +46,26 @@ _DEPTHS = {
 }
 
 _ADVICE = {
-    Kind.LISTED_TWICE: (
+    ReceiptFault.LISTED_TWICE: (
         "No byte is lost, but the gate deletes nothing on this receipt. If the broker still has the segment, "
         "run storage-engine archive again: one new data file takes the place of both. Otherwise roll the "
         "table of rows back to the snapshot before the second commit, or delete and add the file once, and "
         "find out who wrote to the table."
     ),
-    Kind.ENTRY: (
+    ReceiptFault.ENTRY: (
         "The table's manifest was changed or damaged, or the receipt along with its hash: then receipts have "
         "a finding too. If not, no byte is lost, but queries may pass the file by, and the gate deletes "
         "nothing on this receipt. Run storage-engine archive again, roll the table of rows back to a sound "
         "snapshot, or delete and add the file again."
     ),
-    Kind.STATISTICS: (
+    ReceiptFault.STATISTICS: (
         "No byte is lost, but queries may pass the file by: a manifest was changed or damaged. Roll the "
         "table of rows back to a sound snapshot, or delete and add the file again."
     ),
 }
 """What to do where bytes are proven, and a receipt is not sound all the same."""
 
-_OF_FILES = {Kind.MISSING, Kind.SIZE, Kind.SHA256}
+_OF_FILES = {ReceiptFault.MISSING, ReceiptFault.SIZE, ReceiptFault.SHA256}
 
 
 @dataclass(frozen=True, slots=True)

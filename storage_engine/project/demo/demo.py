@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from storage_engine.project.dag_run import DagRun, Say
-from storage_engine.project.demo.demo_checks import Check, check_outcome, segment_hashes, tell_checks
+from storage_engine.project.demo.demo_checks import DemoCheck, check_outcome, segment_hashes, tell_checks
 from storage_engine.project.demo.demo_directory import clear, run_demo_in
 from storage_engine.project.init import STORE_CONNECTION, Project, init_project
 from storage_engine.project.local_airflow import LocalAirflow
@@ -57,7 +57,7 @@ def _run(directory: Path, say: Say, tell: Say) -> int:
 
 
 def _sum_up(
-    project: Project, sample: SampleStore, result: dict[str, Any], checks: tuple[Check, ...], tell: Say
+    project: Project, sample: SampleStore, result: dict[str, Any], checks: tuple[DemoCheck, ...], tell: Say
 ) -> None:
     if "report_text" in result:
         tell("")

@@ -21,7 +21,7 @@ from storage_engine.project.sample import SampleStore
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class DemoCheck:
     """One thing that has to hold.
 
     :param text: what was expected; where it does not hold, what was found instead.
@@ -31,7 +31,7 @@ class Check:
     text: str
 
 
-def tell_checks(checks: Sequence[Check], where_from: str, tell: Say) -> None:
+def tell_checks(checks: Sequence[DemoCheck], where_from: str, tell: Say) -> None:
     """Say what held and what did not.
 
     :param where_from: it was found out.
@@ -59,7 +59,7 @@ def check_outcome(
     before: Mapping[str, str],
     run_state: str,
     result: Mapping[str, Any],
-) -> tuple[Check, ...]:
+) -> tuple[DemoCheck, ...]:
     """Compare store, lake and report with what they have to be.
 
     :param before: the segments' hashes before the run.
@@ -70,15 +70,15 @@ def check_outcome(
     left = segment_hashes(sample.root)
     kept = {name: digest for name, digest in before.items() if name not in old}
     return (
-        Check(run_state == "success", f"the DAG run ended: {run_state}"),
-        Check(not old & set(left), f"the {len(old)} expired segments are gone"),
-        Check(left == kept, f"the {len(kept)} others are there, byte for byte as before"),
+        DemoCheck(run_state == "success", f"the DAG run ended: {run_state}"),
+        DemoCheck(not old & set(left), f"the {len(old)} expired segments are gone"),
+        DemoCheck(left == kept, f"the {len(kept)} others are there, byte for byte as before"),
         *_check_lake(project, {name: before[name] for name in sorted(old)}),
         check_report(result),
     )
 
 
-def _check_lake(project: Project, expected: Mapping[str, str]) -> tuple[Check, ...]:
+def _check_lake(project: Project, expected: Mapping[str, str]) -> tuple[DemoCheck, ...]:
     """The lake proves exactly the deleted segments, and gives each back as it was."""
     try:
         lake = open_lake(LakeConfig.local(project.lake))
@@ -89,30 +89,30 @@ def _check_lake(project: Project, expected: Mapping[str, str]) -> tuple[Check, .
         serving = [project.home / "broker.conf"]
         restored = restore(lake, store.store_id, project.home / "restored", serving=serving)
     except (StorageEngineError, ValueError) as error:
-        return (Check(False, f"the lake can be read and restored from: {error}"),)
+        return (DemoCheck(False, f"the lake can be read and restored from: {error}"),)
     proven = {f"{row.base_offset:020d}": row.sha256 for row in rows}
     returned = {Path(segment.path).name: _sha256(Path(segment.path)) for segment in restored}
     return (
-        Check(
+        DemoCheck(
             proven == expected, f"the lake has a receipt for each of them, {len(rows)} in an unbroken chain"
         ),
-        Check(
+        DemoCheck(
             returned == expected,
             f"restored from the lake to {project.home / 'restored'}, they are the original files",
         ),
     )
 
 
-def check_report(result: Mapping[str, Any]) -> Check:
+def check_report(result: Mapping[str, Any]) -> DemoCheck:
     """The report says that all went well, and that the validation found nothing."""
     if "report_json" not in result:
-        return Check(False, "a report was written (the report task gave none)")
+        return DemoCheck(False, "a report was written (the report task gave none)")
     report = json.loads(Path(result["report_json"]).read_text())
     validation = (report.get("validation") or {}).get("checks", [])
     broken = [check["expectation"] for check in validation if check["status"] != "OK"]
     holds = bool(report["ok"] and validation and not broken and Path(result["report_html"]).is_file())
     found = f"; broken: {', '.join(broken)}" if broken else ""
-    return Check(holds, f"the report is there, and its {len(validation)} validation checks are OK{found}")
+    return DemoCheck(holds, f"the report is there, and its {len(validation)} validation checks are OK{found}")
 
 
 def _sha256(path: Path) -> str:

@@ -17,7 +17,7 @@ from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.soundness.receipts import list_stores, receipts
 from storage_engine.project.dag_run import Say
-from storage_engine.project.demo.demo_checks import Check, file_hashes, tell_checks
+from storage_engine.project.demo.demo_checks import DemoCheck, file_hashes, tell_checks
 from storage_engine.project.demo.demo_directory import clear, run_demo_in
 from storage_engine.project.demo.demo_kafka_served import check_served
 from storage_engine.project.demo.demo_shell import Shell
@@ -97,7 +97,7 @@ def _jars(directory: Path, say: Say) -> Jars | None:
         return None
 
 
-def _check_files(lake: Lake, node: Path, lost: Path, restored: Path) -> tuple[Check, ...]:
+def _check_files(lake: Lake, node: Path, lost: Path, restored: Path) -> tuple[DemoCheck, ...]:
     """Compare the lake's receipts and the restored files with the node's own."""
     (store,) = list_stores(lake)
     rows = receipts(lake, store.store_id)
@@ -111,15 +111,17 @@ def _check_files(lake: Lake, node: Path, lost: Path, restored: Path) -> tuple[Ch
     returned = file_hashes(restored.glob("0*"))
     originals = {name: sha256 for name, sha256 in file_hashes(lost.glob("0*")).items() if name in returned}
     return (
-        Check(same, f"the lake has {len(rows)} segments of {len(proven)} logs, each with its file's SHA-256"),
-        Check(
+        DemoCheck(
+            same, f"the lake has {len(rows)} segments of {len(proven)} logs, each with its file's SHA-256"
+        ),
+        DemoCheck(
             bool(returned) and returned == originals,
             f"the {len(returned)} restored files of {_LOST} are those that were lost, byte for byte",
         ),
     )
 
 
-def _sum_up(checks: Sequence[Check], restored: Path, lake_dir: Path, tell: Say) -> None:
+def _sum_up(checks: Sequence[DemoCheck], restored: Path, lake_dir: Path, tell: Say) -> None:
     tell_checks(checks, "files, lake and broker alone", tell)
     tell(f"Lake      {lake_dir}")
     tell(f"Restored  {restored}")

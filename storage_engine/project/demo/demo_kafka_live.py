@@ -20,7 +20,7 @@ from storage_engine.exceptions import StorageEngineError
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.project.dag_run import Say
-from storage_engine.project.demo.demo_checks import Check, tell_checks
+from storage_engine.project.demo.demo_checks import DemoCheck, tell_checks
 from storage_engine.project.demo.demo_directory import clear, run_demo_in
 from storage_engine.project.demo.demo_kafka_load import (
     CLICKS,
@@ -46,7 +46,7 @@ _Hashes = Mapping[tuple[str, int], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class LiveMoment:
     """What stood in the way of deletion at a moment, and where logs began after it.
 
     :param lagging_at: the position of the group that lags.
@@ -70,7 +70,7 @@ class KafkaOutcome:
     """
 
     clients: ClientsSaw
-    first: Moment
+    first: LiveMoment
     last_starts: Mapping[str, int]
     settings: tuple[object, object, object]
     served: Served
@@ -80,7 +80,7 @@ def log_of(topic: str) -> str:
     return f"{topic}-0"
 
 
-def check_kafka_live(outcome: KafkaOutcome, archived: Served, elsewhere: Served) -> tuple[Check, ...]:
+def check_kafka_live(outcome: KafkaOutcome, archived: Served, elsewhere: Served) -> tuple[DemoCheck, ...]:
     """Compare clients, brokers and lake with what they have to be.
 
     :param archived: what the lake has.
@@ -91,12 +91,12 @@ def check_kafka_live(outcome: KafkaOutcome, archived: Served, elsewhere: Served)
     clicks = sum(topic == CLICKS for topic, _ in clients.acknowledged)
     before, held, after = outcome.settings
     return (
-        Check(not clients.failed and sent > 0, f"no client failed, and {sent} records were acknowledged"),
-        Check(
+        DemoCheck(not clients.failed and sent > 0, f"no client failed, and {sent} records were acknowledged"),
+        DemoCheck(
             clients.kept_up == list(range(clicks)),
             f"group {KEEPS_UP} has read all {clicks} records of {CLICKS}, each once",
         ),
-        Check(
+        DemoCheck(
             first.starts[CLICKS] > 0
             and 0 < first.starts[ORDERS] <= first.lagging_at
             and 0 < first.starts[PAYMENTS] <= first.transaction_at,
@@ -104,28 +104,30 @@ def check_kafka_live(outcome: KafkaOutcome, archived: Served, elsewhere: Served)
             f"above offset {first.lagging_at}, which group {LAGS} reads next; {PAYMENTS} at "
             f"{first.starts[PAYMENTS]}: not above {first.transaction_at}, where the transaction begins",
         ),
-        Check(
+        DemoCheck(
             outcome.last_starts[ORDERS] > first.lagging_at
             and outcome.last_starts[PAYMENTS] > first.transaction_at,
             f"then {ORDERS} began at {outcome.last_starts[ORDERS]}, and {PAYMENTS} at "
             f"{outcome.last_starts[PAYMENTS]}",
         ),
         *_account(outcome, _hashes(archived), _hashes(elsewhere)),
-        Check(before != held and before == after, "unmanaged, the topics' settings are as before the hold"),
+        DemoCheck(
+            before != held and before == after, "unmanaged, the topics' settings are as before the hold"
+        ),
     )
 
 
-def _account(outcome: KafkaOutcome, archived: _Hashes, elsewhere: _Hashes) -> tuple[Check, ...]:
+def _account(outcome: KafkaOutcome, archived: _Hashes, elsewhere: _Hashes) -> tuple[DemoCheck, ...]:
     """Each record that was acknowledged is served or in the lake, and what is in the lake is served again."""
     sent, served = outcome.clients.acknowledged, _hashes(outcome.served)
     gone = sent.keys() - served.keys()
     return (
-        Check(
+        DemoCheck(
             bool(gone) and {**archived, **served} == sent,
             f"each of them is served by the broker ({len(served)}) or in the lake ({len(archived)}), "
             "by SHA-256",
         ),
-        Check(
+        DemoCheck(
             elsewhere == archived and gone <= elsewhere.keys(),
             f"a second node serves all {len(elsewhere)} from the lake, among them the {len(gone)} that the "
             "first one no longer has",
@@ -228,7 +230,7 @@ def _beside(kafka: Kafka, lake: Path, say: Say, tell: Say) -> KafkaOutcome:
         shell.run("lag", store)
         say("clean: what is expired and proven goes, other than what somebody still needs")
         shell.run("clean", store, _SAME_DISK, *_BLOCK)
-        first = Moment(lagging_at, transaction_at, _starts(kafka))
+        first = LiveMoment(lagging_at, transaction_at, _starts(kafka))
         say(f"the transaction commits, and group {LAGS} reads all that is there")
         load.commit_transaction()
         _wait_for_expired(kafka, load.read_orders(), 1)

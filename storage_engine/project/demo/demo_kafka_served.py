@@ -12,7 +12,7 @@ from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.file.filters import all_equal
 from storage_engine.lake.file.scan import read_rows
 from storage_engine.lake.soundness.receipts import list_stores, receipts
-from storage_engine.project.demo.demo_checks import Check
+from storage_engine.project.demo.demo_checks import DemoCheck
 from storage_engine.project.jvm import Jars
 from storage_engine.project.kafka import Kafka, watermarks
 
@@ -26,7 +26,7 @@ Record = tuple[int, bytes | None, bytes | None]
 """Offset, key and value."""
 
 
-def check_served(lake: Lake, node: Path, restored: Path, log: str, jars: Jars) -> tuple[Check, ...]:
+def check_served(lake: Lake, node: Path, restored: Path, log: str, jars: Jars) -> tuple[DemoCheck, ...]:
     """Let a broker open a node's directories with a restored one, read a log, and write to it.
 
     :param node: has the node's directories ``first``, ``second`` and ``metadata``.
@@ -43,12 +43,12 @@ def check_served(lake: Lake, node: Path, restored: Path, log: str, jars: Jars) -
         after = consume(kafka.address, log)
         kafka.stop()
     return (
-        Check(
+        DemoCheck(
             before == expected,
             f"a broker serves the {len(expected)} committed records that the lake has, at the same offsets",
         ),
-        Check(written_at == end, f"a new record went to offset {end}, behind the last restored one"),
-        Check(after == [*expected, (end, None, _NEW_VALUE)], "and it is served behind them"),
+        DemoCheck(written_at == end, f"a new record went to offset {end}, behind the last restored one"),
+        DemoCheck(after == [*expected, (end, None, _NEW_VALUE)], "and it is served behind them"),
     )
 
 

@@ -19,7 +19,7 @@ from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.project.dag_run import DagRun, Say, States
-from storage_engine.project.demo.demo_checks import Check, file_hashes, tell_checks
+from storage_engine.project.demo.demo_checks import DemoCheck, file_hashes, tell_checks
 from storage_engine.project.demo.demo_directory import clear, run_demo_in
 from storage_engine.project.demo.demo_live_checks import (
     BrokerBefore,
@@ -276,7 +276,7 @@ def _wait_until_moved(mq: RocketMQ, load: Load, say: Say) -> None:
 
 
 def _sum_up(
-    project: Project, mq: RocketMQ, outcome: LiveOutcome, checks: tuple[Check, ...], tell: Say
+    project: Project, mq: RocketMQ, outcome: LiveOutcome, checks: tuple[DemoCheck, ...], tell: Say
 ) -> None:
     if "report_text" in outcome.result:
         tell("")

@@ -15,7 +15,7 @@ from storage_engine.lake.file.filters import all_equal
 from storage_engine.lake.soundness.chain import check_chain
 from storage_engine.lake.soundness.message_batches import message_batches
 from storage_engine.lake.soundness.receipts import current, list_stores, receipt_history
-from storage_engine.project.demo.demo_checks import Check, check_report
+from storage_engine.project.demo.demo_checks import DemoCheck, check_report
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.rocketmq.codec.frame import BODY_AT, BODY_LENGTH_AT, QUEUE_OFFSET_AT
 from storage_engine.rocketmq.hold.local_hold import read_local
@@ -92,7 +92,7 @@ def served_messages(address: str, topic: str, queues: int) -> dict[tuple[int, in
     return found
 
 
-def check_live(store: ManagedStore, outcome: LiveOutcome) -> tuple[Check, ...]:
+def check_live(store: ManagedStore, outcome: LiveOutcome) -> tuple[DemoCheck, ...]:
     """Compare broker, store, lake and report with what they have to be."""
     sent = {
         (record["queue"], record["queueOffset"]): record["sha256"]
@@ -100,7 +100,7 @@ def check_live(store: ManagedStore, outcome: LiveOutcome) -> tuple[Check, ...]:
         if record.get("sent") == outcome.topic
     }
     return (
-        Check(outcome.run_state == "success", f"the DAG run ended: {outcome.run_state}"),
+        DemoCheck(outcome.run_state == "success", f"the DAG run ended: {outcome.run_state}"),
         *_check_log(store, outcome),
         *_check_clients(outcome, sent),
         *_check_lake(store, outcome, sent),
@@ -109,15 +109,17 @@ def check_live(store: ManagedStore, outcome: LiveOutcome) -> tuple[Check, ...]:
     )
 
 
-def _check_log(store: ManagedStore, outcome: LiveOutcome) -> tuple[Check, ...]:
+def _check_log(store: ManagedStore, outcome: LiveOutcome) -> tuple[DemoCheck, ...]:
     """Nothing went before it was approved, then exactly the expired segments."""
     old = sorted(outcome.before.old)
     stays = min(set(outcome.before.mtimes) - set(old))
     first = min(path.name for path in (Path(store.root) / "commitlog").iterdir())
     nothing_went = outcome.held and outcome.began_at_until_release == {0}
     return (
-        Check(nothing_went, "until the release nothing had gone, though the broker had a cause of its own"),
-        Check(
+        DemoCheck(
+            nothing_went, "until the release nothing had gone, though the broker had a cause of its own"
+        ),
+        DemoCheck(
             first == stays and outcome.min_offset == int(stays),
             f"exactly the {len(old)} expired segments are gone: the log begins at {first} by the files, at "
             f"{outcome.min_offset} by the broker",
@@ -125,24 +127,24 @@ def _check_log(store: ManagedStore, outcome: LiveOutcome) -> tuple[Check, ...]:
     )
 
 
-def _check_clients(outcome: LiveOutcome, sent: Messages) -> tuple[Check, ...]:
+def _check_clients(outcome: LiveOutcome, sent: Messages) -> tuple[DemoCheck, ...]:
     groups = outcome.summary["groups"]
     keeps_up, lags = groups[outcome.keeps_up], groups[outcome.lags]
     failed = outcome.summary["failed"]
     return (
-        Check(not failed and bool(sent), f"no put failed: {len(sent)} sent, {failed} failed"),
-        Check(
+        DemoCheck(not failed and bool(sent), f"no put failed: {len(sent)} sent, {failed} failed"),
+        DemoCheck(
             keeps_up["failed"] == keeps_up["moved"] == 0 and keeps_up["pulled"] > 0,
             f"no pull of group {outcome.keeps_up} failed, and no position of it went",
         ),
-        Check(
+        DemoCheck(
             lags["failed"] == 0 and lags["moved"] > 0,
             f"no pull of group {outcome.lags} failed; {lags['moved']} were told that their position is gone",
         ),
     )
 
 
-def _check_lake(store: ManagedStore, outcome: LiveOutcome, sent: Messages) -> tuple[Check, ...]:
+def _check_lake(store: ManagedStore, outcome: LiveOutcome, sent: Messages) -> tuple[DemoCheck, ...]:
     """The lake proves what is gone, and has what the lagging group was about to read."""
     try:
         lake = open_lake(store.lake)
@@ -158,20 +160,20 @@ def _check_lake(store: ManagedStore, outcome: LiveOutcome, sent: Messages) -> tu
             for row in batch.to_pylist()
         }
     except (StorageEngineError, ValueError) as error:
-        return (Check(False, f"the lake can be read: {error}"),)
+        return (DemoCheck(False, f"the lake can be read: {error}"),)
     lost = _lost_positions(outcome)
     from_lake = {key: in_lake.get(key) for key in lost}
     return (
-        Check(
+        DemoCheck(
             proven == outcome.before.old,
             f"the lake has a receipt for each of them, {len(proven)} in an unbroken chain",
         ),
-        Check(
+        DemoCheck(
             bool(lost) and from_lake == {key: sent.get(key) for key in lost},
             f"the {len(lost)} messages that group {outcome.lags} had not read and that are gone, read from "
             "the lake, are what the producers sent, by SHA-256",
         ),
-        Check(
+        DemoCheck(
             {**in_lake, **outcome.served} == sent,
             f"each of the {len(sent)} messages sent is in the lake ({len(in_lake)}) or served by the broker "
             f"({len(outcome.served)}), by SHA-256",
@@ -194,7 +196,7 @@ def _lost_positions(outcome: LiveOutcome) -> list[tuple[int, int]]:
     ]
 
 
-def _check_unmanaged(store: ManagedStore, outcome: LiveOutcome) -> tuple[Check, ...]:
+def _check_unmanaged(store: ManagedStore, outcome: LiveOutcome) -> tuple[DemoCheck, ...]:
     before = outcome.before
     changed = sorted(
         key for key, value in before.settings.items() if outcome.settings_after.get(key) != value
@@ -205,9 +207,11 @@ def _check_unmanaged(store: ManagedStore, outcome: LiveOutcome) -> tuple[Check, 
     left = [path.name for path in Path(store.root).glob(".storage-engine*") if path.name != DIRECTORY]
     left += ["a hold that is remembered"] if read_local(Path(store.root)) else []
     return (
-        Check(not changed, f"unmanaged, the broker's settings are as before{_found(changed)}"),
-        Check(bool(stayed) and not touched, f"so are the times of the segments that stayed{_found(touched)}"),
-        Check(not left, f"and no hold is left in its store{_found(left)}"),
+        DemoCheck(not changed, f"unmanaged, the broker's settings are as before{_found(changed)}"),
+        DemoCheck(
+            bool(stayed) and not touched, f"so are the times of the segments that stayed{_found(touched)}"
+        ),
+        DemoCheck(not left, f"and no hold is left in its store{_found(left)}"),
     )
 
 

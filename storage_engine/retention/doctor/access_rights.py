@@ -14,7 +14,7 @@ from storage_engine.model.report.diagnosis import Finding, Severity, named_in_sh
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class AccessRights:
     """
     :param user: who runs this process.
     :param owner: of the store's root.
@@ -30,10 +30,10 @@ class Access:
     open_to_all: tuple[str, ...] = ()
 
 
-def look_at_access(root: str, directories: Sequence[Path]) -> Access:
+def look_at_access(root: str, directories: Sequence[Path]) -> AccessRights:
     """Look at the directories that segments and what points to them lie in, as far as they are there."""
     there = [path for path in dict.fromkeys((Path(root), *directories)) if path.is_dir()]
-    return Access(
+    return AccessRights(
         user=_name(os.geteuid()),
         owner=_name(Path(root).stat().st_uid),
         unwritable=tuple(str(path) for path in there if not _may_delete(path)),
@@ -61,7 +61,7 @@ def _name(uid: int) -> str:
         return f"uid {uid}"
 
 
-def access_findings(found: Access) -> Iterator[Finding]:
+def access_findings(found: AccessRights) -> Iterator[Finding]:
     """Judge it. Pure."""
     advice = f"run as {found.owner}: sudo -u {found.owner} storage-engine …"
     if found.unreadable:

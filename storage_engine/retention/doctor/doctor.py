@@ -58,7 +58,7 @@ from storage_engine.retention.store.unnamed_lakes import directory_of
 
 if TYPE_CHECKING:
     from storage_engine.journal.journal import Journal, StoreRecord
-    from storage_engine.retention.doctor.lake_check import LakeFacts
+    from storage_engine.retention.doctor.lake_check import CheckedLake
 
 
 _READINGS = 500
@@ -83,7 +83,7 @@ class Diagnosis:
     figures: Figures | None
     findings: tuple[Finding, ...]
     next: NextStep
-    lakes: tuple[LakeFacts, ...] = ()
+    lakes: tuple[CheckedLake, ...] = ()
     unproven: tuple[Segment, ...] | None = None
     due: int = 0
     touched: tuple[Segment, ...] = ()
@@ -104,7 +104,7 @@ class _Known:
     samples: tuple[tuple[int, int], ...] = ()
     last_sample_ms: int | None = None
     jumped_ms: int = 0
-    lakes: tuple[LakeFacts, ...] = ()
+    lakes: tuple[CheckedLake, ...] = ()
     unproven: tuple[Segment, ...] | None = None
     touched: tuple[Segment, ...] = ()
     refused: frozenset[str] = frozenset()

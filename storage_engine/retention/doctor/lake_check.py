@@ -33,7 +33,7 @@ _NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
-class LakeFacts:
+class CheckedLake:
     """
     :param title: lake or second lake.
     :param refused: why no command works with it; "" where they do.
@@ -68,7 +68,7 @@ class LakeFacts:
 
 def look_at_lakes(
     store: ManagedStore, record: StoreRecord | None, has_journal: bool
-) -> tuple[LakeFacts, ...]:
+) -> tuple[CheckedLake, ...]:
     """Look at each of a store's lakes. Nothing is made or changed.
 
     :param record: of the store in its journal; None: there is none yet.
@@ -81,17 +81,17 @@ def look_at_lakes(
 
 def _look(
     title: str, store: ManagedStore, number: int, record: StoreRecord | None, has_journal: bool
-) -> LakeFacts:
+) -> CheckedLake:
     config = store.lakes[number]
     local, place = local_places(config), str(own_directory(config) or config.location)
     disk = DiskUsage.of(local["warehouse"]) if "warehouse" in local else None
     try:
         info = describe(config)
     except StorageEngineError as error:
-        return LakeFacts(title, place, str(error), None, None, (), 0, disk, None, 0)
+        return CheckedLake(title, place, str(error), None, None, (), 0, disk, None, 0)
     verified_at_ms, faults = _last_verified(store, info) if has_journal else (None, 0)
     own = [one for one in info.stores if record is not None and one.store_id == record.store_id]
-    return LakeFacts(
+    return CheckedLake(
         title=title,
         location=place,
         refused=info.refused,
@@ -137,7 +137,7 @@ def unproven_segments(
     return tuple(one for one in unproven if one not in touched), tuple(touched), proofs.notices
 
 
-def lake_text(found: LakeFacts, now_ms: int) -> str:
+def lake_text(found: CheckedLake, now_ms: int) -> str:
     """Say in a line what a lake is."""
     if found.refused:
         return f"{found.location}: can't be used"
@@ -150,7 +150,7 @@ def lake_text(found: LakeFacts, now_ms: int) -> str:
     return f"{found.location}: {count_text(found.segments, 'segment')} of this store, {verified}{space}"
 
 
-def has_segments_of(lakes: Sequence[LakeFacts], stamp: Stamp | None, root: str) -> bool:
+def has_segments_of(lakes: Sequence[CheckedLake], stamp: Stamp | None, root: str) -> bool:
     """Return whether a lake has segments of a store that no journal knows: by its stamp, else by its place.
 
     Pure.
@@ -160,7 +160,9 @@ def has_segments_of(lakes: Sequence[LakeFacts], stamp: Stamp | None, root: str) 
     return any(stamp.store_id in one.store_ids for one in lakes)
 
 
-def misplaced(store_id: str | None, heads: Sequence[LakeHead], lakes: Sequence[LakeFacts]) -> LakeHead | None:
+def misplaced(
+    store_id: str | None, heads: Sequence[LakeHead], lakes: Sequence[CheckedLake]
+) -> LakeHead | None:
     """Return the lake that a store was archived into, where none of the named ones has any of it. Pure.
 
     None also where a named lake can't be read: nobody knows what it has.
@@ -179,7 +181,7 @@ def misplaced(store_id: str | None, heads: Sequence[LakeHead], lakes: Sequence[L
     return max(others, key=lambda head: head.sequence, default=None) if is_other else None
 
 
-def misplaced_findings(head: LakeHead | None, lakes: Sequence[LakeFacts]) -> Iterator[Finding]:
+def misplaced_findings(head: LakeHead | None, lakes: Sequence[CheckedLake]) -> Iterator[Finding]:
     """Yield that the named lakes aren't the store's. Pure.
 
     :param head: of the lake that the store was archived into; None: nothing is wrong.
@@ -198,7 +200,7 @@ def misplaced_findings(head: LakeHead | None, lakes: Sequence[LakeFacts]) -> Ite
 
 
 def lake_findings(
-    lakes: Sequence[LakeFacts], broker: str, unproven_bytes: int | None, now_ms: int
+    lakes: Sequence[CheckedLake], broker: str, unproven_bytes: int | None, now_ms: int
 ) -> Iterator[Finding]:
     """Judge lakes. Pure.
 
@@ -209,7 +211,7 @@ def lake_findings(
         yield from _of_lake(lake, broker, unproven_bytes, now_ms)
 
 
-def _of_properties(lake: LakeFacts) -> Iterator[Finding]:
+def _of_properties(lake: CheckedLake) -> Iterator[Finding]:
     for owner, names in lake.ignored:
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         table = f"ALTER TABLE {owner} UNSET TBLPROPERTIES ('{names[-1]}', …)"
@@ -226,7 +228,7 @@ def _of_properties(lake: LakeFacts) -> Iterator[Finding]:
         )
 
 
-def _of_lake(lake: LakeFacts, broker: str, unproven_bytes: int | None, now_ms: int) -> Iterator[Finding]:
+def _of_lake(lake: CheckedLake, broker: str, unproven_bytes: int | None, now_ms: int) -> Iterator[Finding]:
     if lake.refused:
         yield Finding(
             Severity.URGENT,
@@ -269,7 +271,7 @@ def _of_lake(lake: LakeFacts, broker: str, unproven_bytes: int | None, now_ms: i
     yield from _of_disk(lake, unproven_bytes)
 
 
-def _of_disk(lake: LakeFacts, unproven_bytes: int | None) -> Iterator[Finding]:
+def _of_disk(lake: CheckedLake, unproven_bytes: int | None) -> Iterator[Finding]:
     if lake.disk is None or lake.disk.used_percent is None or lake.disk.usable_bytes is None:
         return
     if unproven_bytes is not None and unproven_bytes > lake.disk.usable_bytes:

@@ -18,7 +18,7 @@ LOGS_NAMED = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class OffsetSpan:
     """The offsets of one log, from the first to the one behind the last."""
 
     log: str
@@ -41,7 +41,7 @@ class Counts:
     first_message_ms: int | None
     last_message_ms: int | None
     lake: str
-    spans: tuple[Span, ...]
+    spans: tuple[OffsetSpan, ...]
     more_logs: int = field(default=0)
 
 
@@ -118,7 +118,7 @@ def _counts(
     """
     logs = sorted({log for log, *_ in segments})
     spans = tuple(
-        Span(
+        OffsetSpan(
             log,
             min(first for name, first, _, _ in segments if name == log),
             max(end for name, _, end, _ in segments if name == log),

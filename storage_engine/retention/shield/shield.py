@@ -37,7 +37,7 @@ from storage_engine.retention.proof.stamping import witness_release
 from storage_engine.retention.shield.giving_up import give_up
 from storage_engine.retention.shield.shield_log import ShieldedLog, look_at_log
 from storage_engine.retention.shield.shield_proofs import (
-    Judged,
+    JudgedLink,
     ask_of_gone,
     asked_notices,
     by_lineage,
@@ -199,7 +199,7 @@ def _link(
     tending: _Tending,
     shield: Shield,
     log: ShieldedLog,
-    known: tuple[Sequence[Judged], Proofs],
+    known: tuple[Sequence[JudgedLink], Proofs],
     unproven: Sequence[Segment],
     tends: bool,
 ) -> Wanted:
@@ -231,7 +231,7 @@ def _link(
     return chosen
 
 
-def _judge(tending: _Tending, shield: Shield, sealed: Sequence[Segment]) -> tuple[list[Judged], Proofs]:
+def _judge(tending: _Tending, shield: Shield, sealed: Sequence[Segment]) -> tuple[list[JudgedLink], Proofs]:
     """Return what lakes say of each link, and of the log's segments."""
     context = tending.context
     current = [one for one in shield.links if _is_current(context, one)]
@@ -266,7 +266,7 @@ def _proofs(context: Context, wanted_slots: set[tuple[str, int]], *, to_delete: 
     )
 
 
-def _save_gone(tending: _Tending, gone: Sequence[Judged]) -> None:
+def _save_gone(tending: _Tending, gone: Sequence[JudgedLink]) -> None:
     """Bring what is gone from the log into a lake, and drop the links of what is there.
 
     A link is archived under the lineage that its segment was of, whatever file has its name by now.
@@ -298,14 +298,14 @@ def _save_gone(tending: _Tending, gone: Sequence[Judged]) -> None:
                 _keep(tending, batch[0], error)
 
 
-def _try_alone(tending: _Tending, one: Judged) -> None:
+def _try_alone(tending: _Tending, one: JudgedLink) -> None:
     try:
         _archive(tending, [one])
     except (StorageEngineError, OSError) as error:
         _keep(tending, one, error)
 
 
-def _keep(tending: _Tending, one: Judged, error: Exception) -> None:
+def _keep(tending: _Tending, one: JudgedLink, error: Exception) -> None:
     tending.notices.append(f"offset {one.seen.link.base_offset} stays in the shield: {error}")
     tending.fail(one.seen, str(error))
 
@@ -316,7 +316,7 @@ def _was_let_go(context: Context, seen: SeenLink) -> bool:
     return release is not None and release.receipt_hash is None
 
 
-def _archive(tending: _Tending, batch: Sequence[Judged]) -> None:
+def _archive(tending: _Tending, batch: Sequence[JudgedLink]) -> None:
     """Archive links of one lineage or several, at full speed and with the same proof, and drop them."""
     for links in by_lineage([one.seen for one in batch]).values():
         context = _of_lineage(tending.context, links)

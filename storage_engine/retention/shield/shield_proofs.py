@@ -22,7 +22,7 @@ from storage_engine.shield.seen import SeenLink, Shield, digest_of
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedLink:
     """A link, and what lakes say of its segment.
 
     :param receipt: that counts and proves the very bytes of the link; None: none does.
@@ -47,7 +47,7 @@ def counting(proofs: Proofs, slot: tuple[str, int]) -> Receipt | None:
     return found[0] if found and len(hashes) == 1 else None
 
 
-def unproven_segments(segments: Iterable[Segment], links: Sequence[Judged]) -> tuple[Segment, ...]:
+def unproven_segments(segments: Iterable[Segment], links: Sequence[JudgedLink]) -> tuple[Segment, ...]:
     """Return the segments of the log without those whose links a receipt proves."""
     proven = {
         (judged.seen.link.segment.device, judged.seen.link.segment.inode)
@@ -57,7 +57,7 @@ def unproven_segments(segments: Iterable[Segment], links: Sequence[Judged]) -> t
     return tuple(segment for segment in segments if (segment.facts.device, segment.facts.inode) not in proven)
 
 
-def judge_link(root: str, seen: SeenLink, proofs: Proofs, *, to_drop: bool = False) -> Judged:
+def judge_link(root: str, seen: SeenLink, proofs: Proofs, *, to_drop: bool = False) -> JudgedLink:
     """Compare a link with the receipt of its segment, if there is one.
 
     Where facts don't tell that its bytes are those that it had, they are read.
@@ -68,27 +68,27 @@ def judge_link(root: str, seen: SeenLink, proofs: Proofs, *, to_drop: bool = Fal
     """
     link, row = seen.link, counting(proofs, seen.link.slot)
     if row is not None:
-        as_segment = Judged(seen).segment
+        as_segment = JudgedLink(seen).segment
         if seen.is_same and link.sha256 and link.sha256 != row.sha256:
-            return Judged(seen, problem=_contradiction(seen, row))
+            return JudgedLink(seen, problem=_contradiction(seen, row))
         is_told = bool(link.sha256) or is_proven_file(as_segment, row, proofs.acts)
         if seen.is_same and is_told and not (to_drop and link.kind is LinkKind.HARD_LINK):
-            return Judged(seen, row)
+            return JudgedLink(seen, row)
         sha256 = digest_of(root, seen, pace_at(None).spend)
         if sha256 == row.sha256:
-            return Judged(_noted(root, seen, sha256), row)
+            return JudgedLink(_noted(root, seen, sha256), row)
         if sha256 is not None and seen.is_same:
             # Told by this the next time, so that nobody reads it again and again.
             seen = _noted(root, seen, sha256)
-        return Judged(seen, problem=_contradiction(seen, row, sha256) if sha256 is not None else "")
+        return JudgedLink(seen, problem=_contradiction(seen, row, sha256) if sha256 is not None else "")
     if seen.is_same:
-        return Judged(seen)
+        return JudgedLink(seen)
     if link.sha256 and digest_of(root, seen, pace_at(None).spend) == link.sha256:
-        return Judged(_noted(root, seen, link.sha256))
+        return JudgedLink(_noted(root, seen, link.sha256))
     if not seen.has_left_log:
         # Whatever was done to it, it is what the broker has there.
-        return Judged(seen)
-    return Judged(seen, problem="changed")
+        return JudgedLink(seen)
+    return JudgedLink(seen, problem="changed")
 
 
 def _noted(root: str, seen: SeenLink, sha256: str) -> SeenLink:

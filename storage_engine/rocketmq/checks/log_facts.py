@@ -33,7 +33,7 @@ _OFFSET = struct.Struct(">q")
 
 
 @dataclass(frozen=True, slots=True)
-class LogEnd:
+class BrokerLogEnd:
     """Where a running broker's log ends, by its word: what it has written whole.
 
     :param dispatched_offset: messages below it are in their consume queues.
@@ -109,7 +109,7 @@ class LogFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Walk:
+class LogWalk:
     """:param newest_store_timestamp_ms: of the last message that was seen; -1 when none was."""
 
     frames: tuple[FrameFact, ...]
@@ -132,7 +132,7 @@ def list_log(layout: StoreLayout) -> LogListing:
     return LogListing(found, named)
 
 
-def find_log_files(listing: LogListing, end: LogEnd | None = None) -> LogFiles:
+def find_log_files(listing: LogListing, end: BrokerLogEnd | None = None) -> LogFiles:
     """Find the log's end.
 
     :param end: what a running broker said before the files were listed: a message behind that may be half
@@ -169,7 +169,7 @@ def segment_facts(layout: StoreLayout, log: LogFiles) -> tuple[SegmentFact, ...]
     return tuple(rows)
 
 
-def walk_segments(layout: StoreLayout, log: LogFiles, scope: FactsScope) -> Walk:
+def walk_segments(layout: StoreLayout, log: LogFiles, scope: FactsScope) -> LogWalk:
     """Walk the first and the active segment frame by frame; with ``full`` every one.
 
     The first one is where a deletion ended, the active one holds the newest message.
@@ -203,7 +203,7 @@ def walk_segments(layout: StoreLayout, log: LogFiles, scope: FactsScope) -> Walk
             advance(end)
     skipped = log.active + 1 - len(chosen)
     notes = (f"{skipped} segments between the first and the active one were not walked",) if skipped else ()
-    return Walk(tuple(frames), tuple(dispatch), newest, notes)
+    return LogWalk(tuple(frames), tuple(dispatch), newest, notes)
 
 
 def crash_notes(layout: StoreLayout, log: LogFiles) -> tuple[str, ...]:

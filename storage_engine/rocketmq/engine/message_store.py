@@ -30,7 +30,7 @@ from storage_engine.rocketmq.engine.engine_settings import (
     check_writable,
     settings_for,
 )
-from storage_engine.rocketmq.engine.recovery import LogEnd, first_to_index, index_again, recover
+from storage_engine.rocketmq.engine.recovery import RecoveredEnd, first_to_index, index_again, recover
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
 from storage_engine.rocketmq.format.checkpoint import Checkpoint
 from storage_engine.rocketmq.format.config_files import batch_topics
@@ -96,7 +96,7 @@ class MessageStore:
             )
             self.dropped_index_files = self.index.load(clean=clean)
         self._dispatcher = Dispatcher(settings, self.queues, self.index, clock)
-        self.recovered: LogEnd = recover(
+        self.recovered: RecoveredEnd = recover(
             self.files, self.queues, self._dispatcher, self.checkpoint, settings, clean=clean
         )
         self.queues.correct_min(self.files.min_offset)

@@ -23,8 +23,8 @@ from storage_engine.rocketmq.engine.engine_settings import EngineSettings, setti
 from storage_engine.rocketmq.engine.message_store import MessageStore
 from storage_engine.rocketmq.engine.open_files import allow_open_files
 from storage_engine.rocketmq.engine.recovery import (
-    LogEnd,
     LogPart,
+    RecoveredEnd,
     find_end,
     first_part_after_crash,
     first_part_after_stop,
@@ -108,7 +108,7 @@ def rebuild_queues(config: BrokerConfig) -> StoreRecovery:
     with store_lock.lock(layout):
         found = preview_recovery(layout, settings)
         parts = _parts(layout, settings)
-        whole = _end(parts, 0, settings) if parts else LogEnd(0, None, 0)
+        whole = _end(parts, 0, settings) if parts else RecoveredEnd(0, None, 0)
         if whole.offset != found.log_end or found.cut_messages:
             raise CorruptFrameError(
                 f"{layout.root}: expected whole messages up to offset {found.log_end}, found a damaged one "
@@ -170,7 +170,7 @@ def preview_recovery(
         queued = (kind == TRANSACTION_NOT) | (kind == TRANSACTION_COMMIT)
         missing += int((queued & (rows[:, dispatch.PHYSICAL_OFFSET] >= dispatched)).sum())
 
-    end = LogEnd(0, None, 0)
+    end = RecoveredEnd(0, None, 0)
     if parts:
         if crashed:
             with_index = settings.index_enable and settings.index_safe
@@ -203,7 +203,7 @@ def preview_recovery(
 
 
 def _unsure_index(
-    index: IndexWriter, parts: list[LogPart], end: LogEnd
+    index: IndexWriter, parts: list[LogPart], end: RecoveredEnd
 ) -> tuple[tuple[Path, ...], int | None]:
     """Return the index files that a recovery drops, and from where it makes entries again; None: nowhere."""
     listed = index.listed()
@@ -236,7 +236,7 @@ def _parts(layout: StoreLayout, settings: EngineSettings) -> list[LogPart]:
     return [LogPart(file.path, file.base_offset, np.memmap(file.path, np.uint8, "r")) for file in ordered]
 
 
-def _end(parts: list[LogPart], number: int, settings: EngineSettings) -> LogEnd:
+def _end(parts: list[LogPart], number: int, settings: EngineSettings) -> RecoveredEnd:
     reader = FrameReader(settings)
     return find_end(parts, number, reader, lambda data, rows: None, check_crc=settings.check_crc_on_recover)
 

@@ -40,7 +40,7 @@ class LogPart:
 
 
 @dataclass(frozen=True, slots=True)
-class LogEnd:
+class RecoveredEnd:
     """Where the log's whole messages end.
 
     :param last_message: where the last one begins; None: there is none in what was read.
@@ -74,7 +74,7 @@ def first_part_after_stop(parts: Sequence[LogPart], dispatched: int) -> int:
 
 def find_end(
     parts: Sequence[LogPart], number: int, reader: FrameReader, on_rows: OnRows, *, check_crc: bool
-) -> LogEnd:
+) -> RecoveredEnd:
     """Read frames from a file on until one isn't whole.
 
     :param on_rows: gets the messages in their order.
@@ -91,7 +91,7 @@ def find_end(
         if walk.reason == kernels.ROOM:
             continue
         if walk.reason != kernels.BLANK or number + 1 == len(parts):
-            return LogEnd(part.base_offset + position, last, began_at)
+            return RecoveredEnd(part.base_offset + position, last, began_at)
         number += 1
         part, position = parts[number], 0
 
@@ -104,7 +104,7 @@ def recover(
     settings: EngineSettings,
     *,
     clean: bool,
-) -> LogEnd:
+) -> RecoveredEnd:
     """Find the ends of log and queues, cut off what lies behind them, and dispatch what the queues lack.
 
     :param clean: the store was stopped cleanly.
@@ -123,7 +123,7 @@ def recover(
         files.flushed_where = files.committed_where = 0
         queues.destroy()
         queues.settle_next_offsets()
-        return LogEnd(0, None, 0)
+        return RecoveredEnd(0, None, 0)
 
     def on_rows(data: Bytes, rows: Rows) -> None:
         if clean:

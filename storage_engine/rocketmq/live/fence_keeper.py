@@ -52,7 +52,7 @@ Identity = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class LogDirectory:
+class FencedDirectory:
     """A directory of the log, at one look.
 
     :param identity: None: there is no such directory.
@@ -67,7 +67,7 @@ class LogDirectory:
     mount_point: str = ""
 
 
-def is_mounted(directory: LogDirectory, known: Identity | None, held_mount_point: str) -> bool:
+def is_mounted(directory: FencedDirectory, known: Identity | None, held_mount_point: str) -> bool:
     """Return whether a directory of the log is seen as it is, so that what isn't in it is gone. Pure.
 
     :param known: what the directory was at the last look that saw all; None: there was none.
@@ -172,7 +172,7 @@ class FenceKeeper:
         full = {Path(file.path).parent for file in files}
         unseen = []
         for path, identity in identities.items():
-            found = LogDirectory(identity, path in full, path in lost, mount_point(path))
+            found = FencedDirectory(identity, path in full, path in lost, mount_point(path))
             if not is_mounted(found, self._directories.get(path), state.log_paths.get(str(path), "")):
                 unseen.append(path)
         self._say_gone([one for one in gone if Path(one.path).parent not in unseen], files)

@@ -7,7 +7,7 @@ from typing import Any, cast
 from storage_engine.kafka.hold.hold_state import HELD_SETTINGS, HoldState, TopicSetting
 from storage_engine.kafka.hold.needed_retention import LogAge, TopicAge
 from storage_engine.kafka.live.held_settings import raise_settings
-from storage_engine.kafka.live.topic_ages import Bearable, DiskLimit, Observed, shortest
+from storage_engine.kafka.live.topic_ages import Bearable, DiskLimit, ObservedNode, shortest
 from tests.kafka.hold_memory import Memory
 
 NOW_MS = 1_800_000_000_000
@@ -21,7 +21,7 @@ FULL = DiskLimit("/full", 5 * GIB, -5 * GIB, GIB, DAY_MS)
 def refusal(bears: Bearable, interval_ms: int) -> str:
     settings = {key: TopicSetting(1, is_own=True) for key in HELD_SETTINGS}
     topic = TopicAge("t", "id", settings, (LogAge(NOW_MS - DAY_MS, GIB, GIB, GIB, DAY_MS, GIB, "t-0"),))
-    found = Observed(NOW_MS, (topic,), cast(Any, None), {}, interval_ms, {"t": bears})
+    found = ObservedNode(NOW_MS, (topic,), cast(Any, None), {}, interval_ms, {"t": bears})
     memory = Memory()
     raised = raise_settings(cast(Any, None), memory, HoldState(), found, lambda: None, strict=False)
     assert (memory.state, raised.state, raised.refused) == (None, HoldState(), {})

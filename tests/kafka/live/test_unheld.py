@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from storage_engine.kafka.hold.drift import FoundLogs
 from storage_engine.kafka.hold.due_logs import DueLog, DueLogs
 from storage_engine.kafka.hold.expiry import expiry
-from storage_engine.kafka.hold.hold_decisions import Look
+from storage_engine.kafka.hold.hold_decisions import HoldLook
 from storage_engine.kafka.hold.hold_state import HoldState
 from storage_engine.kafka.live import hold
 from storage_engine.kafka.live.unheld import look_for_unheld, unheld_segments
@@ -125,7 +125,7 @@ def test_what_a_pass_takes_within_a_day_is_taken(
             break
     moments = expiry(facts, kept, NOW_MS, bytes_per_ms=0.0)
     log = DueLog("orders", tuple(map(segment, facts.segments)), moments, None, False, None)
-    look = Look(NOW_MS, DueLogs({"orders-0": log}, frozenset()), FoundLogs({}, ("orders-0",)), (), ())
+    look = HoldLook(NOW_MS, DueLogs({"orders-0": log}, frozenset()), FoundLogs({}, ("orders-0",)), (), ())
     found = unheld_segments(HoldState(), look, NOW_MS + DAY_MS)
     assert {one.base_offset for one in found.segments} == gone
 

@@ -6,10 +6,10 @@ import pytest
 
 from storage_engine.lake.gc.garbage_rule import (
     Candidate,
-    Contents,
+    GarbageContents,
     GarbageKind,
+    GarbageStanding,
     Held,
-    Standing,
     judge,
     kind_of,
 )
@@ -19,10 +19,12 @@ UNPROVEN = Held("segment", fault="nothing has it")
 
 
 def _file(key: str, kind: GarbageKind | None, *held: Held, names: tuple[str, ...] = ()) -> Candidate:
-    return Candidate(key, kind, Contents(held, frozenset(names)))
+    return Candidate(key, kind, GarbageContents(held, frozenset(names)))
 
 
-def _standings(*candidates: Candidate, needed: frozenset[str] = frozenset()) -> dict[str, Standing | None]:
+def _standings(
+    *candidates: Candidate, needed: frozenset[str] = frozenset()
+) -> dict[str, GarbageStanding | None]:
     verdicts = judge(candidates, needed)
     return {
         candidate.key: None if verdict is None else verdict.standing
@@ -34,7 +36,7 @@ def _standings(*candidates: Candidate, needed: frozenset[str] = frozenset()) -> 
 def test_data_goes_only_if_something_live_holds_all_of_it(kind: GarbageKind) -> None:
     assert _standings(
         _file("twice", kind, PROVEN, PROVEN), _file("once", kind, PROVEN, UNPROVEN), _file("empty", kind)
-    ) == {"twice": Standing.GARBAGE, "once": Standing.ORPHAN, "empty": Standing.GARBAGE}
+    ) == {"twice": GarbageStanding.GARBAGE, "once": GarbageStanding.ORPHAN, "empty": GarbageStanding.GARBAGE}
 
 
 def test_metadata_stays_with_any_file_below_it_that_is_kept() -> None:
@@ -45,13 +47,13 @@ def test_metadata_stays_with_any_file_below_it_that_is_kept() -> None:
     ]
     needed = frozenset({"live-manifest", "live-data"})
     twin, only = (_file("data", GarbageKind.DATA_FILE, held) for held in (PROVEN, UNPROVEN))
-    assert set(_standings(*tree, twin, needed=needed).values()) == {Standing.GARBAGE}
-    assert set(_standings(*tree, only, needed=needed).values()) == {Standing.ORPHAN}
+    assert set(_standings(*tree, twin, needed=needed).values()) == {GarbageStanding.GARBAGE}
+    assert set(_standings(*tree, only, needed=needed).values()) == {GarbageStanding.ORPHAN}
     unknown = Candidate("data", None, None)
     assert _standings(*tree, unknown, needed=needed) == {
-        "metadata": Standing.ORPHAN,
-        "list": Standing.ORPHAN,
-        "manifest": Standing.ORPHAN,
+        "metadata": GarbageStanding.ORPHAN,
+        "list": GarbageStanding.ORPHAN,
+        "manifest": GarbageStanding.ORPHAN,
         "data": None,
     }
 
@@ -67,7 +69,7 @@ def test_metadata_stays_with_any_file_below_it_that_is_kept() -> None:
 def test_what_cannot_be_read_is_kept_with_all_that_only_it_could_name(
     torn: GarbageKind, kept: set[str]
 ) -> None:
-    unreadable = Candidate("torn", torn, Contents(fault="it can't be read"))
+    unreadable = Candidate("torn", torn, GarbageContents(fault="it can't be read"))
     others = [
         _file("list", GarbageKind.MANIFEST_LIST),
         _file("manifest", GarbageKind.MANIFEST),
@@ -75,7 +77,7 @@ def test_what_cannot_be_read_is_kept_with_all_that_only_it_could_name(
         _file("staged", GarbageKind.STAGED, PROVEN),
     ]
     found = _standings(unreadable, *others)
-    assert {key for key, standing in found.items() if standing is Standing.ORPHAN} == {"torn", *kept}
+    assert {key for key, standing in found.items() if standing is GarbageStanding.ORPHAN} == {"torn", *kept}
     readable = [
         _file("metadata", GarbageKind.METADATA, names=("list",)),
         _file("list", GarbageKind.MANIFEST_LIST, names=("manifest",)),
@@ -83,22 +85,22 @@ def test_what_cannot_be_read_is_kept_with_all_that_only_it_could_name(
         _file("data", GarbageKind.DATA_FILE, PROVEN),
     ]
     found = _standings(unreadable, *readable)
-    assert {key for key, standing in found.items() if standing is Standing.ORPHAN} == {"torn"}
+    assert {key for key, standing in found.items() if standing is GarbageStanding.ORPHAN} == {"torn"}
 
 
 def test_what_says_that_rows_are_deleted_stays_while_the_file_with_those_rows_does() -> None:
     deletes = _file("deletes", GarbageKind.DATA_FILE, names=("data",))
     going, kept = (_file("data", GarbageKind.DATA_FILE, held) for held in (PROVEN, UNPROVEN))
-    assert _standings(deletes, going)["deletes"] is Standing.GARBAGE
-    assert _standings(deletes, kept)["deletes"] is Standing.ORPHAN
-    assert _standings(deletes)["deletes"] is Standing.GARBAGE
-    assert _standings(deletes, needed=frozenset({"data"}))["deletes"] is Standing.ORPHAN
+    assert _standings(deletes, going)["deletes"] is GarbageStanding.GARBAGE
+    assert _standings(deletes, kept)["deletes"] is GarbageStanding.ORPHAN
+    assert _standings(deletes)["deletes"] is GarbageStanding.GARBAGE
+    assert _standings(deletes, needed=frozenset({"data"}))["deletes"] is GarbageStanding.ORPHAN
 
 
 def test_what_is_young_is_neither_garbage_nor_an_orphan_and_keeps_what_names_it() -> None:
     young = Candidate("data", GarbageKind.DATA_FILE, None, young=True)
     found = _standings(young, _file("manifest", GarbageKind.MANIFEST, names=("data",)))
-    assert found == {"data": Standing.YOUNG, "manifest": Standing.ORPHAN}
+    assert found == {"data": GarbageStanding.YOUNG, "manifest": GarbageStanding.ORPHAN}
 
 
 def test_a_file_is_told_by_its_name_and_others_are_unknown() -> None:

@@ -13,8 +13,8 @@ from storage_engine.lake.file.live_files import LiveFile
 from storage_engine.lake.soundness.soundness import (
     NO_SUCH_FILE,
     Fault,
-    Kind,
     Look,
+    ReceiptFault,
     Seen,
     SeenFile,
     chain_faults,
@@ -64,7 +64,7 @@ def read(size_bytes: int | None = 500, sha256: str | None = None) -> Seen:
     )
 
 
-def kinds(found: Seen, receipt: Receipt = RECEIPT) -> list[Kind]:
+def kinds(found: Seen, receipt: Receipt = RECEIPT) -> list[ReceiptFault]:
     return [fault.kind for fault in judge(receipt, found)]
 
 
@@ -81,32 +81,39 @@ MOVED = replace(
         (seen(entry()), []),
         (SOUND, []),
         (replace(SOUND, rows_sha256="a" * 64), []),
-        (Seen("it was changed after it was written"), [Kind.ROW]),
-        (seen(), [Kind.MOVED]),
-        (seen(entry("another")), [Kind.MOVED]),
-        (seen(entry(deletes=("d",))), [Kind.ROWS_DELETED]),
-        (seen(entry(), entry()), [Kind.LISTED_TWICE]),
-        (seen(entry(record_count=6)), [Kind.ENTRY]),
-        (seen(entry(file_size_in_bytes=499)), [Kind.ENTRY]),
+        (Seen("it was changed after it was written"), [ReceiptFault.ROW]),
+        (seen(), [ReceiptFault.MOVED]),
+        (seen(entry("another")), [ReceiptFault.MOVED]),
+        (seen(entry(deletes=("d",))), [ReceiptFault.ROWS_DELETED]),
+        (seen(entry(), entry()), [ReceiptFault.LISTED_TWICE]),
+        (seen(entry(record_count=6)), [ReceiptFault.ENTRY]),
+        (seen(entry(file_size_in_bytes=499)), [ReceiptFault.ENTRY]),
         (seen(entry(lower_bounds={LOG: b"commitlog"}, upper_bounds={LOG: b"commitlog"})), []),
-        (seen(entry(lower_bounds={LOG: b"commit"})), [Kind.ENTRY]),
-        (seen(entry(upper_bounds={LOG: b"other"})), [Kind.ENTRY]),
+        (seen(entry(lower_bounds={LOG: b"commit"})), [ReceiptFault.ENTRY]),
+        (seen(entry(upper_bounds={LOG: b"other"})), [ReceiptFault.ENTRY]),
         (seen(entry(upper_bounds={LOG + 1: b"another column"})), []),
-        (read(NO_SUCH_FILE), [Kind.MISSING]),
-        (read(499), [Kind.SIZE]),
-        (read(sha256="c" * 64), [Kind.SHA256]),
-        (replace(SOUND, statistics="lower bounds"), [Kind.STATISTICS]),
-        (replace(SOUND, rows_sha256="c" * 64), [Kind.ROWS]),
-        (replace(SOUND, undecoded="its rows can't be decoded"), [Kind.UNDECODED]),
+        (read(NO_SUCH_FILE), [ReceiptFault.MISSING]),
+        (read(499), [ReceiptFault.SIZE]),
+        (read(sha256="c" * 64), [ReceiptFault.SHA256]),
+        (replace(SOUND, statistics="lower bounds"), [ReceiptFault.STATISTICS]),
+        (replace(SOUND, rows_sha256="c" * 64), [ReceiptFault.ROWS]),
+        (replace(SOUND, undecoded="its rows can't be decoded"), [ReceiptFault.UNDECODED]),
     ],
 )
-def test_each_fault_is_found_where_it_shows_and_nothing_else_is(found: Seen, expected: list[Kind]) -> None:
+def test_each_fault_is_found_where_it_shows_and_nothing_else_is(
+    found: Seen, expected: list[ReceiptFault]
+) -> None:
     assert kinds(found) == expected
 
 
 def test_what_loses_bytes_is_said_first() -> None:
     twice = seen(entry(record_count=6), entry(record_count=6), rows_sha256="c" * 64)
-    assert kinds(twice) == [Kind.ROWS, Kind.LISTED_TWICE, Kind.ENTRY, Kind.ENTRY]
+    assert kinds(twice) == [
+        ReceiptFault.ROWS,
+        ReceiptFault.LISTED_TWICE,
+        ReceiptFault.ENTRY,
+        ReceiptFault.ENTRY,
+    ]
     faults = {RECEIPT.identity: judge(RECEIPT, twice)}
     assert "its rows have SHA-256" in losses(faults)[RECEIPT.identity]
 
@@ -119,14 +126,15 @@ def test_what_only_misleads_queries_makes_a_receipt_unsound_and_loses_nothing() 
 
 def test_files_that_the_table_no_longer_has_are_not_asked_for() -> None:
     gone = replace(seen(), files=(replace(seen().files[0], size_bytes=NO_SUCH_FILE),))
-    assert kinds(gone) == [Kind.MOVED]
+    assert kinds(gone) == [ReceiptFault.MOVED]
 
 
 @pytest.mark.parametrize(
-    ("rows", "lost"), [("a" * 64, []), ("c" * 64, [Kind.MOVED, Kind.ROWS]), (None, [Kind.MOVED])]
+    ("rows", "lost"),
+    [("a" * 64, []), ("c" * 64, [ReceiptFault.MOVED, ReceiptFault.ROWS]), (None, [ReceiptFault.MOVED])],
 )
 def test_rows_that_prove_the_segment_elsewhere_are_not_lost_and_the_receipt_is_not_sound(
-    rows: str | None, lost: list[Kind]
+    rows: str | None, lost: list[ReceiptFault]
 ) -> None:
     found = seen(rows_sha256=rows)
     look = Look(RECEIPT, found, judge(RECEIPT, found))
@@ -135,33 +143,33 @@ def test_rows_that_prove_the_segment_elsewhere_are_not_lost_and_the_receipt_is_n
 
 
 def test_of_rows_that_were_moved_each_file_counts() -> None:
-    def listed(*entries: LiveFile) -> list[Kind]:
+    def listed(*entries: LiveFile) -> list[ReceiptFault]:
         return kinds(seen(*entries, receipt=MOVED), MOVED)
 
     assert listed(entry("x"), entry("y")) == []
     assert listed(entry("x", deletes=("y",))) == []
-    assert listed(entry("x")) == [Kind.MOVED_AGAIN]
-    assert listed(entry("x"), entry("y"), entry("y")) == [Kind.LISTED_TWICE]
-    assert listed(entry("x", deletes=("y", "z"))) == [Kind.ROWS_DELETED]
-    assert listed(entry("x"), entry("y"), entry(), entry()) == [Kind.LISTED_TWICE]
-    assert listed() == [Kind.MOVED]
+    assert listed(entry("x")) == [ReceiptFault.MOVED_AGAIN]
+    assert listed(entry("x"), entry("y"), entry("y")) == [ReceiptFault.LISTED_TWICE]
+    assert listed(entry("x", deletes=("y", "z"))) == [ReceiptFault.ROWS_DELETED]
+    assert listed(entry("x"), entry("y"), entry(), entry()) == [ReceiptFault.LISTED_TWICE]
+    assert listed() == [ReceiptFault.MOVED]
 
 
 def test_a_receipt_that_names_no_file_is_not_sound() -> None:
     nothing = replace(RECEIPT, moved_to=files_text(()))
-    assert kinds(seen(receipt=nothing), nothing) == [Kind.MOVED]
+    assert kinds(seen(receipt=nothing), nothing) == [ReceiptFault.MOVED]
 
 
 @pytest.mark.parametrize(
     ("lower", "upper", "expected"),
     [
         (b"x" * 64, b"x" * 63 + b"y", []),
-        (b"x" * 63 + b"y", b"x" * 63 + b"z", [Kind.ENTRY]),
-        (b"w" * 64, b"x" * 64, [Kind.ENTRY]),
+        (b"x" * 63 + b"y", b"x" * 63 + b"z", [ReceiptFault.ENTRY]),
+        (b"w" * 64, b"x" * 64, [ReceiptFault.ENTRY]),
     ],
 )
 def test_the_bounds_of_a_longer_name_only_contain_it(
-    lower: bytes, upper: bytes, expected: list[Kind]
+    lower: bytes, upper: bytes, expected: list[ReceiptFault]
 ) -> None:
     """They have 64 characters; the last one of the upper bound is the next one."""
     file = entry(lower_bounds={LOG: lower}, upper_bounds={LOG: upper})
@@ -174,8 +182,8 @@ def test_no_receipt_of_a_broken_chain_is_sound_and_none_is_lost_by_it() -> None:
     assert losses(faults) == {}
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_every_fault_has_its_words(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", ReceiptFault)
+def test_every_fault_has_its_words(kind: ReceiptFault) -> None:
     text = str(Fault(kind, RECEIPT, "EXPECTED", "FOUND", "SUBJECT"))
     assert "{" not in text
     assert "FOUND" in text or "SUBJECT" in text

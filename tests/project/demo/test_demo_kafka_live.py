@@ -14,7 +14,7 @@ import pytest
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.project.demo.demo_kafka_live import (
     KafkaOutcome,
-    Moment,
+    LiveMoment,
     Served,
     check_kafka_live,
     run_demo_kafka_live,
@@ -40,7 +40,7 @@ def sent() -> dict[tuple[str, int], str]:
 
 OUTCOME = KafkaOutcome(
     clients=ClientsSaw(sent(), list(range(10)), []),
-    first=Moment(lagging_at=3, transaction_at=2, starts={CLICKS: 5, ORDERS: 3, PAYMENTS: 1}),
+    first=LiveMoment(lagging_at=3, transaction_at=2, starts={CLICKS: 5, ORDERS: 3, PAYMENTS: 1}),
     last_starts={CLICKS: 6, ORDERS: 5, PAYMENTS: 4},
     settings=("before", "held", "before"),
     served={CLICKS: ALL[CLICKS][6:], ORDERS: ALL[ORDERS][5:], PAYMENTS: ALL[PAYMENTS][4:]},

@@ -11,7 +11,7 @@ import pytest
 
 from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.model.report.diagnosis import Severity
-from storage_engine.retention.doctor.access_rights import Access, access_findings, look_at_access
+from storage_engine.retention.doctor.access_rights import AccessRights, access_findings, look_at_access
 from tests.services.other_user import as_nobody
 
 
@@ -40,7 +40,7 @@ def test_who_may_write_it_needs_nobody_else(store: Path) -> None:
 
 
 def test_what_may_not_be_looked_into_counts_first() -> None:
-    (finding,) = access_findings(Access("a", "b", ("/s",), ("/s/commitlog",)))
+    (finding,) = access_findings(AccessRights("a", "b", ("/s",), ("/s/commitlog",)))
     assert "a may not look into /s/commitlog, which b owns" in finding.what
 
 

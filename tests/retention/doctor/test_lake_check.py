@@ -11,7 +11,7 @@ from storage_engine.model.proof.heads import LakeHead
 from storage_engine.model.report.diagnosis import Severity
 from storage_engine.retention.doctor.growth import DAY_MS
 from storage_engine.retention.doctor.lake_check import (
-    LakeFacts,
+    CheckedLake,
     has_segments_of,
     lake_findings,
     lake_text,
@@ -21,7 +21,7 @@ from storage_engine.retention.doctor.lake_check import (
 from storage_engine.retention.store.stamp import Stamp
 from tests.retention.doctor.stores import GIB, NOW_MS, disk
 
-WELL = LakeFacts("lake", "/lake", "", None, "toy", ("s",), 7, disk(50), NOW_MS - DAY_MS, 0)
+WELL = CheckedLake("lake", "/lake", "", None, "toy", ("s",), 7, disk(50), NOW_MS - DAY_MS, 0)
 
 
 @pytest.mark.parametrize(

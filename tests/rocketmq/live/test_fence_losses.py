@@ -20,7 +20,7 @@ from storage_engine.rocketmq.hold import local_hold
 from storage_engine.rocketmq.hold.local_hold import read_local, write_local
 from storage_engine.rocketmq.hold.marker import write_marker
 from storage_engine.rocketmq.hold.state import HoldState, Touched
-from storage_engine.rocketmq.live.fence_keeper import LAST_FILES, FenceKeeper, LogDirectory, is_mounted
+from storage_engine.rocketmq.live.fence_keeper import LAST_FILES, FencedDirectory, FenceKeeper, is_mounted
 from storage_engine.rocketmq.live.observe import mount_point
 from tests.full_disks import small_disk
 from tests.rocketmq.live.held_files import FIRST_NS, LEASE_NS, SIZE, held_store, mtimes_ns, path_of
@@ -45,7 +45,7 @@ def test_a_directory_with_segments_is_mounted_and_none_that_is_not_there(
     identity: tuple[int, int] | None,
 ) -> None:
     def answer(has_segments: bool) -> bool:
-        return is_mounted(LogDirectory(identity, has_segments, has_lost, point), known, held)
+        return is_mounted(FencedDirectory(identity, has_segments, has_lost, point), known, held)
 
     assert answer(True) == (identity is not None)
     if identity is None or identity == known:
