@@ -27,6 +27,8 @@ from storage_engine.lake.storage.small_files import read_small_file
 _OURS = "storage-engine."
 _METRICS = "write.metadata.metrics."
 _METRICS_MODE = re.compile(r"none|counts|full|truncate\([1-9]\d{0,8}\)")
+_PARTITION = f"{_METRICS}column.store_id"
+"""PyIceberg takes a new file's partition from these bounds."""
 
 
 def followed_properties(found: Mapping[str, str]) -> dict[str, str]:
@@ -36,6 +38,7 @@ def followed_properties(found: Mapping[str, str]) -> dict[str, str]:
     """
     return {
         **OWN_PROPERTIES,
+        _PARTITION: "truncate(64)",
         **{key: value for key, value in found.items() if _is_followed(key, value)},
     }
 
@@ -55,6 +58,8 @@ def ignored_properties(found: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _is_followed(key: str, value: str) -> bool:
+    if key == _PARTITION and value in ("none", "counts"):
+        return False
     return key.startswith(_OURS) or (key.startswith(_METRICS) and bool(_METRICS_MODE.fullmatch(value)))
 
 

@@ -160,6 +160,8 @@ DOCUMENTED = {
 }
 """A value of each that would break something, or lead it elsewhere, if it was followed."""
 
+METRICS = "write.metadata.metrics."
+
 SETS = [pytest.param(dict(DOCUMENTED), id="all")] + [
     pytest.param({key: value}, id=key, marks=pytest.mark.again) for key, value in DOCUMENTED.items() if ALL
 ]
@@ -251,6 +253,18 @@ def test_a_documented_property_changes_no_sync_no_place_and_no_host(
         assert {**properties, **missing_properties({})}.keys() <= found.keys()
     named = {name for _, names in describe(lake.config).ignored for name in names}
     assert named == set(ignored_properties(properties)) - missing_properties({}).keys()
+
+
+@pytest.mark.parametrize("mode", ["none", "truncate(1)", *later("counts", "truncate(16)", "full")])
+def test_statistics_that_others_ask_for_keep_nobody_from_writing(
+    mode: str, filled: Callable[[int], Lake], segments: list[Path], make_jobs: MakeJobs
+) -> None:
+    lake = filled(1)
+    for table in lake.every_table():
+        wanted = {f"{METRICS}column.{field.name}": mode for field in table.schema().fields}
+        set_properties(lake.config, {f"{METRICS}default": mode, **wanted}, table.name()[-1])
+    archive_all(open_lake(lake.config), make_jobs(lake, segments[1]))
+    check(lake.config, 2)
 
 
 def check_all_sound(lake: Lake) -> None:
