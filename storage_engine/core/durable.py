@@ -41,7 +41,8 @@ def fsync_path(path: str | os.PathLike[str]) -> None:
     :param path: file or directory.
     :raises OSError: when the path can't be opened or the device refuses.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    # A pipe waits for nobody then, and can't be flushed.
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         with _named(path):
             os.fsync(fd)

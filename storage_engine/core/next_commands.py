@@ -24,7 +24,7 @@ _REASON = ("lake promote", *_STORE_OR_CONNECTION)
 _STORE_WITH_LAKE = (_STORE, "clean --manual", "clean", "verify", "hold", "unmanage", "shield")
 _BOTH_LAKES = (_STORE, "clean --manual", "clean", "verify")
 _STORE_ALONE = ("lag", "doctor")
-"""Need no lake; doctor takes one."""
+"""Need no lake, and are told no name; doctor takes a lake."""
 _COMMANDS = (
     *_LAKE_OR_CONNECTION,
     *_LAKE_AND_CONNECTION,
@@ -59,7 +59,11 @@ def with_arguments(text: str, said: Mapping[str, Any]) -> str:
         second = said.get("second_lake_dir") if lake == said.get("lake_dir") else None
         words = _words(command, said.get("store"), lake, second, connection)
         if words and command in (*_STORE_WITH_LAKE, *_STORE_ALONE) and "--conn-id" not in words:
-            words += said.get("store_options", ())
+            options = tuple(said.get("store_options", ()))
+            if command in _STORE_ALONE and "--name" in options:
+                at = options.index("--name")
+                options = (*options[:at], *options[at + 2 :])
+            words += options
         if not words or _has_arguments(rest):
             return found[0]
         reason = " --reason TEXT" if command in _REASON else ""

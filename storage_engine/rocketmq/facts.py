@@ -34,7 +34,7 @@ from storage_engine.rocketmq.engine.engine_session import EngineSession, ask_who
 from storage_engine.rocketmq.format.broker_config import load_broker_config
 from storage_engine.rocketmq.format.checkpoint import Checkpoint, read_known_values
 from storage_engine.rocketmq.format.index_file import list_index_paths, read_header
-from storage_engine.rocketmq.format.layout import StoreLayout, resolve_layout
+from storage_engine.rocketmq.format.layout import StoreLayout, is_new, resolve_layout
 from storage_engine.rocketmq.format.patience import Patience
 from storage_engine.rocketmq.format.rereading import read_or_tell
 from storage_engine.rocketmq.live.connect import local_settings, reach
@@ -79,6 +79,8 @@ def collect(settings: StoreSettings, scope: FactsScope) -> StoreFacts:
 def _collect(
     layout: StoreLayout, scope: FactsScope, patience: Patience, ask_for_end: Callable[[], BrokerLogEnd | None]
 ) -> StoreFacts:
+    if is_new(layout):
+        return StoreFacts((), (), notes=("No message was stored yet.",))
     checkpoint, no_checkpoint = read_or_tell(
         lambda: patience.again(partial(read_known_values, layout.checkpoint)), None, "the checkpoint"
     )

@@ -11,7 +11,7 @@ from storage_engine.rocketmq.codec import frame
 from storage_engine.rocketmq.codec.stored_messages import StoredMessage, read_message
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
 from storage_engine.rocketmq.format.index_file import open_index
-from storage_engine.rocketmq.format.layout import StoreLayout
+from storage_engine.rocketmq.format.layout import StoreLayout, is_new
 from storage_engine.rocketmq.format.mapped_files import mapped
 
 
@@ -29,6 +29,8 @@ def look_up(
     :raises CorruptFileError: an index file that can't be one.
     :raises StoreNotFoundError: there is no segment.
     """
+    if is_new(layout):
+        return KeyLookup((), ())
     most = config.max_msgs_num_batch if max_count is None else max_count
     log = list_log(layout)
     offsets: list[int] = []

@@ -13,7 +13,7 @@ import pytest
 from storage_engine.cli import cli as group
 from storage_engine.cli.options.store_argument import managed_store
 from storage_engine.cli.shell.call_parameters import parameters_of, with_store_of_connection
-from storage_engine.core.next_commands import _COMMANDS, with_arguments
+from storage_engine.core.next_commands import _COMMANDS, _STORE_ALONE, _STORE_WITH_LAKE, with_arguments
 from storage_engine.model.broker.live import LiveBroker
 
 
@@ -33,6 +33,19 @@ from storage_engine.model.broker.live import LiveBroker
 )
 def test_a_command_without_arguments_gets_those_of_the_call(text: str, told: str) -> None:
     assert told in with_arguments(text, {"lake_dir": Path("the lake"), "store": Path("store")})
+
+
+@pytest.mark.parametrize("command", [*_STORE_WITH_LAKE, *_STORE_ALONE])
+def test_a_next_command_is_given_options_that_it_has(command: str) -> None:
+    said = {"lake_dir": "l", "store": "s", "store_options": ("--name", "orders", "--broker-conf", "c")}
+    told = with_arguments(f"storage-engine {command}", said)
+    assert "--broker-conf c" in told
+    assert ("--name orders" in told) == (command in _STORE_WITH_LAKE)
+    context = group.make_context("storage-engine", shlex.split(told)[1:], resilient_parsing=True)
+    name, found, rest = group.resolve_command(context, shlex.split(told)[1:])
+    assert found is not None
+    has = {word for option in found.params for word in option.opts}
+    assert {word for word in rest if word.startswith("--")} <= has, name
 
 
 @pytest.mark.parametrize(

@@ -106,15 +106,32 @@ def _emptied(name: str) -> Callable[[Path], None]:
     return empty
 
 
+def _never_written(store: Path) -> None:
+    """Leave what a broker has that has just been started for the first time."""
+    shutil.rmtree(store)
+    for name in ("commitlog", "config", "consumequeue"):
+        (store / name).mkdir(parents=True)
+    (store / "lock").touch()
+
+
 LACKING: dict[str, Callable[[Path], None]] = {
     "no queue": _emptied("consumequeue"),
     "no index file": _emptied("index"),
     "no settings of topics and groups": lambda store: shutil.rmtree(store / "config"),
+    "no message": _never_written,
 }
 
 
-@pytest.mark.parametrize("lack", again_but(LACKING, "no settings of topics and groups"))
+@pytest.mark.parametrize("lack", again_but(LACKING, "no message"))
 def test_each_command_answers_on_a_store_that_lacks_it(cli, store_copy, tmp_path, lack) -> None:
     store = store_copy("cqext-batchcq")
     LACKING[lack](store)
     _run_all(cli, COMMANDS, tmp_path, "rocketmq", store)
+
+
+def test_a_log_without_a_segment_whose_queues_have_files_is_no_new_store(cli, store_copy) -> None:
+    store = store_copy("cqext-batchcq")
+    _emptied("commitlog")(store)
+    outcome = cli("plan", store)
+    assert outcome.exit_code == 2
+    assert "no segment file: expected files of a commitlog" in outcome.err

@@ -168,7 +168,10 @@ def _start(
         snapshot = take_glance(opened, now_ms, store.broker)
         start = ask(store.broker, "tell its course", lambda: opened.course_start(snapshot))
         if start is None:
-            raise BadInputError(f"{store.root}: expected a disk and a log that are known, found neither.")
+            raise BadInputError(
+                f"{store.root}: expected a disk that is known and a log with segments, found none. "
+                "Simulate it once its broker has stored messages."
+            )
         source = IngestFrom.SEGMENTS
         told = ingest_from(samples, _zone(start.time_zone)) if samples else None
         if told is not None:

@@ -8,6 +8,7 @@ Recovery trusts the checkpoint: a value that is higher than the truth makes a br
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -97,7 +98,7 @@ def _flush(paths: Iterable[str]) -> Iterator[str]:
         try:
             durable.fsync_path(path)
         except OSError as error:
-            if not Path(path).is_file():
+            if not os.path.lexists(path) or Path(path).is_dir():
                 raise
             why = reason_text(error)
             yield f"{path} can't be flushed, so that what the broker wrote to it last may be lost: {why}"

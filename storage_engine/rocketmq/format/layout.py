@@ -179,6 +179,15 @@ def list_segments(layout: StoreLayout) -> tuple[MappedFile, ...]:
     return files
 
 
+def is_new(layout: StoreLayout) -> bool:
+    """Return whether no message was ever stored: a broker makes its first segment and queue files by one.
+
+    A log that was emptied, or whose disk isn't mounted, leaves queues or index files.
+    """
+    directories = (*layout.log_paths, layout.consumequeue, layout.batchconsumequeue, layout.index)
+    return not any(path.is_file() for directory in directories for path in directory.rglob("*"))
+
+
 def list_segment_files(layout: StoreLayout) -> tuple[Path, ...]:
     """The paths of :func:`list_segments`."""
     return tuple(segment.path for segment in list_segments(layout))

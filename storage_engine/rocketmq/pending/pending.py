@@ -21,7 +21,7 @@ from storage_engine.rocketmq.codec.store_times import LogFile
 from storage_engine.rocketmq.codec.stored_messages import Longs
 from storage_engine.rocketmq.format import consume_queue, consume_queue_ext
 from storage_engine.rocketmq.format.config_files import delay_offsets
-from storage_engine.rocketmq.format.layout import LOG, StoreLayout, list_segments
+from storage_engine.rocketmq.format.layout import LOG, StoreLayout, is_new, list_segments
 from storage_engine.rocketmq.format.mapped_files import MAX_FILE_BYTES
 from storage_engine.rocketmq.format.rereading import reread
 from storage_engine.rocketmq.pending.half_messages import undecided
@@ -153,6 +153,8 @@ def pending(layout: StoreLayout, *, attempts: int = 1) -> tuple[Pending, ...]:
 
     :param attempts: how often files are read that don't fit together; beside a running broker more than one.
     """
+    if is_new(layout):
+        return tuple(Pending(kind, 0, log=LOG) for kind in PendingKind)
 
     def timers(log: Sequence[LogFile]) -> tuple[Longs, Longs]:
         refuse_timers_in_rocksdb(layout)

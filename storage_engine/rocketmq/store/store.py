@@ -16,7 +16,7 @@ from storage_engine.exceptions import StoreBusyError, StoreLayoutError
 from storage_engine.model.store.store import FileFacts, LogSnapshot, Segment, SegmentState, StoreSnapshot
 from storage_engine.rocketmq.codec.commitlog import find_logical_end
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
-from storage_engine.rocketmq.format.layout import LOG, StoreLayout, list_segments, resolve_layout
+from storage_engine.rocketmq.format.layout import LOG, StoreLayout, is_new, list_segments, resolve_layout
 from storage_engine.rocketmq.format.mapped_files import MappedFile, list_raw_files, mapped, readable_files
 from storage_engine.rocketmq.format.stored_files import open_stored
 from storage_engine.rocketmq.lag.dispatch import dispatched_offset
@@ -65,7 +65,7 @@ class RocketMQStore:
     def _look(self, now_ms: int, find_end: FindEnd) -> StoreSnapshot:
         layout = self.layout
         try:
-            log = self._log(list_segments(layout), find_end)
+            log = LogSnapshot(LOG, (), 0, 0) if is_new(layout) else self._log(list_segments(layout), find_end)
             crashed = layout.abort.exists()
             used_bytes = self._used_bytes(log) if self.config.replicas_per_disk_partition > 1 else None
         except FileNotFoundError as error:

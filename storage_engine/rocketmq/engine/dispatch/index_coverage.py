@@ -8,7 +8,7 @@ from storage_engine.rocketmq.checks.log_facts import LogListing, list_log
 from storage_engine.rocketmq.codec import frame
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
 from storage_engine.rocketmq.format.index_file import read_index_files
-from storage_engine.rocketmq.format.layout import StoreLayout
+from storage_engine.rocketmq.format.layout import StoreLayout, is_new
 
 _START = struct.Struct(">II")
 _FLAGS = struct.Struct(">i")
@@ -27,6 +27,8 @@ def unindexed_ranges(layout: StoreLayout, config: BrokerConfig) -> tuple[tuple[i
     :raises CorruptFileError: an index file that can't be one.
     :raises StoreNotFoundError: there is no segment.
     """
+    if is_new(layout):
+        return ()
     log = list_log(layout)
     log_end = log.named[-1].end_offset
     ranges: list[tuple[int, int | None]] = []
