@@ -13,6 +13,7 @@ from typing import Any
 
 import duckdb
 import pytest
+from pyiceberg.catalog import load_catalog
 
 from storage_engine import cycle
 from storage_engine.core.clock import clock_ms
@@ -20,8 +21,10 @@ from storage_engine.retention.store.managed_store import ManagedStore
 from tests.docs.code_blocks import blocks_under
 from tests.integration.jars import JAVA_PROJECTS, class_path
 from tests.integration.stores import FIXTURES, unpack
+from tests.kafka.stopped_nodes import make_node
 from tests.lakes import make_lakes
 from tests.retention.conftest import HOURS_AGO_NS, MANUAL
+from tests.services.command_line import run_command
 
 pytestmark = pytest.mark.slow
 
@@ -31,6 +34,7 @@ KEY = "ORD-1200006"
 OPENING = blocks_under(DOCS / "query.md", "Opening it")
 BLOCKS = blocks_under(DOCS / "query.md", "Where a deleted message is, and why it went")
 VIEW = BLOCKS["sql"]
+OF_KAFKA = blocks_under(DOCS / "query-kafka.md", "Where a deleted record is, and why it went")["sql duckdb"]
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +120,35 @@ def test_the_notebook_runs_and_answers(lake: str, monkeypatch: pytest.MonkeyPatc
     assert names["places"]["place"].to_pylist() == ["in this lake"]
     assert all(names["comments"].values())
     assert VIEW.strip() in "".join(notebook["cells"][-1]["source"])
+
+
+def test_what_a_replica_archived_is_found_by_the_topics_id(tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    assert run_command("init-lake", "--lake", lake, "--broker-type", "kafka").exit_code == 0
+    for number, name in ((1, "n1"), (2, "n2")):
+        node = make_node(tmp_path / name, ("a-0",), ("logs",))
+        node.settings["a"]["retention.ms"] = "1000"
+        node.replicas["a-0"] = (1, 2)
+        properties = node.write()
+        for path in (properties, *tmp_path.glob(f"{name}/**/meta.properties")):
+            path.write_text(path.read_text().replace("node.id=1", f"node.id={number}"))
+        words = ("--lag-policy", "ignore", "--replicas-stopped", "both are down")
+        assert run_command("clean", properties, "--lake", lake, "--name", name, *words).exit_code == 0
+    catalog = load_catalog("storage_engine", type="sql", uri=f"sqlite:///{lake}/catalog.db")
+    with duckdb.connect() as connection:
+        for name in ("records", "segments", "deletions"):
+            connection.register(name, catalog.load_table(f"storage_engine.{name}").scan().to_arrow())
+        connection.execute(VIEW)
+        places = connection.sql(
+            "SELECT store_id, start_offset, end_offset, place FROM deletions_now"
+        ).fetchall()
+        assert len({store_id for store_id, *_ in places}) == 2
+        assert {tuple(row) for _, *row in places} == {(0, 4, "in this lake")}
+        by_offset = OF_KAFKA.replace("AND r.key = 'order-7'::BLOB", "")
+        found = connection.sql(by_offset).to_arrow_table().to_pylist()
+    assert sorted((row["offset"], row["run"][:5]) for row in found) == [
+        (offset, "clean") for offset in range(4) for _ in places
+    ]
 
 
 @pytest.mark.again

@@ -93,8 +93,8 @@ DELETIONS_COMMENTS: Mapping[str, str] = {
     "events_sha256": "SHA-256 of the run's plan, intents, results and losses as canonical JSON, in hex",
     "store_name": "what people called the store when the row was written",
     "topic_id": "id of the topic that the log was of; null: not known, or the broker has none",
-    "first_store_timestamp_ms": f"when its first message was stored, {_MS}; null: the lake has none of it",
-    "last_store_timestamp_ms": f"when its last message was stored, {_MS}; null: the lake has none of it",
+    "first_store_timestamp_ms": f"when its first message was stored, {_MS}; null: no receipt tells",
+    "last_store_timestamp_ms": f"when its last message was stored, {_MS}; null: no receipt tells",
 }
 
 

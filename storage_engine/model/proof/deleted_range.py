@@ -50,7 +50,7 @@ class DeletedRange:
     :param store_name: what people called the store when the row was written.
     :param topic_id: of the topic that the log was of then; None: not known, or the broker has none.
     :param first_store_timestamp_ms: of the messages in it, by the lake's receipts, in milliseconds since the
-        epoch; None: the lake has none of it. ``last_store_timestamp_ms`` likewise.
+        epoch; None: no receipt of the store tells. ``last_store_timestamp_ms`` likewise.
     """
 
     store_id: str
