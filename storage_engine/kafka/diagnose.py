@@ -16,7 +16,14 @@ from storage_engine.kafka.format.layout import LogDirectory, Node, PartitionLog,
 from storage_engine.kafka.format.left_behind import left_behind
 from storage_engine.kafka.format.log_end import end_offset, segment_facts
 from storage_engine.kafka.format.server_properties import RETENTION_SETTINGS
-from storage_engine.kafka.metadata.log_faults import emptied, epochs_fault, holes, start_fault, topic_fault
+from storage_engine.kafka.metadata.log_faults import (
+    emptied,
+    epochs_fault,
+    holes,
+    link_fault,
+    start_fault,
+    topic_fault,
+)
 from storage_engine.kafka.metadata.topic_settings import TopicSettings, read_topic_settings
 from storage_engine.kafka.stopped.cleaner import cleaner_findings
 from storage_engine.kafka.stopped.directory_room import (
@@ -197,7 +204,8 @@ def _logs(
                 end_offset(log)
             else:
                 end = ends[log.name.log]
-                if faults := list(_faults(directory, log, topics, end)):
+                faults = list(_faults(directory, log, topics, end))
+                if faults or link_fault(log):
                     faulty |= set() if log.name.is_internal else {log.name.log}
                 yield from faults
                 yield from _log(log, topics, now_ms)

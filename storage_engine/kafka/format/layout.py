@@ -65,7 +65,7 @@ class PartitionLog:
     :param snapshots: of its producers, oldest first; the newest may lie at its end, where no segment begins.
     :param left_over: files that the broker removes or renames by itself, by what becomes of them.
     :param links: symbolic links that nothing reads through: the directory of a log aside, or files in it;
-        of a log in use files that its broker was about to remove.
+        of a log in use any but segments.
     """
 
     directory: str
@@ -421,7 +421,7 @@ def _read_log(path: str, name: PartitionDirectory, readings: int = _READINGS) ->
         if offset_of(digits) is None:
             continue
         if not is_file:
-            if name.state is DirectoryState.LOG and state is not FileState.DELETED:
+            if name.state is DirectoryState.LOG and (kind, state) == (FileKind.LOG, _IN_USE):
                 _refuse_link(entry)
             elif entry.is_symlink():
                 links.append(entry.path)

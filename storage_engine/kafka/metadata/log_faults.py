@@ -5,16 +5,33 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
+from pathlib import Path
 
 from storage_engine.exceptions import CorruptFileError
 from storage_engine.kafka.format.batch_header import LEADER_EPOCH_AT, MAGIC, MAGIC_AT
 from storage_engine.kafka.format.batch_walk import opened
 from storage_engine.kafka.format.checkpoints import LEADER_EPOCHS, read_leader_epochs
+from storage_engine.kafka.format.file_names import FileState, kind_and_state
 from storage_engine.kafka.format.layout import LogDirectory, PartitionLog, SegmentFiles
 from storage_engine.kafka.format.log_end import segment_end
 from storage_engine.kafka.format.partition_metadata import NAME, has_topic_id, read_topic_id, text_of
 from storage_engine.kafka.metadata.topic_settings import TopicSettings
 from storage_engine.model.report.diagnosis import reason_of
+
+
+def link_fault(log: PartitionLog) -> str:
+    """Return which file of a log that its broker uses is a symbolic link; "" where none is.
+
+    A broker follows it: what is behind it would be seen by nobody.
+    """
+    for link in log.links:
+        found = kind_and_state(Path(link).name)
+        if found is not None and found[1] is not FileState.DELETED:
+            return (
+                f"{link}: expected a file of the node itself, found a symbolic link to "
+                f"{Path(link).readlink()}; put what it stands for in its place"
+            )
+    return ""
 
 
 def topic_fault(log: PartitionLog, topics: TopicSettings) -> str:

@@ -27,7 +27,14 @@ from storage_engine.kafka.format.partition_metadata import NAME as PARTITION_MET
 from storage_engine.kafka.format.partition_metadata import log_id_text, read_topic_id
 from storage_engine.kafka.format.stored_files import read_stored
 from storage_engine.kafka.format.transaction_index import parse_transaction_index
-from storage_engine.kafka.metadata.log_faults import emptied, epochs_fault, holes, start_fault, topic_fault
+from storage_engine.kafka.metadata.log_faults import (
+    emptied,
+    epochs_fault,
+    holes,
+    link_fault,
+    start_fault,
+    topic_fault,
+)
 from storage_engine.kafka.metadata.topic_settings import TopicSettings
 from storage_engine.kafka.stopped.lock_holder import lock_holder
 from storage_engine.kafka.transactions.open_transactions import (
@@ -145,7 +152,8 @@ def _fault(directory: LogDirectory, log: PartitionLog, settings: TopicSettings, 
     try:
         # Where nothing tells which topic it is of, no receipt could.
         return (
-            topic_fault(log, settings)
+            link_fault(log)
+            or topic_fault(log, settings)
             or _unnamed(log)
             or start_fault(directory, log, end)
             or next(emptied(directory, log), "")

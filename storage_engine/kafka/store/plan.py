@@ -9,7 +9,7 @@ from storage_engine.core.wording import bytes_text, time_text
 from storage_engine.exceptions import BrokerConfigError, CorruptFileError
 from storage_engine.kafka.format.layout import LogDirectory, Node, PartitionLog, SegmentFiles
 from storage_engine.kafka.format.log_end import LogEnd, segment_facts
-from storage_engine.kafka.metadata.log_faults import epochs_fault, holes, start_fault, topic_fault
+from storage_engine.kafka.metadata.log_faults import epochs_fault, holes, link_fault, start_fault, topic_fault
 from storage_engine.kafka.metadata.topic_settings import TopicSettings
 from storage_engine.kafka.rules import (
     LogFacts,
@@ -70,7 +70,11 @@ def plan_log(one: SeenLog, topics: TopicSettings, settings: RetentionSettings | 
         return undecided(one.seen, Reason.UNKNOWN, one.end.unread)
     if one.directory.fault:
         return undecided(one.seen, Reason.REFUSED, one.directory.fault)
-    if fault := topic_fault(one.log, topics) or start_fault(one.directory, one.log, one.end.offset):
+    if (
+        fault := link_fault(one.log)
+        or topic_fault(one.log, topics)
+        or start_fault(one.directory, one.log, one.end.offset)
+    ):
         return undecided(one.seen, Reason.REFUSED, fault)
     if isinstance(settings, str):
         why = f"how long the topic's segments stay isn't known: {settings}"
