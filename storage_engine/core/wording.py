@@ -123,6 +123,11 @@ def count_text(count: int, thing: str) -> str:
     return f"{count} {thing[:-1]}ies" if ends_in_ies else f"{count} {thing}s"
 
 
+def store_text(name: str, broker: str, root: str) -> str:
+    """Return how the head of an output names its store: what it is called, its kind and where it lies."""
+    return f"Store {name} ({broker}, {root})"
+
+
 def paths_text(paths: Sequence[str]) -> str:
     """Files of one kind in a few words: the first, how many more, and the last of them."""
     first, *more = paths

@@ -124,16 +124,32 @@ def test_what_a_lake_that_can_not_be_read_has_is_not_known(cli, lake) -> None:
     assert "Which stores are managed isn't known" in shown.out
 
 
-def test_a_store_without_a_name_is_called_the_same_everywhere(cli, store, lake) -> None:
-    assert cli("clean", store, "--lake", lake, "--manual", "--run-key", "r").exit_code == 0
-    called = store.name
+DRY = "Dry run: this is what a run would do now.\n"
+
+
+@pytest.mark.parametrize("stated", [None, "orders"])
+def test_a_store_is_called_the_same_everywhere(stated: str | None, cli, store, lake) -> None:
+    naming = () if stated is None else ("--name", stated)
+    asked = (store, "--lake", lake)
+    assert cli("clean", *asked, *naming, "--manual", "--run-key", "r").exit_code == 0
+    called = stated or store.name
     assert [one["name"] for one in cli("info", called, "--lake", lake, "--json").json["stores"]] == [called]
     assert cli("runs", "--store", called, "--lake", lake, "--json").json["store"] == called
     assert f"Runs of {called}" in cli("runs", "--lake", lake).out
     assert f"Store {called}" in cli("info", "--lake", lake).out
-    assert f"Store {called} (" in cli("runs", "r", "--lake", lake).out
-    (archived,) = cli("lake", "info", "--lake", lake, "--json").json["stores"]
-    assert archived["name"] == called
+    assert f"Store {called}: OK, " in cli("verify", "--lake", lake).out
+    head = f"Store {called} (rocketmq, {store})\n"
+    assert cli("runs", "r", "--lake", lake).out.startswith(head)
+    for words in (("doctor",), ("inspect",), ("plan",), ("simulate",), ("validate",), ("clean", "--dry-run")):
+        assert cli(*words, *asked).out.removeprefix(DRY).startswith(head), words
+    for name in ("doctor", "inspect", "plan", "simulate", "validate"):
+        assert cli(name, *asked, "--json").json["name"] == called
+    in_lakes = (("lake", "info", "--lake", lake), ("verify", "--lake", lake), ("verify", *asked))
+    for words in in_lakes:
+        assert [one["name"] for one in cli(*words, "--json").json["stores"]] == [called], words
+    page = next((lake / "reports").glob("*/by-hand/report.html")).read_text()
+    assert f"<title>{called} · " in page
     for file in lake.glob("journal.db*"):
         file.unlink()
-    assert [one["name"] for one in cli("info", "--lake", lake, "--json").json["stores"]] == [called]
+    for words in (("info", "--lake", lake), *in_lakes[:2]):
+        assert [one["name"] for one in cli(*words, "--json").json["stores"]] == [called], words

@@ -7,6 +7,7 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 
+from storage_engine.brokers import store_called
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.long_work import told
 from storage_engine.exceptions import JournalUnavailableError, ReceiptError
@@ -87,9 +88,7 @@ def verify_lake(
             raise
     renewed = {s.store_id: _renew(lake, s.store_id) for s in list_stores(lake)} if renew else {}
     return tuple(
-        _with_deletions(
-            replace(result, renewed_count=renewed.get(result.store_id, 0)), journal_url, lake, None
-        )
+        _with_journal(replace(result, renewed_count=renewed.get(result.store_id, 0)), journal_url, lake, None)
         for result in check()
     )
 
@@ -154,7 +153,7 @@ def verify_store(
         credited = _credited_count(journal, record, lake, snapshot)
         stamp = read_stamp(store.real_root)
         results += [
-            _with_deletions(
+            _with_journal(
                 replace(result, renewed_count=renewed[i], credited_count=credited),
                 store.journal_url,
                 lake,
@@ -176,13 +175,15 @@ def verify_store(
     )
 
 
-def _with_deletions(
+def _with_journal(
     result: StoreVerification, journal_url: str, lake: Lake, stamped: RunDigest | None
 ) -> StoreVerification:
-    """Add what the journal tells otherwise of deletions than was witnessed when they were done."""
+    """Add the journal's name of the store, and what it tells otherwise of deletions than was witnessed."""
     with suppress(JournalUnavailableError):
         found = deletion_findings(JournalReader(journal_url), lake, result.store_id, stamped)
-        return replace(result, findings=(*result.findings, *found))
+        known = Journal(journal_url, read_only=True).store_with_id(result.store_id)
+        name = store_called(known.name, known.broker, known.real_path) if known else result.name
+        return replace(result, findings=(*result.findings, *found), name=name)
     return result
 
 
