@@ -147,6 +147,16 @@ def reason_text(error: BaseException) -> str:
     return str(error)
 
 
+def lock_advice(cause: str) -> str:
+    """Return what to do where SQLite says that a file is locked; "": it says something else."""
+    if "database is locked" not in cause:
+        return ""
+    return (
+        "Another process holds a lock of this file for longer than was waited: wait for it, or find it with "
+        "fuser -v FILE and end it. Then run the same again."
+    )
+
+
 def unexpected(error: Exception) -> str:
     """An error that nobody has foreseen: its kind, its words, and the line that it comes from."""
     frames = traceback.extract_tb(error.__traceback__)

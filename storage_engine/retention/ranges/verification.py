@@ -13,6 +13,7 @@ from storage_engine.core.long_work import told
 from storage_engine.exceptions import JournalUnavailableError, ReceiptError
 from storage_engine.journal.journal import Journal, StoreRecord
 from storage_engine.journal.reading.queries import JournalReader
+from storage_engine.journal.tables.database import missing_sqlite_file
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.coverage.coverage import Witnesses
@@ -179,12 +180,17 @@ def _with_journal(
     result: StoreVerification, journal_url: str, lake: Lake, stamped: RunDigest | None
 ) -> StoreVerification:
     """Add the journal's name of the store, and what it tells otherwise of deletions than was witnessed."""
-    with suppress(JournalUnavailableError):
+    try:
         found = deletion_findings(JournalReader(journal_url), lake, result.store_id, stamped)
         known = Journal(journal_url, read_only=True).store_with_id(result.store_id)
         name = store_called(known.name, known.broker, known.real_path) if known else result.name
         return replace(result, findings=(*result.findings, *found), name=name)
-    return result
+    except JournalUnavailableError as error:
+        if missing_sqlite_file(journal_url):
+            return result
+        detail = f"what it knows of deletions was not compared: {str(error).removesuffix('.')}"
+        unasked = Finding(Status.WARNING, "journal", detail, "Verify when it can be read.")
+        return replace(result, findings=(*result.findings, unasked))
 
 
 def _proven_ends(
