@@ -14,6 +14,7 @@ from sqlalchemy import Engine, event
 from storage_engine.cli.shell.command import ENVIRONMENT
 from storage_engine.journal.tables import database
 from storage_engine.lake.catalog import config
+from tests.rounds import later
 
 MIB = 1 << 20
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("plainly")]
@@ -133,7 +134,7 @@ def test_what_a_lake_that_can_not_be_read_has_is_not_known(cli, lake) -> None:
 DRY = "Dry run: this is what a run would do now.\n"
 
 
-@pytest.mark.parametrize("stated", [None, "orders"])
+@pytest.mark.parametrize("stated", ["orders", *later(None)])
 def test_a_store_is_called_the_same_everywhere(stated: str | None, cli, store, lake) -> None:
     naming = () if stated is None else ("--name", stated)
     asked = (store, "--lake", lake)
