@@ -12,6 +12,7 @@ from storage_engine.cli.options.airflow_connection import conn_id_option, journa
 from storage_engine.cli.options.options import check_store, json_option, lake_option, person
 from storage_engine.cli.options.store_argument import takes_store
 from storage_engine.cli.output.output import print_json, say
+from storage_engine.cli.output.store_head import store_name
 from storage_engine.cli.shell.command import command
 from storage_engine.cli.shell.values import reason_text
 
@@ -116,7 +117,8 @@ def adopt(
     if as_json:
         print_json("adopt", record)
     else:
-        what = f"Store {record.store_id}" if log is None else f"Log {log} of store {record.store_id}"
+        name = store_name(managed)
+        what = f"Store {name}" if log is None else f"Log {log} of store {name}"
         say(f"{what} is at lineage {record.lineage_of(log or '')} from now on.")
     return 0
 

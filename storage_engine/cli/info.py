@@ -16,7 +16,7 @@ from storage_engine.cli.output.output import print_json, put, say
 from storage_engine.cli.shell.command import command
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.nearest import meant
-from storage_engine.exceptions import BadInputError, StorageEngineError
+from storage_engine.exceptions import BadInputError, JournalUnavailableError, StorageEngineError
 from storage_engine.journal.reading.answers import StoredReport, StoreRow
 
 if TYPE_CHECKING:
@@ -97,6 +97,8 @@ def _chosen(found: Overview, wanted: str, base: ManagedStore) -> ManagedOverview
         del by_word[wanted]
     real = str(Path(wanted).resolve())
     if wanted not in by_word and real not in by_word:
+        if found.journal_missing and wanted == base.real_root:
+            raise JournalUnavailableError(found.journal_missing)
         raise _unknown(wanted, by_word, found.journal_missing or found.journal)
     return by_word.get(wanted) or by_word[real]
 

@@ -16,11 +16,13 @@ from storage_engine.cli.options.store_argument import takes_store
 from storage_engine.cli.output.output import print_json, say
 from storage_engine.cli.output.progress import waiting
 from storage_engine.cli.output.simulate_output import changes_text, print_simulation
+from storage_engine.cli.output.store_head import store_head, store_name
 from storage_engine.cli.shell.command import command
 from storage_engine.cli.shell.values import TargetPath, key_value_pairs, size_bytes
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.durable import new_file
 from storage_engine.core.extras import CHARTS
+from storage_engine.core.jsonable import to_jsonable
 from storage_engine.exceptions import BadInputError
 from storage_engine.pages.raster import png_of
 
@@ -99,8 +101,9 @@ def simulate(
     for path, data in pictures:
         _write_new(path, data)
     if as_json:
-        print_json("simulate", found)
+        print_json("simulate", {"name": store_name(managed), **to_jsonable(found)})
         return 0
+    say(store_head(managed))
     print_simulation(found, days)
     if pictures:
         say(f"\nDrawn: {', '.join(str(path) for path, _ in pictures)}")

@@ -15,6 +15,7 @@ from storage_engine.cli.output.live_output import live_json, look_live, print_li
 from storage_engine.cli.output.output import print_json, put, say
 from storage_engine.cli.output.plan_output import by_hand, plan_json, print_pending, print_plan
 from storage_engine.cli.output.progress import waiting
+from storage_engine.cli.output.store_head import store_head, store_name
 from storage_engine.cli.shell.command import command
 from storage_engine.cli.shell.values import disk_percents, key_value_pairs, moment_ms, reason_text
 from storage_engine.core.clock import clock_ms
@@ -68,13 +69,14 @@ def inspect(
     lag = _archive_lag(managed) if has_lake(managed) else None
     shield = shield_summary(managed.real_root)
     if as_json:
-        shown = {**found.data, "quarantines": to_jsonable(aside)}
+        shown = {"name": store_name(managed), **found.data, "quarantines": to_jsonable(aside)}
         if look is not None:
             shown |= live_json(look)
         if shield is not None:
             shown["shield"] = to_jsonable(shield)
         print_json("inspect", shown if lag is None else {**shown, "archive_lag": lag})
         return 0
+    say(store_head(managed))
     if look is not None:
         print_live(look)
     print_inspection(found)

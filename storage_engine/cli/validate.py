@@ -13,6 +13,7 @@ from storage_engine.cli.output.output import print_json, print_table, say
 from storage_engine.cli.output.progress import waiting
 from storage_engine.cli.shell.command import command
 from storage_engine.cli.shell.values import NamedPath
+from storage_engine.core.wording import store_text
 from storage_engine.model.broker.broker_words import BrokerWords
 from storage_engine.model.report.validation import Status, ValidationResult
 from storage_engine.pages.advice import check_advice
@@ -52,13 +53,14 @@ def validate(
     if as_json:
         print_json("validate", result.to_dict())
     else:
+        say(store_text(result.name, managed.broker, managed.root))
         _print_result(result, find_broker(managed.broker).words)
         say(f"Page {output_dir / 'report.html'}")
     return 1 if result.overall is Status.FAILURE else 0
 
 
 def _print_result(result: ValidationResult, words: BrokerWords) -> None:
-    say(f"Validation of {result.store_root} ({result.scope}): {result.overall.value}")
+    say(f"Validation ({result.scope}): {result.overall.value}")
     print_table(
         "Ranges",
         ("log~", "from#", "to#", "where", "status", "why"),

@@ -108,6 +108,7 @@ class StoreLine:
     :param lagging_groups: consumer groups whose first unread message may be deleted within a day.
     :param problem: why something is not known, as a sentence; "" where nothing is wrong.
     :param problem_kind: the same, for who says it in other words.
+    :param full_at_earliest_ms: of a disk that only the fastest course of its forecast fills.
     """
 
     store: str
@@ -127,6 +128,7 @@ class StoreLine:
     last_run: RunLine | None = None
     problem: str = ""
     problem_kind: ProblemKind = ProblemKind.NONE
+    full_at_earliest_ms: int | None = None
 
 
 def finding_lines(doctor: Iterable[Mapping[str, Any]]) -> tuple[FindingLine, ...]:
@@ -181,14 +183,17 @@ def store_line(name: str, summary: StoreSummary, now_ms: int) -> StoreLine:
 def with_forecast(line: StoreLine, found: Forecast) -> StoreLine:
     """Return a line with the time to full that its store's forecast tells: one page has one answer.
 
-    That is the middle one of when its broker refuses messages, else of when its disk has no room.
+    That is the middle one of when its broker refuses messages, else of when its disk has no room; where only
+    the fastest course gets there, how long that takes.
     """
-    times = {one.name: one.mid_ms for one in found.time_to}
+    times = {one.name: one for one in found.time_to}
     if not times and line.time_to_full_ms == 0:
         return line
-    time_ms = times.get("refuses", times.get("full"))
-    never = Filling.NO if times else Filling.UNKNOWN
-    return replace(line, filling=never if time_ms is None else Filling.YES, time_to_full_ms=time_ms)
+    if (full := times.get("refuses", times.get("full"))) is None:
+        return replace(line, filling=Filling.NO if times else Filling.UNKNOWN, time_to_full_ms=None)
+    earliest_ms = full.low_ms if full.mid_ms is None else None
+    filling = Filling.NO if full.mid_ms is None and earliest_ms is None else Filling.YES
+    return replace(line, filling=filling, time_to_full_ms=full.mid_ms, full_at_earliest_ms=earliest_ms)
 
 
 def without_monitor(line: StoreLine, dag_id: str, kind: ProblemKind) -> StoreLine:

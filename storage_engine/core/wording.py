@@ -123,6 +123,11 @@ def count_text(count: int, thing: str) -> str:
     return f"{count} {thing[:-1]}ies" if ends_in_ies else f"{count} {thing}s"
 
 
+def store_text(name: str, broker: str, root: str) -> str:
+    """Return how the head of an output names its store: what it is called, its kind and where it lies."""
+    return f"Store {name} ({broker}, {root})"
+
+
 def paths_text(paths: Sequence[str]) -> str:
     """Files of one kind in a few words: the first, how many more, and the last of them."""
     first, *more = paths
@@ -140,6 +145,16 @@ def reason_text(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return str(error)
+
+
+def lock_advice(cause: str) -> str:
+    """Return what to do where SQLite says that a file is locked; "": it says something else."""
+    if "database is locked" not in cause:
+        return ""
+    return (
+        "Another process holds a lock of this file for longer than was waited: wait for it, or find it with "
+        "fuser -v FILE and end it. Then run the same again."
+    )
 
 
 def unexpected(error: Exception) -> str:

@@ -59,8 +59,7 @@ def inspect(settings: StoreSettings, *, messages: bool) -> Inspection:
 
 
 def _about(node: Node, topics: TopicSettings) -> str:
-    lines = [f"Node {node.root}"]
-    lines.append(f"Cluster {', '.join(sorted(node.cluster_ids)) or 'unknown'}; nothing else says whose it is")
+    lines = [f"Cluster {', '.join(sorted(node.cluster_ids)) or 'unknown'}; nothing else says whose it is"]
     for directory in node.directories:
         state = (
             "running, or not stopped cleanly" if directory.left_uncleanly else "no sign of an unclean stop"

@@ -21,6 +21,7 @@ from storage_engine.retention.report.report import build_report
 from storage_engine.retention.steps import record_validation
 from storage_engine.retention.store.context import AnyStore, managed_of
 from storage_engine.retention.store.managed_store import ManagedStore
+from storage_engine.retention.store.naming import store_name
 from storage_engine.retention.store.report_files import (
     DATA_DOCS_DIRECTORY,
     PAGE,
@@ -81,6 +82,7 @@ def validate_store(
         ranges=facts.ranges,
         checks=checks,
         notes=(*facts.notes, *notes),
+        name=store_name(managed_of(store)),
     )
     _write_json(output_dir / VALIDATION_JSON, result.to_dict())
     if run_key is not None:

@@ -44,7 +44,7 @@ def described(found: StoreInspection, data_paths: tuple[Path, ...], *, messages:
 
 
 def _state(found: StoreInspection) -> str:
-    lines = [f"Store {found.root}"]
+    lines: list[str] = []
     if found.holder is not None:
         lines.append(f"Held by {found.holder.name} (process {found.holder.pid})")
     elif found.crashed:

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import re
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Engine, event
 
 from storage_engine.cli.shell.command import ENVIRONMENT
+from storage_engine.journal.tables import database
+from storage_engine.lake.catalog import config
+from tests.rounds import later
 
 MIB = 1 << 20
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("plainly")]
@@ -124,16 +131,65 @@ def test_what_a_lake_that_can_not_be_read_has_is_not_known(cli, lake) -> None:
     assert "Which stores are managed isn't known" in shown.out
 
 
-def test_a_store_without_a_name_is_called_the_same_everywhere(cli, store, lake) -> None:
-    assert cli("clean", store, "--lake", lake, "--manual", "--run-key", "r").exit_code == 0
-    called = store.name
+DRY = "Dry run: this is what a run would do now.\n"
+
+
+@pytest.mark.parametrize("stated", ["orders", *later(None)])
+def test_a_store_is_called_the_same_everywhere(stated: str | None, cli, store, lake) -> None:
+    naming = () if stated is None else ("--name", stated)
+    asked = (store, "--lake", lake)
+    assert cli("clean", *asked, *naming, "--manual", "--run-key", "r").exit_code == 0
+    called = stated or store.name
     assert [one["name"] for one in cli("info", called, "--lake", lake, "--json").json["stores"]] == [called]
     assert cli("runs", "--store", called, "--lake", lake, "--json").json["store"] == called
     assert f"Runs of {called}" in cli("runs", "--lake", lake).out
     assert f"Store {called}" in cli("info", "--lake", lake).out
-    assert f"Store {called} (" in cli("runs", "r", "--lake", lake).out
-    (archived,) = cli("lake", "info", "--lake", lake, "--json").json["stores"]
-    assert archived["name"] == called
+    assert f"Store {called}: OK, " in cli("verify", "--lake", lake).out
+    head = f"Store {called} (rocketmq, {store})\n"
+    assert cli("runs", "r", "--lake", lake).out.startswith(head)
+    for words in (("doctor",), ("inspect",), ("plan",), ("simulate",), ("validate",), ("clean", "--dry-run")):
+        assert cli(*words, *asked).out.removeprefix(DRY).startswith(head), words
+    for name in ("doctor", "inspect", "plan", "simulate", "validate"):
+        assert cli(name, *asked, "--json").json["name"] == called
+    in_lakes = (("lake", "info", "--lake", lake), ("verify", "--lake", lake), ("verify", *asked))
+    for words in in_lakes:
+        assert [one["name"] for one in cli(*words, "--json").json["stores"]] == [called], words
+    page = next((lake / "reports").glob("*/by-hand/report.html")).read_text()
+    assert f"<title>{called} · " in page
     for file in lake.glob("journal.db*"):
         file.unlink()
-    assert [one["name"] for one in cli("info", "--lake", lake, "--json").json["stores"]] == [called]
+    for words in (("info", "--lake", lake), *in_lakes[:2]):
+        assert [one["name"] for one in cli(*words, "--json").json["stores"]] == [called], words
+
+
+def test_what_another_process_has_locked_is_told_with_what_to_do(
+    cli, store, lake, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """Each command waits for a lock once, and says that nobody could tell what it would have read."""
+    monkeypatch.setattr(config, "_SQLITE_BUSY_TIMEOUT_SECONDS", 1)
+    monkeypatch.setattr(database, "BUSY_TIMEOUT_MS", 1_000)
+    assert cli("archive", store, "--lake", lake).exit_code == 0
+    cure = "Another process holds a lock of this file for longer than was waited: wait for it, or find it"
+    with closing(sqlite3.connect(lake / "journal.db", isolation_level=None)) as holder:
+        holder.execute("BEGIN EXCLUSIVE")
+        refused = cli("runs", "--lake", lake)
+        told = f"Error: sqlite:///{lake}/journal.db: the journal can't be read (database is locked). {cure}"
+        assert (refused.exit_code, refused.err.startswith(told)) == (1, True), refused
+        shown = cli("info", "--lake", lake).out
+        assert re.search(r"on disk +not seen: no journal tells where it lies\n", shown), shown
+        assert re.search(r"last run +not known\n", shown), shown
+        verified = cli("verify", "--lake", lake).out
+        assert f"Store {store.name}: WARNING, " in verified
+        assert "WARNING journal: what it knows of deletions was not compared: " in verified
+    with closing(sqlite3.connect(lake / "catalog.db", isolation_level=None)) as holder:
+        holder.execute("BEGIN EXCLUSIVE")
+        for words in (("verify", "--lake", lake), ("archive", store, "--lake", lake)):
+            refused = cli(*words)
+            told = f"can't open the catalog: database is locked. The store was not changed. {cure}"
+            assert (refused.exit_code, told in refused.err) == (1, True), refused
+        waits: list[object] = []
+        remember = lambda context: waits.append(context)  # noqa: E731
+        event.listen(Engine, "handle_error", remember)
+        request.addfinalizer(lambda: event.remove(Engine, "handle_error", remember))
+        shown = cli("info", "--lake", lake)
+        assert (shown.exit_code, told in shown.out, len(waits)) == (1, True, 1), (shown, waits)

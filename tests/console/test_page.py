@@ -229,6 +229,15 @@ def test_stores_are_searched_and_sorted_by_keys(browser: Browser, address: str) 
     visit.close()
 
 
+def test_a_stores_page_has_one_answer_to_when_its_disk_is_full(browser: Browser, address: str) -> None:
+    visit = Visit(browser, address)
+    page = visit.open(f"{STORE}/forecast", ".band-row")
+    head = page.locator(".facts .fact").filter(has_text="Time to full").locator("dd").first.inner_text()
+    row = page.locator(".band-row").filter(has_text="refuses").first
+    assert head == row.locator(".band-text b").inner_text()
+    visit.close()
+
+
 def test_a_store_of_several_logs_has_their_own_offsets_and_the_worst_first(
     browser: Browser, console: Console, address: str
 ) -> None:
@@ -250,6 +259,10 @@ def test_a_store_of_several_logs_has_their_own_offsets_and_the_worst_first(
     page = visit.open(STORE, ".strip")
     assert page.locator(".strip-name").first.inner_text() == "topic-40"
     assert "LOST: offsets 7 – 9,007 of topic-40" in page.inner_text(".losses")
+    page.wait_for_selector("figure.chart")
+    tops = [page.locator(one).first.bounding_box() for one in (".losses", ".facts", "figure.chart", ".strip")]
+    assert None not in tops
+    assert tops == sorted(tops, key=lambda box: box["y"])  # type: ignore[index]
     assert page.locator(".strip:visible").count() == 12
     page.get_by_text("38 more logs").click()
     assert page.locator(".strip:visible").count() == 50

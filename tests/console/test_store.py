@@ -73,27 +73,32 @@ def test_of_many_logs_the_worst_and_largest_are_listed_and_all_are_counted(tmp_p
 def test_the_head_of_a_store_tells_the_time_to_full_of_its_forecast(past: JournalReader, name: str) -> None:
     row, forecast = one_store(past, name, NOW_MS).row, store_forecast(past, name, NOW_MS)
     (refuses,) = (one for one in forecast.time_to if one.name == "refuses")
-    assert (row.filling is Filling.YES, row.time_to_full_ms) == (refuses.mid_ms is not None, refuses.mid_ms)
+    earliest_ms = refuses.low_ms if refuses.mid_ms is None else None
+    assert (row.time_to_full_ms, row.full_at_earliest_ms) == (refuses.mid_ms, earliest_ms)
+    assert (row.filling is Filling.YES) is (refuses.low_ms is not None)
 
 
 @pytest.mark.parametrize(
     ("time_to", "known", "told"),
     [
-        ([("refuses", 5), ("full", 7)], 3, (Filling.YES, 5)),
-        ([("refuses", None), ("full", None)], 3, (Filling.NO, None)),
-        ([("full", 7)], 3, (Filling.YES, 7)),
-        ([("refuses", 0), ("full", 7)], 0, (Filling.YES, 0)),
-        ([], 3, (Filling.UNKNOWN, None)),
-        ([], 0, (Filling.YES, 0)),
+        ([("refuses", 1, 5), ("full", 1, 7)], 3, (Filling.YES, 5, None)),
+        ([("refuses", None, None), ("full", None, None)], 3, (Filling.NO, None, None)),
+        ([("refuses", 4, None), ("full", None, None)], 3, (Filling.YES, None, 4)),
+        ([("full", 1, 7)], 3, (Filling.YES, 7, None)),
+        ([("refuses", 0, 0), ("full", 1, 7)], 0, (Filling.YES, 0, None)),
+        ([], 3, (Filling.UNKNOWN, None, None)),
+        ([], 0, (Filling.YES, 0, None)),
     ],
 )
 def test_the_time_to_full_is_the_middle_one_of_the_forecast(
-    time_to: list[tuple[str, int | None]], known: int, told: tuple[Filling, int | None]
+    time_to: list[tuple[str, int | None, int | None]],
+    known: int,
+    told: tuple[Filling, int | None, int | None],
 ) -> None:
-    times = tuple(TimeToLevel(name, 90, 1, mid_ms, None) for name, mid_ms in time_to)
+    times = tuple(TimeToLevel(name, 90, low_ms, mid_ms, None) for name, low_ms, mid_ms in time_to)
     line = StoreLine("s", filling=Filling.YES, time_to_full_ms=known)
     found = with_forecast(line, Forecast(bool(times), "", 0, 0, time_to=times))
-    assert (found.filling, found.time_to_full_ms) == told
+    assert (found.filling, found.time_to_full_ms, found.full_at_earliest_ms) == told
 
 
 def test_of_an_unknown_store_only_its_line_is_told(past: JournalReader) -> None:

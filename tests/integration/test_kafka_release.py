@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +24,7 @@ from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.file.scan import read_rows
 from storage_engine.project.demo.demo_kafka_load import retention_of
 from storage_engine.project.kafka import Kafka
+from tests.docs.code_blocks import ROOT, blocks_of, commands_of
 from tests.integration.kafka_broker import (
     SECONDS,
     VERSIONS,
@@ -200,3 +206,52 @@ def test_what_is_proven_goes_and_all_else_is_served(kafka: Kafka, version: str, 
     # It goes on writing, and its offsets go on.
     old(kafka, "orders", 100, 1, 0)
     assert max(served(kafka.address, "orders")) == 100
+
+
+def test_the_lines_of_the_docs_delete_one_after_the_other(kafka: Kafka, version: str, tmp_path: Path) -> None:
+    """As they stand in docs/kafka.md, but for places and for how long two of the broker's rounds take."""
+    lasts_ms, away = 48 * HOUR_MS + 60_000, Path(tempfile.mkdtemp(dir="/dev/shm"))
+    make_topics(kafka.address, "orders", retention_ms=lasts_ms, **small(version))
+    old(kafka, "orders", 0, 40, 48 * HOUR_MS)
+    old(kafka, "orders", 40, 10, 0)
+    expired_ms = clock_ms() + 60_000
+    lake = away / "lake"
+    assert run_command("init-lake", "--broker-type", "kafka", "--lake", lake).exit_code == 0
+    mine = Path(__file__).name
+    (block,) = [one for one in blocks_of(ROOT / "docs/kafka.md") if mine in one.said.get("tested by", "")]
+    places = {
+        "/etc/kafka/server.properties": str(kafka.server_properties),
+        "kafka-1:9092": kafka.address,
+        "/mnt/lake/kafka": str(lake),
+        "sleep 600": f"sleep {2 * INTERVAL_MS // 1000}",
+    }
+    ends = []
+    try:
+        for line in (one.line for one in commands_of(block)):
+            for place, here in places.items():
+                line = line.replace(place, here)
+            if " clean " in line:
+                # Meanwhile the first records expire, by the setting that the topic had.
+                time.sleep(max(0, expired_ms + 1_000 - clock_ms()) / 1000)
+                assert start_of(kafka, "orders") == 0
+            path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+            done = subprocess.run(
+                ["bash", "-c", line],
+                env={**os.environ, "PATH": path},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert "Traceback" not in done.stderr, done.stderr
+            ends.append(done.returncode)
+            if " clean " in line:
+                begins = start_of(kafka, "orders")
+                assert 0 < begins <= 40, done.stdout + done.stderr
+                assert set(in_lake(lake, "orders")) >= set(range(begins))
+        # A setting that the first one raised may count from a moment on, which it says by its exit code.
+        assert ends in ([0, 0, 0, 0], [1, 0, 0, 0]), (ends, done.stdout, done.stderr)
+        assert retention_of(kafka.address, ["orders"])["orders"]["retention.ms"] == (str(lasts_ms), True)
+        assert min(served(kafka.address, "orders")) == begins
+        assert max(served(kafka.address, "orders")) == 49
+    finally:
+        shutil.rmtree(away)

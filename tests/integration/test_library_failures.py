@@ -17,6 +17,11 @@ from pathlib import Path
 
 import pytest
 
+from storage_engine import cycle
+from storage_engine.exceptions import JournalUnavailableError
+from storage_engine.hooks.storage_engine import StorageEngineHook
+from storage_engine.journal.tables import database
+from storage_engine.lake.catalog import config
 from storage_engine.lake.storage.file_memory import forget_files
 from tests.fixture_stores import unpack
 from tests.integration.fault_proxy import FaultKind, FaultProxy, fault_proxy
@@ -50,6 +55,8 @@ CURES = (
     "again, once",
     "Name",
     "choose one",
+    "ake its database reachable",
+    "Another process holds a lock",
 )
 ANSWERS = (FaultKind.FORBIDDEN, FaultKind.NOT_FOUND, FaultKind.SERVER_ERROR, FaultKind.SLOW_DOWN)
 OLD_NS = time.time_ns() - 30 * 24 * 3600 * 10**9
@@ -209,14 +216,15 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.mark.parametrize("file", ["catalog.db", "journal.db"])
 @pytest.mark.parametrize("damage", ["no database", *later("locked", "corrupt", "missing", "read-only")])
 def test_a_catalog_or_journal_that_cannot_be_used_is_told(
-    damage: str, file: str, local: dict[str, Path], tmp_path: Path
+    damage: str, file: str, local: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # A lock is waited for, by default for half a minute or more.
+    monkeypatch.setattr(config, "_SQLITE_BUSY_TIMEOUT_SECONDS", 1)
+    monkeypatch.setattr(database, "BUSY_TIMEOUT_MS", 1_000)
     shutil.copytree(local["lake"].parent, tmp_path / "copy", symlinks=True)
     whole = local["lake"].parent
-    # Each command waits for a lock for a minute or more.
-    commands = ["plan", "archive", "clean"] if damage == "locked" else list(COMMANDS)
     with DAMAGES[damage](local["lake"] / file):  # type: ignore[attr-defined]
-        check_told(local, commands)
+        check_told(local, list(COMMANDS))
     # What was made beside what was missing goes.
     shutil.rmtree(whole / "lake")
     shutil.copytree(tmp_path / "copy/lake", whole / "lake", symlinks=True)
@@ -229,3 +237,45 @@ def test_a_catalog_in_a_server_that_is_down_is_told(tmp_path: Path) -> None:
         places = made(tmp_path, where)
         server.kill()
         check_told(places, list(COMMANDS))
+
+
+@pytest.mark.again
+def test_a_journal_in_a_server_that_is_down_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is planned, archived or deleted without it, and the lake is asked all the same."""
+    places = made(tmp_path, {})
+    with postgres() as server:
+        fields = {
+            "root": str(places["store"]),
+            "lake_directory": str(places["lake"]),
+            "journal_url": server.uri,
+            "report_dir": str(places["out"]),
+        }
+        connection = {"conn_type": "storage_engine", "extra": fields}
+        monkeypatch.setenv("AIRFLOW_CONN_MAIN", json.dumps(connection))
+        assert run_command("stamp", "--conn-id", "main", "--reason", "a test").exit_code == 0
+        server.kill()
+    before = segments_of(places)
+    reason = ("--reason", "a test")
+    for words in (
+        ("runs",),
+        ("info",),
+        ("adopt", *reason),
+        ("stamp", *reason),
+        ("undo", "r"),
+        ("move", "main"),
+    ):
+        outcome = run_command(*words, "--conn-id", "main")
+        (told,) = [line for line in outcome.err.splitlines() if line.startswith("Error")]
+        assert outcome.exit_code == 1, (words, outcome)
+        assert "journal can't be read" in told, (words, told)
+        assert "ake its database reachable" in told, (words, told)
+        assert "catalog-secret" not in told, (words, told)
+    outcome = run_command("doctor", "--conn-id", "main")
+    assert "journal can't be read" in " ".join(outcome.out.split()), outcome
+    assert "Traceback" not in outcome.err, outcome
+    assert "catalog-secret" not in outcome.out + outcome.err
+    cleanup = cycle.Cleanup(StorageEngineHook("main").managed_store, "r")
+    for step in (cycle.plan, cycle.archive_sealed, cycle.archive, cycle.release):
+        with pytest.raises(JournalUnavailableError, match=r"Make its database reachable and writable"):
+            step(cleanup)
+    assert segments_of(places) == before

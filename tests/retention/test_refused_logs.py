@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +23,14 @@ from storage_engine.model.lag.lag import LagSummary, Unread, UnreadMessages
 from storage_engine.model.plan.plan import PlanRequest, Reason
 from storage_engine.model.settings.policy import LagPolicy, Policy
 from storage_engine.model.store.store import FileFacts, Segment, SegmentState
+from storage_engine.quality.validate import write_page
 from storage_engine.retention import steps
 from storage_engine.retention.archive.archiving import ArchiveResult, archive_each_log
 from storage_engine.retention.lag.unread import joined
 from storage_engine.retention.quarantine.undo import undo
 from storage_engine.retention.report.finishing import finish
-from storage_engine.retention.report.report import Outcome
+from storage_engine.retention.report.report import Outcome, build_report
+from storage_engine.retention.report.report_text import report_text
 from storage_engine.retention.store.managed_store import ManagedStore
 from tests.rounds import rounds
 from tests.services import toy
@@ -164,6 +168,13 @@ def test_an_undone_run_has_nothing_to_fail_for(made: Make) -> None:
     assert (done.outcome, done.refused) == (Outcome.UNDONE, "")
 
 
+def check_no_class(store: ManagedStore, refused: str) -> None:
+    """Make sure that nothing which a person reads of a run tells why by a class of Python."""
+    page = write_page(store, "r").read_text()
+    for text in (refused, report_text(build_report(store, "r")), unescape(re.sub(r"<[^>]+>", " ", page))):
+        assert re.findall(r"\b[A-Z]\w+Error\b", text) == [], text
+
+
 def test_a_file_that_changes_meanwhile_stops_its_log_alone(
     made: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,7 +197,9 @@ def test_a_file_that_changes_meanwhile_stops_its_log_alone(
     assert [(one.log, one.reason) for one in result.kept] == [("b", Reason.REFUSED)]
     assert changed.exists()
     steps.clean_dependents(store, "r")
-    assert not finish(store, "r").ok
+    done = finish(store, "r")
+    assert not done.ok
+    check_no_class(store, done.refused)
 
 
 def test_what_can_not_be_archived_of_one_log_keeps_no_other_out_of_the_lake(made: Make) -> None:
@@ -223,7 +236,9 @@ def test_a_waiver_does_without_a_proof_and_not_against_what_the_lake_has(made: M
     Journal(store.journal_url).waive(plan.digest, "ann", "a test")
     with pytest.raises(LakeConflictError):
         steps.archive_planned(store, "r", lambda jobs: archive_all(open_lake(store.lake), jobs))
-    assert finish(store, "r").outcome is Outcome.FAILED
+    done = finish(store, "r")
+    assert done.outcome is Outcome.FAILED
+    check_no_class(store, done.refused)
 
 
 def test_a_log_that_could_not_be_archived_fails_its_run_though_nothing_of_it_goes_any_more(

@@ -236,6 +236,7 @@ def _open_either(lake_dir: Path, second_dir: Path | None) -> tuple[Lake, Lake | 
 
 
 def _choose_store(lake: Lake, store_id: str | None) -> str:
+    from storage_engine.brokers import store_called
     from storage_engine.lake.soundness.receipts import list_stores
 
     stores = {row.store_id: row for row in list_stores(lake)}
@@ -243,7 +244,8 @@ def _choose_store(lake: Lake, store_id: str | None) -> str:
         raise RestoreError(f"lake {lake.location}: expected archived segments, found none.")
     if store_id is None and len(stores) > 1:
         listed = "; ".join(
-            f"{row.store_id} ({row.store_root}, last proven {time_text(row.newest_proof_ms)})"
+            f"{row.store_id} ({store_called(row.store_name, row.broker, row.store_root)}, {row.store_root}, "
+            f"last proven {time_text(row.newest_proof_ms)})"
             for row in stores.values()
         )
         raise BadInputError(

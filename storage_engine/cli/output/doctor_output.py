@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from storage_engine.cli.output.output import say_styled, terminal_width
+from storage_engine.cli.output.store_head import store_head, store_name
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.next_commands import with_arguments
 from storage_engine.core.wording import bytes_text, count_text, duration_text, printable, time_text
@@ -43,7 +44,7 @@ def print_diagnosis(found: Diagnosis, said: Mapping[str, Any]) -> None:
     :param said: as of :func:`~storage_engine.core.next_commands.with_arguments`.
     """
     width = min(terminal_width() or 80, _MOST_COLUMNS)
-    say_styled(click.style(printable(f"Store {found.store.root}"), bold=True))
+    say_styled(click.style(printable(store_head(found.store)), bold=True))
     for label, text in _about(found):
         _echo(label, text, width)
     _print_settings(found, width)
@@ -215,6 +216,7 @@ def diagnosis_json(found: Diagnosis, said: Mapping[str, Any]) -> dict[str, Any]:
     figures = found.figures
     return {
         "store": found.store.root,
+        "name": store_name(found.store),
         "at_ms": found.at_ms,
         "urgent": found.is_urgent,
         "broker": {

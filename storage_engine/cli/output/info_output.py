@@ -57,7 +57,10 @@ def _facts(store: ManagedOverview, lakes_known: bool) -> Iterator[tuple[str, str
         )
         for log, lineage, start, end in part.ranges:
             yield "", f"{log} [{start}, {end}), lineage {lineage}"
-    yield "last run", "none" if store.last_run is None else _run(store.last_run)
+    if store.standing is None:
+        yield "last run", "not known"
+    else:
+        yield "last run", "none" if store.last_run is None else _run(store.last_run)
     if store.standing is not None:
         yield from _standing(store.standing)
     for one in store.quarantines:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from storage_engine.cli.output.output import print_lines, print_table, say
+from storage_engine.cli.output.store_head import store_head, store_name
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.wording import bytes_text, count_text, time_text
 from storage_engine.model.broker.pending import Pending
@@ -31,6 +32,7 @@ def plan_json(store: ManagedStore, seen: Decided) -> dict[str, Any]:
     plan = seen.plan
     offsets = {log.log: log.new_min_offset for log in plan.logs}
     return {
+        "name": store_name(store),
         **to_jsonable(replace(plan, logs=())),
         "logs": [{"log": log, "new_min_offset": offset} for log, offset in offsets.items()],
         "decisions": plan.decisions,
@@ -54,6 +56,7 @@ def print_plan(store: ManagedStore, seen: Decided, asked: Plan | None) -> None:
     from storage_engine.retention.store.brokers import assumes_defaults
 
     plan = seen.plan
+    say(store_head(store))
     if assumes_defaults(store):
         say(ASSUMED)
     for trigger in plan.triggers:

@@ -28,7 +28,7 @@ def print_simulation(found: Simulation, days: int) -> None:
     """Print both courses: what they come to, each day, and what follows from the figures."""
     today, changed = found.today, found.changed
     say(
-        f"Store {found.store}: {bytes_text(found.log_bytes)} of log on a disk of "
+        f"{bytes_text(found.log_bytes)} of log on a disk of "
         f"{bytes_text(today.disk_bytes)}, {today.course.used_percent[0]:g} % used"
     )
     say(f"Ingest: {bytes_text(today.ingest.day_bytes)} a day, {_TOLD_BY[found.ingest_from]}")

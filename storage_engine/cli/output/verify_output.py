@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 def print_verification(result: StoreVerification) -> None:
     """Print one store's result: ranges, findings, and how much of the lake is verified since when."""
     print_table(
-        f"Store {result.store_id}: {result.overall.value}, {count_text(result.receipt_count, 'receipt')}, "
-        f"{_credited(result)}{_checked(result)}",
+        f"Store {result.name or result.store_id}: {result.overall.value}, "
+        f"{count_text(result.receipt_count, 'receipt')}, {_credited(result)}{_checked(result)}",
         ("log~", "from#", "to#", "where", "status", "why"),
         (
             (row.log, row.start_offset, row.end_offset, row.where.value, row.status.value, row.detail)

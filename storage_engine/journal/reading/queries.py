@@ -22,6 +22,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from storage_engine.core.credentials import without_secrets
 from storage_engine.core.untrusted import MALFORMED
+from storage_engine.core.wording import lock_advice
 from storage_engine.exceptions import BadInputError, JournalUnavailableError
 from storage_engine.journal.reading import event_queries
 from storage_engine.journal.reading.answers import (
@@ -315,8 +316,16 @@ class JournalReader:
                     "Keep that file: the next run on a store, or storage-engine maintain, takes by it back "
                     "what was half done. Then ask again."
                 ) from error
-            cause = without_secrets(str(getattr(error, "orig", None) or error), self._secrets)
-            raise JournalUnavailableError(f"{self.name}: the journal can't be read ({cause}).") from error
+            # A server that is down is told in several lines, the first of which says it.
+            first_line = str(getattr(error, "orig", None) or error).partition("\n")[0].rstrip()
+            cause = without_secrets(first_line, self._secrets)
+            advice = lock_advice(cause) or (
+                "Make its database reachable and readable, bring it back from a backup if it is damaged, and "
+                "ask again."
+            )
+            raise JournalUnavailableError(
+                f"{self.name}: the journal can't be read ({cause}). {advice}"
+            ) from error
 
     def _check_version(self, connection: Connection) -> None:
         there = inspect(connection).has_table(schema_version.name)

@@ -18,6 +18,7 @@ from sqlalchemy.pool import NullPool
 from storage_engine.core import durable
 from storage_engine.core.credentials import without_secrets
 from storage_engine.core.untrusted import MALFORMED
+from storage_engine.core.wording import lock_advice
 from storage_engine.exceptions import BadInputError, JournalConflictError, JournalUnavailableError
 from storage_engine.journal.tables.migrations import MIGRATIONS
 from storage_engine.journal.tables.place import place_of
@@ -199,10 +200,13 @@ class JournalDatabase:
                 f"{self.name}: expected to record something new, found it there already ({cause}). Nothing "
                 "of it was recorded. Run the same again."
             )
+        advice = lock_advice(cause) or (
+            "Make its database reachable and writable, bring it back from a backup if it is damaged, and run "
+            f"the same again.{self._way_without_backup(error)}"
+        )
         return JournalUnavailableError(
-            f"{self.name}: the journal can't be read or written ({cause}). Nothing is done without it: "
-            "make its database reachable and writable, bring it back from a backup if it is damaged, and "
-            f"run the same again.{self._way_without_backup(error)}"
+            f"{self.name}: the journal can't be read or written ({cause}). Nothing is done without it. "
+            f"{advice}"
         )
 
 

@@ -17,11 +17,12 @@ from pathlib import Path
 import psutil
 from sqlalchemy import Column, Connection, Table, insert, or_, select, update
 
+from storage_engine.brokers import store_called
 from storage_engine.core.clock import read_clock
 from storage_engine.core.turns import command_text
 from storage_engine.core.wording import time_text
 from storage_engine.exceptions import StoreBusyError, TurnTakenError
-from storage_engine.journal.tables.schema import cluster_leases, leases
+from storage_engine.journal.tables.schema import cluster_leases, leases, stores
 
 LEASE_MS = 10 * 60 * 1000
 """How long a lease outlives its last renewal."""
@@ -46,7 +47,9 @@ def take(connection: Connection, store_id: str) -> Lease:
 
     :raises TurnTakenError: another has it, and is not known to be dead.
     """
-    return _take(connection, leases.c.store_id, store_id, f"store {store_id}")
+    named = select(stores.c.name, stores.c.broker, stores.c.real_path).where(stores.c.store_id == store_id)
+    name = store_called(*connection.execute(named).one())
+    return _take(connection, leases.c.store_id, store_id, f"store {name}")
 
 
 def take_cluster(connection: Connection, cluster: str) -> Lease:

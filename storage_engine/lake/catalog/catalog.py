@@ -256,7 +256,7 @@ def open_lake(config: LakeConfig) -> Lake:
     :raises BadInputError: the configuration names no catalog that PyIceberg knows.
     """
     lake = connect(config)
-    _check(lake)
+    check_lake(lake)
     return lake
 
 
@@ -333,7 +333,13 @@ def _check_driver(config: LakeConfig) -> None:
         POSTGRES.require(f"lake {config.location}")
 
 
-def _check(lake: Lake) -> None:
+def check_lake(lake: Lake) -> None:
+    """Make sure that both tables are there, are ours, and are this lake's.
+
+    :raises LakeMissingError: at least one of them is missing.
+    :raises LakeIdentityError: as of :func:`open_lake`.
+    :raises LakeUnavailableError: as of :func:`open_lake`.
+    """
     found: Mapping[str, str] = {}
     rows = ""
     try:

@@ -28,7 +28,7 @@ from pyiceberg.typedef import Identifier
 from requests import PreparedRequest, Response, Session
 from requests.adapters import HTTPAdapter
 from requests.exceptions import TooManyRedirects
-from sqlalchemy import URL, Engine, NullPool, create_engine, event, make_url
+from sqlalchemy import URL, Engine, NullPool, create_engine, event, inspect, make_url
 
 from storage_engine.core.durable import create_empty
 from storage_engine.lake.catalog.own_tables import OwnTables
@@ -212,6 +212,15 @@ class RememberingSqlCatalog(OwnTables, SqlCatalog):
 
     It asks the database each time; what a metadata file holds can't change.
     """
+
+    def _init_catalog(self) -> None:
+        """Find out about the catalog's tables, which PyIceberg takes for missing whatever fails.
+
+        :raises SQLAlchemyError: the database is locked, down or damaged.
+        """
+        with sql_engine(sql_url(self.properties["uri"])).connect() as connection:
+            inspect(connection).has_table(IcebergTables.__tablename__)
+        super()._init_catalog()
 
     def _convert_orm_to_iceberg(self, orm_table: IcebergTables) -> Table:
         location = orm_table.metadata_location

@@ -105,7 +105,7 @@ def repoint(lake: Lake, changes: Mapping[str, tuple[str | None, str]]) -> None:
         }:
             return
         raise CommitStateUnknownError(
-            f"lake {lake.location}: can't change the catalog: {type(error).__name__}: {error.orig}. Whether "
+            f"lake {lake.location}: can't change the catalog: {error.orig}. Whether "
             "it was changed is not known. Run again: what was done is found."
         ) from error
 

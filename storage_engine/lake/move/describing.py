@@ -16,8 +16,8 @@ from storage_engine.exceptions import BadInputError, LakeUnavailableError, Stora
 from storage_engine.lake.catalog.catalog import (
     Lake,
     broker_in,
+    check_lake,
     connect,
-    open_lake,
     rows_table_among,
     rows_table_of,
     takes_any_broker,
@@ -120,11 +120,14 @@ def describe(config: LakeConfig) -> LakeInfo:
     lake: Lake | None = None
     placed: dict[str, PlacedTable] = {}
     infos: tuple[TableInfo, ...] = ()
-    with suppress(LakeUnavailableError):
+    try:
         lake = connect(config)
         catalog = lake.catalog_id
-        placed, infos = _tables(lake)
-    refused = _refusal(config)
+        with suppress(LakeUnavailableError):
+            placed, infos = _tables(lake)
+        refused = _refusal(lake)
+    except LakeUnavailableError as error:
+        refused = str(error)
     stores: tuple[StoreInfo, ...] = ()
     properties = placed[SEGMENTS].metadata.properties if SEGMENTS in placed else {}
     if SEGMENTS in placed:
@@ -173,9 +176,9 @@ def _ignored(lake: Lake | None, tables: Iterable[PlacedTable]) -> Iterator[tuple
         yield "", tuple(sorted(lake.catalog.ignored))
 
 
-def _refusal(config: LakeConfig) -> str:
+def _refusal(lake: Lake) -> str:
     try:
-        open_lake(config)
+        check_lake(lake)
     except (LakeUnavailableError, BadInputError) as error:
         return str(error)
     return ""

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, RESTError
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from storage_engine.core.wording import reason_text
+from storage_engine.core.wording import lock_advice, reason_text
 from storage_engine.exceptions import LakeUnavailableError, ProofError, StorageEngineError
 
 _DAMAGED_CATALOG = ("file is not a database", "database disk image is malformed")
@@ -123,10 +123,13 @@ def lake_unavailable(location: str, doing: str, error: Exception) -> LakeUnavail
             "changed. Put back a copy of the catalog's file; or move it away and run storage-engine lake "
             "rebuild, which makes it again from the warehouse."
         )
+    reason = reason_of(error)
+    advice = lock_advice(reason) or (
+        "Check that the lake is mounted or reachable, its credentials valid, and that it is writable and has "
+        "space, then run again: what is proven already is kept."
+    )
     return LakeUnavailableError(
-        f"lake {location}: can't {doing}: {reason_of(error)}. The store was not changed. Check that the "
-        "lake is mounted or reachable, its credentials valid, and that it is writable and has space, then "
-        "run again: what is proven already is kept."
+        f"lake {location}: can't {doing}: {reason}. The store was not changed. {advice}"
     )
 
 
@@ -136,5 +139,5 @@ def reason_of(error: BaseException | None) -> str:
         return reason_text(error)
     if isinstance(error, DBAPIError):
         # A server that is down is told in several lines, the first of which says it.
-        return f"{type(error).__name__}: {error.orig}".partition("\n")[0].rstrip()
+        return str(error.orig).partition("\n")[0].rstrip()
     return f"{type(error).__name__}: {error}"

@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
+from storage_engine.brokers import store_called
 from storage_engine.core.long_work import told
 from storage_engine.core.wording import time_text
 from storage_engine.lake.catalog.catalog import Lake
@@ -231,8 +232,10 @@ class _Turn:
         names = names_of_logs(witnesses.present, everywhere, gone)
         if others := replica_spans(lake, state.store_id, names, lost_ranges(ranges)):
             ranges = lay_over(witnesses=replace(witnesses, replicas=(*witnesses.replicas, *others)))
+        last = state.receipts[-1] if state.receipts else None
         return StoreVerification(
             store_id=state.store_id,
+            name="" if last is None else store_called(last.store_name, last.broker, last.store_root),
             level=self._level,
             receipt_count=len(state.receipts),
             checked_count=len(looks),

@@ -66,11 +66,7 @@ def plain_inspection(snapshot: StoreSnapshot) -> Inspection:
         for segment in log.segments
     )
     columns = ("log~", "segment~", "base offset#", "bytes#", "state")
-    sections = (
-        Paragraph(f"Store {snapshot.root}"),
-        Disks(snapshot.disks),
-        Table("Segments", columns, rows),
-    )
+    sections = (Disks(snapshot.disks), Table("Segments", columns, rows))
     return Inspection(to_jsonable(snapshot), sections, (Path(snapshot.root),))
 
 

@@ -101,6 +101,7 @@ class ValidationResult:
     :param store_id: None when the store has no identity yet (no journal, no lake).
     :param run_key: None when no run asked for it.
     :param notes: what was not checked, and why; what a person decided.
+    :param name: what the store is called; "": recorded by an older release.
     """
 
     store_root: str
@@ -112,6 +113,7 @@ class ValidationResult:
     ranges: tuple[RangeStatus, ...]
     checks: tuple[CheckResult, ...]
     notes: tuple[str, ...] = ()
+    name: str = ""
 
     @property
     def overall(self) -> Status:

@@ -108,6 +108,7 @@ class StoreVerification:
     :param ranges: where every byte of the logs is.
     :param renewed_count: receipts that were added before, of rows that another engine has moved.
     :param credited_count: sealed segments on disk for which receipts of replicas count.
+    :param name: what the store is called, by the journal or its last receipt; "": neither knows it.
     """
 
     store_id: str
@@ -120,6 +121,7 @@ class StoreVerification:
     findings: tuple[Finding, ...] = ()
     renewed_count: int = 0
     credited_count: int = 0
+    name: str = ""
 
     @property
     def begins(self) -> dict[str, int]:

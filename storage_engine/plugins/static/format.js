@@ -118,8 +118,9 @@ export function offsets(start, end) {
 }
 
 /** Return the time until the first disk of a store is full, or that none fills, or that nobody knows. */
-export function timeToFull({ filling, time_to_full_ms: ms }) {
+export function timeToFull({ filling, time_to_full_ms: ms, full_at_earliest_ms: earliestMs }) {
   if (filling === "not-filling") return t("not_filling");
+  if (ms === null && typeof earliestMs === "number") return t("at_the_earliest", { from: foreseen(earliestMs) });
   return ms === 0 ? t("full_now") : foreseen(ms);
 }
 

@@ -50,6 +50,7 @@ export const words = {
   retention: "Retention time",
   time_to_full: "Time to full",
   not_filling: "not filling",
+  at_the_earliest: "{from} at the earliest",
   full_now: "full now",
   archive_lag: "Archive lag",
   lagging_groups: "Lagging groups",

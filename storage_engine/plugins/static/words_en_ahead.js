@@ -13,7 +13,6 @@ export const ahead = {
   retention_expected: "Retention time to expect",
   from_to: "{from} to {to}",
   from_or_never: "{from} or later, maybe never",
-  at_the_earliest: "{from} at the earliest",
   time_to_title: "Time to each level at the present rate",
   time_to_none: "No level is known.",
   time_to_none_do: "The monitor records the broker's levels at its next run.",

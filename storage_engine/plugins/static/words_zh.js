@@ -50,6 +50,7 @@ export const words = {
   retention: "留存时间",
   time_to_full: "距写满",
   not_filling: "未在写满",
+  at_the_earliest: "最早 {from}",
   full_now: "现已写满",
   archive_lag: "归档滞后",
   lagging_groups: "滞后的消费组",

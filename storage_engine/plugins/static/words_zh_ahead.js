@@ -13,7 +13,6 @@ export const ahead = {
   retention_expected: "预期留存时间",
   from_to: "{from} 至 {to}",
   from_or_never: "{from}或更晚，也可能不会",
-  at_the_earliest: "最早 {from}",
   time_to_title: "以当前速率到达各水位的时间",
   time_to_none: "没有已知的水位。",
   time_to_none_do: "监控将在下次运行时记录 broker 的水位。",

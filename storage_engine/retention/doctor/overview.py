@@ -101,7 +101,7 @@ def overview(base: ManagedStore, lakes: Sequence[LakeConfig], now_ms: int) -> Ov
     found = [_by_journal(reader, row, base, infos, now_ms) for row in known]
     ids = {row.store_id for row in known}
     others = dict.fromkeys(store.store_id for info in infos for store in info.stores)
-    found += [_by_lakes(store_id, infos) for store_id in others if store_id not in ids]
+    found += [_by_lakes(store_id, infos, missing) for store_id in others if store_id not in ids]
     return Overview(reader.name, missing, infos, tuple(found))
 
 
@@ -142,7 +142,7 @@ def _by_journal(
     )
 
 
-def _by_lakes(store_id: str, infos: Sequence[LakeInfo]) -> ManagedOverview:
+def _by_lakes(store_id: str, infos: Sequence[LakeInfo], missing: str) -> ManagedOverview:
     (info, store), *_ = ((info, one) for info in infos for one in info.stores if one.store_id == store_id)
     return ManagedOverview(
         store_id,
@@ -152,7 +152,7 @@ def _by_lakes(store_id: str, infos: Sequence[LakeInfo]) -> ManagedOverview:
         info.broker,
         None,
         None,
-        "the journal doesn't know where it lies",
+        "no journal tells where it lies" if missing else "the journal doesn't know where it lies",
         _archived(store_id, infos),
         None,
         None,

@@ -13,12 +13,13 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from storage_engine.brokers import store_called
 from storage_engine.core import durable
 from storage_engine.core.clock import clock_ms, jumped_forward_ms, read_clock
 from storage_engine.core.host import this_host
 from storage_engine.core.wording import duration_text
 from storage_engine.exceptions import StoreBusyError
-from storage_engine.journal.journal import Journal
+from storage_engine.journal.journal import Journal, StoreRecord
 from storage_engine.journal.tables.database import missing_sqlite_file
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
@@ -179,7 +180,11 @@ def _empty(keeper: Keeper, now_ms: int, dry_run: bool) -> tuple[str, ...]:
     try:
         return empty_expired(keeper, now_ms, dry_run=dry_run)
     except StoreBusyError as error:
-        return (f"no quarantine of store {keeper.record.store_id} was emptied: {error}",)
+        return (f"no quarantine of store {_called(keeper.record)} was emptied: {error}",)
+
+
+def _called(record: StoreRecord) -> str:
+    return store_called(record.name, record.broker, record.real_path)
 
 
 def _maintain(
@@ -192,6 +197,7 @@ def _maintain(
 ) -> MaintainResult:
     expiry = expiry or Expiry()
     journal, rows = JournalExpiry(journal_url), ExpiredRows()
+    names = {record.store_id: _called(record) for record in Journal(journal_url).all_stores()}
     jumped = {store_id: _jumped(journal_url, store_id) for store_id in store_ids}
     trusted = [store_id for store_id in store_ids if not jumped[store_id]]
     jobs = sweep_job_files(reports, dry_run=dry_run)
@@ -211,7 +217,7 @@ def _maintain(
         job_directories=tuple(map(str, jobs)),
         report_directories=tuple(report.path for report in expired),
         rows=rows,
-        notices=tuple(f"store {store_id}: {why}" for store_id, why in jumped.items() if why),
+        notices=tuple(f"store {names[store_id]}: {why}" for store_id, why in jumped.items() if why),
     )
 
 

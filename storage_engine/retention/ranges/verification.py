@@ -7,11 +7,13 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 
+from storage_engine.brokers import store_called
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.long_work import told
 from storage_engine.exceptions import JournalUnavailableError, ReceiptError
 from storage_engine.journal.journal import Journal, StoreRecord
 from storage_engine.journal.reading.queries import JournalReader
+from storage_engine.journal.tables.database import missing_sqlite_file
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.coverage.coverage import Witnesses
@@ -87,9 +89,7 @@ def verify_lake(
             raise
     renewed = {s.store_id: _renew(lake, s.store_id) for s in list_stores(lake)} if renew else {}
     return tuple(
-        _with_deletions(
-            replace(result, renewed_count=renewed.get(result.store_id, 0)), journal_url, lake, None
-        )
+        _with_journal(replace(result, renewed_count=renewed.get(result.store_id, 0)), journal_url, lake, None)
         for result in check()
     )
 
@@ -154,7 +154,7 @@ def verify_store(
         credited = _credited_count(journal, record, lake, snapshot)
         stamp = read_stamp(store.real_root)
         results += [
-            _with_deletions(
+            _with_journal(
                 replace(result, renewed_count=renewed[i], credited_count=credited),
                 store.journal_url,
                 lake,
@@ -176,14 +176,21 @@ def verify_store(
     )
 
 
-def _with_deletions(
+def _with_journal(
     result: StoreVerification, journal_url: str, lake: Lake, stamped: RunDigest | None
 ) -> StoreVerification:
-    """Add what the journal tells otherwise of deletions than was witnessed when they were done."""
-    with suppress(JournalUnavailableError):
+    """Add the journal's name of the store, and what it tells otherwise of deletions than was witnessed."""
+    try:
         found = deletion_findings(JournalReader(journal_url), lake, result.store_id, stamped)
-        return replace(result, findings=(*result.findings, *found))
-    return result
+        known = Journal(journal_url, read_only=True).store_with_id(result.store_id)
+        name = store_called(known.name, known.broker, known.real_path) if known else result.name
+        return replace(result, findings=(*result.findings, *found), name=name)
+    except JournalUnavailableError as error:
+        if missing_sqlite_file(journal_url):
+            return result
+        detail = f"what it knows of deletions was not compared: {str(error).removesuffix('.')}"
+        unasked = Finding(Status.WARNING, "journal", detail, "Verify when it can be read.")
+        return replace(result, findings=(*result.findings, unasked))
 
 
 def _proven_ends(

@@ -15,6 +15,7 @@ from storage_engine.core.wording import (
     exact_bytes_text,
     printable,
     shortened,
+    store_text,
     time_text,
 )
 from storage_engine.model.lag.lag import PositionsFrom, QueueLag
@@ -38,7 +39,7 @@ def report_text(report: Report) -> str:
 
 
 def _lines(report: Report) -> Iterator[str]:
-    yield f"Store {report.store} ({report.broker}, {report.root})"
+    yield store_text(report.store, report.broker, report.root)
     yield f"Run {report.run_key}: {outcome_text(report.outcome)}"
     yield from _refused(report)
     for line in (*report.unread_lines, *report.alarms):
