@@ -46,6 +46,8 @@ FIRST_PASS_SECONDS = 60.0
 ROUNDS = 3
 ALONE_SECONDS = 20.0
 WATCHED_SECONDS = 20.0
+TEND_DEADLINE_SECONDS = 120.0
+"""By then a watch has made its shield, on however busy a machine."""
 SEGMENT_BYTES = 32 << 20
 SEGMENTS_A_CYCLE = 16
 LIMIT_BYTES_PER_SECOND = 50_000_000
@@ -153,6 +155,9 @@ def watch(store: ManagedStore) -> None:
     host = HostWatch(lambda _text: None)
     host.add(store)
     time.sleep(WATCHED_SECONDS)
+    deadline = time.monotonic() + TEND_DEADLINE_SECONDS
+    while not look_at_shield(store.real_root).links and time.monotonic() < deadline:
+        time.sleep(0.5)
     if not look_at_shield(store.real_root).links:
         raise AssertionError("expected a shield beside the watched broker, found none")
     host.end()

@@ -15,6 +15,7 @@ from storage_engine.cli.output.info_output import print_overview, print_runs
 from storage_engine.cli.output.output import print_json, put, say
 from storage_engine.cli.shell.command import command
 from storage_engine.core.clock import clock_ms
+from storage_engine.core.collector import no_collection
 from storage_engine.core.nearest import meant
 from storage_engine.exceptions import BadInputError, JournalUnavailableError, StorageEngineError
 from storage_engine.journal.reading.answers import StoredReport, StoreRow
@@ -68,13 +69,7 @@ def info(
     one of the connection. Of what lies on another host the disk isn't shown.
     """
     base = _base(lake_dir, second_lake_dir, conn_id)
-    # The libraries of journal and lake, for which no wrong call has to wait.
-    from storage_engine.arrow.alone import load_arrow_alone
-
-    load_arrow_alone()
-    from storage_engine.retention.doctor.overview import overview
-
-    found = overview(base, base.lakes, clock_ms())
+    found = _overview(base)
     wanted = which or (base.real_root if conn_id is not None else None)
     stores = found.stores if wanted is None else (_chosen(found, wanted, base),)
     if as_json:
@@ -82,6 +77,17 @@ def info(
     else:
         print_overview(found, stores)
     return 0 if found.is_known else 1
+
+
+@no_collection()
+def _overview(base: ManagedStore) -> Overview:
+    """Import the libraries of journal and lake, for which no wrong call has to wait, and look."""
+    from storage_engine.arrow.alone import load_arrow_alone
+
+    load_arrow_alone()
+    from storage_engine.retention.doctor.overview import overview
+
+    return overview(base, base.lakes, clock_ms())
 
 
 def _chosen(found: Overview, wanted: str, base: ManagedStore) -> ManagedOverview:

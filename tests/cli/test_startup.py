@@ -94,6 +94,28 @@ def test_neither_looking_at_all_stores_nor_verifying_a_lake_imports_pandas(archi
     assert not _imported_by(["info", "--lake", lake], ["verify", "--lake", lake]) & {"pandas"}
 
 
+_LOOKED = """
+import gc, json, sys
+from storage_engine.cli import main
+try:
+    main(["info", "--lake", sys.argv[1]])
+except SystemExit as ended:
+    assert ended.code == 0, ended.code
+rest = sorted({"pyiceberg.catalog.rest", "requests"} & {*sys.modules})
+print("|" + json.dumps([rest, [stats["collections"] for stats in gc.get_stats()]]))
+"""
+
+
+def test_a_look_at_what_is_managed_needs_no_http_and_collects_no_imports(archived) -> None:
+    command = [sys.executable, "-c", _LOOKED, str(archived.lake)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    rest, (young, _, old) = json.loads(done.stdout.rpartition("|")[2])
+    assert str(archived.lake) in done.stdout
+    assert (rest, old) == ([], 0)
+    # Of Python and click alone there are about 70, of imports of journal and lake 450 more.
+    assert young < 150
+
+
 def test_arrow_that_was_loaded_alone_still_gives_frames_with_missing_values() -> None:
     code = (
         "import sys\nfrom storage_engine.arrow.alone import load_arrow_alone\n"

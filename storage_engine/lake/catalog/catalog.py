@@ -25,8 +25,13 @@ from storage_engine.exceptions import (
     LakeMissingError,
     LakeUnavailableError,
 )
-from storage_engine.lake.catalog.catalog_connections import REST_CATALOG, SQL_CATALOG, sql_engine, sql_url
-from storage_engine.lake.catalog.catalog_rows import metadata_locations
+from storage_engine.lake.catalog.catalog_connections import (
+    REST_CATALOG,
+    SQL_CATALOG,
+    metadata_locations,
+    sql_engine,
+    sql_url,
+)
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.identity import (
     COPY_OF_PROPERTY,

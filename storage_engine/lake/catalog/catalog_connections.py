@@ -8,13 +8,10 @@ from collections.abc import Generator
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
-from pydantic import ValidationError
 from pyiceberg.catalog import Catalog
-from pyiceberg.catalog.rest import RestCatalog, TableResponse
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
-from pyiceberg.exceptions import RESTError
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import StagedTable, Table
 from pyiceberg.table.metadata import TableMetadata
@@ -25,10 +22,8 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 from pyiceberg.typedef import Identifier
-from requests import PreparedRequest, Response, Session
-from requests.adapters import HTTPAdapter
-from requests.exceptions import TooManyRedirects
-from sqlalchemy import URL, Engine, NullPool, create_engine, event, inspect, make_url
+from sqlalchemy import URL, Engine, NullPool, create_engine, event, inspect, make_url, select
+from sqlalchemy.orm import Session
 
 from storage_engine.core.durable import create_empty
 from storage_engine.lake.catalog.own_tables import OwnTables
@@ -138,73 +133,19 @@ def _limited(gen: Generator[Any, Any, T], deadline: float) -> Generator[Any, Any
         return result
 
 
-_REST_CONFIG = ("prefix", "namespace-separator")
-"""What the protocol needs of a REST catalog's configuration; all else is ours to say."""
+def metadata_locations(catalog: SqlCatalog, namespace: str) -> dict[str, str]:
+    """Return the location of each table's metadata file, by the table's name: of all in a namespace.
 
-_REST_TABLE_CONFIG = ("token",)
-"""The same of what it says of a table."""
-
-_ACCESS_DELEGATION = "X-Iceberg-Access-Delegation"
-
-
-class PatientRestCatalog(OwnTables, RestCatalog):
-    """PyIceberg's REST catalog, whose requests end: PyIceberg itself sets no limit on any.
-
-    Of its answers only what the protocol needs is followed.
-
-    :param ignored: names of what else it has answered.
+    :raises SQLAlchemyError: the catalog can't be read, or lacks its own tables.
     """
-
-    ignored: set[str]
-
-    def _create_session(self) -> Session:
-        session = super()._create_session()
-        if f"header.{_ACCESS_DELEGATION}" not in self.properties:
-            # Credentials that it hands out wouldn't be used.
-            session.headers.pop(_ACCESS_DELEGATION, None)
-        for scheme in ("http://", "https://"):
-            session.mount(scheme, _LimitedAdapter())
-        session.hooks["response"].append(_check_redirect)
-        return session
-
-    def _fetch_config(self) -> None:
-        own, uri = dict(self.properties), self.uri
-        try:
-            super()._fetch_config()
-        except (ValidationError, AttributeError, TypeError) as error:
-            raise RESTError(f"expected a catalog's configuration, found something else: {error}") from error
-        answered = {key: value for key, value in self.properties.items() if own.get(key) != value}
-        self.properties = {**own, **{key: answered[key] for key in _REST_CONFIG if key in answered}}
-        self.uri = uri
-        self.ignored = answered.keys() - set(_REST_CONFIG)
-
-    def _response_to_table(self, identifier_tuple: tuple[str, ...], table_response: TableResponse) -> Table:
-        given = table_response.config
-        self.ignored |= given.keys() - set(_REST_TABLE_CONFIG)
-        for credentials in table_response.storage_credentials:
-            self.ignored |= credentials.config.keys()
-        return self.own_table(
-            identifier_tuple,
-            table_response.metadata,
-            str(table_response.metadata_location),
-            {key: given[key] for key in _REST_TABLE_CONFIG if key in given},
-        )
-
-
-def _check_redirect(response: Response, **_: Any) -> None:
-    """
-    :raises TooManyRedirects: the answer leads to another host, which would get what was sent.
-    """
-    host = urlsplit(response.headers.get("location", "")).hostname
-    if response.is_redirect and host not in (None, urlsplit(response.url).hostname):
-        raise TooManyRedirects(f"the catalog's answer leads to {host}: name that host as the lake's uri")
-
-
-class _LimitedAdapter(HTTPAdapter):
-    def send(self, request: PreparedRequest, *args: Any, **kwargs: Any) -> Response:
-        if kwargs.get("timeout") is None:
-            kwargs["timeout"] = (CONNECT_SECONDS, ANSWER_SECONDS)
-        return super().send(request, *args, **kwargs)
+    with Session(catalog.engine) as session:
+        rows = session.execute(
+            select(IcebergTables.table_name, IcebergTables.metadata_location).where(
+                IcebergTables.catalog_name == catalog.name,
+                IcebergTables.table_namespace == namespace,
+            )
+        ).all()
+    return {str(name): str(location) for name, location in rows if location}
 
 
 class RememberingSqlCatalog(OwnTables, SqlCatalog):
@@ -261,4 +202,5 @@ class RememberingSqlCatalog(OwnTables, SqlCatalog):
 
 SQL_CATALOG = f"{RememberingSqlCatalog.__module__}.{RememberingSqlCatalog.__qualname__}"
 
-REST_CATALOG = f"{PatientRestCatalog.__module__}.{PatientRestCatalog.__qualname__}"
+REST_CATALOG = "storage_engine.lake.catalog.rest_catalog.PatientRestCatalog"
+"""By name: the libraries of HTTP take a tenth of a second to import, which no other lake has to wait for."""

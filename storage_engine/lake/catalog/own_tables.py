@@ -8,7 +8,7 @@ directory, or to a Python class. What is not on our list is left in the metadata
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from typing import Any
 
 from pyiceberg.catalog import Catalog
@@ -79,8 +79,12 @@ class OwnTable(Table):
 
 
 class OwnTables(Catalog):
-    """How our catalogs load and commit tables; each has to be told whose it is before the first."""
+    """How our catalogs load and commit tables; each has to be told whose it is before the first.
 
+    :param ignored: names of what a catalog's server has answered and nobody here follows.
+    """
+
+    ignored: Set[str] = frozenset()
     _config: LakeConfig
     _catalog_id: str
 

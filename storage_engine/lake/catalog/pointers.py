@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from storage_engine.core.sqlite_file import break_hard_links
 from storage_engine.exceptions import BadInputError, CommitStateUnknownError, LakeUnavailableError
 from storage_engine.lake.catalog.catalog import Lake, tables_are_missing
-from storage_engine.lake.catalog.catalog_rows import metadata_locations
+from storage_engine.lake.catalog.catalog_connections import metadata_locations
 from storage_engine.lake.catalog.identity import LAKE_ID_PROPERTY
 from storage_engine.lake.catalog.place import sqlite_file_of
 from storage_engine.lake.storage.errors import lake_errors

@@ -22,7 +22,6 @@ from storage_engine.lake.catalog.catalog import (
     rows_table_of,
     takes_any_broker,
 )
-from storage_engine.lake.catalog.catalog_connections import PatientRestCatalog
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.identity import (
     COPIED_HEADS_PROPERTY,
@@ -31,7 +30,7 @@ from storage_engine.lake.catalog.identity import (
     PROMOTED_PROPERTY,
     Mark,
 )
-from storage_engine.lake.catalog.own_tables import ignored_properties
+from storage_engine.lake.catalog.own_tables import OwnTables, ignored_properties
 from storage_engine.lake.catalog.placed_table import PlacedTable, live_files, read_placed
 from storage_engine.lake.catalog.pointers import read_pointers, sql_catalog
 from storage_engine.lake.catalog.tables import DELETIONS, SCHEMA_VERSION_PROPERTY, SEGMENTS, check_version_of
@@ -172,7 +171,7 @@ def _ignored(lake: Lake | None, tables: Iterable[PlacedTable]) -> Iterator[tuple
             names = ("location", *names)
         if names:
             yield table.name, names
-    if lake is not None and isinstance(lake.catalog, PatientRestCatalog) and lake.catalog.ignored:
+    if lake is not None and isinstance(lake.catalog, OwnTables) and lake.catalog.ignored:
         yield "", tuple(sorted(lake.catalog.ignored))
 
 
