@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 
+from storage_engine.core.java_text import java_text
 from storage_engine.exceptions import StoreBusyError
 from storage_engine.model.report.inspection import KeyLookup
 from storage_engine.rocketmq.checks.log_facts import LogListing, list_log
@@ -61,10 +62,9 @@ def _message_at(log: LogListing, offset: int) -> StoredMessage | None:
 
 def _has_key(message: StoredMessage, topic: str, key: str) -> bool:
     """Return whether a message is indexed under a topic and a key (IndexService#buildIndex)."""
-    if message.topic.decode(errors="replace") != topic:
+    if java_text(message.topic) != topic:
         return False
     unique, keys = (
-        (message.property(name) or b"").decode(errors="replace")
-        for name in (frame.PROPERTY_UNIQUE_KEY, frame.PROPERTY_KEYS)
+        java_text(message.property(name) or b"") for name in (frame.PROPERTY_UNIQUE_KEY, frame.PROPERTY_KEYS)
     )
     return bool(key) and (key == unique or key in keys.split(" "))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Iterator
+from itertools import product
 
 import pytest
 
@@ -30,6 +31,20 @@ def test_mutated_batches_are_read_as_kafka_reads_them(reader: KafkaReader) -> No
         assert min(outcome.read, outcome.refused) > BATCHES // 10, name
         for batch, theirs, ours in outcome.different[:3]:
             raise AssertionError(f"{name}: {batch.hex()}: Kafka says {theirs}, the codec {ours}")
+
+
+def test_names_that_are_no_utf_8_are_read_as_java_reads_them(reader: KafkaReader) -> None:
+    bytes_ = b"a\x80\x90\x9f\xa0\xbf\xc0\xc2\xe0\xed\xef\xf0\xf4\xf5\xff"
+    names = [bytes(one) for length in (1, 2, 3) for one in product(bytes_, repeat=length)]
+    names += [bytes(one) for one in product(b"\xed\xf0\xf4", bytes_, bytes_, bytes_)]
+    records = [
+        batches.Record(1_795_180_000_000, b"k", b"v", [(name, b"x") for name in names[at : at + 1_000]])
+        for at in range(0, len(names), 1_000)
+    ]
+    mutated = [batches.batch([record]) for record in records]
+    for theirs, ours in zip(reader.read(mutated), read_by_codec(mutated), strict=True):
+        assert isinstance(ours, bytes)
+        assert ours == theirs
 
 
 def test_gzip_members_that_end_at_a_full_buffer_are_read_as_kafka_reads_them(reader: KafkaReader) -> None:

@@ -57,7 +57,7 @@ def _record(delta: int, wrong: float, chance: random.Random) -> bytes:
     :param wrong: how often one of its numbers is another, or longer than it needs to be.
     """
     names = [
-        chance.choice((b"h", b"", b"\xff\xfename", "größe".encode()))
+        chance.choice((b"h", b"", b"\xff\xfename", b"\xed\xa0\x80", "größe".encode()))
         for _ in range(chance.choice((0, 0, 1, 3)))
     ]
     numbers: list[int | bytes] = [chance.choice((0, 5, -7, 1 << 40, -(1 << 63))), delta]

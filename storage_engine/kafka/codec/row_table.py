@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage_engine.arrow.memory import address_of
+from storage_engine.core.java_text import java_text
 from storage_engine.kafka.codec import record_kernels
 from storage_engine.kafka.codec import row_columns as columns
 from storage_engine.kafka.codec.record_schema import CONTROL_TYPES, FILE_SCHEMA
@@ -159,7 +160,7 @@ def _headers(
     except pa.ArrowInvalid:
         # Kafka's clients give such a name with U+FFFD; the row's raw bytes have it as it is.
         coded = names.dictionary_encode()
-        known = [name.decode(errors="replace") for name in coded.dictionary.to_pylist()]
+        known = [java_text(name) for name in coded.dictionary.to_pylist()]
         texts = pa.array(known, pa.string()).take(coded.indices)
         bad = pc.not_equal(texts.cast(pa.binary()), names).to_numpy(zero_copy_only=False)
         places = memory.array(columns.HEADER_START, rows + 1, np.int32)

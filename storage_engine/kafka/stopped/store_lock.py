@@ -177,7 +177,7 @@ def _remedy(error: OSError) -> str:
 def _settle(descriptor: int, directory: Path) -> None:
     """Let the broker open a lock file that root makes: it has to when it starts."""
     try:
-        own = (directory / meta_properties.NAME).stat()
+        own = (directory / meta_properties.NAME).lstat()
     except FileNotFoundError:
         return
     if os.geteuid() == 0:

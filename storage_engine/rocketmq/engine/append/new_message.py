@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
+from storage_engine.core.java_text import java_text
 from storage_engine.rocketmq.codec import frame
 
 _NAME_END = chr(frame.NAME_VALUE_SEPARATOR)
@@ -95,7 +96,7 @@ def properties_block(properties: Mapping[str, str]) -> bytes:
 def parse_properties(block: bytes) -> dict[str, str]:
     """Return the properties of a block; the last of equal names (MessageDecoder#string2messageProperties)."""
     found: dict[str, str] = {}
-    for part in block.decode(errors="replace").split(_PROPERTY_END):
+    for part in java_text(block).split(_PROPERTY_END):
         name, separator, value = part.partition(_NAME_END)
         if separator and name and value:
             found[name] = value

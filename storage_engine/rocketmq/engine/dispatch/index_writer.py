@@ -15,6 +15,7 @@ import tzlocal
 
 from storage_engine.arrow.memory import address_of
 from storage_engine.core import durable
+from storage_engine.core.java_text import java_text
 from storage_engine.rocketmq.codec.frame_kernels import Ints32, Ints64
 from storage_engine.rocketmq.engine.append.store_checkpoint import StoreCheckpoint
 from storage_engine.rocketmq.engine.dispatch import dispatch_kernels as dispatch
@@ -279,7 +280,7 @@ def _malformed_hash(texts: memoryview | npt.NDArray[np.uint8], row: Rows, number
 
     def text(at: int, length: int) -> str:
         begin = int(row[at])
-        return bytes(texts[begin : begin + int(row[length])]).decode(errors="replace")
+        return java_text(bytes(texts[begin : begin + int(row[length])]))
 
     keys = [text(dispatch.UNIQUE_AT, dispatch.UNIQUE_BYTES)] if row[dispatch.UNIQUE_BYTES] else []
     keys += [key for key in text(dispatch.KEYS_AT, dispatch.KEYS_BYTES).split(" ") if key]

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from storage_engine.arrow.memory import address_of
 from storage_engine.core.clock import clock_ms
+from storage_engine.core.java_text import java_text
 from storage_engine.crc import crc_engine
 from storage_engine.rocketmq.codec.frame import SCHEDULE_TOPIC
 from storage_engine.rocketmq.engine.append.new_message import parse_properties
@@ -215,7 +216,7 @@ def _append(writer: QueueWriter | BatchQueueWriter, rows: Rows) -> None:
 
 def _text(data: Bytes, row: Rows, at: int, length: int) -> str:
     begin = int(row[at])
-    return bytes(data[begin : begin + int(row[length])]).decode(errors="replace")
+    return java_text(bytes(data[begin : begin + int(row[length])]))
 
 
 def _correct_tags_code(data: Bytes, row: Rows) -> None:
