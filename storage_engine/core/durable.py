@@ -180,7 +180,10 @@ def replacing(
             file.flush()
             os.fsync(raw.fileno())
         os.replace(temporary, path, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)  # no dir_fd there
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, OSError) and str(error.filename) == str(temporary):
+            # A name that nobody knows, and another one each time.
+            error.filename = str(path)
         with suppress(FileNotFoundError):
             os.unlink(temporary, dir_fd=dir_fd)
         raise

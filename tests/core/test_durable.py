@@ -112,6 +112,18 @@ def test_a_planted_link_is_never_written_through(tmp_path: Path, monkeypatch: py
     assert victim.read_bytes() == b"of somebody else"
 
 
+def test_an_error_names_the_file_that_was_to_be_and_no_temporary_one(tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    directory = os.open(tmp_path / "gone", os.O_RDONLY)
+    (tmp_path / "gone").rmdir()
+    try:
+        with pytest.raises(FileNotFoundError) as caught:
+            durable.write_file("file", b"content", dir_fd=directory)
+    finally:
+        os.close(directory)
+    assert caught.value.filename == "file"
+
+
 def test_temporary_names_cannot_be_foreseen() -> None:
     assert len({durable.temporary_name("file") for _ in range(100)}) == 100
 

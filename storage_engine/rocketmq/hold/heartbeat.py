@@ -105,6 +105,9 @@ class Watching:
                 if error.errno not in (errno.ENOENT, errno.ENXIO):  # none, or a pipe in its place
                     raise
                 durable.write_file(NAME, sign, dir_fd=self._directory, shared=True)
+        except FileNotFoundError as error:
+            gone = "its directory was removed: storage-engine hold makes one, for a new watch"
+            raise FileNotFoundError(errno.ENOENT, gone, f"{DIRECTORY}/{NAME}") from error
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise

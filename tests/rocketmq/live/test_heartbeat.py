@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import shutil
 import time
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine.core.own_directory import DIRECTORY
+from storage_engine.core.wording import reason_text
 from storage_engine.model.hold.hold import WatchLook
 from storage_engine.rocketmq.hold import heartbeat
 from storage_engine.rocketmq.hold.heartbeat import (
@@ -38,6 +40,22 @@ def test_a_watch_is_known_to_be_alive_as_long_as_it_is(tmp_path: Path) -> None:
         own.beat(looked())
         assert no_watch(tmp_path) == ""
     assert no_watch(tmp_path) == "no watch is alive"
+
+
+def test_that_its_directory_was_removed_is_said_in_the_same_words_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 0.0)
+    with watching(tmp_path) as own:
+        assert own is not None
+        shutil.rmtree(tmp_path / DIRECTORY)
+        told = set()
+        for _ in range(2):
+            with pytest.raises(FileNotFoundError) as caught:
+                own.beat(looked())
+            told.add(reason_text(caught.value))
+    (text,) = told
+    assert "its directory was removed: storage-engine hold makes one" in text
 
 
 def test_only_a_watch_that_acts_on_deletions_tends_the_shield(tmp_path: Path) -> None:
