@@ -177,10 +177,6 @@ def test_what_depends_on_segments_and_cannot_be_read_stays(
     expire(store)
     path = store / name if name == QUEUE else sorted((store / name).iterdir())[0]
     _break(path, fault)
-    if fault in ("link", "loop"):
-        # What it leads to isn't looked at, and nothing below it is deleted.
-        assert f"{path}: expected a file or directory of the store's own" in cli("plan", store).err
-        return
     for words in (("inspect",), ("plan", "--manual"), ("lag",), ("doctor",)):
         _check_ended(cli(*words, store), path)
     words = ("--lake", lake, "--name", "s", "--manual", "--archive-policy", "off", "--lag-policy", "ignore")

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from storage_engine.core import durable
 from storage_engine.core.long_work import told_each
-from storage_engine.exceptions import CorruptFileError, StoreLayoutError
+from storage_engine.exceptions import BadInputError, CorruptFileError, StoreLayoutError
 from storage_engine.model.broker.broker_store import Remove
 from storage_engine.model.plan.plan import DependentFile
 from storage_engine.model.report.diagnosis import reason_of
@@ -59,6 +59,7 @@ def expired_dependents(
     :param attempts: how often what doesn't fit together is looked at: a running broker writes to it.
     :return: in each directory oldest first.
     :raises CorruptFileError: a file that can't be what its name says; nothing was changed.
+    :raises StoreLayoutError: one is a symbolic link; nothing was changed.
     """
     found: list[DependentFile] = []
     left: Iterable[_Files] = chain(
@@ -67,11 +68,11 @@ def expired_dependents(
         (partial(_expired_index_files, layout, min_offset),),
     )
     for attempt in range(1, attempts + 1):
-        failed: list[tuple[_Files, CorruptFileError]] = []
+        failed: list[tuple[_Files, BadInputError]] = []
         for files in left:
             try:
                 found += tuple(files())
-            except CorruptFileError as error:
+            except (CorruptFileError, StoreLayoutError) as error:
                 if unreadable is None:
                     raise
                 failed.append((files, error))
