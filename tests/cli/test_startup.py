@@ -101,12 +101,12 @@ try:
     main(["info", "--lake", sys.argv[1]])
 except SystemExit as ended:
     assert ended.code == 0, ended.code
-rest = sorted({"pyiceberg.catalog.rest", "requests"} & {*sys.modules})
+rest = sorted({"pyiceberg.catalog.rest", "requests", "numba"} & {*sys.modules})
 print("|" + json.dumps([rest, [stats["collections"] for stats in gc.get_stats()]]))
 """
 
 
-def test_a_look_at_what_is_managed_needs_no_http_and_collects_no_imports(archived) -> None:
+def test_a_look_at_what_is_managed_needs_no_http_and_no_kernels_and_collects_no_imports(archived) -> None:
     command = [sys.executable, "-c", _LOOKED, str(archived.lake)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     rest, (young, _, old) = json.loads(done.stdout.rpartition("|")[2])

@@ -19,7 +19,7 @@ from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.move.describing import LakeInfo, StoreInfo, describe
 from storage_engine.model.store.store import LogSnapshot, Segment
 from storage_engine.retention.quarantine.look import QuarantineLook, look_at_quarantines
-from storage_engine.retention.store.broker_answers import take_snapshot
+from storage_engine.retention.store.broker_answers import take_glance
 from storage_engine.retention.store.brokers import open_to_look
 from storage_engine.retention.store.managed_store import ManagedStore
 
@@ -167,7 +167,7 @@ def _on_disk(
         return None, (), f"it is on host {row.host}"
     try:
         with closing(open_to_look(store)) as broker:
-            snapshot = take_snapshot(broker, now_ms, store.broker)
+            snapshot = take_glance(broker, now_ms, store.broker)
             aside = look_at_quarantines(store, broker.data_paths)
     except (StorageEngineError, OSError) as error:
         return None, (), reason_text(error)
