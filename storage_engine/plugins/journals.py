@@ -1,4 +1,8 @@
-"""Journals of the configured stores, as the API server reaches them: each is opened once, and then kept."""
+"""Journals of the configured stores, as the API server reaches them: each is opened once, and then kept.
+
+One that doesn't answer holds up few of the server's threads, and not for long: all of Airflow's pages and
+the tasks' heartbeats share them.
+"""
 
 from __future__ import annotations
 

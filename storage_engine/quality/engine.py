@@ -1,4 +1,7 @@
-"""Runs the suites on fact tables with Great Expectations and builds Data Docs that read offline."""
+"""Runs the suites on fact tables with Great Expectations and builds Data Docs that read offline.
+
+Importing this module imports Great Expectations, which takes seconds.
+"""
 
 from __future__ import annotations
 

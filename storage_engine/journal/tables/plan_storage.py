@@ -3,6 +3,11 @@
 What a run has of its own (moment, causes, notices) is in its row, together with the number of a stored list
 of decisions and with what differs from it. A plan of 1,000 segments that says what the one before it said
 takes a few hundred bytes. Plans of older journals have one log, and the oldest are whole in their run's row.
+
+Decisions are columns: those of 10,000 logs are written and read in a second. Names repeat, so each distinct
+reason, sentence and directory is there once, and a row has its number. The form: the length of a header (8
+bytes, big-endian), the header as JSON, then each column as 64-bit integers, little-endian; a column with
+larger numbers is in the header. Earlier lists of decisions, which were JSON throughout, are read as well.
 """
 
 from __future__ import annotations

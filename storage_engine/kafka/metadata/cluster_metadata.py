@@ -2,6 +2,10 @@
 
 Of its records only those of topics, settings and, for who asks, partitions are read; of which version of
 Kafka they are matters for no other.
+
+A copy is the log ``__cluster_metadata-0`` and snapshots beside it. Its offsets have no holes, and its oldest
+segments go only once a snapshot has them (KafkaMetadataLog#maybeClean). What lost one record would let a
+topic that is there look deleted. An older copy that is whole can't be told from a new one.
 """
 
 from __future__ import annotations

@@ -2,6 +2,10 @@
 
 By the rules of retention, or because a person asks for it; then only what is certain, may be archived, has a
 way by its cluster's word, and is needed for the space that is asked for.
+
+Of what may go, that goes which the free space needs that a person asks for. Disk by disk: what is deleted
+for the cluster already goes first, then what has expired, then what goes sooner as a person asks; of each the
+oldest first. The others stay.
 """
 
 from __future__ import annotations

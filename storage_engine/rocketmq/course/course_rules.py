@@ -1,4 +1,22 @@
-"""RocketMQ's rules without a store: for a simulation, and for the advice on settings that fit an ingest."""
+"""RocketMQ's rules without a store: for a simulation, and for the advice on settings that fit an ingest.
+
+Advice: the broker deletes a segment once its last write is fileReservedTime ago, and above
+diskMaxUsedSpaceRatio it does so at any hour. So the log needs what comes within fileReservedTime at the
+busiest time of the day, one segment more that has expired in part, and what comes within a pass.
+
+Its kinds, with their numbers:
+
+- ``fits``, ``does-not-fit``: hours (fileReservedTime), level_percent (with all messages of these hours),
+  cleans_percent (with what has expired and waits for the window or for diskMaxUsedSpaceRatio, too),
+  limit_percent (above it the broker deletes whatever the age, or else refuses writes), longest_hours (the
+  longest fileReservedTime that fits this disk), disk_bytes (the smallest disk that these hours fit).
+- ``quiet-disk``: hours, disk_bytes (the smallest on which the time of day alone cleans), level_percent.
+- ``disk-for-wish``: hours (that a person wishes), disk_bytes, level_percent.
+- ``ratio-too-high``: ratio_percent, limit_percent: what has expired outside the window goes too late.
+- ``force-is-off``: refuses_percent: where these hours don't fit, writes are refused.
+- ``window-too-short``: window_bytes (that passes can delete a day), day_bytes (that come).
+- ``trace-topic``: topic, size_bytes, share_percent, longest_hours (without it).
+"""
 
 from __future__ import annotations
 

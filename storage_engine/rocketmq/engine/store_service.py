@@ -1,4 +1,8 @@
-"""A store of the engine as a process of its own: it writes, serves who asks, and deletes what is proven."""
+"""A store of the engine as a process of its own: it writes, serves who asks, and deletes what is proven.
+
+Runs that delete go on beside the passes of a cleanup: a run takes as long as its archive does, and meanwhile
+the passes say what a full disk means for writing.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,17 @@
 
 The broker does not look at them when it deletes segments, and a deletion loses them nearly silently. What
 can't be read, is missing where something says that it was there, or ends too early, makes its kind unknown.
+
+The queue of SCHEDULE_TOPIC_XXXX with id q is that of level q + 1 (ScheduleMessageService#queueId2DelayLevel);
+an entry's tags code is the time in ms at which it is due (ScheduleMessageService#computeDeliverTimestamp), or
+the address of a unit that has it. ``delayOffset.json`` is behind the broker by up to 10 s.
+
+What a broker keeps in RocksDB nothing here can count. From 5.4 on every store has ``rocksdbstore``, with the
+column families ``timer`` and ``trans``, so that its being there says nothing. ``timerRocksDBEnable`` and
+``transRocksDBEnable`` do, but a running broker takes either at any time: what was kept there before stays
+there. So the files are asked as well. The timeline keeps its own checkpoints among its records
+(MessageRocksDBStorage); RocksDB names the largest key of each of its files in its manifest, and one of these
+is always the largest. What isn't in a file yet is in a log.
 """
 
 from __future__ import annotations
