@@ -49,6 +49,7 @@ from storage_engine.retention.proof.history import release_by_any_run
 from storage_engine.retention.proof.proofs import Proofs, reachable_lakes, read_proofs
 from storage_engine.retention.proof.refusing import refusal
 from storage_engine.retention.ranges.missing_logs import present_logs, remember_logs
+from storage_engine.retention.ranges.recording_deletions import record_deletions
 from storage_engine.retention.replicas.replica_divergence import NOTHING
 from storage_engine.retention.replicas.replicas import refuse_diverged, without_replicas_work
 from storage_engine.retention.store.broker_answers import take_archivable, take_snapshot
@@ -117,8 +118,9 @@ def archive_sealed(
             raise next(iter(failed.values()))
         result = replace(joined_results(done), refused=refused)
         context.save(run, Step.SEALED, {"segments": len(result.receipts), "lake": result.lake}, started_ns)
+    unwritten = record_deletions(context, run)
     shared = shared_disk_notice(context.store, context.broker, context.data_paths)
-    notices = (*result.notices, *went_unproven.notices, *filter(None, (shared,)))
+    notices = (*result.notices, *went_unproven.notices, *unwritten, *filter(None, (shared,)))
     return replace(result, notices=notices, kept_out=kept_out_segments(context, listed))
 
 
