@@ -29,7 +29,7 @@ LONGEST_FIRST = (
     "retention/release/test_releasing",
     "integration/test_hold_live",
     "compatibility/test_released",
-    "retention/report/test_recording_deletions",
+    "retention/ranges/test_recording_deletions",
     "integration/test_release_live",
     "integration/test_object_store",
     "kafka/stopped/test_left_overs",

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from storage_engine.model.store.store import Segment
 from storage_engine.retention.archive import sealed
 from storage_engine.retention.archive.archivable import Listed, list_segments
 from storage_engine.retention.store.context import Context
@@ -58,14 +57,15 @@ def object_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectSto
 
 
 @pytest.fixture
-def listed(monkeypatch: pytest.MonkeyPatch) -> list[Segment]:
-    """What a run has listed to be archived."""
-    segments: list[Segment] = []
+def begins(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[int]]:
+    """Where each log began at the looks of archive runs."""
+    offsets: dict[str, list[int]] = {}
 
     def list_and_note(context: Context) -> Listed:
         listing = list_segments(context)
-        segments.extend(listing.archivable.segments)
+        for log in listing.snapshot.logs:
+            offsets.setdefault(log.name, []).append(log.min_offset)
         return listing
 
     monkeypatch.setattr(sealed, "list_segments", list_and_note)
-    return segments
+    return offsets

@@ -35,7 +35,7 @@ from storage_engine.retention.proof.gate import Passage
 from storage_engine.retention.proof.history import still_proves
 from storage_engine.retention.proof.proofs import LakeProofs, Proofs
 from storage_engine.retention.quarantine.undo import undo
-from storage_engine.retention.ranges.drift import _in_unasked_lakes
+from storage_engine.retention.ranges.drift import spans_in_unasked_lakes
 from storage_engine.retention.ranges.verification import verify_store
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.same_bytes.removal import remove_rest, remove_unchanged
@@ -132,7 +132,7 @@ def test_ends_and_companions_are_written_proven_verified_and_restored(
     assert [(one["end_offset"], len(one["companions"])) for one in said] == [(row.end, 1) for row in rows]
     # Where the lake can't be asked, the journal tells what it has.
     wanted = [ReleasedSpan("errors", LINES - 1, LINES), ReleasedSpan("access", 2 * LINES, 3 * LINES)]
-    (in_lake,) = _in_unasked_lakes(journal, record, wanted, {store.lake.location})
+    (in_lake,) = spans_in_unasked_lakes(journal, record, wanted, {store.lake.location})
     assert (in_lake.log, in_lake.start_offset, in_lake.end_offset) == ("errors", 0, LINES)
     # Two lakes whose receipts differ in a companion alone prove nothing.
     other = replace(rows[2], files=companions_text([Companion.of(old[2].companions[0], b"+300")]))

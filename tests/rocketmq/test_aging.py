@@ -20,6 +20,8 @@ from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.soundness.receipts import list_stores, receipts
 from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.retention.archive import sealed
+from storage_engine.retention.archive.archivable import Listed, list_segments
 from storage_engine.retention.archive.sealed import archive_sealed
 from storage_engine.retention.proof.history import releases
 from storage_engine.retention.ranges.drift import recorded_gone
@@ -107,15 +109,32 @@ def test_reading_goes_on_with_all_that_is_left(
         return
     store = ManagedStore.local("s", str(root), root.parent / "managed", time_zone="UTC")
     make_lake(store.lake)
-    with aging(root, todo):
-        archived = archive_sealed(store, "aging", archive_here)
+    begins: list[int] = []
+
+    def list_and_note(context: Context) -> Listed:
+        listing = list_segments(context)
+        begins.extend(log.min_offset for log in listing.snapshot.logs)
+        return listing
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sealed, "list_segments", list_and_note)
+        with aging(root, todo):
+            archived = archive_sealed(store, "aging", archive_here)
+        # What went after the last look of one run is the next one's.
+        archive_sealed(store, "again", archive_here)
     lake = open_lake(store.lake)
     (known,) = list_stores(lake)
     rows = {row.base_offset for row in receipts(lake, known.store_id)}
     # Of clean-stop the first seven segments are sealed.
-    sealed = [path for path in (root / "commitlog").iterdir() if int(path.name) < 7 * MIB]
-    assert {int(path.name) for path in sealed} <= rows
+    left = {int(path.name) for path in (root / "commitlog").iterdir()}
+    assert {offset for offset in left if offset < 7 * MIB} <= rows
     assert all("LOST" in one.why for one in archived.refused)
+    journal = Journal(store.journal_url)
+    record = journal.find_store(store.real_root)
+    assert record is not None
+    spans = [(one.start_offset, one.end_offset) for one, _ in recorded_gone(journal, record)]
+    gone = set(range(begins[0], begins[-1], MIB)) - rows
+    assert all(any(first <= offset < end for first, end in spans) for offset in gone)
 
 
 @settings(max_examples=rounds("STORAGE_ENGINE_AGING", 1, 200), deadline=None, derandomize=True)

@@ -19,12 +19,15 @@ from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.settings.store_settings import WE_DELETE
 from storage_engine.model.store.by_log import by_log
 from storage_engine.model.store.known_logs import may_be_one
-from storage_engine.model.store.store import Segment, StoreSnapshot
+from storage_engine.model.store.store import FileFacts, Segment, StoreSnapshot
+from storage_engine.retention.archive.missing_ranges import MissingRange
 from storage_engine.retention.archive.unproven import Unproven, prove_gone
 from storage_engine.retention.proof.refusing import Refusal, refusal
 from storage_engine.retention.proof.shielding import kept_text
 from storage_engine.retention.ranges.missing_logs import present_logs
+from storage_engine.retention.ranges.offset_ranges import Interval, merge_intervals
 from storage_engine.retention.ranges.seen_log_records import kept_logs
+from storage_engine.retention.replicas.replica_divergence import NOTHING
 from storage_engine.retention.store.broker_answers import ask
 from storage_engine.retention.store.context import Context
 from storage_engine.retention.store.stamp import missing_stamps
@@ -135,7 +138,7 @@ def settle_gone(
     refusals: list[Refusal] = []
     for log in logs:
         missing, hole = _missing(log.to_delete, is_left, is_ours)
-        if missing and hole is None and (is_off or _may_be_away(context, missing[0])):
+        if missing and hole is None and (is_off or _may_be_away(context, missing[0].facts)):
             hole = missing[0]
         if hole is None:
             gone += missing
@@ -144,7 +147,7 @@ def settle_gone(
     unproven, unclear = prove_gone(context, gone)
     refusals += [_refused(context, segments[0], nothing) for segments in by_log(unclear).values()]
     proven = [one for one in gone if one.id not in unproven.ids and one not in unclear]
-    found = _drift(proven, lambda _: _PROVEN)
+    found = [_drift(*one, _PROVEN) for one in _ranges(proven)]
     record_drift(context.journal, context.record, run, found)
     without_proof = record_gone_unproven(context, run, unproven, nothing)
     return GoneResult(
@@ -170,12 +173,12 @@ def _missing(
     return gone, hole
 
 
-def _may_be_away(context: Context, segment: Segment) -> bool:
-    """Return whether a segment's disk may be missing: its directory lacks the stamp that others have, or is
+def _may_be_away(context: Context, facts: FileFacts) -> bool:
+    """Return whether a file's disk may be missing: its directory lacks the stamp that others have, or is
     another disk's by now."""
-    path = Path(segment.facts.path)
+    path = Path(facts.path)
     lacking = missing_stamps(context.store.real_root)
-    return is_away(path.parent, segment.facts.device) or any(map(path.is_relative_to, lacking))
+    return is_away(path.parent, facts.device) or any(map(path.is_relative_to, lacking))
 
 
 def is_away(directory: Path, device: int) -> bool:
@@ -195,10 +198,10 @@ def record_gone_unproven(context: Context, run: Run, gone: Unproven, nothing: st
     :param gone: segments that aren't on disk any more.
     :param nothing: sentence that says what wasn't changed.
     """
-    away = [one for one in gone.segments if _may_be_away(context, one)]
+    away = [one for one in gone.segments if _may_be_away(context, one.facts)]
     gone = replace(gone, segments=tuple(one for one in gone.segments if one not in away))
     may_go = {log for log in by_log(gone.segments) if _broker_may_delete(context, log)}
-    found = _drift(gone.segments, lambda log: _BROKERS if log in may_go else _NOBODYS)
+    found = [_drift(*one, _BROKERS if one[0] in may_go else _NOBODYS) for one in _ranges(gone.segments)]
     record_drift(context.journal, context.record, run, found)
     root = context.store.real_root
     refusals = [_refused(context, segments[0], nothing) for segments in by_log(away).values()]
@@ -207,7 +210,12 @@ def record_gone_unproven(context: Context, run: Run, gone: Unproven, nothing: st
             continue
         unclear = [one for one in segments if one.id in gone.touched or kept_text(root, one)]
         lost = [one for one in segments if one not in unclear]
-        refusals.append(_lost(context, log, lost) if lost else _refused(context, unclear[0], nothing))
+        ranges = [(one.base_offset, one.end_offset) for one in lost]
+        refusals.append(
+            _lost(context, log, ranges, lost[0].facts.path)
+            if lost
+            else _refused(context, unclear[0], nothing)
+        )
     return GoneResult(
         tuple(Gone(*one.id, is_proven=False) for one in gone.segments if one.log in may_go),
         tuple(_notices(one for one in found if one.log in may_go)),
@@ -215,35 +223,66 @@ def record_gone_unproven(context: Context, run: Run, gone: Unproven, nothing: st
     )
 
 
-def _drift(gone: Sequence[Segment], why: Callable[[str], str]) -> list[Drift]:
-    """Return ranges of gone segments as they are recorded.
+def record_missing(context: Context, run: Run, missing: Sequence[MissingRange]) -> GoneResult:
+    """Record what the logs of a run's looks lack and no lake has, and say what of it should have stayed.
 
-    :param why: what is to be said of a log's, by its name.
+    :param missing: by :func:`find_missing_ranges`.
     """
-    return [
-        Drift(
-            DriftKind.SEGMENT_GONE,
-            f"log {log}: records of offsets [{first}, {end}) went meanwhile, by none of our runs, and "
-            f"{why(log)}.",
-            log,
-            first,
-            end,
-        )
-        for log, segments in by_log(gone).items()
-        for first, end in _ranges(segments)
-    ]
+    lacking = missing_stamps(context.store.real_root) if missing else ()
+    drift: list[Drift] = []
+    notices: list[Drift] = []
+    refusals: list[Refusal] = []
+    for log, ranges in by_log(missing).items():
+        facts = ranges[0].facts
+        if lacking or is_away(Path(facts.path).parent, facts.device):
+            offsets = [(one.start_offset, one.end_offset) for one in ranges]
+            error = GateRefusedError(
+                f"{context.store.root}: log {log}: expected offsets {_text(offsets)}, found "
+                f"that a disk of the store may be missing. {NOTHING} Mount it and run again."
+            )
+            refusals.append(refusal(log, error, NOTHING))
+            continue
+        told: dict[tuple[bool, str], list[Interval]] = {}
+        for one in ranges:
+            may_go = _broker_may_delete(context, log, is_over=one.is_earlier)
+            told.setdefault((may_go, one.log_id), []).append((one.start_offset, one.end_offset))
+        for (may_go, log_id), intervals in told.items():
+            why = _BROKERS if may_go else _NOBODYS
+            went = [_drift(log, *interval, why, log_id) for interval in merge_intervals(intervals)]
+            drift += went
+            if may_go:
+                notices += went
+            else:
+                refusals.append(_lost(context, log, intervals, facts.path))
+    record_drift(context.journal, context.record, run, drift)
+    return GoneResult((), tuple(_notices(notices)), tuple(refusals))
+
+
+def _drift(log: str, first: int, end: int, why: str, log_id: str = "") -> Drift:
+    """Return a range of a log that went as it is recorded."""
+    return Drift(
+        DriftKind.SEGMENT_GONE,
+        f"log {log}: records of offsets [{first}, {end}) went meanwhile, by none of our runs, and {why}.",
+        log,
+        first,
+        end,
+        log_id=log_id,
+    )
 
 
 def _notices(found: Iterable[Drift]) -> Iterator[str]:
     return (one.detail.removesuffix(".") for one in found)
 
 
-def _lost(context: Context, log: str, segments: Sequence[Segment]) -> Refusal:
-    ranges = ", ".join(f"[{first}, {end})" for first, end in _ranges(segments))
-    why = f"expected records of offsets {ranges} on disk or in a lake, found them in neither: LOST."
+def _lost(context: Context, log: str, ranges: Iterable[Interval], path: str) -> Refusal:
+    why = f"expected records of offsets {_text(ranges)} on disk or in a lake, found them in neither: LOST."
     said = refusal(log, FileGoneError(why), remedy=_REMEDY).said
     error = f"{context.store.root}: log {log}: {why} Nothing was changed by this call. {_REMEDY}"
-    return Refusal(said, FileGoneError(error, path=segments[0].facts.path))
+    return Refusal(said, FileGoneError(error, path=path))
+
+
+def _text(ranges: Iterable[Interval]) -> str:
+    return ", ".join(f"[{first}, {end})" for first, end in merge_intervals(ranges))
 
 
 def _refused(context: Context, segment: Segment, nothing: str) -> Refusal:
@@ -256,8 +295,11 @@ def _refused(context: Context, segment: Segment, nothing: str) -> Refusal:
     return refusal(segment.log, error, nothing)
 
 
-def _broker_may_delete(context: Context, log: str) -> bool:
-    """Return whether a running broker is left to its own rules with a log; unknown counts as no."""
+def _broker_may_delete(context: Context, log: str, *, is_over: bool = False) -> bool:
+    """Return whether a running broker is left to its own rules with a log; unknown counts as no.
+
+    :param is_over: one may have run until a run began.
+    """
     store, broker = context.store, context.broker
     if store.live is not None and store.live.deletes == WE_DELETE:
         return False
@@ -269,18 +311,17 @@ def _broker_may_delete(context: Context, log: str) -> bool:
     if held_until_ms is not None and held_until_ms > clock_ms():
         # By another journal, or by one that is lost.
         return False
-    return broker.is_live or ask(
-        store.broker, "tell who uses its store", lambda: bool(broker.used_by) and not broker.is_used_by_us
+    return (
+        is_over
+        or broker.is_live
+        or ask(
+            store.broker, "tell who uses its store", lambda: bool(broker.used_by) and not broker.is_used_by_us
+        )
     )
 
 
-def _ranges(segments: Sequence[Segment]) -> Iterator[tuple[int, int]]:
-    """Yield the offsets of segments; those that touch are one range."""
-    first = end = -1
-    for segment in sorted(segments, key=lambda one: one.base_offset):
-        if segment.base_offset != end:
-            if end >= 0:
-                yield first, end
-            first = segment.base_offset
-        end = segment.end_offset
-    yield first, end
+def _ranges(segments: Sequence[Segment]) -> Iterator[tuple[str, int, int]]:
+    """Yield the offsets of segments by log; those that touch are one range."""
+    for log, of_log in by_log(segments).items():
+        for first, end in merge_intervals((one.base_offset, one.end_offset) for one in of_log):
+            yield log, first, end

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -11,7 +11,12 @@ from itertools import accumulate
 
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import from_jsonable
-from storage_engine.exceptions import FileGoneError, StoreLayoutError
+from storage_engine.exceptions import (
+    FileGoneError,
+    LakeUnavailableError,
+    StorageEngineError,
+    StoreLayoutError,
+)
 from storage_engine.journal.journal import Journal, Phase, Run, Step, StoreRecord
 from storage_engine.model.lag.archive_lag import ArchiveLag, archive_lag_of
 from storage_engine.model.settings.policy import ArchiveMode
@@ -34,21 +39,18 @@ from storage_engine.retention.archive.archiving import (
     record_refused,
     slots,
 )
-from storage_engine.retention.archive.gone import (
-    GoneResult,
-    present_segments,
-    record_gone_unproven,
-)
+from storage_engine.retention.archive.gone import GoneResult, record_missing
+from storage_engine.retention.archive.missing_ranges import LogLooks, find_missing_ranges
 from storage_engine.retention.archive.unproven import (
     still_unproven,
     unproven_and_credited,
-    unproven_in_lakes,
 )
 from storage_engine.retention.proof.faulty_files import read_faulty_files
-from storage_engine.retention.proof.history import release_by_any_run
 from storage_engine.retention.proof.proofs import Proofs, reachable_lakes, read_proofs
 from storage_engine.retention.proof.refusing import refusal
 from storage_engine.retention.ranges.missing_logs import present_logs, remember_logs
+from storage_engine.retention.ranges.recording_deletions import record_deletions
+from storage_engine.retention.ranges.seen_log_records import kept_logs
 from storage_engine.retention.replicas.replica_divergence import NOTHING
 from storage_engine.retention.replicas.replicas import refuse_diverged, without_replicas_work
 from storage_engine.retention.store.broker_answers import take_archivable, take_snapshot
@@ -87,27 +89,29 @@ def archive_sealed(
     started_ns = time.monotonic_ns()
     with context.errors(run, Step.SEALED):
         done: list[ArchiveResult] = []
-        known: dict[_LogSegment, Segment] = {}
+        known = kept_logs(context.store.journal_url, context.record.store_id) or ()
+        looks = LogLooks()
         for attempt in range(LISTINGS):
-            listed = list_segments(context)
-            log_ids = present_logs(context.broker, context.store.broker, listed.snapshot)
+            listed, log_ids = _look(context, looks)
             if not attempt:
                 remember_logs(context.store, context.journal, context.record, context.broker, listed.snapshot)
             listing = _Listing(context, run, listed.archivable.segments, _left_of(budget_bytes, done))
             archive = partial(_archive, listing, archive_with, accept_damage)
             result, failed = archive_each_log(listing.segments, archive)
             done.append(result)
-            to_archive = {(log_ids.get(one.log, ""), one.id): one for one in _maybe_archivable(listed)}
-            known |= to_archive
-            gone = _not_there(known, done)
-            went = (
-                gone.keys() & to_archive.keys()
-                or WENT in listed.archivable.kept_out.values()
-                or any(isinstance(why, FileGoneError) for why in failed.values())
-            )
-            if not went or _left_of(budget_bytes, done) == 0:
+            if not _went(listed, done, failed):
                 break
-        went_unproven = _record_gone(context, run, gone)
+            if attempt == LISTINGS - 1 or _left_of(budget_bytes, done) == 0:
+                listed, log_ids = _look(context, looks)
+                break
+        try:
+            missing = find_missing_ranges(context, looks, listed, log_ids, known)
+            went_unproven = record_missing(context, run, missing)
+        except LakeUnavailableError as error:
+            went_unproven = GoneResult(notices=(f"what went is named by a later run: {error}",))
+        else:
+            if len(done) > 1:
+                remember_logs(context.store, context.journal, context.record, context.broker, listed.snapshot)
         left_out = listed.archivable.refused
         faults = {log: StoreLayoutError(f"{why}.") for log, why in left_out.items()}
         refused = tuple(refusal(log, why, NOTHING).said for log, why in {**faults, **failed}.items())
@@ -117,8 +121,9 @@ def archive_sealed(
             raise next(iter(failed.values()))
         result = replace(joined_results(done), refused=refused)
         context.save(run, Step.SEALED, {"segments": len(result.receipts), "lake": result.lake}, started_ns)
+    unwritten = record_deletions(context, run)
     shared = shared_disk_notice(context.store, context.broker, context.data_paths)
-    notices = (*result.notices, *went_unproven.notices, *filter(None, (shared,)))
+    notices = (*result.notices, *went_unproven.notices, *unwritten, *filter(None, (shared,)))
     return replace(result, notices=notices, kept_out=kept_out_segments(context, listed))
 
 
@@ -128,26 +133,25 @@ def _left_of(budget_bytes: int | None, done: Sequence[ArchiveResult]) -> int | N
     return max(0, budget_bytes - sum(row.size_bytes for result in done for row in result.receipts))
 
 
-_LogSegment = tuple[str, SegmentId]
-"""A segment with the identity of its log: a topic that is made again takes the same names."""
+def _look(context: Context, looks: LogLooks) -> tuple[Listed, Mapping[str, str]]:
+    """List a store's segments, as one more look of a run.
+
+    :return: the listing, and the identities of its logs by name.
+    """
+    listed = list_segments(context)
+    log_ids = present_logs(context.broker, context.store.broker, listed.snapshot)
+    looks.add(listed, log_ids)
+    return listed, log_ids
 
 
-def _maybe_archivable(listed: Listed) -> Iterator[Segment]:
-    """Yield what may be archived by now, and the rest of logs that changed while that was found out."""
-    reasons = listed.archivable.kept_out
-    yield from listed.archivable.segments
-    yield from (segment for segment in listed.others if reasons.get(segment.log) == WENT)
-
-
-def _not_there(
-    listed: Mapping[_LogSegment, Segment], done: Sequence[ArchiveResult]
-) -> dict[_LogSegment, Segment]:
-    """Return what was listed, wasn't archived since, and isn't where it was."""
-    archived = {
-        (row.log_id or "", SegmentId(row.log, row.base_offset)) for result in done for row in result.receipts
-    }
-    left = ((key, segment) for key, segment in listed.items() if key not in archived)
-    return {key: segment for key, segment in left if not _is_in_place(segment)}
+def _went(listed: Listed, done: Sequence[ArchiveResult], failed: Mapping[str, StorageEngineError]) -> bool:
+    """Return whether files of what may be archived, and wasn't yet, went away since it was listed."""
+    archived = {SegmentId(row.log, row.base_offset) for result in done for row in result.receipts}
+    return (
+        WENT in listed.archivable.kept_out.values()
+        or any(isinstance(why, FileGoneError) for why in failed.values())
+        or not all(_is_in_place(one) for one in listed.archivable.segments if one.id not in archived)
+    )
 
 
 def _is_in_place(segment: Segment) -> bool:
@@ -156,19 +160,6 @@ def _is_in_place(segment: Segment) -> bool:
         return FileFacts.of(segment.facts.path) == segment.facts
     except OSError:
         return False
-
-
-def _record_gone(context: Context, run: Run, gone: Mapping[_LogSegment, Segment]) -> GoneResult:
-    """Record what of listed segments is neither in the store any more nor in a lake."""
-    if not gone:
-        return GoneResult()
-    present = present_segments(context, context.snapshot(clock_ms()))
-    left = [one for (log_id, _), one in gone.items() if present.find(one, (log_id,)) is None]
-    # What another run deleted, as one that was waived, isn't lost by others' doing.
-    others = [
-        segment for segment in left if release_by_any_run(context.journal, run.store_id, segment) is None
-    ]
-    return record_gone_unproven(context, run, unproven_in_lakes(context, others), NOTHING)
 
 
 def _archive(

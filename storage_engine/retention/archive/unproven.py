@@ -32,11 +32,6 @@ class Unproven:
         return frozenset(segment.id for segment in self.segments)
 
 
-def unproven_in_lakes(context: Context, segments: Sequence[Segment]) -> Unproven:
-    """Ask the store's lakes what they prove of segments, also of such as are not on disk any more."""
-    return _ask_lakes(context, segments, read_files=False)[1] if segments else Unproven()
-
-
 def prove_gone(context: Context, segments: Sequence[Segment]) -> tuple[Unproven, list[Segment]]:
     """Ask the store's lakes what they prove of segments that aren't on disk any more. Data files are read.
 
@@ -45,17 +40,13 @@ def prove_gone(context: Context, segments: Sequence[Segment]) -> tuple[Unproven,
     """
     if not segments:
         return Unproven(), []
-    proofs, unproven = _ask_lakes(context, segments, read_files=True)
-    known = [one for one in segments if one.id not in unproven.ids]
-    by_word = still_unproven(context.journal, context.record, replace(proofs, unreachable=()), known)
-    return unproven, [one for one in known if one in by_word or proofs.disagree(one.id)]
-
-
-def _ask_lakes(context: Context, segments: Sequence[Segment], *, read_files: bool) -> tuple[Proofs, Unproven]:
     known, slots = known_heads(context.journal, context.record), {one.id for one in segments}
-    proofs = read_proofs(context.store.lakes, context.record, slots, known=known, read_files=read_files)
+    proofs = read_proofs(context.store.lakes, context.record, slots, known=known, read_files=True)
     left = still_unproven(context.journal, context.record, proofs, segments)
-    return proofs, Unproven(tuple(left), frozenset(one.id for one in proofs.touched(left)))
+    unproven = Unproven(tuple(left), frozenset(one.id for one in proofs.touched(left)))
+    proven = [one for one in segments if one.id not in unproven.ids]
+    by_word = still_unproven(context.journal, context.record, replace(proofs, unreachable=()), proven)
+    return unproven, [one for one in proven if one in by_word or proofs.disagree(one.id)]
 
 
 def still_unproven(

@@ -24,9 +24,11 @@ from storage_engine.journal.tables.database import missing_sqlite_file
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.gc.maintenance import LakeMaintenance, LakePolicy, maintain_lake
+from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.retention.housekeeping.journal_expiry import ExpiredRows, JournalExpiry
 from storage_engine.retention.housekeeping.maintenance import DAY_MS, Expiry, OldReport, reports_to_expire
 from storage_engine.retention.quarantine.emptying import Keeper, empty_expired
+from storage_engine.retention.ranges.recording_deletions import write_deletions
 from storage_engine.retention.store.identity import identify
 from storage_engine.retention.store.job_files import sweep_job_files
 from storage_engine.retention.store.known_heads import known_heads
@@ -128,8 +130,11 @@ def maintain_store(
     journal = Journal(store.journal_url)
     record = identify(store, journal)
     emptied = _empty(Keeper(journal, record, store.lakes), now_ms, dry_run)
+    lakes = store.lakes if store.policy.archive is not ArchiveMode.OFF else ()
+    # Rows first: events that they are made of may expire.
+    unwritten = () if dry_run else write_deletions(lakes, store.journal_url, record)
     done = _maintain(store.journal_url, Path(store.report_dir), {record.store_id}, now_ms, expiry, dry_run)
-    return replace(done, quarantines=emptied)
+    return replace(done, quarantines=emptied, notices=(*done.notices, *unwritten))
 
 
 def maintain_lakes(store: ManagedStore, now_ms: int | None = None) -> tuple[LakeMaintenance, ...]:
@@ -172,8 +177,14 @@ def maintain_directory(
     here = [record for record in journal.all_stores() if record.host in (None, this_host())]
     emptied = [line for record in here for line in _empty(Keeper(journal, record, lakes), now_ms, dry_run)]
     known = JournalExpiry(journal_url).store_ids()
+    unwritten = [
+        line
+        for record in journal.all_stores()
+        if not dry_run
+        for line in write_deletions(lakes, journal_url, record)
+    ]
     done = _maintain(journal_url, reports, known, now_ms, expiry, dry_run)
-    return replace(done, quarantines=tuple(emptied))
+    return replace(done, quarantines=tuple(emptied), notices=(*done.notices, *unwritten))
 
 
 def _empty(keeper: Keeper, now_ms: int, dry_run: bool) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from storage_engine.lake.coverage.coverage import (
 )
 from storage_engine.lake.soundness.soundness import losses
 from storage_engine.lake.soundness.soundness_reader import find_faults
-from storage_engine.lake.verify.replica_coverage import replica_spans
+from storage_engine.lake.verify.replica_coverage import LostRange, replica_spans
 from storage_engine.model.hold.hold import Drift
 from storage_engine.model.proof.receipt import Receipt, SegmentIdentity
 from storage_engine.model.report.validation import RangeStatus
@@ -75,7 +75,7 @@ def gone_spans(
     for changed in changed_spans(record.real_path, record.lineages):
         spans += excused_parts(changed, accepted)
     spans += accepted_gaps(accepted)
-    return (*spans, *_in_unasked_lakes(journal, record, spans, set(unasked)))
+    return (*spans, *spans_in_unasked_lakes(journal, record, spans, set(unasked)))
 
 
 def recorded_gone(journal: Journal, record: StoreRecord) -> tuple[tuple[Drift, int], ...]:
@@ -152,7 +152,7 @@ def gone_ranges(
         *changed_spans(store.real_root, record.lineages),
         *released_spans(journal, record.store_id, unreachable),
     )
-    released += _in_unasked_lakes(journal, record, released, set(unreachable))
+    released += spans_in_unasked_lakes(journal, record, released, set(unreachable))
     kept = shielded_spans(store.real_root, record.lineages)
     unasked = lakes_unasked(known.heads, lakes, unreachable) if configs else ()
     witnesses = Witnesses(present or {}, unasked=unasked)
@@ -230,8 +230,8 @@ def drift_alarms(drift: Iterable[Drift], ranges: Sequence[RangeStatus]) -> tuple
     return tuple(alarms)
 
 
-def _in_unasked_lakes(
-    journal: Journal, record: StoreRecord, spans: Iterable[ReleasedSpan], unasked: set[str]
+def spans_in_unasked_lakes(
+    journal: Journal, record: StoreRecord, spans: Iterable[LostRange], unasked: Collection[str]
 ) -> tuple[ReleasedSpan, ...]:
     """Return what the journal knows to be in lakes that can't be asked, of these spans."""
     if not unasked:

@@ -129,19 +129,19 @@ def offset_ranges(
         told = (one.lineage for one in (*archived.get(log, ()), *missing.get(log, ())))
         lineage = max(told) if names.is_label(log) else lineages.of(log)
         pieces = list(local[log])
-        on_disk = _merged(pieces)
+        on_disk = merge_intervals(pieces)
         for span in archived.get(log, ()):
             # Of an older lineage they are other bytes, whatever the disk has under these offsets.
             cover = on_disk if span.lineage == lineage else ()
             if not span.fault:
-                parts = _without(span.start_offset, span.end_offset, cover)
+                parts = subtract_intervals(span.start_offset, span.end_offset, cover)
                 pieces += (_archived(log, span, *part) for part in parts)
         pieces += _faulty(log, archived.get(log, ()), pieces)
-        cover = _merged(pieces)
+        cover = merge_intervals(pieces)
         pieces += (
             OffsetRange(log, lineage, *part, 1, part[1] - part[0], Place.LOCAL, "shielded", _SHIELDED)
             for span in kept.get(log, ())
-            for part in _without(span.start_offset, span.end_offset, cover)
+            for part in subtract_intervals(span.start_offset, span.end_offset, cover)
         )
         went = missing.get(log, [])
         covered = _covered(pieces, lineage, went)
@@ -198,21 +198,21 @@ def _faulty(log: str, spans: Iterable[ArchivedSpan], pieces: Sequence[OffsetRang
     return [
         _archived(log, span, *part)
         for span in found.values()
-        for part in _without(span.start_offset, span.end_offset, covers[span.lineage])
+        for part in subtract_intervals(span.start_offset, span.end_offset, covers[span.lineage])
     ]
 
 
 def _covered(pieces: Sequence[OffsetRange], lineage: int, gone: Sequence[ReleasedSpan]) -> list[Interval]:
     """Return what has a place. What went in the present lineage is no older bytes under the same offsets."""
     own = _in_lineage(pieces, lineage)
-    went = _merged(span for span in gone if span.lineage == lineage)
+    went = merge_intervals(span for span in gone if span.lineage == lineage)
     older = [
         part
         for one in pieces
         if one.lineage != lineage
-        for part in _without(one.start_offset, one.end_offset, went)
+        for part in subtract_intervals(one.start_offset, one.end_offset, went)
     ]
-    return _merged([*own, *older])
+    return merge_intervals([*own, *older])
 
 
 def _nowhere(
@@ -224,7 +224,7 @@ def _nowhere(
     if not edges:
         return
     cuts = sorted(set(edges))
-    for start, end in _without(cuts[0], cuts[-1], cover):
+    for start, end in subtract_intervals(cuts[0], cuts[-1], cover):
         inside = cuts[bisect_right(cuts, start) : bisect_left(cuts, end)]
         for part in pairwise([start, *inside, end]):
             where, reason, detail = _why(part, gone, lakes)
@@ -240,10 +240,10 @@ def _why(part: Interval, gone: Sequence[ReleasedSpan], lakes: Lakes) -> tuple[Pl
 
 
 def _in_lineage(pieces: Iterable[OffsetRange], lineage: int) -> list[Interval]:
-    return _merged(one for one in pieces if one.lineage == lineage)
+    return merge_intervals(one for one in pieces if one.lineage == lineage)
 
 
-def _merged(pieces: Iterable[OffsetRange | ReleasedSpan | Interval]) -> list[Interval]:
+def merge_intervals(pieces: Iterable[OffsetRange | ReleasedSpan | Interval]) -> list[Interval]:
     """Return what ranges cover, as intervals that don't touch, by offset."""
     found: list[Interval] = []
     ends = (one if isinstance(one, tuple) else (one.start_offset, one.end_offset) for one in pieces)
@@ -255,10 +255,10 @@ def _merged(pieces: Iterable[OffsetRange | ReleasedSpan | Interval]) -> list[Int
     return found
 
 
-def _without(start: int, end: int, cover: Sequence[Interval]) -> Iterator[Interval]:
+def subtract_intervals(start: int, end: int, cover: Sequence[Interval]) -> Iterator[Interval]:
     """Yield the parts of an interval that intervals don't cover.
 
-    :param cover: as :func:`_merged` returns them.
+    :param cover: as :func:`merge_intervals` returns them.
     """
     for begun, ended in cover[max(0, bisect_right(cover, (start, end)) - 1) :]:
         if begun >= end:

@@ -15,7 +15,7 @@ from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.journal import ReportRow, RunState, Step
 from storage_engine.model.report.validation import Status, Where
 from storage_engine.retention.proof.refusing import ending_error, refused_text
-from storage_engine.retention.report.recording_deletions import record_deletions
+from storage_engine.retention.ranges.recording_deletions import record_deletions
 from storage_engine.retention.report.report import Outcome, Report, read_lakes, report_of
 from storage_engine.retention.report.report_segments import Fate
 from storage_engine.retention.report.report_text import report_text

@@ -6,12 +6,12 @@ notice, and the next run writes it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from storage_engine.core.untrusted import MALFORMED
 from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import BadInputError, LakeIdentityError, StorageEngineError
-from storage_engine.journal.journal import Run
+from storage_engine.journal.journal import Run, StoreRecord
 from storage_engine.journal.reading.deletions import DeletingRun
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.lake.archive.deletions import add_deletions, drop_unreadable, read_deletions
@@ -47,15 +47,7 @@ def _record(context: Context, run: Run) -> Iterator[str]:
     if not runs:
         return
     lakes = context.store.lakes if context.store.policy.archive is not ArchiveMode.OFF else ()
-    for config in lakes:
-        try:
-            if (lake := _open(config)) is not None:
-                yield from _write_rows(lake, reader, store_id, runs)
-        except (StorageEngineError, OSError) as error:
-            yield (
-                f"lake {config.location}: what runs deleted could not be written into its table deletions, "
-                f"and will be by the next run: {reason_text(error)}"
-            )
+    yield from _write_into(lakes, reader, context.record, runs)
     try:
         stamped = read_stamp(context.store.real_root)
         differs = _stamped_otherwise(reader, store_id, runs, stamped)
@@ -68,6 +60,33 @@ def _record(context: Context, run: Run) -> Iterator[str]:
         yield f"{context.store.root}: what the last deletion came to could not be stamped: {why}"
         return
     yield differs or _stamp(context, run, digest)
+
+
+def write_deletions(lakes: Iterable[LakeConfig], journal_url: str, record: StoreRecord) -> tuple[str, ...]:
+    """Write what lakes lack of a store's deletions, where no run of the store is at work.
+
+    :return: what could not be written, and why.
+    """
+    try:
+        reader = JournalReader(journal_url)
+        runs = read_deleting_runs(reader, record.store_id)
+    except (StorageEngineError, OSError, *MALFORMED) as error:
+        return (f"what runs deleted could not be read from the journal: {reason_text(error)}",)
+    return tuple(_write_into(lakes, reader, record, runs)) if runs else ()
+
+
+def _write_into(
+    lakes: Iterable[LakeConfig], reader: JournalReader, record: StoreRecord, runs: Sequence[DeletingRun]
+) -> Iterator[str]:
+    for config in lakes:
+        try:
+            if (lake := _open(config)) is not None and lake.broker == record.broker:
+                yield from _write_rows(lake, reader, record.store_id, runs)
+        except (StorageEngineError, OSError) as error:
+            yield (
+                f"lake {config.location}: what runs deleted could not be written into its table deletions, "
+                f"and will be by the next run: {reason_text(error)}"
+            )
 
 
 def _stamp(context: Context, run: Run, digest: RunDigest) -> str:
