@@ -52,7 +52,8 @@ def planned_segments(context: Context, run: Run) -> Planned:
     now: dict[SegmentId, Segment] = {}
     waiting: dict[SegmentId, str] = {}
     elsewhere: list[Segment] = []
-    for segment in plan.to_delete:
+    # Newest first: who deletes the oldest ones meanwhile leaves no hole then.
+    for segment in reversed(plan.to_delete):
         found = _in_place(segment)
         if found is None:
             elsewhere.append(segment)
@@ -78,7 +79,8 @@ def planned_segments(context: Context, run: Run) -> Planned:
     if by_name and by_name.keys() == plan.new_min_offsets.keys():
         raise next(iter(by_name.values())).error
     there = tuple(now[segment.id] for segment in plan.to_delete if segment.id in now)
-    return Planned(there, replace(gone, refusals=tuple(by_name.values())), tuple(waiting.values()))
+    waits = tuple(waiting[segment.id] for segment in plan.to_delete if segment.id in waiting)
+    return Planned(there, replace(gone, refusals=tuple(by_name.values())), waits)
 
 
 def look_at_archivable(context: Context) -> Listed | None:
