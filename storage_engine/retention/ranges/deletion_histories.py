@@ -13,12 +13,14 @@ from storage_engine.journal.reading.deletions import (
     events_of_deletion,
 )
 from storage_engine.journal.reading.queries import JournalReader
+from storage_engine.journal.reading.run_records import read_run_record
 from storage_engine.journal.tables.rows import find_waiver_row
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.soundness.receipts import receipts_in
 from storage_engine.model.proof.deleted_range import DeletedRange, RunDigest
 from storage_engine.retention.ranges.absent_runs import ExplainedAbsence, explain_absence, find_absent
 from storage_engine.retention.ranges.deleted_ranges import RunHistory, missing_ranges, with_store_times
+from storage_engine.retention.ranges.run_contradictions import find_contradictions
 
 
 def read_deleting_runs(reader: JournalReader, store_id: str) -> tuple[DeletingRun, ...]:
@@ -36,6 +38,15 @@ def read_history(reader: JournalReader, store_id: str, run: DeletingRun) -> RunH
     events = reader.read(partial(events_of_deletion, run_id=run.run_id))
     waiver = reader.read(partial(find_waiver_row, plan_digest=run.plan_digest)) if run.plan_digest else None
     return RunHistory(store_id, run, events, waiver)
+
+
+def read_run_contradictions(reader: JournalReader, history: RunHistory) -> tuple[str, ...]:
+    """Return as clauses what a run's records say against each other and against its events.
+
+    :raises JournalUnavailableError: the journal can't be read.
+    """
+    record = reader.read(partial(read_run_record, run_id=history.run.run_id))
+    return find_contradictions(history, record)
 
 
 def explain_absent_runs(

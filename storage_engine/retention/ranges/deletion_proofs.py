@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 from storage_engine.core.jsonable import from_jsonable
 from storage_engine.core.wording import time_text
 from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.journal.reading.queries import JournalReader
+from storage_engine.journal.reading.run_records import runs_said_to_delete
 from storage_engine.lake.archive.deletions import read_deletions
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.file.filters import all_equal
@@ -22,6 +24,7 @@ from storage_engine.retention.ranges.deletion_histories import (
     explain_absent_runs,
     read_deleting_runs,
     read_history,
+    read_run_contradictions,
 )
 
 _NAMED = 3
@@ -64,8 +67,9 @@ def _findings(
     if not runs and not any(row.store_id == store_id for row in reader.stores()):
         # A journal that never knew the store, such as one beside a copy of its lake.
         return
-    for explained in explain_absent_runs(reader, store_id, runs, sources, rows):
-        yield _absence(explained, sources)
+    explained_runs = explain_absent_runs(reader, store_id, runs, sources, rows)
+    yield from (_absence(explained, sources) for explained in explained_runs)
+    altered = {explained.altered.run_id for explained in explained_runs if explained.altered is not None}
     of_runs: dict[tuple[str, int], dict[RunDigest, Sequence[str]]] = {}
     for digest, names in sources.items():
         of_runs.setdefault((digest.run, digest.begun_at_ms), {})[digest] = names
@@ -75,6 +79,23 @@ def _findings(
         mine = [row for row in rows if (row.run, row.run_begun_at_ms) == key]
         if wrong := history.differing(of_runs.get(key, {})):
             yield _changed(history, wrong, of_runs[key], mine)
+        elif run.run_id not in altered:
+            yield from _contradictions(reader, history)
+    deleting = {run.run_id for run in runs}
+    for run in reader.read(partial(runs_said_to_delete, store_id=store_id)):
+        if run.run_id not in deleting:
+            yield from _contradictions(reader, read_history(reader, store_id, run))
+
+
+def _contradictions(reader: JournalReader, history: RunHistory) -> Iterator[Finding]:
+    if clauses := read_run_contradictions(reader, history):
+        yield Finding(
+            Status.FAILURE,
+            f"run {history.run.run_key}",
+            "expected its plan, result, end and report to agree with each other and with its events; "
+            f"found otherwise{_listed(clauses)}",
+            _ADVICE,
+        )
 
 
 def _absence(explained: ExplainedAbsence, sources: Mapping[RunDigest, Sequence[str]]) -> Finding:

@@ -152,7 +152,9 @@ def test_a_deletion_that_was_changed_in_the_journal_is_named(
     assert (f"commitlog [0, {2 * MIB}): " in found.findings[0].detail) is ("events" in sql)
 
 
-_RUN, _EVENT = (f"UPDATE storage_engine_{table} SET " for table in ("runs", "events"))
+_RUN, _EVENT, _REPORT, _PLAN = (
+    f"UPDATE storage_engine_{table} SET " for table in ("runs", "events", "reports", "plans")
+)
 _BACK = "created_at_ms = created_at_ms - 86400000"
 _REMOVE = "; ".join(
     f"DELETE FROM storage_engine_{table} WHERE {key} = " + "{0}"
@@ -195,6 +197,59 @@ FORGED: dict[str, tuple[str, tuple[tuple[str, str], ...], str]] = {
         "; ".join(f"{_REMOVE.format(number)}" for number in (1, 2)),
         (("WARNING", "run first"), ("WARNING", "run second")),
         "found no such run",
+    ),
+    "a plan's trigger": (
+        f"{_RUN} plan = replace(plan, '\"manual\"', '\"space-full\"') WHERE run_key = 'first'",
+        _FIRST,
+        "triggers of its report",
+    ),
+    "a plan's segments": (
+        f"{_RUN} plan = replace(plan, '\"skip\": ', '\"skip\": 1') WHERE run_key = 'first'",
+        _FIRST,
+        "can't be read",
+    ),
+    "decisions": (f"{_PLAN} decisions = x'78da'", _BOTH, "can't be read"),
+    "no decisions": ("DELETE FROM storage_engine_plans", _BOTH, "can't be read"),
+    "no plan": (f"{_RUN} plan = NULL WHERE run_key = 'first'", _FIRST, "the SHA-256 of its plan"),
+    "another run's plan": (
+        f"{_RUN} plan = (SELECT plan FROM storage_engine_runs WHERE run_key = 'second')",
+        _FIRST,
+        "segments that it deleted and its plan keeps: found with commitlog/00000000000000000000",
+    ),
+    "an end": (f"{_RUN} finished_at_ms = finished_at_ms - 1 WHERE id = 1", _FIRST, "finished_at_ms"),
+    "a state": (f"{_RUN} state = 'abandoned' WHERE id = 1", _FIRST, "whether it is finished"),
+    "a report's causes": (f"{_REPORT} causes = 'space-full' WHERE run_id = 1", _FIRST, "expected manual"),
+    "a report's outcome": (f"{_REPORT} outcome = 'blocked' WHERE run_id = 1", _FIRST, "expected done"),
+    "a report's number": (f"{_REPORT} deleted_segments = 9 WHERE run_id = 1", _FIRST, "found 9"),
+    "a report's bytes": (f"{_REPORT} freed_bytes = 9 WHERE run_id = 1", _FIRST, "found 9"),
+    "a report's time": (f"{_REPORT} at_ms = at_ms - 86400000 WHERE run_id = 1", _FIRST, "or later"),
+    "another run's report": (
+        f"{_REPORT} report = (SELECT report FROM storage_engine_reports WHERE run_id = 2) WHERE run_id = 1",
+        _FIRST,
+        "run_key of its report: expected first, found second",
+    ),
+    "another's report answers": (
+        f"{_REPORT} report = NULL, unchanged_since = 'second' WHERE run_id = 1",
+        _FIRST,
+        "segments that a run without an own report deleted",
+    ),
+    "a release's result": (
+        f"{_EVENT} {_PAYLOAD}'\"deleted\"', '\"kept\"') "
+        "WHERE run_id = 1 AND step = 'release' AND subject = ''",
+        _FIRST,
+        "segments that its result says it deleted: found without",
+    ),
+    "no release's result": (
+        "DELETE FROM storage_engine_events WHERE step = 'release' AND subject = ''",
+        _BOTH,
+        "the plan of its result",
+    ),
+    "a segment that went": (
+        "INSERT INTO storage_engine_events (run_id, step, phase, subject, payload, at_ms) "
+        "SELECT run_id, step, phase, 'commitlog/00000000000005242880', payload, at_ms "
+        "FROM storage_engine_events WHERE run_id = 1 AND step = 'release' AND subject != ''",
+        _FIRST,
+        "segments that it deleted and its plan keeps: found with commitlog/00000000000005242880",
     ),
     "a waiver from before": (_WAIVER.format(1), _FIRST, "was changed since"),
     "a waiver from after": (_WAIVER.format(86_400_000), (), ""),
