@@ -13,6 +13,9 @@ from storage_engine.model.plan.plan import Plan, PlanRequest
 from storage_engine.model.store.lineages import Lineages
 from storage_engine.model.store.store import DiskUsage
 
+REPORT_VERSION = 1
+"""Of a report's fields: it grows where one that was there means something else, or is gone."""
+
 
 class Step(StrEnum):
     HOLD = "hold"

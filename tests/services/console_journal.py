@@ -21,6 +21,7 @@ from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.journal.drift import record_drift
 from storage_engine.journal.journal import Extent, Journal, Phase, ReportRow, Run, Step
+from storage_engine.journal.records import REPORT_VERSION
 from storage_engine.journal.tables.schema import samples
 from storage_engine.journal.writing.levels import put_levels
 from storage_engine.model.course.course import CourseStart, Ingest, SegmentRun
@@ -43,7 +44,7 @@ from storage_engine.model.store.store import DiskUsage, FileFacts, Segment, Segm
 from storage_engine.model.store.topic_days import TopicDay
 from storage_engine.retention.ranges.losses import AcceptedLoss, record_loss
 from storage_engine.retention.ranges.offset_ranges import OffsetRange, Place
-from storage_engine.retention.report.finishing import REPORT_VERSION, report_json
+from storage_engine.retention.report.finishing import report_json
 from storage_engine.retention.report.report import Outcome
 from storage_engine.retention.report.report_segments import Fate, SegmentReport
 from tests.pages.reports import DONE, archived, validation

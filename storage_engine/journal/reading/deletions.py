@@ -66,6 +66,26 @@ class JournalEnds:
     last_undo: int
 
 
+@dataclass(frozen=True, slots=True)
+class EventsAround:
+    """When the events on both sides of a number were recorded, of any store, in milliseconds since the epoch.
+
+    :param before_ms: of the last one up to this number; None: there is none.
+    :param after_ms: of the first one behind it; None: there is none.
+    """
+
+    before_ms: int | None
+    after_ms: int | None
+
+
+def events_around(connection: Connection, event_id: int) -> EventsAround:
+    """Return when the events on both sides of a number were recorded."""
+    at_ms = select(events.c.at_ms).limit(1)
+    before = at_ms.where(events.c.id <= event_id).order_by(events.c.id.desc())
+    after = at_ms.where(events.c.id > event_id).order_by(events.c.id)
+    return EventsAround(connection.execute(before).scalar(), connection.execute(after).scalar())
+
+
 def journal_ends(connection: Connection, store_id: str, now_ms: int) -> JournalEnds:
     """Return what a later look goes on from."""
     undo = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,11 +88,12 @@ def _unpacked(connection: Connection, run_ids: Sequence[int]) -> dict[int, tuple
     found = {}
     for row in connection.execute(query) if run_ids else ():
         if row.report is not None:
-            found[row.run_id] = _verdict(json.loads(zlib.decompress(row.report)).get("validation"))
+            found[row.run_id] = verdict_of(json.loads(zlib.decompress(row.report)).get("validation"))
     return found
 
 
-def _verdict(validation: dict[str, Any] | None) -> tuple[str, int]:
+def verdict_of(validation: Mapping[str, Any] | None) -> tuple[str, int]:
+    """Return the verdict of a validation as a report has it, and how many ranges it found nowhere."""
     if validation is None:
         return "", 0
     ranges, checks = validation.get("ranges", ()), validation.get("checks", ())

@@ -48,15 +48,23 @@ class RunHistory:
     def differing(self, witnessed: Collection[RunDigest]) -> dict[RunDigest, str]:
         """Return which digests aren't those of this run's events, and what the events come to instead.
 
-        Digests that were taken before the waiver of a plan counted count without it.
+        A digest counts without the plan's waiver where it was taken before that was given. So it does where
+        a proof was waived: an older release took digests without waivers.
         """
-        event_ids = {one.event_id for one in witnessed}
+        event_ids = {digest.event_id for digest in witnessed}
         found = digests_of(self, event_ids)
         older = digests_of(replace(self, waiver=None), event_ids)
+        waived_at_ms = self.waiver.at_ms if self.waiver is not None else 0
+        is_waived = any(event.payload.get("passage") == Passage.WAIVED for event in self.events)
+        at_ms = {event.event_id: event.at_ms for event in self.events}
         return {
-            one: found[one.event_id]
-            for one in witnessed
-            if one.sha256 not in (found[one.event_id], older[one.event_id])
+            digest: found[digest.event_id]
+            for digest in witnessed
+            if digest.sha256 != found[digest.event_id]
+            and not (
+                digest.sha256 == older[digest.event_id]
+                and (is_waived or waived_at_ms > at_ms.get(digest.event_id, waived_at_ms))
+            )
         }
 
 

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 
 from storage_engine.brokers import find_broker
-from storage_engine.journal.reading.deletions import DeletingRun, deleting_runs, events_of_deletion
+from storage_engine.journal.reading.deletions import (
+    DeletingRun,
+    deleting_runs,
+    events_around,
+    events_of_deletion,
+)
 from storage_engine.journal.reading.queries import JournalReader
+from storage_engine.journal.reading.run_records import read_run_record
 from storage_engine.journal.tables.rows import find_waiver_row
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.soundness.receipts import receipts_in
-from storage_engine.model.proof.deleted_range import DeletedRange
+from storage_engine.model.proof.deleted_range import DeletedRange, RunDigest
+from storage_engine.retention.ranges.absent_runs import ExplainedAbsence, explain_absence, find_absent
 from storage_engine.retention.ranges.deleted_ranges import RunHistory, missing_ranges, with_store_times
+from storage_engine.retention.ranges.run_contradictions import find_contradictions
 
 
 def read_deleting_runs(reader: JournalReader, store_id: str) -> tuple[DeletingRun, ...]:
@@ -32,6 +40,45 @@ def read_history(reader: JournalReader, store_id: str, run: DeletingRun) -> RunH
     return RunHistory(store_id, run, events, waiver)
 
 
+def read_run_contradictions(reader: JournalReader, history: RunHistory) -> tuple[str, ...]:
+    """Return as clauses what a run's records say against each other and against its events.
+
+    :raises JournalUnavailableError: the journal can't be read.
+    """
+    record = reader.read(partial(read_run_record, run_id=history.run.run_id))
+    return find_contradictions(history, record)
+
+
+def explain_absent_runs(
+    reader: JournalReader,
+    store_id: str,
+    runs: Collection[DeletingRun],
+    digests: Iterable[RunDigest],
+    rows: Collection[DeletedRange],
+) -> tuple[ExplainedAbsence, ...]:
+    """Return why the journal lacks runs that were witnessed when they deleted.
+
+    :param runs: by :func:`read_deleting_runs`.
+    :param rows: the lakes' rows of the store.
+    :raises JournalUnavailableError: the journal can't be read.
+    """
+    witnesses = (*digests, *(row.digest for row in rows))
+    absent_runs = find_absent(runs, witnesses, rows)
+    if not absent_runs:
+        return ()
+    keys = {absent.run for absent in absent_runs}
+    witnessed = {(digest.run, digest.begun_at_ms) for digest in witnesses}
+    histories = [
+        read_history(reader, store_id, run)
+        for run in runs
+        if run.run_key in keys or (run.run_key, run.begun_at_ms) not in witnessed
+    ]
+    return tuple(
+        explain_absence(absent, histories, reader.read(partial(events_around, event_id=absent.event_id)))
+        for absent in absent_runs
+    )
+
+
 def missing_rows(
     lake: Lake,
     reader: JournalReader,
@@ -39,7 +86,7 @@ def missing_rows(
     runs: Collection[DeletingRun],
     known: Collection[DeletedRange],
 ) -> Iterator[DeletedRange]:
-    """Yield the rows that a lake lacks, run by run.
+    """Yield the rows that a lake lacks, run by run; none of a run that it has with another key or beginning.
 
     :param runs: by :func:`read_deleting_runs`.
     :param known: the rows that it has of the store.
@@ -51,8 +98,10 @@ def missing_rows(
         key = (row.run, row.run_begun_at_ms)
         reached[key] = max(row.event_id, reached.get(key, 0))
     topic_id_of = find_broker(lake.broker).codec.columns.topic_id_of
+    explained = explain_absent_runs(reader, store_id, runs, (), known)
+    altered = {it.altered.run_id for it in explained if it.altered is not None}
     for run in runs:
-        if run.last_id > reached.get((run.run_key, run.begun_at_ms), 0):
+        if run.run_id not in altered and run.last_id > reached.get((run.run_key, run.begun_at_ms), 0):
             rows = missing_ranges(read_history(reader, store_id, run), known, topic_id_of)
             yield from _timed(lake, store_id, rows)
 

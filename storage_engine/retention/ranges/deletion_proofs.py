@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 from storage_engine.core.jsonable import from_jsonable
 from storage_engine.core.wording import time_text
 from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.journal.reading.queries import JournalReader
+from storage_engine.journal.reading.run_records import runs_said_to_delete
 from storage_engine.lake.archive.deletions import read_deletions
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.file.filters import all_equal
@@ -16,8 +18,14 @@ from storage_engine.lake.file.scan import read_rows
 from storage_engine.model.proof.deleted_range import DELETION, DeletedRange, RunDigest
 from storage_engine.model.report.validation import Status
 from storage_engine.model.report.verification import Finding
+from storage_engine.retention.ranges.absent_runs import Absence, ExplainedAbsence
 from storage_engine.retention.ranges.deleted_ranges import RunHistory, ranges_by_event
-from storage_engine.retention.ranges.deletion_histories import read_deleting_runs, read_history
+from storage_engine.retention.ranges.deletion_histories import (
+    explain_absent_runs,
+    read_deleting_runs,
+    read_history,
+    read_run_contradictions,
+)
 
 _NAMED = 3
 """Of more ranges of a run than these that were changed only the number is told."""
@@ -52,30 +60,58 @@ def _findings(
             f"could not be read: {error}",
             "Nothing rests on it. Where it is lost the store's next run makes it again from the journal.",
         )
-    witnesses: dict[tuple[str, int], dict[RunDigest, list[str]]] = {}
+    sources: dict[RunDigest, list[str]] = {}
     for digest, source in dict.fromkeys(_witnessed(lake, store_id, rows, stamped)):
-        of_run = witnesses.setdefault((digest.run, digest.begun_at_ms), {})
-        of_run.setdefault(digest, []).append(source)
-    if not witnesses:
-        return
-    runs = {(run.run_key, run.begun_at_ms): run for run in read_deleting_runs(reader, store_id)}
+        sources.setdefault(digest, []).append(source)
+    runs = read_deleting_runs(reader, store_id)
     if not runs and not any(row.store_id == store_id for row in reader.stores()):
         # A journal that never knew the store, such as one beside a copy of its lake.
         return
-    for key, digests in witnesses.items():
+    explained_runs = explain_absent_runs(reader, store_id, runs, sources, rows)
+    yield from (_absence(explained, sources) for explained in explained_runs)
+    altered = {explained.altered.run_id for explained in explained_runs if explained.altered is not None}
+    of_runs: dict[tuple[str, int], dict[RunDigest, Sequence[str]]] = {}
+    for digest, names in sources.items():
+        of_runs.setdefault((digest.run, digest.begun_at_ms), {})[digest] = names
+    for run in runs:
+        key = (run.run_key, run.begun_at_ms)
+        history = read_history(reader, store_id, run)
         mine = [row for row in rows if (row.run, row.run_begun_at_ms) == key]
-        if key not in runs:
-            yield Finding(
-                Status.WARNING,
-                f"run {key[0]}",
-                f"expected it in the journal, with what it deleted{_listed(row.name for row in mine)}, as "
-                f"{' and '.join(next(iter(digests.values())))} has it; found no such run",
-                "If the journal was put back from an older copy, bring back the newer one; otherwise find "
-                "out who removed the run.",
-            )
-            continue
-        history = read_history(reader, store_id, runs[key])
-        yield from _compared(history, digests, mine)
+        if wrong := history.differing(of_runs.get(key, {})):
+            yield _changed(history, wrong, of_runs[key], mine)
+        elif run.run_id not in altered:
+            yield from _contradictions(reader, history)
+    deleting = {run.run_id for run in runs}
+    for run in reader.read(partial(runs_said_to_delete, store_id=store_id)):
+        if run.run_id not in deleting:
+            yield from _contradictions(reader, read_history(reader, store_id, run))
+
+
+def _contradictions(reader: JournalReader, history: RunHistory) -> Iterator[Finding]:
+    if clauses := read_run_contradictions(reader, history):
+        yield Finding(
+            Status.FAILURE,
+            f"run {history.run.run_key}",
+            "expected its plan, result, end and report to agree with each other and with its events; "
+            f"found otherwise{_listed(clauses)}",
+            _ADVICE,
+        )
+
+
+def _absence(explained: ExplainedAbsence, sources: Mapping[RunDigest, Sequence[str]]) -> Finding:
+    absent, is_older = explained.absent, explained.why is Absence.OLDER_COPY
+    begun = f" begun {time_text(absent.begun_at_ms)}" if explained.altered is not None else ""
+    source = " and ".join(dict.fromkeys(name for digest in absent.digests for name in sources[digest]))
+    return Finding(
+        Status.WARNING if is_older else Status.FAILURE,
+        f"run {absent.run}",
+        f"expected it in the journal{begun}, with what it deleted{_listed(row.name for row in absent.rows)}, "
+        f"as {source} has it; {explained.clause}",
+        "If the journal was put back from an older copy, bring back the newer one; otherwise find "
+        "out who removed the run."
+        if is_older
+        else _ADVICE,
+    )
 
 
 def _witnessed(
@@ -105,19 +141,19 @@ def _evidence(lake: Lake, store_id: str) -> Iterator[RunDigest]:
             continue
 
 
-def _compared(
-    history: RunHistory, digests: Mapping[RunDigest, Sequence[str]], rows: Sequence[DeletedRange]
-) -> Iterator[Finding]:
-    """Yield a finding where the journal's events of a run aren't those that were witnessed."""
-    wrong = history.differing(digests)
-    if not wrong:
-        return
+def _changed(
+    history: RunHistory,
+    wrong: Mapping[RunDigest, str],
+    sources: Mapping[RunDigest, Sequence[str]],
+    rows: Sequence[DeletedRange],
+) -> Finding:
+    """Return that the journal's events of a run aren't those that were witnessed."""
     digest, found = next(iter(wrong.items()))
-    sources = " and ".join(dict.fromkeys(source for it in wrong for source in digests[it]))
-    yield Finding(
+    names = " and ".join(dict.fromkeys(source for it in wrong for source in sources[it]))
+    return Finding(
         Status.FAILURE,
         f"run {digest.run}",
-        f"expected its plan, intents, results and losses with the SHA-256 {digest.sha256}, as {sources} has "
+        f"expected its plan, intents, results and losses with the SHA-256 {digest.sha256}, as {names} has "
         f"it, found {found} by the journal: it was changed since{_changes(history, rows)}",
         _ADVICE,
     )

@@ -6,10 +6,11 @@ notice, and the next run writes it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from storage_engine.core.untrusted import MALFORMED
-from storage_engine.core.wording import reason_text
+from storage_engine.core.wording import reason_text, time_text
 from storage_engine.exceptions import BadInputError, LakeIdentityError, StorageEngineError
 from storage_engine.journal.journal import Run, StoreRecord
 from storage_engine.journal.reading.deletions import DeletingRun
@@ -21,7 +22,13 @@ from storage_engine.lake.catalog.identity import copy_of
 from storage_engine.model.proof.deleted_range import DeletedRange, RunDigest
 from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.retention.proof.stamping import stamp_store
-from storage_engine.retention.ranges.deletion_histories import missing_rows, read_deleting_runs, read_history
+from storage_engine.retention.ranges.absent_runs import Absence
+from storage_engine.retention.ranges.deletion_histories import (
+    explain_absent_runs,
+    missing_rows,
+    read_deleting_runs,
+    read_history,
+)
 from storage_engine.retention.store.context import Context
 from storage_engine.retention.store.stamp import Stamp, read_stamp
 
@@ -47,10 +54,10 @@ def _record(context: Context, run: Run) -> Iterator[str]:
     if not runs:
         return
     lakes = context.store.lakes if context.store.policy.archive is not ArchiveMode.OFF else ()
-    yield from _write_into(lakes, reader, context.record, runs)
+    rows = yield from _write_into(lakes, reader, context.record, runs, context.name)
     try:
         stamped = read_stamp(context.store.real_root)
-        differs = _stamped_otherwise(reader, store_id, runs, stamped)
+        differs = _stamped_otherwise(reader, store_id, runs, stamped, rows)
         digest = read_history(reader, store_id, runs[-1]).digest
     except (BadInputError, *MALFORMED) as error:
         yield f"what the last deletion came to could not be read from the journal: {error}"
@@ -72,21 +79,28 @@ def write_deletions(lakes: Iterable[LakeConfig], journal_url: str, record: Store
         runs = read_deleting_runs(reader, record.store_id)
     except (StorageEngineError, OSError, *MALFORMED) as error:
         return (f"what runs deleted could not be read from the journal: {reason_text(error)}",)
-    return tuple(_write_into(lakes, reader, record, runs)) if runs else ()
+    return tuple(_write_into(lakes, reader, record, runs, record.name)) if runs else ()
 
 
 def _write_into(
-    lakes: Iterable[LakeConfig], reader: JournalReader, record: StoreRecord, runs: Sequence[DeletingRun]
-) -> Iterator[str]:
+    lakes: Iterable[LakeConfig],
+    reader: JournalReader,
+    record: StoreRecord,
+    runs: Sequence[DeletingRun],
+    store_name: str | None,
+) -> Generator[str, None, list[DeletedRange]]:
+    """Yield what can't be written, and return the rows that were there."""
+    rows: list[DeletedRange] = []
     for config in lakes:
         try:
             if (lake := _open(config)) is not None and lake.broker == record.broker:
-                yield from _write_rows(lake, reader, record.store_id, runs)
+                rows += yield from _write_rows(lake, reader, record.store_id, runs, store_name)
         except (StorageEngineError, OSError) as error:
             yield (
                 f"lake {config.location}: what runs deleted could not be written into its table deletions, "
                 f"and will be by the next run: {reason_text(error)}"
             )
+    return rows
 
 
 def _stamp(context: Context, run: Run, digest: RunDigest) -> str:
@@ -99,25 +113,34 @@ def _stamp(context: Context, run: Run, digest: RunDigest) -> str:
 
 
 def _stamped_otherwise(
-    reader: JournalReader, store_id: str, runs: Sequence[DeletingRun], stamp: Stamp | None
+    reader: JournalReader,
+    store_id: str,
+    runs: Sequence[DeletingRun],
+    stamp: Stamp | None,
+    rows: Sequence[DeletedRange],
 ) -> str:
     """Return that the journal doesn't have the deletion any more as a stamp has it; "": it has.
 
     Asked before the stamp goes on to a later deletion: what it says then tells nothing of this one.
+
+    :param rows: what the lakes have of the store's deletions.
     """
     known = None if stamp is None else stamp.deletion
     if known is None:
         return ""
+    found = ""
     for run in runs:
         if (run.run_key, run.begun_at_ms) == (known.run, known.begun_at_ms):
-            for found in read_history(reader, store_id, run).differing((known,)).values():
-                return (
-                    f"run {known.run}: expected its plan, intents, results and losses with the SHA-256 "
-                    f"{known.sha256}, as the store's stamp has it, found {found} by the journal: it was "
-                    "changed since. The stamp stays as it is. Find out who writes to the journal; bring it "
-                    "back from a backup that agrees with the stamp"
-                )
-    return ""
+            for digest in read_history(reader, store_id, run).differing((known,)).values():
+                found = f"found {digest} by the journal: it was changed since"
+    for explained in explain_absent_runs(reader, store_id, runs, (known,), rows):
+        if known in explained.absent.digests and explained.why is not Absence.OLDER_COPY:
+            found = explained.clause
+    return found and (
+        f"run {known.run}: expected its plan, intents, results and losses with the SHA-256 "
+        f"{known.sha256}, as the store's stamp has it, {found}. The stamp stays as it is. Find out who "
+        "writes to the journal; bring it back from a backup that agrees with the stamp"
+    )
 
 
 def _open(config: LakeConfig) -> Lake | None:
@@ -130,10 +153,13 @@ def _open(config: LakeConfig) -> Lake | None:
 
 
 def _write_rows(
-    lake: Lake, reader: JournalReader, store_id: str, runs: Sequence[DeletingRun]
-) -> Iterator[str]:
+    lake: Lake, reader: JournalReader, store_id: str, runs: Sequence[DeletingRun], store_name: str | None
+) -> Generator[str, None, Sequence[DeletedRange]]:
+    """Yield what can't be written, and return the rows that were there."""
+
     def missing(known: Sequence[DeletedRange]) -> Sequence[DeletedRange]:
-        return tuple(missing_rows(lake, reader, store_id, runs, known))
+        rows = missing_rows(lake, reader, store_id, runs, known)
+        return tuple(replace(row, store_name=store_name) for row in rows)
 
     known: Sequence[DeletedRange] = ()
     try:
@@ -148,6 +174,15 @@ def _write_rows(
         rows = missing(known)
     except (BadInputError, *MALFORMED) as error:
         yield f"what runs deleted could not be read from the journal: {error}"
-        return
+        return known
+    for explained in explain_absent_runs(reader, store_id, runs, (), known):
+        if explained.altered is not None:
+            yield (
+                f"lake {lake.location}: expected run {explained.absent.run} in the journal begun "
+                f"{time_text(explained.absent.begun_at_ms)}, as its table deletions has it, "
+                f"{explained.clause}. What it deleted isn't written again. Find out who writes to the "
+                "journal; bring it back from a backup that agrees with the lake"
+            )
     if rows:
         add_deletions(lake, store_id, missing)
+    return known

@@ -13,6 +13,7 @@ from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.wording import count_text
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.journal import ReportRow, RunState, Step
+from storage_engine.journal.records import REPORT_VERSION
 from storage_engine.model.report.validation import Status, Where
 from storage_engine.retention.proof.refusing import ending_error, refused_text
 from storage_engine.retention.ranges.recording_deletions import record_deletions
@@ -31,8 +32,6 @@ from storage_engine.retention.store.report_files import (
     run_directory,
 )
 
-REPORT_VERSION = 1
-"""Of a report's fields: it grows where one that was there means something else, or is gone."""
 _ENDED = frozenset(
     {
         Outcome.DONE,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from storage_engine.core.jsonable import from_jsonable
 from storage_engine.exceptions import BadInputError
 from storage_engine.journal.reading.answers import StoredReport
-from storage_engine.retention.report.finishing import REPORT_VERSION
+from storage_engine.journal.records import REPORT_VERSION
 from storage_engine.retention.report.report import Report
 
 

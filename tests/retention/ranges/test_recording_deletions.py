@@ -32,6 +32,7 @@ from storage_engine.model.report.verification import VerifyLevel
 from storage_engine.retention import steps
 from storage_engine.retention.ranges import recording_deletions
 from storage_engine.retention.ranges.deletion_histories import read_deleting_runs, read_history
+from storage_engine.retention.ranges.deletion_proofs import deletion_findings
 from storage_engine.retention.ranges.losses import AcceptedLoss, record_loss
 from storage_engine.retention.ranges.verification import verify_lake, verify_store
 from storage_engine.retention.report.finishing import FinishResult, finish
@@ -101,6 +102,7 @@ def test_each_range_of_a_run_is_there_once(store: ManagedStore) -> None:
     assert {(row.what, row.cause, row.who) for row in (first, second)} == {
         ("released", "expired", "storage-engine")
     }
+    assert {first.store_name, second.store_name} == {"main"}
     receipts = receipt_history(lake_of(store), first.store_id)
     assert first.first_store_timestamp_ms == receipts[0].first_store_timestamp_ms
     assert first.last_store_timestamp_ms == receipts[1].last_store_timestamp_ms
@@ -150,15 +152,137 @@ def test_a_deletion_that_was_changed_in_the_journal_is_named(
     assert (f"commitlog [0, {2 * MIB}): " in found.findings[0].detail) is ("events" in sql)
 
 
-def test_a_run_that_was_removed_from_the_journal_is_named(store: ManagedStore, tmp_path: Path) -> None:
-    shutil.copy2(store.journal_url.removeprefix("sqlite:///"), tmp_path / "journal.db")
-    with closing(sqlite3.connect(tmp_path / "journal.db")) as journal:
-        journal.execute("DELETE FROM storage_engine_events WHERE run_id = 1")
+_RUN, _EVENT, _REPORT, _PLAN = (
+    f"UPDATE storage_engine_{table} SET " for table in ("runs", "events", "reports", "plans")
+)
+_BACK = "created_at_ms = created_at_ms - 86400000"
+_REMOVE = "; ".join(
+    f"DELETE FROM storage_engine_{table} WHERE {key} = " + "{0}"
+    for table, key in (("events", "run_id"), ("reports", "run_id"), ("runs", "id"))
+)
+_PAYLOAD = "payload = replace(payload, "
+_FIRST = (("FAILURE", "run first"),)
+_BOTH = (*_FIRST, ("FAILURE", "run second"))
+_WAIVER = (
+    "INSERT INTO storage_engine_waivers SELECT plan_digest, 'mallory', 'because', created_at_ms + {0} "
+    "FROM storage_engine_runs WHERE run_key = 'first'"
+)
+FORGED: dict[str, tuple[str, tuple[tuple[str, str], ...], str]] = {
+    "nothing": ("SELECT 1", (), ""),
+    "a run's beginning and times, back": (
+        f"{_RUN} {_BACK} WHERE run_key = 'first'; {_EVENT} at_ms = at_ms - 86400000, "
+        f"{_PAYLOAD}'expired', 'forced') WHERE run_id = 1",
+        _FIRST,
+        "found run first begun",
+    ),
+    "a run's beginning and times, forward": (
+        f"{_RUN} created_at_ms = created_at_ms + 86400000 WHERE run_key = 'second'; "
+        f"{_EVENT} at_ms = at_ms + 86400000 WHERE run_id = 2",
+        _BOTH[1:],
+        "found run second begun",
+    ),
+    "a run's key": (
+        f"{_RUN} run_key = 'other' WHERE run_key = 'second'",
+        _BOTH[1:],
+        "found run other begun",
+    ),
+    "a run": (_REMOVE.format(1), _FIRST, f"(commitlog [0, {2 * MIB})), as the lake's table"),
+    "a run's deletions": (
+        "DELETE FROM storage_engine_events WHERE run_id = 1 AND step = 'release'",
+        _FIRST,
+        "found none of it between the events before and after it",
+    ),
+    "the last run": (_REMOVE.format(2), (("WARNING", "run second"),), "found no such run"),
+    "all runs": (
+        "; ".join(f"{_REMOVE.format(number)}" for number in (1, 2)),
+        (("WARNING", "run first"), ("WARNING", "run second")),
+        "found no such run",
+    ),
+    "a plan's trigger": (
+        f"{_RUN} plan = replace(plan, '\"manual\"', '\"space-full\"') WHERE run_key = 'first'",
+        _FIRST,
+        "triggers of its report",
+    ),
+    "a plan's segments": (
+        f"{_RUN} plan = replace(plan, '\"skip\": ', '\"skip\": 1') WHERE run_key = 'first'",
+        _FIRST,
+        "can't be read",
+    ),
+    "decisions": (f"{_PLAN} decisions = x'78da'", _BOTH, "can't be read"),
+    "no decisions": ("DELETE FROM storage_engine_plans", _BOTH, "can't be read"),
+    "no plan": (f"{_RUN} plan = NULL WHERE run_key = 'first'", _FIRST, "the SHA-256 of its plan"),
+    "another run's plan": (
+        f"{_RUN} plan = (SELECT plan FROM storage_engine_runs WHERE run_key = 'second')",
+        _FIRST,
+        "segments that it deleted and its plan keeps: found with commitlog/00000000000000000000",
+    ),
+    "an end": (f"{_RUN} finished_at_ms = finished_at_ms - 1 WHERE id = 1", _FIRST, "finished_at_ms"),
+    "a state": (f"{_RUN} state = 'abandoned' WHERE id = 1", _FIRST, "whether it is finished"),
+    "a report's causes": (f"{_REPORT} causes = 'space-full' WHERE run_id = 1", _FIRST, "expected manual"),
+    "a report's outcome": (f"{_REPORT} outcome = 'blocked' WHERE run_id = 1", _FIRST, "expected done"),
+    "a report's number": (f"{_REPORT} deleted_segments = 9 WHERE run_id = 1", _FIRST, "found 9"),
+    "a report's bytes": (f"{_REPORT} freed_bytes = 9 WHERE run_id = 1", _FIRST, "found 9"),
+    "a report's time": (f"{_REPORT} at_ms = at_ms - 86400000 WHERE run_id = 1", _FIRST, "or later"),
+    "another run's report": (
+        f"{_REPORT} report = (SELECT report FROM storage_engine_reports WHERE run_id = 2) WHERE run_id = 1",
+        _FIRST,
+        "run_key of its report: expected first, found second",
+    ),
+    "another's report answers": (
+        f"{_REPORT} report = NULL, unchanged_since = 'second' WHERE run_id = 1",
+        _FIRST,
+        "segments that a run without an own report deleted",
+    ),
+    "a release's result": (
+        f"{_EVENT} {_PAYLOAD}'\"deleted\"', '\"kept\"') "
+        "WHERE run_id = 1 AND step = 'release' AND subject = ''",
+        _FIRST,
+        "segments that its result says it deleted: found without",
+    ),
+    "no release's result": (
+        "DELETE FROM storage_engine_events WHERE step = 'release' AND subject = ''",
+        _BOTH,
+        "the plan of its result",
+    ),
+    "a segment that went": (
+        "INSERT INTO storage_engine_events (run_id, step, phase, subject, payload, at_ms) "
+        "SELECT run_id, step, phase, 'commitlog/00000000000005242880', payload, at_ms "
+        "FROM storage_engine_events WHERE run_id = 1 AND step = 'release' AND subject != ''",
+        _FIRST,
+        "segments that it deleted and its plan keeps: found with commitlog/00000000000005242880",
+    ),
+    "a waiver from before": (_WAIVER.format(1), _FIRST, "was changed since"),
+    "a waiver from after": (_WAIVER.format(86_400_000), (), ""),
+}
+"""What is changed, by which statements, which runs are named, and by which words."""
+
+
+@pytest.mark.parametrize("what", FORGED)
+def test_what_was_forged_of_a_run_is_named(store: ManagedStore, tmp_path: Path, what: str) -> None:
+    sql, runs, words = FORGED[what]
+    stamp, path = read_stamp(store.real_root), tmp_path / "journal.db"
+    assert stamp is not None
+    shutil.copy2(store.journal_url.removeprefix("sqlite:///"), path)
+    with closing(sqlite3.connect(path)) as journal:
+        journal.executescript(sql)
+        assert bool(journal.total_changes) is (what != "nothing")
         journal.commit()
-    (found,) = verify_lake(store.lakes[0], f"sqlite:///{tmp_path / 'journal.db'}", VerifyLevel.RECEIPTS)
-    (finding,) = found.findings
-    assert (finding.status, finding.subject) == (Status.WARNING, "run first")
-    assert f"commitlog [0, {2 * MIB})" in finding.detail
+    reader = JournalReader(f"sqlite:///{path}")
+    findings = deletion_findings(reader, lake_of(store), stamp.store_id, stamp.deletion)
+    assert {(it.status.value, it.subject) for it in findings} == set(runs)
+    assert words in " ".join(it.detail for it in findings)
+
+
+def test_what_a_changed_run_deleted_is_not_written_again_and_the_stamp_stays(tmp_path: Path) -> None:
+    store = expired(tmp_path)
+    assert cleaned(store, "first").notices == ()
+    rows, stamp = rows_of(store), read_stamp(store.real_root)
+    change(store, f"{_RUN} {_BACK}")
+    change(store, f"{_EVENT} at_ms = at_ms - 86400000")
+    of_lake, of_stamp = finish(store, "first").notices
+    assert "What it deleted isn't written again" in of_lake
+    assert "The stamp stays as it is" in of_stamp
+    assert (rows_of(store), read_stamp(store.real_root)) == (rows, stamp)
 
 
 def test_a_journal_that_never_knew_the_store_says_nothing(store: ManagedStore, tmp_path: Path) -> None:
