@@ -97,6 +97,7 @@ def test_monitor_samples_a_stopped_brokers_store_and_holds_nothing(store_connect
     assert bytes_of(root) == before
 
 
+@pytest.mark.again
 def test_flush_checkpoint_flushes_a_stopped_brokers_store_and_reads_its_checkpoint(
     store_connection: Any, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -105,6 +105,7 @@ def text_of(mail: Any) -> str:
     return str(mail.get_body(("html",)).get_content())
 
 
+@pytest.mark.again
 def test_an_alarm_calls_the_notifier_once_and_says_what_it_is(
     airflow_database: Path, store_connection: Any, mails: list[Any]
 ) -> None:

@@ -122,6 +122,7 @@ def test_the_notebook_runs_and_answers(lake: str, monkeypatch: pytest.MonkeyPatc
     assert VIEW.strip() in "".join(notebook["cells"][-1]["source"])
 
 
+@pytest.mark.again
 def test_what_a_replica_archived_is_found_by_the_topics_id(tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     assert run_command("init-lake", "--lake", lake, "--broker-type", "kafka").exit_code == 0

@@ -80,6 +80,7 @@ def test_broker_begins_where_the_restored_segments_begin(broker: Broker, truth: 
     assert {queue: broker.client.min_offset(*queue) for queue in first_offsets} == first_offsets
 
 
+@pytest.mark.again
 def test_broker_finds_every_archived_message_by_its_physical_offset(
     broker: Broker, truth: Truth, span: Span
 ) -> None:

@@ -34,6 +34,7 @@ def database() -> Iterator[Postgres]:
         yield server
 
 
+@pytest.mark.again
 def test_a_journal_of_version_8_is_brought_up_to_date_after_a_kill_too(database: Postgres) -> None:
     journal = Journal(database.uri)
     store_id = journal.add_store("/s", "rocketmq").store_id

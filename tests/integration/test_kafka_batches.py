@@ -15,7 +15,7 @@ from tests.rounds import rounds
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(14_400)]
 
-BATCHES = rounds("STORAGE_ENGINE_KAFKA_BATCHES", 300, 100_000)
+BATCHES = rounds("STORAGE_ENGINE_KAFKA_BATCHES", 150, 100_000)
 """Of each codec."""
 
 

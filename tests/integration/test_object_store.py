@@ -162,6 +162,7 @@ def test_the_collector_lists_what_may_go_and_removes_it_a_grace_later_unless_it_
     check_exactly_once(lake)
 
 
+@pytest.mark.again
 def test_a_segment_whose_receipt_was_not_reached_is_taken_up_by_another_attempt(
     lake: Lake, jobs: tuple[SegmentJob, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:

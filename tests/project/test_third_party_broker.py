@@ -124,6 +124,7 @@ def test_its_segments_go_into_no_lake_of_another_broker(run: Run, tmp_path: Path
     assert run("verify", "--lake", lake)["stores"] == []
 
 
+@pytest.mark.again
 def test_unknown_consumers_block_where_consumers_must_have_read(run: Run, tmp_path: Path) -> None:
     store, lake = tmp_path / "store", tmp_path / "lake"
     old = [path for paths in make_store(store).values() for path in paths]
