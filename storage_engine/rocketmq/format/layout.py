@@ -184,8 +184,19 @@ def is_new(layout: StoreLayout) -> bool:
 
     A log that was emptied, or whose disk isn't mounted, leaves queues or index files.
     """
-    directories = (*layout.log_paths, layout.consumequeue, layout.batchconsumequeue, layout.index)
-    return not any(path.is_file() for directory in directories for path in directory.rglob("*"))
+    return not any(
+        map(_has_file, (*layout.log_paths, layout.consumequeue, layout.batchconsumequeue, layout.index))
+    )
+
+
+def _has_file(directory: str | Path) -> bool:
+    """Return whether anything but directories is below one. Stops at the first, which a log has at once."""
+    try:
+        entries = os.scandir(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    with entries:
+        return any(not entry.is_dir(follow_symlinks=False) or _has_file(entry.path) for entry in entries)
 
 
 def list_segment_files(layout: StoreLayout) -> tuple[Path, ...]:
