@@ -20,6 +20,7 @@ from storage_engine.core.turns import waiting_at_most
 from tests.fixture_stores import FIXTURES, unpack
 from tests.rounds import ALL
 from tests.services.released import Released, released_package
+from tests.spread import spread
 
 LONGEST_FIRST = (
     "airflow/test_dag_runs",
@@ -103,6 +104,19 @@ def no_turns(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("STORAGE_ENGINE_WAIT", "0")
     with waiting_at_most(0):
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def spread_tests(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keep the directories of tests apart on the disk."""
+    spread(tmp_path_factory.getbasetemp())
+
+
+@pytest.fixture
+def tmp_path(tmp_path: Path) -> Path:
+    """Keep what one test makes and removes in many rounds apart on the disk."""
+    spread(tmp_path)
+    return tmp_path
 
 
 @pytest.fixture
