@@ -26,6 +26,7 @@ from storage_engine.sensors.cleanup import StorageEngineDueSensor
 from tests.fixture_stores import file_sha256
 from tests.integration.broker import Broker, name_server, running_broker
 from tests.integration.live_store import SETTINGS, LiveLog, create_topic
+from tests.rounds import later
 
 # What Airflow and its dependencies warn about in their own code is not ours to mend.
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore")]
@@ -147,7 +148,7 @@ def test_flush_checkpoint_flushes_a_store_of_our_own_engine_and_tells_its_positi
     assert History().results(Step.HOLD, HoldStatus) == []
 
 
-@pytest.mark.parametrize("file", [MONITOR, FLUSH])
+@pytest.mark.parametrize("file", [MONITOR, *later(FLUSH)])
 def test_a_running_broker_that_cannot_be_asked_fails_the_task(
     store_connection: Any, run: Run, file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -109,6 +109,7 @@ def test_a_connection_that_airflow_itself_keeps_is_found(
     assert json.loads(said.stdout)["broker"] == "rocketmq"
 
 
+@pytest.mark.again
 def test_gc_and_rebuild_hear_a_journal_that_is_not_in_the_lakes_directory(connected: Any) -> None:
     lake = connected.directory / "lake"
     _archive(connected.conn_id, "one")

@@ -32,6 +32,7 @@ task.submit({}, ArchiveRequest((job,)), ArchiveResult)
 """
 
 
+@pytest.mark.again
 def test_a_killed_task_leaves_no_credentials_on_disk(
     store_connection: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

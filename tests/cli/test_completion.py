@@ -74,6 +74,7 @@ def test_every_command_has_a_page_with_all_its_options(cli, tmp_path: Path) -> N
     assert cli("man").out.strip() == pages[PROGRAM].strip()
 
 
+@pytest.mark.again
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("man") is None, reason="needs man")
 def test_man_reads_every_page_without_a_warning(cli, tmp_path: Path) -> None:

@@ -166,8 +166,8 @@ def test_what_another_process_has_locked_is_told_with_what_to_do(
     cli, store, lake, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     """Each command waits for a lock once, and says that nobody could tell what it would have read."""
-    monkeypatch.setattr(config, "_SQLITE_BUSY_TIMEOUT_SECONDS", 1)
-    monkeypatch.setattr(database, "BUSY_TIMEOUT_MS", 1_000)
+    monkeypatch.setattr(config, "_SQLITE_BUSY_TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(database, "BUSY_TIMEOUT_MS", 200)
     assert cli("archive", store, "--lake", lake).exit_code == 0
     cure = "Another process holds a lock of this file for longer than was waited: wait for it, or find it"
     with closing(sqlite3.connect(lake / "journal.db", isolation_level=None)) as holder:

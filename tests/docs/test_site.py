@@ -73,6 +73,7 @@ def test_a_link_that_leads_nowhere_ends_the_build(line: str, tmp_path: Path) -> 
         build_site(tmp_path, tmp_path / "site")
 
 
+@pytest.mark.again
 @pytest.mark.slow
 def test_a_wheel_has_the_site_and_links_to_none_of_its_pages(tmp_path: Path) -> None:
     with zipfile.ZipFile(build_wheel(ROOT, tmp_path)) as wheel:

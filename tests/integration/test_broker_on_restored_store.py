@@ -126,6 +126,7 @@ def test_broker_delivers_nothing_again(broker: Broker, source: Path, truth: Trut
         assert sha256 == archived[Path(path).name], path
 
 
+@pytest.mark.again
 def test_broker_has_the_queues_of_batches_as_such(
     tmp_path: Path, name_server_port: int, ground_truth: Callable[[str, str], Any]
 ) -> None:

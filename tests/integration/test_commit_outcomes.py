@@ -96,6 +96,7 @@ def test_a_commit_whose_answer_is_lost_is_found_in_the_table(
     _assert_each_once(lake)
 
 
+@pytest.mark.again
 def test_a_connection_that_the_server_ends_within_a_commit_is_made_anew(
     lake: Lake, server: Postgres, archive: Callable[[Lake], Any]
 ) -> None:
@@ -147,6 +148,7 @@ def test_a_catalog_that_falls_silent_ends_in_an_error_and_run_again_it_finishes(
     _assert_each_once(lake)
 
 
+@pytest.mark.again
 def test_a_row_that_somebody_keeps_locked_is_an_error_and_nothing_is_in_doubt(
     lake: Lake, server: Postgres, archive: Callable[[Lake], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

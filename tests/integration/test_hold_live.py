@@ -143,6 +143,7 @@ def test_triggers_of_others_find_nothing_while_held_and_everything_is_put_back(
     assert unmanage(store).status.notices == ("the store wasn't held",)
 
 
+@pytest.mark.again
 def test_a_hold_begins_in_the_middle_of_the_brokers_own_deletion(log: LiveLog, tmp_path: Path) -> None:
     log.fill(12)
     store, first = managed(log, tmp_path, hold_hours=12), first_offset(log)
@@ -393,6 +394,7 @@ def test_a_shield_that_alone_protects_is_not_removed_unasked(log: LiveLog, store
     assert [phase for phase, _ in unmanaged(store)] == [Phase.INTENT, Phase.RESULT]
 
 
+@pytest.mark.again
 @pytest.mark.usefixtures("cleaned_today")
 def test_that_a_hold_runs_out_is_told_from_half_of_its_time_on(log: LiveLog, store: ManagedStore) -> None:
     status = hold(store, now_ms() - 13 * HOUR_MS).status

@@ -181,6 +181,7 @@ def test_a_segment_whose_receipt_was_not_reached_is_taken_up_by_another_attempt(
     check_exactly_once(lake)
 
 
+@pytest.mark.again
 def test_no_secret_is_in_logs_reports_journal_or_lake(
     object_store: ObjectStore, store_copy: StoreCopy, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -369,6 +370,7 @@ def _fails_in_time(attempt: Callable[[], object]) -> None:
     assert time.monotonic() - started < LIMIT_SECONDS
 
 
+@pytest.mark.again
 def test_credentials_that_expire_midway_end_in_an_error_that_names_the_lake_and_no_secret(
     lake: Lake, jobs: tuple[SegmentJob, ...], object_store: ObjectStore
 ) -> None:

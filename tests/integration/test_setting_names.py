@@ -13,6 +13,7 @@ from tests.services.write_broker_setting_names import CLASSES, NAMES, names_in
 pytestmark = pytest.mark.integration
 
 
+@pytest.mark.again
 def test_each_key_that_the_broker_has_a_setter_for_is_known() -> None:
     jars = {
         Path(jar).name.rpartition("-")[0]: Path(jar) for jar in class_path(JAVA_PROJECTS).split(os.pathsep)

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from storage_engine.cycle import CLEANUP, Cleanup, archive_here, plan, report
@@ -36,7 +36,7 @@ from tests.aging import aging
 from tests.kafka.lakes import archivable_segments
 from tests.kafka.node_acts import NodeActs
 from tests.kafka.stopped_nodes import make_node, managed
-from tests.rounds import rounds
+from tests.rounds import ALL, rounds
 from tests.services.command_line import run_command
 
 pytestmark = pytest.mark.timeout(7_200)
@@ -248,7 +248,12 @@ GOES_BEFORE_IT_IS_COMPARED = [
 ]
 
 
-@settings(max_examples=rounds("STORAGE_ENGINE_AGING", 1, 200), deadline=None, derandomize=True)
+@settings(
+    max_examples=rounds("STORAGE_ENGINE_AGING", 1, 200),
+    phases=tuple(Phase) if ALL else (Phase.explicit,),
+    deadline=None,
+    derandomize=True,
+)
 @given(
     schedule=st.lists(st.tuples(st.integers(0, 250), st.sampled_from(CLEANS)), min_size=1, max_size=6),
     is_archived=st.booleans(),

@@ -140,6 +140,7 @@ def test_a_log_that_lost_what_is_archived_is_told_each_time(
     assert "and archived are offsets up to" in again.refused[0].why
 
 
+@pytest.mark.again
 def test_a_batch_that_is_missing_inside_a_segment_keeps_its_log_out(store: ManagedStore) -> None:
     path = logs_of(store) / "plain-0" / f"{0:020d}.log"
     data = path.read_bytes()
@@ -178,6 +179,7 @@ def test_what_goes_without_a_proof_is_an_alarm(store: ManagedStore) -> None:
     assert not [alarm for alarm in monitor(store, "after").alarms if "no lake proves" in alarm]
 
 
+@pytest.mark.again
 def test_a_log_without_a_segment_in_the_middle_keeps_no_other_out(store: ManagedStore) -> None:
     paths = sorted((logs_of(store) / "plain-0").glob("*.log"))
     paths[2].unlink()

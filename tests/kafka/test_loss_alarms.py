@@ -60,6 +60,7 @@ def gone(store: ManagedStore) -> list[str]:
     return [one for one in monitor(store, "look").alarms if one.startswith(DriftKind.SEGMENT_GONE)]
 
 
+@pytest.mark.again
 def test_a_log_that_is_gone_is_an_alarm_until_a_person_accepts_it(
     store: ManagedStore, made: MadeNode
 ) -> None:
@@ -147,6 +148,7 @@ def lost(store: ManagedStore) -> list[tuple[str, int, int, Status]]:
     return found
 
 
+@pytest.mark.again
 def test_a_segment_that_is_gone_from_the_middle_is_an_alarm_until_a_person_accepts_it(
     made: MadeNode, tmp_path: Path
 ) -> None:

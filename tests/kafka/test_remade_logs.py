@@ -83,6 +83,7 @@ def test_a_log_that_was_made_again_hides_no_loss_of_the_one_before(
     assert rows(store, label(made)) == [(0, 4, "ARCHIVED", "OK"), (4, 6, "LOST", "FAILURE")]
 
 
+@pytest.mark.again
 def test_the_loss_is_told_until_a_person_accepts_it(store: ManagedStore, made: MadeNode) -> None:
     make_again(made)
     assert len(gone(store)) == 1
@@ -95,6 +96,7 @@ def test_the_loss_is_told_until_a_person_accepts_it(store: ManagedStore, made: M
     assert rows(store, label(made)) == [(0, 4, "ARCHIVED", "OK"), (4, 6, "LOST", "WARNING")]
 
 
+@pytest.mark.again
 def test_what_was_accepted_of_one_log_excuses_nothing_of_the_next(
     store: ManagedStore, made: MadeNode
 ) -> None:
@@ -124,6 +126,7 @@ def test_an_accepted_loss_stays_accepted_once_another_log_has_the_name(
     assert rows(store, label(made)) == [(0, 4, "ARCHIVED", "OK"), (4, 6, "LOST", "WARNING")]
 
 
+@pytest.mark.again
 def test_after_another_cluster_was_made_what_the_first_one_had_stays_unknown(
     store: ManagedStore, made: MadeNode
 ) -> None:

@@ -159,6 +159,7 @@ def test_other_bytes_at_the_same_offsets_cover_nothing(
         assert one.sha256 not in (None, one.receipt.sha256)
 
 
+@pytest.mark.again
 def test_what_this_node_lacks_and_another_has_archived_is_no_loss(
     node: Path, original: list[Segment], replica: list[Segment], tmp_path: Path
 ) -> None:

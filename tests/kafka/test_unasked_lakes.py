@@ -80,6 +80,7 @@ def test_a_gap_in_the_middle_is_unknown_while_a_lake_that_may_have_it_was_not_as
         steps.accept_loss(store, 2, 4, "anna", "it seems to be gone", "a-0")
 
 
+@pytest.mark.again
 def test_once_all_lakes_are_asked_nothing_is_unknown(store: ManagedStore) -> None:
     assert told(b_of(store)) in ({(0, 4, "ARCHIVED")}, {(0, 2, "ARCHIVED"), (2, 4, "ARCHIVED")})
     assert not [one for one in steps.monitor(b_of(store), "look").alarms if one.startswith("segment-gone")]

@@ -81,6 +81,7 @@ def _ids(schema: Schema) -> dict[str, int]:
     return {schema.find_column_name(field_id) or "": field_id for field_id in schema.field_ids}
 
 
+@pytest.mark.again
 def test_a_lake_of_an_older_version_goes_on(
     tmp_path: Path, segments: list[Path], make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -86,6 +86,7 @@ def test_a_catalog_that_is_one_run_older_is_refused_and_costs_nothing_even_if_it
     check_whole(_put_back(lake, tmp_path / "newer.db"), wanted(0, 1), tmp_path / "restored")
 
 
+@pytest.mark.again
 def test_a_catalog_that_is_one_run_older_and_goes_on_costs_nothing(
     lake: Lake, archive: Archive, wanted: Callable[..., dict[str, bytes]], tmp_path: Path
 ) -> None:

@@ -102,6 +102,7 @@ def test_a_finding_names_the_segment_and_says_what_to_do(world: World) -> None:
     assert "second lake" in finding.advice
 
 
+@pytest.mark.again
 def test_archiving_again_adds_the_receipt_that_a_data_file_lacks(world: World) -> None:
     add_a_data_file_without_a_receipt(world)
     archive_all(world.lake, world.make_jobs(world.lake, *world.segments, world.spare))

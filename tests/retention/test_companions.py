@@ -248,6 +248,7 @@ def test_what_can_t_be_archived_with_its_companions_is_not(planned: Callable[...
     assert rows_of(store)[0].companions[0].size_bytes == MAX_COMPANION_BYTES
 
 
+@pytest.mark.again
 def test_what_is_sealed_is_compared_again_where_its_companion_was_touched(
     planned: Callable[..., ManagedStore],
 ) -> None:

@@ -71,6 +71,7 @@ def harm(lake: Lake, how: Callable[[Path], None]) -> None:
     how(path_of(lake, rows_of(lake)[0]))
 
 
+@pytest.mark.again
 def test_what_another_engine_rewrote_goes_only_once_it_is_proven_where_it_is(
     archived: Make, lake_dir: Path
 ) -> None:
@@ -121,6 +122,7 @@ def test_archiving_what_is_sealed_puts_right_what_verifying_found(how, managed: 
     assert (found.overall, found.findings) == (Status.OK, ())
 
 
+@pytest.mark.again
 def test_renewing_leaves_alone_what_its_rows_do_not_prove_and_a_broken_chain(
     archived: Make, lake_dir: Path
 ) -> None:

@@ -62,6 +62,7 @@ def test_a_lake_whose_disk_is_not_mounted_is_missing_and_not_made(
     assert [receipt.base_offset for receipt in archive(store, "s").receipts] == [MIB]
 
 
+@pytest.mark.again
 def test_the_second_lake_takes_over_meanwhile(managed: Make, lake_dir: Path, tmp_path: Path) -> None:
     store = managed(second_lake=LakeConfig.local(tmp_path / "second"))
     plan(store, "r", 1)

@@ -229,6 +229,7 @@ def test_a_plan_of_which_no_log_can_be_archived_fails(made: Make) -> None:
         steps.archive_planned(store, "r", lambda jobs: archive_all(open_lake(store.lake), jobs))
 
 
+@pytest.mark.again
 def test_a_waiver_does_without_a_proof_and_not_against_what_the_lake_has(made: Make) -> None:
     store = made(a=(UNARCHIVED, 0), b=("other bytes", 0))
     plan = steps.recorded_plan(store, "r")
@@ -241,6 +242,7 @@ def test_a_waiver_does_without_a_proof_and_not_against_what_the_lake_has(made: M
     check_no_class(store, done.refused)
 
 
+@pytest.mark.again
 def test_a_log_that_could_not_be_archived_fails_its_run_though_nothing_of_it_goes_any_more(
     made: Make,
 ) -> None:

@@ -166,6 +166,7 @@ def test_an_outcome_that_is_not_known_is_archived_elsewhere_and_counts_where_it_
     assert len(steps.release(store, "r").deleted) == 2
 
 
+@pytest.mark.again
 def test_a_commit_that_went_through_after_all_is_found_and_not_repeated(doubled: ManagedStore) -> None:
     store = doubled
     plan(store, "r", 2)

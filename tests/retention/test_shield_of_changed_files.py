@@ -93,6 +93,7 @@ def test_what_was_written_to_before_its_fence_was_mended_is_kept_and_named(store
         assert any("expected SHA-256" in notice for notice in result.notices)
 
 
+@pytest.mark.again
 def test_a_link_of_what_is_in_the_lake_is_read_before_it_goes(store: ManagedStore) -> None:
     first = segments(store)[0]
     read_links(store, lambda: False)
@@ -127,6 +128,7 @@ def archived_lineages(store: ManagedStore) -> dict[tuple[int, int], str]:
     return {(row.lineage, row.base_offset): row.sha256 for row in rows}
 
 
+@pytest.mark.again
 @pytest.mark.parametrize("adopted_before", [False, *later(True)])
 def test_what_the_broker_wrote_again_is_archived_under_the_lineage_it_was_of(
     store: ManagedStore, adopted_before: bool

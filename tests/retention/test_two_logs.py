@@ -77,6 +77,7 @@ def test_both_logs_go_on_their_own_proofs(store: ManagedStore) -> None:
     assert {row.log for row in report.segments if row.fate is Fate.DELETED} == {LEFT, RIGHT}
 
 
+@pytest.mark.again
 @pytest.mark.slow
 def test_one_log_is_restored_by_its_name(store: ManagedStore, tmp_path: Path) -> None:
     bytes_of = {

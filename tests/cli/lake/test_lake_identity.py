@@ -130,6 +130,7 @@ def test_a_copied_lake(case: Case, tmp_path: Path) -> None:
     assert case.cli("verify", "--lake", case.lake, "--level", "bytes").exit_code == 0
 
 
+@pytest.mark.again
 def test_a_copied_catalog(case: Case, tmp_path: Path) -> None:
     staging = staging_of(case, tmp_path)
     shutil.copyfile(case.catalog, tmp_path / "other.db")
@@ -138,6 +139,7 @@ def test_a_copied_catalog(case: Case, tmp_path: Path) -> None:
     case.check_refused(staging, COPIED_CATALOG, RELOCATE)
 
 
+@pytest.mark.again
 def test_a_mark_that_was_removed_or_is_damaged(case: Case) -> None:
     marks = case.lake.rglob(".storage-engine-mark.json")
     removed, damaged = (path for path in marks if path.parent.name != "deletions")

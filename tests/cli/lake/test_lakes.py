@@ -219,6 +219,7 @@ def test_a_catalog_and_a_journal_that_are_lost_cost_nothing(
     assert back.exit_code == 0, back.out
 
 
+@pytest.mark.again
 def test_the_journal_chooses_between_two_branches(
     cli: Any, cleaned: tuple[Path, Path], tmp_path: Path
 ) -> None:

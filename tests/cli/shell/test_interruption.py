@@ -92,6 +92,7 @@ def test_a_signal_inside_a_callback_of_compiled_code_ends_a_command_without_a_tr
     assert (done.returncode, done.stderr) == (130, INTERRUPTED + "\n")
 
 
+@pytest.mark.again
 def test_a_reader_that_goes_away_ends_a_command_in_silence(store) -> None:
     for json in ((), ("--json",)):
         read, write = os.pipe()

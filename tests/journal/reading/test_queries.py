@@ -48,6 +48,7 @@ def journal(tmp_path: Path) -> Journal:
     return Journal(f"sqlite:///{tmp_path}/journal.db")
 
 
+@pytest.mark.again
 def test_a_run_is_told_with_its_report_and_segments(managed: Managed) -> None:
     store = managed(overrides={"deleteWhen": "99"})
     with opened(store) as once:

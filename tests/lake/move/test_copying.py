@@ -78,6 +78,7 @@ def test_a_copy_that_has_all_is_not_written(lake: Lake, copy: Path) -> None:
     assert tree(copy) == before
 
 
+@pytest.mark.again
 def test_metadata_of_older_copies_does_not_pile_up(
     lake: Lake, copy: Path, segments: list[Path], make_jobs
 ) -> None:

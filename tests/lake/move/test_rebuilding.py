@@ -121,6 +121,7 @@ def test_of_two_branches_one_is_chosen_and_gets_what_the_other_had(
     assert rebuilt(directory).brought == ()
 
 
+@pytest.mark.again
 def test_the_branch_that_has_the_known_receipts_is_chosen_where_no_mark_is_left(
     lake: Lake, directory: Path, segments: list[Path], make_jobs, tmp_path: Path
 ) -> None:

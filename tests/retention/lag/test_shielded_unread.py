@@ -37,6 +37,7 @@ def lose(store: ManagedStore, *numbers: int) -> None:
         (Path(store.root) / "commitlog" / f"{number * MIB:020d}").unlink()
 
 
+@pytest.mark.again
 @pytest.mark.parametrize("lag_policy", [LagPolicy.BLOCK, *later(LagPolicy.WARN)])
 def test_plan_lag_and_report_say_it(managed: Make, lake_dir: Path, lag_policy: LagPolicy) -> None:
     store = managed(policy=Policy(shield=ShieldMode.ON, lag_policy=lag_policy))

@@ -143,6 +143,7 @@ def test_what_the_lake_does_not_prove_any_more_stays_and_comes_back(
     assert files_of(store.root) == before
 
 
+@pytest.mark.again
 def test_what_had_to_stay_starts_no_run_for_a_day_and_is_told_as_it_is(
     managed: Stores, lake_dir: Path, journal_of: Callable[[ManagedStore], Journal]
 ) -> None:
@@ -316,6 +317,7 @@ def test_a_run_without_a_cause_of_space_empties_nothing(undoable: Stores) -> Non
     assert aside(store) == ["first", "second"]
 
 
+@pytest.mark.again
 def test_history_that_an_undo_needs_does_not_expire(
     undoable: Stores, journal_of: Callable[[ManagedStore], Journal], monkeypatch: pytest.MonkeyPatch
 ) -> None:

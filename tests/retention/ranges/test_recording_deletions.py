@@ -367,6 +367,7 @@ def test_no_later_event_moves_the_stamp_on_from_a_deletion_that_was_changed(
     assert (stamp.deletion.run, stamp.deletion != before.deletion) == (later, True)
 
 
+@pytest.mark.again
 def test_a_malformed_event_is_told_as_the_journal_s_and_is_no_promise(tmp_path: Path) -> None:
     store = expired(tmp_path)
     for run_key in ("first", "second"):

@@ -181,6 +181,7 @@ def test_a_copy_of_a_store_is_no_store_until_a_person_makes_it_one(
     assert clean(store, "two").deleted[0].base_offset == MIB
 
 
+@pytest.mark.again
 def test_a_store_whose_record_follows_a_copy_is_named_and_comes_back(managed: Make) -> None:
     store = managed()
     clean(store, "one")
@@ -246,6 +247,7 @@ def test_stamping_keeps_what_is_known_of_lakes_that_it_does_not_ask(managed: Mak
     assert {stamped, journalled} < set(known_heads(journal, record).heads)
 
 
+@pytest.mark.again
 def test_a_store_that_was_moved_and_stamped_with_another_journal_is_named_to_the_first(
     managed: Make, tmp_path: Path
 ) -> None:
