@@ -164,6 +164,12 @@ def runs(
 
     base = _base(lake_dir, None, conn_id)
     reader = JournalReader(base.journal_url)
+    if run is None and which is None and not reader.stores():
+        if as_json:
+            print_json("runs", {"store_id": None, "store": None, "runs": [], "notices": []})
+        else:
+            say(f"{reader.name}: no run has begun of any store.")
+        return 0
     row = _store(reader, which, base if conn_id is not None else None)
     if run is not None:
         _show_report(reader, row, run, as_json)

@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import Engine, event
 
 from storage_engine.cli.shell.command import ENVIRONMENT
+from storage_engine.journal.journal import Journal
 from storage_engine.journal.tables import database
 from storage_engine.lake.catalog import config
 from tests.rounds import later
@@ -122,6 +123,18 @@ def test_an_empty_lake_manages_nothing(cli, lake) -> None:
     shown = cli("info", "--lake", lake)
     assert (shown.exit_code, "No store is managed" in shown.out) == (0, True)
     assert cli("info").exit_code == 2
+
+
+def test_where_no_store_is_managed_no_run_has_begun(cli, store, lake) -> None:
+    missing = cli("runs", "--lake", lake)
+    assert (missing.exit_code, "A first run makes it." in missing.err) == (1, True)
+    Journal(f"sqlite:///{lake}/journal.db")
+    listed = cli("runs", "--lake", lake)
+    assert (listed.exit_code, "no run has begun of any store" in listed.out) == (0, True)
+    assert cli("runs", "--lake", lake, "--json").json["runs"] == []
+    assert cli("runs", "r", "--lake", lake).exit_code == 2
+    assert cli("archive", store, "--lake", lake, "--name", "orders").exit_code == 0
+    assert len(cli("runs", "--lake", lake, "--json").json["runs"]) == 1
 
 
 def test_what_a_lake_that_can_not_be_read_has_is_not_known(cli, lake) -> None:
