@@ -93,9 +93,9 @@ class RocketMQ(Broker):
             from storage_engine.rocketmq.engine.served_store import open_served
 
             return open_served(settings)
-        from storage_engine.rocketmq.store.broker import open_files
+        from storage_engine.rocketmq.store.broker import open_any
 
-        return open_files(settings)
+        return open_any(settings)
 
     def collect_facts(self, settings: StoreSettings, scope: FactsScope) -> StoreFacts:
         from storage_engine.rocketmq.facts import collect

@@ -54,7 +54,9 @@ def diagnose(settings: StoreSettings, memory: HoldMemory | None, now_ms: int) ->
     try:
         layout = resolve_layout(config)
     except (UnsupportedLayoutError, StoreLayoutError) as error:
-        findings.append(Finding(Severity.URGENT, "layout", *_what_and_advice(error)))
+        may_archive = _may_be_archived(config)
+        severity = Severity.WARNING if may_archive else Severity.URGENT
+        findings.append(Finding(severity, "layout", *_what_and_advice(error)))
         root = Path(os.path.realpath(config.store_path_root_dir))
         version = version or _version_by_traces(root)
         return BrokerDiagnosis(version, settings=shown, findings=tuple(findings), refused=True)
@@ -78,6 +80,13 @@ def diagnose(settings: StoreSettings, memory: HoldMemory | None, now_ms: int) ->
         findings=tuple(findings),
         refused=any(one.severity is Severity.URGENT for one in findings),
     )
+
+
+def _may_be_archived(config: BrokerConfig) -> bool:
+    with suppress(UnsupportedLayoutError, StoreLayoutError):
+        resolve_layout(config, to_archive=True)
+        return True
+    return False
 
 
 def _config(here: StoreSettings, settings: StoreSettings) -> tuple[BrokerConfig, list[Finding]]:

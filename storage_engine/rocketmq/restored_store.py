@@ -19,7 +19,7 @@ from storage_engine.model.proof.receipt import Receipt
 from storage_engine.rocketmq.engine.engine_settings import EngineSettings, deciding_setting, settings_for
 from storage_engine.rocketmq.engine.recovering import REBUILT, rebuild_queues
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
-from storage_engine.rocketmq.format.layout import store_layout, unhandled_setting
+from storage_engine.rocketmq.format.layout import has_rocksdb_queues, store_layout, unhandled_setting
 from storage_engine.rocketmq.store import restored_config
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class RestoredStore(RestoredConfig):
         :raises BrokerConfigError: a value that no broker would work with.
         """
         config, layout = self._config(_NOWHERE, ())
-        if unhandled := unhandled_setting(config):
+        if (unhandled := unhandled_setting(config)) and not has_rocksdb_queues(config):
             kind, setting = unhandled
             raise RestoreError(
                 f"{self.conf}: {setting}: expected a broker with queues in files, which can be made, found "
@@ -105,10 +105,13 @@ class RestoredStore(RestoredConfig):
         return ""
 
     def config_files(self, queues: pa.Table, receipts: Sequence[Receipt]) -> Mapping[str, bytes]:
-        return restored_config.config_files(queues)
+        config, _ = self._config(_NOWHERE, receipts)
+        return restored_config.config_files(queues, into_rocksdb=has_rocksdb_queues(config))
 
     def settings(self, receipts: Sequence[Receipt]) -> tuple[RestoredSetting, ...]:
         config, layout = self._config(_NOWHERE, receipts)
+        if has_rocksdb_queues(config):
+            return _made_by_the_broker(receipts)
         named = load_broker_config(self.conf, {"storePathRootDir": str(_NOWHERE)}, root=_NOWHERE).raw
         return tuple(
             RestoredSetting(name, value, self._source(name, name in named))
@@ -117,7 +120,8 @@ class RestoredStore(RestoredConfig):
 
     def finish(self, root: Path, receipts: Sequence[Receipt]) -> None:
         config, _ = self._config(root, receipts)
-        rebuild_queues(config)
+        if not has_rocksdb_queues(config):
+            rebuild_queues(config)
 
     def _source(self, name: str, is_named: bool) -> str:
         if is_named:
@@ -132,6 +136,22 @@ class RestoredStore(RestoredConfig):
             here["mappedFileSizeCommitLog"] = str(receipts[0].size_bytes)
             config = load_broker_config(self.conf, here, root=root)
         return config, store_layout(root, config)
+
+
+def _made_by_the_broker(receipts: Sequence[Receipt]) -> tuple[RestoredSetting, ...]:
+    """Return the settings by which a broker makes queues in RocksDB of all restored segments at its start.
+
+    It makes them of its last segments (CommitLog#recoverAbnormally, commitLogRecoverMaxNum), and takes the
+    message at physical offset 0 for one that is there already.
+    """
+    first = min((row.base_offset for row in receipts), default=None)
+    note = (
+        "The message at physical offset 0 is in no queue: such a broker passes over it." if first == 0 else ""
+    )
+    return (
+        RestoredSetting("mappedFileSizeCommitLog", str(receipts[0].size_bytes), "lake"),
+        RestoredSetting("commitLogRecoverMaxNum", str(len(receipts) + 1), "lake", note),
+    )
 
 
 def _values(settings: EngineSettings) -> dict[str, str]:

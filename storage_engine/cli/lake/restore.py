@@ -201,6 +201,8 @@ def _print_settings(settings: Sequence[RestoredSetting], is_named: bool) -> None
         "A broker with others doesn't start on them, or serves a part. Set the same in its broker.conf"
         f"{or_again}."
     )
+    for note in filter(None, (setting.note for setting in unsure)):
+        say(note)
 
 
 def _print_others(lineage: int, others: Sequence[LineageRange]) -> None:

@@ -35,7 +35,7 @@ def say_cleanup(managed: ManagedStore, asked: PlanRequest | None = None) -> None
             seen = preview(managed, request)
         except StorageEngineError as error:
             # What was asked for is done: a cleanup is told about its error when somebody asks for one.
-            say_next("doctor", f"No cleanup can be planned now: {error}")
+            say_next("doctor", f"No cleanup can be planned now: {str(error).removesuffix('.')}")
             return
         if going := seen.plan.to_delete:
             for line in unread_lines(managed, seen.unread, done=False):

@@ -141,11 +141,13 @@ class RestoredSetting:
     """A setting of a broker by which something was made beside restored segments.
 
     :param source: the file or the lake that says it, or that it is the broker's default.
+    :param note: what is not served in spite of it; "": nothing.
     """
 
     name: str
     value: str
     source: str
+    note: str = ""
 
 
 class RestoredConfig(Protocol):

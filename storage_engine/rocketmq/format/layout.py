@@ -6,9 +6,9 @@ Only looks; never creates a missing directory (a disk that isn't mounted must no
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from storage_engine.core.turns import SharedLock
@@ -29,6 +29,8 @@ class StoreLayout:
     :param segment_size_bytes: mappedFileSizeCommitLog where it is set; None: as the files are.
     :param timers_in_rocksdb: timerRocksDBEnable, as the settings have it.
     :param halves_in_rocksdb: transRocksDBEnable likewise.
+    :param archive_only: why nothing may be deleted of it: what else the store has that points into its log
+        can't be read here. "": it can.
     :param reading: tells others that this process reads the store, as long as it may.
     """
 
@@ -43,6 +45,7 @@ class StoreLayout:
     segment_size_bytes: int | None
     timers_in_rocksdb: bool = False
     halves_in_rocksdb: bool = False
+    archive_only: str = ""
     reading: SharedLock = field(default_factory=SharedLock, repr=False, compare=False)
 
     @property
@@ -74,18 +77,27 @@ class StoreLayout:
         """Opened by ``store_lock`` alone: closing any descriptor of it drops the process's lock."""
         return self.root / "lock"
 
+    def check_cleanable(self) -> None:
+        """
+        :raises UnsupportedLayoutError: it is for archiving alone.
+        """
+        if self.archive_only:
+            raise UnsupportedLayoutError(self.archive_only)
+
     @property
     def rocksdb(self) -> Path:
         """In every store of 5.4 and later, whatever is in it."""
         return self.root / "rocksdbstore"
 
 
-def resolve_layout(config: BrokerConfig) -> StoreLayout:
+def resolve_layout(config: BrokerConfig, *, to_archive: bool = False) -> StoreLayout:
     """Find a store's directories and refuse layouts by name that we can't handle.
 
     The root, the log's directories and those of one kind of file may be symbolic links, which are resolved
     here, once. Nothing below them may.
 
+    :param to_archive: also where the log alone is in a form that is read here, such as one whose queues are
+        in RocksDB: every message is in the log. Its ``archive_only`` says so, and nothing may be deleted.
     :raises StoreNotFoundError: the root or a configured commitlog directory is missing.
     :raises UnsupportedLayoutError: RocksDB, DLedger or compaction.
     :raises StoreLayoutError: a directory of it is another store's, or a symbolic link leads where its owner
@@ -94,14 +106,17 @@ def resolve_layout(config: BrokerConfig) -> StoreLayout:
     named = Path(config.store_path_root_dir)
     _require_directory(named, "the store's root directory")
     root = Path(os.path.realpath(named))
-    _refuse_unknown_layouts(root, config)
+    unhandled = _unhandled(root, config)
+    if unhandled and not (to_archive and unhandled[0] in _LOG_AS_USUAL):
+        raise _unsupported(root, *unhandled)
     usual = root / LOG
     hint = container_hint([f"storePathCommitLog={usual}"]) if usual.is_dir() else ""
     for path in config.store_path_commit_log:
         _require_directory(Path(path), "a commitlog directory", _stores_nearby(root), hint)
     for path in config.read_only_commit_log_store_paths:
         _require_directory(Path(path), "a commitlog directory", _stores_nearby(root))
-    return store_layout(root, config)
+    layout = store_layout(root, config)
+    return replace(layout, archive_only=str(_unsupported(root, *unhandled))) if unhandled else layout
 
 
 def store_layout(root: Path, config: BrokerConfig) -> StoreLayout:
@@ -230,43 +245,67 @@ def _require_directory(path: Path, what: str, stores: Sequence[Path] = (), elsew
     )
 
 
+_ROCKSDB = "defaultrocksdb"
+"""StoreType#DEFAULT_ROCKSDB in small letters, as a broker compares it."""
+_QUEUES_IN_ROCKSDB = "RocksDB consume queue"
+_CONFIGURATION_IN_ROCKSDB = "RocksDB configuration"
+_COMPACTION = "compaction topics"
+_DLEDGER = "DLedger commitlog"
+_LOG_AS_USUAL = (_QUEUES_IN_ROCKSDB, _CONFIGURATION_IN_ROCKSDB, _COMPACTION)
+"""What leaves the commitlog as it is: every message is in it, whatever points there."""
+
+
 def unhandled_setting(config: BrokerConfig) -> tuple[str, str] | None:
     """Return what a broker keeps in a form that we don't handle, and which setting says so; None: nothing."""
     for kind, setting, is_set in (
-        ("RocksDB consume queue", f"storeType={config.store_type}", config.store_type.lower() != "default"),
-        ("RocksDB consume queue", "rocksdbCQDoubleWriteEnable", config.rocksdb_cq_double_write_enable),
+        (_DLEDGER, "enableDLegerCommitLog", config.enable_dledger_commit_log),
+        (_QUEUES_IN_ROCKSDB, f"storeType={config.store_type}", config.store_type.lower() != "default"),
+        (_QUEUES_IN_ROCKSDB, "rocksdbCQDoubleWriteEnable", config.rocksdb_cq_double_write_enable),
         (
-            "RocksDB consume queue",
+            _QUEUES_IN_ROCKSDB,
             "rocksdbCQSelectiveDoubleWriteEnable",
             config.rocksdb_cq_selective_double_write_enable,
         ),
-        ("RocksDB consume queue", "combineCQUseRocksdbForLmq", config.combine_cq_use_rocksdb_for_lmq),
-        ("DLedger commitlog", "enableDLegerCommitLog", config.enable_dledger_commit_log),
-        ("RocksDB configuration", "configManagerVersion", config.config_manager_version.lower() == "v2"),
+        (_QUEUES_IN_ROCKSDB, "combineCQUseRocksdbForLmq", config.combine_cq_use_rocksdb_for_lmq),
+        (_CONFIGURATION_IN_ROCKSDB, "configManagerVersion", config.config_manager_version.lower() == "v2"),
     ):
         if is_set:
             return kind, setting
     return None
 
 
-def _refuse_unknown_layouts(root: Path, config: BrokerConfig) -> None:
+def has_rocksdb_queues(config: BrokerConfig) -> bool:
+    """Return whether a broker keeps its queues in RocksDB, and nothing else in a form that isn't handled."""
+    only_queues = replace(config, store_type="default")
+    return config.store_type.lower() == _ROCKSDB and unhandled_setting(only_queues) is None
+
+
+def _unhandled(root: Path, config: BrokerConfig) -> tuple[str, str] | None:
+    """Return what a store keeps in a form that we don't handle, and by what it is seen; None: nothing.
+
+    What has another log than the usual one comes first.
+    """
+    found = list(_unhandled_all(root, config))
+    return min(found, key=lambda one: one[0] in _LOG_AS_USUAL, default=None)
+
+
+def _unhandled_all(root: Path, config: BrokerConfig) -> Iterator[tuple[str, str]]:
     if unhandled := unhandled_setting(config):
-        raise _unsupported(root, *unhandled)
+        yield unhandled
     # RocksDBConsumeQueueStore keeps its database in consumequeue itself, or beside it with
     # useSeparateStorePathForRocksdbCQ; ConfigStorage in config/rdb, the managers of config v1 in one each
     for directory in ("consumequeue", "consumequeue_rocksdb"):
         if (root / directory / "CURRENT").exists():
-            raise _unsupported(root, "RocksDB consume queue", str(root / directory / "CURRENT"))
+            yield _QUEUES_IN_ROCKSDB, str(root / directory / "CURRENT")
     for database in sorted(root.glob("config/*/CURRENT")):
-        if database.parent.name in _RIGHTS:
-            continue
-        raise _unsupported(root, "RocksDB configuration", str(database))
+        if database.parent.name not in _RIGHTS:
+            yield _CONFIGURATION_IN_ROCKSDB, str(database)
     for found in sorted(root.glob("dledger-*")):
-        raise _unsupported(root, "DLedger commitlog", str(found))
+        yield _DLEDGER, str(found)
     # a broker with compaction enabled (the default) leaves an empty position-checkpoint behind
     for directory in ("compaction/compactionLog", "compaction/compactionCq"):
         for found in _files_below(root / directory):
-            raise _unsupported(root, "compaction topics", str(found))
+            yield _COMPACTION, str(found)
 
 
 def _files_below(directory: Path) -> Iterable[Path]:
@@ -274,7 +313,12 @@ def _files_below(directory: Path) -> Iterable[Path]:
 
 
 def _unsupported(root: Path, kind: str, where: str) -> UnsupportedLayoutError:
+    advice = (
+        " Archive its log all the same (storage-engine archive), and leave deleting to its broker."
+        if kind in _LOG_AS_USUAL
+        else ""
+    )
     return UnsupportedLayoutError(
         f"{root}: this store uses {kind} (seen by {where}), which this version doesn't handle: expected a "
-        "file-based commitlog with file-based consume queues. Nothing was changed."
+        f"file-based commitlog with file-based consume queues. Nothing was changed.{advice}"
     )

@@ -41,7 +41,7 @@ from storage_engine.same_bytes.removal import remove_unchanged
 
 @dataclass(frozen=True, slots=True)
 class RocketMQBrokerStore(BrokerStore):
-    """A stopped broker's store.
+    """A stopped broker's store, or a log of which nothing is deleted: then only looking and archiving work.
 
     :param opened_by: where its settings come from.
     :param left_out: why files were left out of the last :meth:`dependents`.
@@ -54,7 +54,7 @@ class RocketMQBrokerStore(BrokerStore):
     left_out: list[str] = field(default_factory=list, compare=False, repr=False)
 
     def renewed(self, memory: HoldMemory) -> RocketMQBrokerStore:
-        return open_files(self.opened_by)
+        return open_any(self.opened_by)
 
     @property
     def data_paths(self) -> tuple[Path, ...]:
@@ -96,6 +96,7 @@ class RocketMQBrokerStore(BrokerStore):
         return rules.triggers(snapshot, self.config, now_ms, self.zone, request)
 
     def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
+        self.files.layout.check_cleanable()
         return plan(snapshot, self.config, now_ms, self.zone, request)
 
     def sealed_at_ms(self, snapshot: StoreSnapshot) -> Mapping[SegmentId, int]:
@@ -111,10 +112,13 @@ class RocketMQBrokerStore(BrokerStore):
         return self.config.raw
 
     def course_start(self, snapshot: StoreSnapshot) -> CourseStart | None:
+        if self.files.layout.archive_only:
+            return None
         oldest_ms = self.oldest_message_ms(snapshot)
         return course_start(snapshot, self.files.layout, self.zone, oldest_ms)
 
     def pending(self, snapshot: StoreSnapshot) -> tuple[Pending, ...]:
+        self.files.layout.check_cleanable()
         return pending(self.files.layout)
 
     def unread(
@@ -124,6 +128,7 @@ class RocketMQBrokerStore(BrokerStore):
         from storage_engine.rocketmq.lag.subscriptions import consumers_in_files, group_positions
         from storage_engine.rocketmq.lag.unread import unread_messages
 
+        self.files.layout.check_cleanable()
         (log,) = snapshot.logs
         layout, end_offset = self.files.layout, new_min_offsets[LOG]
         consumers = consumers_in_files(layout)
@@ -141,6 +146,7 @@ class RocketMQBrokerStore(BrokerStore):
     def delete_segments(
         self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
     ) -> None:
+        self.files.layout.check_cleanable()
         for segment in segments:
             remove_unchanged(segment, self.files.layout.root, remove)
 
@@ -154,6 +160,8 @@ class RocketMQBrokerStore(BrokerStore):
 
     def find_dependents(self, min_offsets: Mapping[str, int], attempts: int) -> tuple[DependentFile, ...]:
         """Return the dependents; what a running broker may be writing to is looked at so often."""
+
+        self.files.layout.check_cleanable()
 
         def find() -> tuple[DependentFile, ...]:
             self.left_out.clear()
@@ -173,6 +181,7 @@ class RocketMQBrokerStore(BrokerStore):
         meanwhile: Callable[[], object],
         remove: Remove = durable.unlink_in,
     ) -> None:
+        self.files.layout.check_cleanable()
         dependents.delete_dependents(self.files.layout, files, remove)
 
     def checkpoint(self) -> Mapping[str, int]:
@@ -187,6 +196,17 @@ class RocketMQBrokerStore(BrokerStore):
 
 
 def open_files(settings: StoreSettings) -> RocketMQBrokerStore:
-    """A stopped broker's store, or the files of any."""
+    """A stopped broker's store, or the files of any.
+
+    :raises UnsupportedLayoutError: one that can't be cleaned.
+    """
+    store = open_any(settings)
+    store.files.layout.check_cleanable()
+    return store
+
+
+def open_any(settings: StoreSettings) -> RocketMQBrokerStore:
+    """The same, also of which nothing but its log can be read: that is archived, and nothing is deleted."""
     config = load_broker_config(settings.broker_conf, settings.overrides, root=settings.root)
-    return RocketMQBrokerStore(RocketMQStore.open(config), config, zone_of(settings.time_zone), settings)
+    files = RocketMQStore.open(config, to_archive=True)
+    return RocketMQBrokerStore(files, config, zone_of(settings.time_zone), settings)

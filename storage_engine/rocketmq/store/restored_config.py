@@ -58,6 +58,8 @@ of each queue of a topic. What lies in queues beyond is in the log, and can be e
 
 _VERSION = {"counter": 0, "stateVersion": 0, "timestamp": 0}
 """Of each file; always the same, so that a restore that is run again writes the same bytes."""
+_NEWER_VERSION = {**_VERSION, "counter": 1}
+"""A broker takes a file into its RocksDB only if it is newer (RocksDBTopicConfigManager#merge)."""
 
 
 def queues_of(rows: pa.Table) -> pa.Table:
@@ -91,34 +93,40 @@ def merge_queues(queues: pa.Table) -> pa.Table:
     return ordered.rename_columns(NO_QUEUES.column_names)
 
 
-def config_files(queues: pa.Table) -> dict[str, bytes]:
-    """Files by their path below the store's root, from a result of :func:`merge_queues`."""
+def config_files(queues: pa.Table, *, into_rocksdb: bool = False) -> dict[str, bytes]:
+    """Files by their path below the store's root, from a result of :func:`merge_queues`.
+
+    :param into_rocksdb: for a broker that keeps in RocksDB what it takes from them.
+    """
+    version = _NEWER_VERSION if into_rocksdb else _VERSION
     by_topic: dict[str, dict[int, int]] = {}
     batch_topics = set()
     for row in queues.sort_by([("topic", "ascending"), ("queue_id", "ascending")]).to_pylist():
         by_topic.setdefault(row["topic"], {})[row["queue_id"]] = row["last"] + 1
         if row["inner_batch"]:
             batch_topics.add(row["topic"])
-    offsets = _json({"offsetTable": _worked_off(by_topic)})
+    offsets = _json(version, {"offsetTable": _worked_off(by_topic)})
     return {
         _TOPICS: _json(
+            version,
             {
                 "topicConfigTable": {
                     topic: _topic(topic, max(ends) + 1, topic in batch_topics)
                     for topic, ends in by_topic.items()
                     if not topic.startswith(_LIGHT_QUEUE_PREFIX)
                 }
-            }
+            },
         ),
         # A delay level's number is its queue's plus one (ScheduleMessageService#queueId2DelayLevel).
         _DELAYS: _json(
+            version,
             {
                 "offsetTable": {
                     queue + 1: end
                     for queue, end in by_topic.get(SCHEDULE_TOPIC, {}).items()
                     if queue < _MAX_INT
                 }
-            }
+            },
         ),
         **dict.fromkeys(_OFFSETS, offsets),
         _TIMERS: _timer_checkpoint(by_topic.get(_TIMER_TOPIC, {}).get(0, 0)),
@@ -162,6 +170,6 @@ def _timer_checkpoint(end: int) -> bytes:
     return struct.pack(">4q", 0, 0, end, end).ljust(_TIMER_CHECKPOINT_BYTES, b"\0")
 
 
-def _json(content: dict[str, Any]) -> bytes:
+def _json(version: dict[str, int], content: dict[str, Any]) -> bytes:
     """Keys that are numbers are quoted, which fastjson reads as it does its own unquoted ones."""
-    return json.dumps({"dataVersion": _VERSION, **content}, indent=1, ensure_ascii=False).encode()
+    return json.dumps({"dataVersion": version, **content}, indent=1, ensure_ascii=False).encode()

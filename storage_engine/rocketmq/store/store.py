@@ -38,13 +38,14 @@ class RocketMQStore:
     layout: StoreLayout
 
     @classmethod
-    def open(cls, config: BrokerConfig) -> RocketMQStore:
+    def open(cls, config: BrokerConfig, *, to_archive: bool = False) -> RocketMQStore:
         """Find the store that a broker's settings describe.
 
+        :param to_archive: also one of which nothing may be deleted; see :func:`resolve_layout`.
         :raises StoreNotFoundError: a directory of it is missing.
         :raises UnsupportedLayoutError: RocksDB, DLedger or compaction.
         """
-        return cls(config, resolve_layout(config))
+        return cls(config, resolve_layout(config, to_archive=to_archive))
 
     def snapshot(self, now_ms: int, *, find_end: FindEnd = find_logical_end) -> StoreSnapshot:
         """Return what the store is now: everything that a plan is decided from.
@@ -125,7 +126,9 @@ class RocketMQStore:
             name=LOG,
             segments=_segments(files, active),
             max_offset=max_offset,
-            dispatched_offset=dispatched_offset(self.layout, files, files[active].base_offset, max_offset),
+            dispatched_offset=files[0].base_offset
+            if self.layout.archive_only
+            else dispatched_offset(self.layout, files, files[active].base_offset, max_offset),
         )
 
     def _used_bytes(self, log: LogSnapshot) -> int:

@@ -65,7 +65,9 @@ def lock(layout: StoreLayout) -> Iterator[LockedStore]:
 
     :raises StoreBusyError: the lock is taken, a process has files of the store open, a broker runs here
         that we may not look into, or the lock file can't be opened.
+    :raises UnsupportedLayoutError: nothing of it may be changed.
     """
+    layout.check_cleanable()
     path = layout.lock
     with _held_guard:
         if path in _held:

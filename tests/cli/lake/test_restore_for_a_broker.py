@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -114,7 +115,7 @@ def test_a_file_without_the_log_s_size_gets_the_lake_s(cli, archived, tmp_path, 
     assert ["mappedFileSizeCommitLog", "1048576", "lake"] in [line.split() for line in said.out.splitlines()]
     assert "maxHashSlotNum" not in said.out
     (found,) = (one for one in cli(*words, "--json").json["settings"] if one["name"] == "maxIndexNum")
-    assert found == {"name": "maxIndexNum", "value": "400", "source": str(conf)}
+    assert found == {"name": "maxIndexNum", "value": "400", "source": str(conf), "note": ""}
 
 
 def test_files_alone_come_back_alone_and_it_is_said_who_serves_them(cli, archived, tmp_path, conf) -> None:
@@ -134,7 +135,6 @@ def test_files_alone_come_back_alone_and_it_is_said_who_serves_them(cli, archive
         "enableControllerMode=true",
         "duplicationEnable=true",
         "enableDLegerCommitLog=true",
-        "storeType=defaultRocksDB",
         "rocksdbCQDoubleWriteEnable=true",
         "combineCQUseRocksdbForLmq=true",
         "configManagerVersion=v2",
@@ -149,6 +149,26 @@ def test_what_can_not_be_made_is_told_before_the_first_byte(cli, archived, tmp_p
     for part in (f"{conf}: {setting.partition('=')[0]}", "Nothing was written", "--files-only"):
         assert part in refused.err
     assert not (tmp_path / "back").exists()
+
+
+def test_a_broker_makes_its_queues_in_rocksdb_itself_of_as_many_segments_as_it_is_told(
+    cli, archived, tmp_path, conf
+) -> None:
+    conf.write_text("storeType=defaultRocksDB\n")
+    words = ("restore", "--lake", archived.lake, "--to", tmp_path / "back", "--for-store", conf)
+    restored = cli(*words, "--json").json
+    segments = len(restored["restored"])
+    size, most = restored["settings"]
+    assert (most["name"], most["value"]) == ("commitLogRecoverMaxNum", str(segments + 1))
+    assert size["name"] == "mappedFileSizeCommitLog"
+    assert "physical offset 0 is in no queue" in most["note"]
+    assert {path.name for path in (tmp_path / "back").iterdir()} == {"commitlog", "config"}
+    topics = json.loads((tmp_path / "back" / "config" / "topics.json").read_text())
+    # What isn't newer than a new database no broker takes into it.
+    assert topics["dataVersion"]["counter"] == 1
+    assert most["note"] in cli(*words).out
+    last = cli(*words[:4], tmp_path / "last", *words[5:], "--from-offset", size["value"], "--json").json
+    assert last["settings"][1]["note"] == ""
 
 
 def test_two_brokers_are_one_too_many(cli, archived, tmp_path, conf) -> None:

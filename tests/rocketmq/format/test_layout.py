@@ -340,3 +340,44 @@ def test_a_containers_log_path_alone_names_the_setting_that_says_where_it_is(tmp
     with pytest.raises(StoreNotFoundError) as caught:
         resolve_layout(load_broker_config(None, elsewhere, root=tmp_path))
     assert "--set" not in str(caught.value)
+
+
+ROCKSDB = {"storeType": "defaultRocksDB"}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "file"),
+    [
+        (ROCKSDB, ""),
+        ({"configManagerVersion": "v2"}, ""),
+        ({}, "consumequeue/CURRENT"),
+        ({}, "compaction/compactionLog/topic/0/00000000000000000000"),
+    ],
+)
+def test_what_leaves_the_log_as_it_is_can_be_archived(
+    tmp_path: Path, overrides: dict[str, str], file: str
+) -> None:
+    root = make_store(tmp_path / "s", 0)
+    if file:
+        (root / file).parent.mkdir(parents=True)
+        (root / file).touch()
+    found = resolve_layout(load_broker_config(None, overrides, root=root), to_archive=True)
+    assert "leave deleting to its broker" in found.archive_only
+    assert len(list_segments(found)) == 1
+    with pytest.raises(UnsupportedLayoutError, match="Archive its log all the same"):
+        found.check_cleanable()
+
+
+@pytest.mark.parametrize("overrides", [{}, ROCKSDB, {"configManagerVersion": "v2"}])
+@pytest.mark.parametrize("by", ["setting", "file"])
+def test_another_log_is_refused_whatever_else_there_is(
+    tmp_path: Path, overrides: dict[str, str], by: str
+) -> None:
+    root = make_store(tmp_path / "s", 0)
+    if by == "file":
+        (root / "dledger-n0").mkdir()
+    else:
+        overrides = {**overrides, "enableDLegerCommitLog": "true"}
+    with pytest.raises(UnsupportedLayoutError, match="DLedger commitlog") as refused:
+        resolve_layout(load_broker_config(None, overrides, root=root), to_archive=True)
+    assert "all the same" not in str(refused.value)

@@ -1,0 +1,59 @@
+"""A store that is archived alone: whatever would change it, or say what points into its log, refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from storage_engine.exceptions import UnsupportedLayoutError
+from storage_engine.model.broker.broker_store import StoreSettings
+from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.rocketmq.format.layout import LOG
+from storage_engine.rocketmq.store.broker import RocketMQBrokerStore, open_any, open_files
+from tests.fixture_stores import file_sha256
+
+ROCKSDB = {"storeType": "defaultRocksDB"}
+
+
+def locked(store: RocketMQBrokerStore) -> object:
+    with store.lock() as held:
+        return held
+
+
+REFUSING: dict[str, Callable[[RocketMQBrokerStore], object]] = {
+    "plan": lambda store: store.plan(store.snapshot(0), 0, PlanRequest(manual=True)),
+    "lock": locked,
+    "delete_segments": lambda store: store.delete_segments(store.snapshot(0).logs[0].segments, lambda: None),
+    "dependents": lambda store: store.dependents({LOG: 1 << 20}),
+    "delete_dependents": lambda store: store.delete_dependents((), lambda: None),
+    "pending": lambda store: store.pending(store.snapshot(0)),
+    "unread": lambda store: store.unread(store.snapshot(0), {LOG: 1 << 20}),
+}
+
+
+@pytest.mark.parametrize("name", REFUSING)
+def test_nothing_is_deleted_of_a_store_that_is_archived_alone(
+    store_copy: Callable[[str], Path], name: str
+) -> None:
+    root = store_copy("clean-stop")
+    before = {path: file_sha256(path) for path in root.rglob("*") if path.is_file()}
+    store = open_any(StoreSettings(str(root), None, ROCKSDB))
+    with pytest.raises(UnsupportedLayoutError, match="RocksDB consume queue"):
+        REFUSING[name](store)
+    assert {path: file_sha256(path) for path in root.rglob("*") if path.is_file()} == before
+
+
+def test_its_log_is_seen_as_that_of_any_store(store_copy: Callable[[str], Path]) -> None:
+    root = store_copy("clean-stop")
+    usual = open_files(StoreSettings(str(root))).snapshot(0).logs[0]
+    alone = open_any(StoreSettings(str(root), None, ROCKSDB))
+    (log,) = alone.renewed(None).snapshot(0).logs  # type: ignore[arg-type]
+    assert (log.segments, log.max_offset) == (usual.segments, usual.max_offset)
+    assert log.dispatched_offset == log.min_offset
+    assert [one.base_offset for one in alone.archivable(alone.snapshot(0)).segments] == [
+        one.base_offset for one in usual.sealed
+    ]
+    with pytest.raises(UnsupportedLayoutError):
+        open_files(StoreSettings(str(root), None, ROCKSDB))
