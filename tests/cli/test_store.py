@@ -107,6 +107,29 @@ def test_plan_without_a_cause_keeps_all_and_says_when_one_comes(cli, store) -> N
     assert shown.count("deleteWhen") == 1
 
 
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("no-cause", ("--time-zone", "UTC", "--at", "2027-12-01T05:10")),
+        ("not-expired", ("--manual", "--set", "fileReservedTime=1000000")),
+        ("not-dispatched", ("--manual",)),
+    ],
+)
+def test_plan_tells_segments_that_stay_for_one_reason_in_one_line(
+    cli, store, reason: str, words: tuple[str, ...]
+) -> None:
+    if reason == "not-dispatched":
+        shutil.rmtree(store / "consumequeue")
+        (store / "consumequeue").mkdir()
+    for number, path in enumerate(sorted((store / "commitlog").iterdir())):
+        os.utime(path, ns=(0, path.stat().st_mtime_ns + number * 10**9))
+    shown = cli("plan", store, *words)
+    segments = shown.out.partition("commitlog: 8 segments\n")[2].partition("\n\n")[0].splitlines()
+    assert [line.split(maxsplit=1)[0] for line in segments] == ["keep", f"{reason}:", "keep", "active:"]
+    assert segments[0].endswith(f"{0:020d} … {SEALED[-1]:020d} (7 segments), 7.0 MiB")
+    assert max(map(len, segments)) < 180
+
+
 def test_plan_asks_what_if_a_disk_were_fuller(cli, store) -> None:
     def plan(*levels: str) -> dict:
         disks = [word for level in levels for word in ("--disk", level)]

@@ -96,10 +96,7 @@ def _judge_each(
         if not causes:
             return Decision(segment, Reason.NO_CAUSE, f"{no_cause}; {age}")
         if segment.end_offset > log.dispatched_offset:
-            detail = (
-                f"it ends at {segment.end_offset}, but consume queues are complete only up to "
-                f"{log.dispatched_offset}: messages in it would be lost to every consumer"
-            )
+            detail = f"consume queues reach up to {log.dispatched_offset}: consumers would lose the rest"
             return Decision(segment, Reason.NOT_DISPATCHED, detail)
         return Decision(
             segment, reason, f"age is ignored in a forced pass; {age}" if reason is Reason.FORCED else age
