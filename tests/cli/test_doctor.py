@@ -58,7 +58,7 @@ def test_settings_say_where_they_are_from_and_which_defeat_each_other(
     cli, store_copy: StoreCopy, tmp_path: Path
 ) -> None:
     store, conf = store_copy("clean-stop"), tmp_path / "broker.conf"
-    conf.write_text("fileReservedTime=4\ndiskMaxUsedSpaceRatio=99\ndeleteWhen=25\n")
+    conf.write_text("fileReservedTime=4\ndiskMaxUsedSpaceRatio=99\ndeleteWhen=25\nfileReservedtime=72\n")
     outcome = cli("doctor", store, "--broker-conf", conf, "--set", "deleteFileBatchMax=3", "--json")
     settings = {one["name"]: one for one in outcome.json["settings"]}
     assert settings["fileReservedTime"]["source"] == "config-file"
@@ -69,6 +69,7 @@ def test_settings_say_where_they_are_from_and_which_defeat_each_other(
     said = " ".join(one["what"] for one in outcome.json["findings"])
     assert "is not below diskSpaceCleanForciblyRatio 85" in said
     assert "deleteWhen 25: no clock shows that hour" in said
+    assert "write fileReservedTime" in {one["advice"] for one in outcome.json["findings"]}
     assert "no-broker-conf" not in kinds(outcome)
 
 

@@ -286,6 +286,7 @@ def test_another_user_is_told_of_rights_and_not_of_another_broker(cli, store_cop
     cli("doctor", store)
     with as_nobody():
         looked = cli("doctor", store)
+    assert looked.exit_code == 0
     assert f"--lake {lake}" in looked.out, looked.err
     store.chmod(0o700)
     with as_nobody():
@@ -297,14 +298,23 @@ def test_another_user_is_told_of_rights_and_not_of_another_broker(cli, store_cop
     assert "kafka" not in refused.err
 
 
-def test_plan_says_which_archived_segments_a_run_hashes_again(cli, store: Path, lake: Path) -> None:
-    assert cli("archive", store, "--lake", lake).exit_code == 0
+def test_an_archived_segment_that_was_touched_is_told_as_that_until_it_is_hashed_again(
+    cli, store: Path, lake: Path
+) -> None:
+    asked = (store, "--lake", lake)
+    assert cli("archive", *asked).exit_code == 0
     said = "1 archived segment was touched since, to be hashed again"
-    assert said not in cli("plan", store, "--lake", lake).out
+    assert said not in cli("plan", *asked).out
     sorted((store / "commitlog").iterdir())[0].chmod(0o600)
-    assert f"Note: {said}" in cli("plan", store, "--lake", lake).out
-    assert said in cli("plan", store, "--lake", lake, "--json").json["notices"]
+    assert f"Note: {said}" in cli("plan", *asked).out
+    assert said in cli("plan", *asked, "--json").json["notices"]
     assert said not in cli("plan", store).out
+    assert f"Archive lag: everything that is sealed is archived; {said}\n" in cli("inspect", *asked).out
+    assert said in cli("doctor", *asked).out
+    again = cli("archive", *asked).out
+    assert "Hashed again, unchanged" in again
+    assert "Archived and proven" not in again
+    assert "Archive lag: everything that is sealed is proven in the lake\n" in cli("inspect", *asked).out
 
 
 def test_plan_goes_on_where_its_lake_cannot_be_asked(cli, store: Path, lake: Path) -> None:

@@ -53,6 +53,9 @@ def test_what_a_policy_ignores_or_keeps_is_not_said_to_be_lost(planned: Make, po
 
 def test_it_is_found_again_right_before_the_deletion(archived: Make) -> None:
     store = archived("clean-stop", max_segments=5)
+    # What is archived is deleted by a release alone.
+    said = report_text(build_report(store, "r"))
+    assert (WOULD_BE in said, ARE in said) == (True, False)
     move_group(store, lambda offset: offset + 10**6)  # the group has read everything meanwhile
     assert steps.release(store, "r").unread.rows == ()
     assert build_report(store, "r").unread_lines == ()
