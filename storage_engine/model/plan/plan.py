@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from operator import lt
 from typing import Protocol, TypeVar
 
+from storage_engine.core.jsonable import to_jsonable
 from storage_engine.model.store.store import DiskUsage, FileFacts, Segment
 
 T = TypeVar("T")
@@ -245,8 +246,9 @@ class Plan:
         plain = not any(segment.companions or segment.end is not None for segment in self.to_delete)
         if len(self.logs) == 1 and plain and not self.log_lineages:
             (log,) = self.logs
-            content["log"] = log.log
-            content["delete"] = [[segment.base_offset, asdict(segment.facts)] for segment in log.to_delete]
+            # Not asdict, which copies each value.
+            deleted = [[segment.base_offset, to_jsonable(segment.facts)] for segment in log.to_delete]
+            content |= {"log": log.log, "delete": deleted}
         else:
             content |= {
                 "version": 2,
