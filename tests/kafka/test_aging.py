@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
+from storage_engine.core.extras import QUALITY
 from storage_engine.cycle import CLEANUP, Cleanup, archive_here, plan, report
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.journal import Journal, Step
@@ -33,6 +34,7 @@ from storage_engine.retention.steps import recorded_plan
 from storage_engine.retention.store.context import Context
 from storage_engine.retention.store.managed_store import ManagedStore
 from tests.aging import aging
+from tests.extras import take_away
 from tests.kafka.lakes import archivable_segments
 from tests.kafka.node_acts import NodeActs
 from tests.kafka.stopped_nodes import make_node, managed
@@ -284,7 +286,11 @@ def test_clean_goes_on_with_all_that_is_left(
             getattr(acts, name)()
 
     error = ""
-    with aging(node, [(after, partial(act, name)) for after, name in schedule]):
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        aging(node, [(after, partial(act, name)) for after, name in schedule]),
+    ):
+        take_away(patch, QUALITY)
         try:
             for step in CLEANUP[1:-1]:
                 step(cleanup)

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from storage_engine.core.extras import QUALITY
 from storage_engine.cycle import CLEANUP, Cleanup, archive_here, plan, report
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.journal import Journal, Step
@@ -31,6 +32,7 @@ from storage_engine.retention.steps import recorded_plan
 from storage_engine.retention.store.context import Context, Locked
 from storage_engine.retention.store.managed_store import ManagedStore
 from tests.aging import aging
+from tests.extras import take_away
 from tests.fixture_stores import unpack
 from tests.rounds import rounds
 from tests.services.command_line import run_command
@@ -179,6 +181,7 @@ def test_clean_goes_on_with_all_that_is_left(
         aging(root, [(n, partial(act, name)) for n, name in schedule]),
     ):
         patch.setattr(Context, "changing", noted)
+        take_away(patch, QUALITY)
         try:
             for step in CLEANUP[1:-1]:
                 step(cleanup)
