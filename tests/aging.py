@@ -11,12 +11,16 @@ import io
 import mmap
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from storage_engine.journal.journal import Journal, StoreRecord
+from storage_engine.model.store.store import SegmentId
+from storage_engine.retention.ranges.drift import recorded_gone
 
 Act = Callable[[], None]
 Schedule = Sequence[tuple[int, Act]]
@@ -120,3 +124,16 @@ def aging(root: Path, schedule: Schedule) -> Iterator[list[str]]:
         patch.setattr(os, "scandir", scandir)
         patch.setattr(mmap, "mmap", mapped)
         yield calls
+
+
+def unrecorded(journal: Journal, record: StoreRecord, gone: Iterable[SegmentId]) -> set[SegmentId]:
+    """Return which segments no run has recorded as gone."""
+    drifts = [drift for drift, _ in recorded_gone(journal, record)]
+    return {
+        key
+        for key in gone
+        if not any(
+            drift.log == key.log and drift.start_offset <= key.base_offset < drift.end_offset
+            for drift in drifts
+        )
+    }
