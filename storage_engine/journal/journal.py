@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, insert, select, true, update
+from sqlalchemy import ColumnElement, Connection, and_, insert, select, update
 
 from storage_engine.core.clock import ClockReading, clock_ms, read_clock
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
@@ -273,10 +273,6 @@ class Journal(JournalStores):
     def last_event_with(self, store_id: str, step: Step, field: str) -> Event | None:
         """The newest result of a step, in all runs of a store, whose payload says true in this field."""
         return self._last(store_id, step, events.c.payload[field].as_boolean().is_(True))
-
-    def results_of_all_stores(self, step: Step) -> tuple[Event, ...]:
-        """The results of a step in all runs of all stores, oldest first."""
-        return self._events(true(), step, Phase.RESULT)
 
     def _events(self, where: Any, step: Step | None, phase: Phase | None) -> tuple[Event, ...]:
         query = select(runs.c.run_key, events).join(events, events.c.run_id == runs.c.id).where(where)
