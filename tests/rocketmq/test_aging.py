@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from storage_engine.core.extras import QUALITY
@@ -143,6 +143,14 @@ def test_reading_goes_on_with_all_that_is_left(
 
 @settings(max_examples=rounds("STORAGE_ENGINE_AGING", 1, 200), deadline=None, derandomize=True)
 @given(schedule=SCHEDULE, is_archived=st.booleans())
+@example(
+    schedule=[(100, "expire"), (38, "expire_queue"), (92, "replace_config"), (38, "expire_queue")],
+    is_archived=False,
+)
+@example(
+    schedule=[(100, "replace_config"), (38, "expire_queue"), (92, "replace_config"), (38, "expire_queue")],
+    is_archived=False,
+)
 def test_clean_goes_on_with_all_that_is_left(
     pristine: Path,
     tmp_path_factory: pytest.TempPathFactory,

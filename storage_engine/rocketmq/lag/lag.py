@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from storage_engine.arrow.lag_columns import LAG_SCHEMA
 from storage_engine.arrow.name_columns import names_of, one_array
-from storage_engine.exceptions import BadInputError, StoreBusyError
+from storage_engine.exceptions import BadInputError, FileGoneError
 from storage_engine.model.lag.lag import LagSource
 from storage_engine.model.report.diagnosis import reason_of
 from storage_engine.model.store.store import SegmentId, StoreSnapshot
@@ -117,7 +117,7 @@ def queue_lags(context: LagContext, positions: pa.Table | pa.RecordBatch) -> pa.
     :param positions: of :data:`~storage_engine.arrow.lag_columns.POSITIONS_SCHEMA`, rows of one queue
         together (they may go on in another call).
     :return: of :data:`LAG_SCHEMA`, in the order of ``positions``.
-    :raises StoreBusyError: a file went away: somebody else changes the store.
+    :raises FileGoneError: a queue's file went away since it was listed.
     """
     known = np.asarray(pc.is_valid(positions["committed_offset"]), dtype=bool)
     committed = _longs(positions["committed_offset"])
@@ -202,9 +202,7 @@ def _read_queues(
             look = partial(read_queue, context.layout, context.log_min_offset, topic, queue_id, wanted)
             bounds, physical = reread(look, context.attempts)
         except FileNotFoundError as error:
-            raise StoreBusyError(
-                f"{error.filename}: went away while lag was computed: somebody else changes the store."
-            ) from error
+            raise FileGoneError.at(error.filename) from error
         except (BadInputError, OSError) as error:
             context.unreadable.append(f"lag in queue {queue_id} of {topic} isn't known: {reason_of(error)}")
             read.readable[span] = False

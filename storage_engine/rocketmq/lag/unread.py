@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 from storage_engine.arrow.name_columns import names_of, one_array
 from storage_engine.core.long_work import told
 from storage_engine.core.wording import count_text
-from storage_engine.exceptions import StoreBusyError
 from storage_engine.model.lag.lag import Unread, UnreadMessages
 from storage_engine.model.store.store import Segment
 from storage_engine.rocketmq.codec.store_times import UNKNOWN, LogFile, store_timestamps
@@ -61,7 +60,7 @@ def unread_messages(
     :param attempts: how often files are read that don't fit together.
     :param deleted: the segments are gone from the log, so that queues may lack entries of them.
     :raises CorruptFileError: a queue's files aren't a queue.
-    :raises StoreBusyError: a file went away: somebody else changes the store.
+    :raises FileNotFoundError: a queue's file went away since it was listed.
     """
     log_min_offset = segments[0].base_offset
     groups = one_array(positions["group"])
@@ -75,13 +74,8 @@ def unread_messages(
         look = partial(
             _in_queue, layout, (log_min_offset, new_min_offset), topic, queue_id, committed[span], known[span]
         )
-        try:
-            lost, physical = reread(look, attempts)
-            gone = _gone_below(layout, log_min_offset, topic, queue_id) if deleted else 0
-        except FileNotFoundError as error:
-            raise StoreBusyError(
-                f"{error.filename}: went away while it was read: somebody else changes the store."
-            ) from error
+        lost, physical = reread(look, attempts)
+        gone = _gone_below(layout, log_min_offset, topic, queue_id) if deleted else 0
         for code, messages, at in zip(group[span].tolist(), lost.tolist(), physical.tolist(), strict=True):
             if messages:
                 found.setdefault((code, topic), []).append(_InQueue(topic, messages, at))
