@@ -273,16 +273,28 @@ def spark_session(
             try:
                 session = builder.getOrCreate()
             except Exception as error:
-                raise SparkJobError(
-                    f"{app_name}: Spark with master {master} and Java {os.environ.get('JAVA_HOME', '')} "
-                    f"did not start: {error}. What Java printed is on standard error."
-                ) from error
+                raise _start_error(app_name, None if submitted else master, error) from error
             try:
                 yield session
             finally:
                 session.stop()
     finally:
         _shut_gateway(SparkContext)
+
+
+def _start_error(app_name: str, master: str | None, error: Exception) -> SparkJobError:
+    """
+    :param master: None: the one that ``spark-submit`` was given.
+    """
+    reason = str(getattr(error, "java_exception", None) or error).strip().splitlines()[0]
+    same = (
+        "" if master is not None and _is_local(master) else f" Its cluster has to have {versions()}, as here."
+    )
+    where = "the master of spark-submit" if master is None else f"master {master}"
+    return SparkJobError(
+        f"{app_name}: Spark with {where} and Java {os.environ.get('JAVA_HOME', '')} did not start: {reason}. "
+        f"Nothing was changed.{same} What Java printed is on standard error."
+    )
 
 
 @contextmanager
