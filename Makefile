@@ -104,6 +104,10 @@ vendor:  ## Fetch uPlot from npm again and check its hashes; UPLOT=VERSION renew
 bench: install  ## Run the benchmarks; prints ratios and writes benchmarks/results/*.json
 	$(BIN)/python -m benchmarks
 
+.PHONY: matrix-spark
+matrix-spark: install  ## Run both jobs on a local cluster of every Spark line, and print the table of docs/spark.md
+	$(BIN)/python -m tests.integration.spark_matrix
+
 .PHONY: fuzz
 fuzz: install  ## Decode FUZZ_INPUTS mutated frames (default 10 million): no crash, hang, leak or misread
 	$(BIN)/python tests/fuzz_codec.py --inputs $(or $(FUZZ_INPUTS),10000000) --seed $(or $(SEED),1)

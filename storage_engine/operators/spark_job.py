@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sysconfig
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -84,6 +83,7 @@ class StoreSparkOperator(StoreOperator, SparkSubmitOperator):
             return read_result(answered, asked, result_kind)
 
     def _prepare(self, request: Path, result: Path) -> None:
+        from storage_engine.spark.installation import check_driver, driver_python, named_spark
         from storage_engine.spark.session import spark_environment, spark_settings
 
         conn_id = self.store_hook.spark_conn_id
@@ -93,17 +93,21 @@ class StoreSparkOperator(StoreOperator, SparkSubmitOperator):
                 "spark_conn_id, found none, so no job can be submitted. Name one."
             )
         self._conn_id = conn_id
-        master = _master(conn_id)
-        variables = spark_environment(master)
-        # spark-submit comes with this interpreter, whatever PATH the worker was started with.
-        path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
+        master, fields = _connection(conn_id)
+        variables = self.env_vars or {}
+        settings = {name: str(value) for name, value in fields.items() if name.startswith("spark.")}
+        self.conf = {**spark_settings(master), **settings, **(self.conf or {})}
+        spark = named_spark(fields.get("spark_home") or variables.get("SPARK_HOME"))
+        python = driver_python(self.conf, variables)
+        check_driver(python)
+        # spark-submit is that Spark's, whatever PATH the worker was started with.
+        path = os.pathsep.join([str(spark.home / "bin"), os.environ.get("PATH", os.defpath)])
+        self.env_vars = {"PATH": path, **spark_environment(master, spark, python), **variables}
         self.name = f"storage-engine-{Path(self.entry_point).stem}"
         self.application = str(_entry_point(self.entry_point))
         self.application_args = [str(request), str(result)]
         # The provider keeps the hook of a task's first job, with that job's arguments.
         self._hook = None
-        self.conf = {**spark_settings(master), **(self.conf or {})}
-        self.env_vars = {"PATH": path, **variables, **(self.env_vars or {})}
         self._check_disks(master)
 
     def _check_disks(self, master: str) -> None:
@@ -127,10 +131,10 @@ def _entry_point(name: str) -> Path:
     return own if own.is_file() else project_path(f"spark_jobs/{name}")
 
 
-def _master(conn_id: str) -> str:
-    """The master that the provider makes of a connection; it alone knows how."""
-    master: str = SparkSubmitHook(conn_id=conn_id)._connection["master"]
-    return master
+def _connection(conn_id: str) -> tuple[str, dict[str, Any]]:
+    """The master that the provider makes of a connection, as it alone knows how, and the extra fields."""
+    hook = SparkSubmitHook(conn_id=conn_id)
+    return hook._connection["master"], hook.get_connection(conn_id).extra_dejson
 
 
 class StorageEngineConsumerLagOperator(StoreSparkOperator, SkipMixin):

@@ -18,6 +18,7 @@ from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.file.jobs import ProvenSegment, SegmentJob
 from storage_engine.lake.file.staging import discard
 from storage_engine.model.proof.receipt import Receipt
+from storage_engine.spark.job_io import task_error
 from storage_engine.spark.visibility import Sight, check_sight, visible_to_executors
 
 if TYPE_CHECKING:
@@ -112,6 +113,8 @@ def _run(spark: SparkSession, jobs: Sequence[SegmentJob]) -> list[_Outcome]:
     except StorageEngineError:
         raise
     except Exception as error:
+        if (of_task := task_error(error)) is not None:
+            raise of_task from error
         reason = str(getattr(error, "java_exception", None) or error).strip().splitlines()[0]
         raise SparkJobError(
             f"Spark could not archive {len(jobs)} segments: {reason}. Nothing was committed or deleted. See "

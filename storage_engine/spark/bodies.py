@@ -24,12 +24,19 @@ def register_decompress_body(
 
     :param name: of the function.
     :param broker: whose bodies; None: the default broker's.
-    :raises BadInputError: that broker's producers compress none.
+    :raises BadInputError: that broker's producers compress none, or this PySpark is older than 4.1.
     """
     found = find_broker(broker or default_broker())
     if (bodies := found.bodies) is None:
         raise BadInputError(f"expected a broker whose producers compress bodies, found {found.title}")
-    from pyspark.sql.functions import arrow_udf
+    try:
+        from pyspark.sql.functions import arrow_udf
+    except ImportError as error:
+        raise BadInputError(
+            f"{name}: expected PySpark 4.1 or newer, which has arrow_udf, found {spark.version}. Nothing was "
+            "changed. Read the lake with a newer Spark, or take the compression off in Python or DuckDB.",
+            page="query",
+        ) from error
     from pyspark.sql.types import BinaryType
 
     spark.udf.register(name, arrow_udf(_decompress(bodies), BinaryType()))

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from storage_engine import exceptions
+from storage_engine import __version__, exceptions
 from storage_engine.core import durable
 from storage_engine.core.credentials import put_back, set_apart
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
@@ -160,17 +160,39 @@ def _run(job: Callable[[SparkSession, Request], Any], spark: SparkSession, reque
 
 
 def task_error(error: Exception) -> StorageEngineError | None:
-    """Our error that a task raised, from what Spark makes of it: a text with a worker's traceback.
+    """Our error, from the text that Spark makes of a task that raised it, or of an executor that begins none.
 
     :return: None when the text names none.
     """
-    found = _IN_TRACEBACK.findall(str(error))
-    return _error_of(*found[-1]) if found else None
+    text = str(error)
+    if found := _IN_TRACEBACK.findall(text):
+        return _error_of(*found[-1])
+    if lacking := _WITHOUT_PACKAGE.search(text):
+        python = lacking["python"] or lacking["missing"]
+        found_there = f"no module {_PACKAGE}" if lacking["python"] else "no such program"
+        return SparkJobError(
+            f"{python} on host {lacking['host']}: expected an executor's Python with storage-engine "
+            f"{__version__}, found {found_there}. Nothing was committed or deleted. Install both there, or "
+            "name another Python by spark.pyspark.python."
+        )
+    return None
 
 
 _IN_TRACEBACK = re.compile(
-    rf"^{re.escape(exceptions.__name__)}\.(\w+): (.+?)\s*(?=^\s*$|^\tat |\Z)", re.MULTILINE | re.DOTALL
+    rf"^ *{re.escape(exceptions.__name__)}\.(\w+): (.+?)\s*(?=^\s*$|^\tat |^PYTHONPATH was:|\Z)",
+    re.MULTILINE | re.DOTALL,
 )
+
+
+_PACKAGE = __name__.partition(".")[0]
+
+_WITHOUT_PACKAGE = re.compile(
+    r"Lost task \S+ in stage \S+ \(TID \d+\) \((?P<host>\S+) executor \S+\): \S+\s+"
+    r"(?:Error from python worker:\s+(?P<python>\S+): [^\n]*No module named '"
+    rf"{_PACKAGE}['.]|"
+    r'Cannot run program "(?P<missing>[^"]+)")'
+)
+"""What Spark makes of an executor whose Python lacks this package, or isn't there."""
 
 
 def _error_of(name: str, message: str) -> StorageEngineError:

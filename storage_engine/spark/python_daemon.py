@@ -3,16 +3,48 @@
 ``spark.python.daemon.module`` names it. A worker then starts in the time of a fork, shares that memory with
 the others, and spends less between two tasks: Spark has it look through all objects for garbage and read
 the directories of all archives on its path again, a third of a second of processor time in all.
+
+It ends where the executor has other versions than the driver, so that no task begins there.
 """
 
 from __future__ import annotations
 
 import gc
 import importlib
+import os
+import socket
 import sys
 from pathlib import Path
 
+from storage_engine import __version__
+from storage_engine.exceptions import SparkJobError
+
+DRIVER_VERSIONS = "STORAGE_ENGINE_DRIVER_VERSIONS"
+"""Environment variable of an executor's Python: the driver's :func:`versions`."""
+
 TASK_MODULE = "storage_engine.lake.archive.archive"
+
+
+def versions() -> str:
+    """Return what driver and executors need equal: what crosses between them is pickled."""
+    import pyspark
+
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    spark = ".".join(pyspark.__version__.split(".")[:2])
+    return f"Python {python}, PySpark {spark}, storage-engine {__version__}"
+
+
+def check_versions(expected: str | None) -> None:
+    """
+    :param expected: the driver's; None: a driver of a session that isn't ours.
+    :raises SparkJobError: this interpreter has others.
+    """
+    if expected not in (None, found := versions()):
+        raise SparkJobError(
+            f"{sys.executable} on host {socket.gethostname()}: expected {expected}, as the driver has, found "
+            f"{found}. Nothing was committed or deleted. Install the same there, or name another Python by "
+            "spark.pyspark.python."
+        )
 
 
 def without_archives(path: list[str]) -> list[str]:
@@ -34,6 +66,7 @@ def main() -> None:
     sys.path[:] = without_archives(sys.path)
     # Python has looked into them for this module; what it keeps of that is what it would read again.
     sys.path_importer_cache.clear()
+    check_versions(os.environ.get(DRIVER_VERSIONS))
     importlib.import_module(TASK_MODULE)
     # Not before: what it imports would remember the archives.
     from storage_engine.brokers import broker_names, find_broker

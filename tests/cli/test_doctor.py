@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from storage_engine.core.extras import SparkPair
 from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.rocketmq.hold.marker import write_marker
 from tests.cli.doctor_runs import aged, kinds, tree
@@ -30,6 +31,16 @@ def test_every_store_is_told_in_80_columns_and_left_as_it_was(cli, store_copy: S
     assert max(len(line) for line in outcome.out.splitlines() if str(store) not in line) <= 80
     assert outcome.out.splitlines()[-1].startswith("Next: storage-engine init-lake --lake DIRECTORY")
     assert tree(store.parent) == before
+
+
+def test_a_pyspark_that_can_not_be_used_is_urgent(
+    cli, store_copy: StoreCopy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SparkPair, "installed", lambda: SparkPair("4.1.4", "4.2.0"))
+    outcome = cli("doctor", store_copy("clean-stop"), "--json")
+    assert (outcome.exit_code, kinds(outcome)["spark-pair"]) == (1, "urgent")
+    (finding,) = (one for one in outcome.json["findings"] if one["kind"] == "spark-pair")
+    assert finding["advice"] == f"make them equal: {SparkPair.installed().install}"
 
 
 def test_what_a_store_is_comes_from_its_files(cli, store_copy: StoreCopy) -> None:

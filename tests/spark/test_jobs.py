@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import runpy
+import subprocess
 import sys
 import tarfile
 import time
@@ -15,6 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from socket import gethostname
 from types import SimpleNamespace
 from typing import Any
 
@@ -50,7 +52,7 @@ from storage_engine.rocketmq.format.layout import LOG
 from storage_engine.spark.archive_segments import archive_segments
 from storage_engine.spark.consumer_lag import ConsumerLagRequest, ConsumerLagResult, consumer_lag, prepare
 from storage_engine.spark.job_io import read_result, run_job, write_request
-from storage_engine.spark.python_daemon import TASK_MODULE
+from storage_engine.spark.python_daemon import DRIVER_VERSIONS, TASK_MODULE, versions
 from storage_engine.spark.session import spark_session
 from tests.lakes import path_of
 from tests.services.command_line import run_command
@@ -273,6 +275,47 @@ def test_a_spark_that_fails_is_not_mistaken_for_a_refusal(
 ) -> None:
     monkeypatch.setattr("storage_engine.spark.archive_segments._attempt", _die)
     with pytest.raises(SparkJobError, match="Spark could not archive 3 segments"):
+        archive_segments(spark, _jobs(lake, segments))
+    assert receipts(lake, "store-1") == ()
+
+
+@pytest.fixture
+def executors(spark: Any) -> Iterator[Any]:
+    """The Spark, whose executors' Python a test may change."""
+    context = spark.sparkContext
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(context, "pythonExec", context.pythonExec)
+        patch.setattr(context, "environment", dict(context.environment))
+        yield context
+
+
+@pytest.mark.integration
+def test_an_executor_without_this_package_is_named_and_nothing_is_committed(
+    executors: Any, spark: Any, lake: Lake, segments: list[Path], tmp_path: Path
+) -> None:
+    bare = tmp_path / "bare" / "bin" / "python"
+    for found in ("no such program", "no module storage_engine"):
+        executors.pythonExec = str(bare)
+        named = rf"{bare} on host \S+: expected an executor's Python with storage-engine .*, found {found}"
+        with pytest.raises(SparkJobError, match=named):
+            archive_segments(spark, _jobs(lake, segments))
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", bare.parents[1]], check=True)
+    assert receipts(lake, "store-1") == ()
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    "driver",
+    ["Python 3.99, PySpark {spark}, {package}", "Python {python}, PySpark {spark}, storage-engine 0.0"],
+)
+def test_an_executor_of_other_versions_than_the_driver_is_named_before_any_task(
+    executors: Any, spark: Any, lake: Lake, segments: list[Path], tmp_path: Path, driver: str
+) -> None:
+    python, spark_line, package = (part.rpartition(" ")[2] for part in versions().split(", "))
+    expected = driver.format(python=python, spark=spark_line, package=f"storage-engine {package}")
+    executors.environment[DRIVER_VERSIONS] = expected
+    differs = rf"on host {gethostname()}: expected {expected}, as the driver has, found {versions()}"
+    with pytest.raises(SparkJobError, match=differs):
         archive_segments(spark, _jobs(lake, segments))
     assert receipts(lake, "store-1") == ()
 

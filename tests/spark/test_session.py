@@ -8,7 +8,9 @@ from pathlib import Path
 import pyspark
 import pytest
 
+from storage_engine.spark.python_daemon import versions
 from storage_engine.spark.session import (
+    _start_error,
     local_directories,
     spark_environment,
     spark_settings,
@@ -31,6 +33,23 @@ def test_temporary_files_lie_where_spark_itself_looks_first() -> None:
     assert set(local_directories("local", settings, {}).values()) == {Path("/b")}
     assert set(local_directories("local", {}, {}).values()) == {Path("/tmp")}
     assert local_directories("spark://cluster:7077", settings, environment) == {}
+
+
+@pytest.mark.parametrize(
+    ("master", "where", "is_cluster"),
+    [
+        ("local[2]", "master local[2]", False),
+        ("spark://master:7077", "master spark://master:7077", True),
+        (None, "the master of spark-submit", True),
+    ],
+)
+def test_a_cluster_of_another_line_is_thought_of_where_spark_does_not_start(
+    master: str | None, where: str, is_cluster: bool
+) -> None:
+    said = str(_start_error("a job", master, RuntimeError("All masters are unresponsive!\n\tat …")))
+    assert said.startswith(f"a job: Spark with {where} and Java ")
+    assert "did not start: All masters are unresponsive!. Nothing was changed." in said
+    assert (f"Its cluster has to have {versions()}, as here." in said) == is_cluster
 
 
 @pytest.mark.parametrize("master", ["spark://master:7077", "yarn"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from storage_engine.brokers import find_broker, kind_option
 from storage_engine.core.clock import jumped_forward_ms, read_clock
+from storage_engine.core.extras import SparkPair
 from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import BrokerError, NotOnBrokerError, StorageEngineError, StoreNotFoundError
 from storage_engine.model.broker.broker_store import BrokerStore
@@ -147,6 +149,7 @@ def diagnose(
         figures, stamp, due = _open(store, said, known, now_ms, has_lake=has_lake)
     if pipeline is not None:
         found += pipeline_findings(pipeline, now_ms)
+    found += pair_findings(SparkPair.installed())
     stamped = local_lakes(stamp)
     other_lake = ""
     if has_lake and (head := _misplaced(known, stamp)) is not None:
@@ -203,6 +206,13 @@ def diagnose(
         due=due,
         pipeline=pipeline,
     )
+
+
+def pair_findings(pair: SparkPair) -> Iterator[Finding]:
+    """Judge the PySpark that is installed here. Pure."""
+    if pair.is_unequal:
+        what = f"the PySpark that is installed here can't be used: {pair.what}"
+        yield Finding(Severity.URGENT, "spark-pair", what, f"make them equal: {pair.install}")
 
 
 def _misplaced(known: _Known, stamp: Stamp | None) -> LakeHead | None:
