@@ -38,7 +38,11 @@ def get_provider_info() -> dict[str, Any]:
         ],
         "hooks": [_modules("storage_engine.hooks.storage_engine")],
         "operators": [
-            _modules("storage_engine.operators.retention", "storage_engine.operators.spark_job"),
+            _modules(
+                "storage_engine.operators.lake_jobs",
+                "storage_engine.operators.retention",
+                "storage_engine.operators.spark_job",
+            ),
         ],
         "sensors": [_modules("storage_engine.sensors.cleanup")],
         "triggers": [_modules("storage_engine.triggers.cleanup")],

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from storage_engine.lake.gc.maintenance import LakeMaintenance
     from storage_engine.model.lag.lag import LagSummary
     from storage_engine.model.plan.plan import Plan
+    from storage_engine.model.report.usage import RetentionReport
     from storage_engine.model.report.validation import ValidationResult
     from storage_engine.retention.housekeeping.maintaining import MaintainResult
     from storage_engine.retention.steps import (
@@ -150,6 +151,17 @@ def monitor_lines(found: MonitorResult) -> Iterator[str]:
         yield progress_text(found.sensed.progress)
     if found.archive_lag is not None:
         yield f"Archive: {found.archive_lag.text}"
+
+
+def usage_lines(report: RetentionReport) -> Iterator[str]:
+    """Yield what a span of the lake has, and what follows from it."""
+    size = bytes_text(report.size_bytes)
+    yield f"{count_text(report.messages, 'message')}, {size}: {report.usage_path}"
+    if report.advice is not None:
+        yield "; ".join(filter(None, (report.advice.what, report.advice.advice)))
+    for topic in report.topics[:_SHOWN]:
+        if topic.advice:
+            yield f"{shortened(topic.name, _NAME_WIDTH)}, {100 * topic.share:.1f} % of bytes: {topic.advice}"
 
 
 def validation_lines(result: ValidationResult) -> Iterator[str]:

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 @click.option(
     "--full", is_flag=True, help="Every frame, every queue, every archived row; not only boundaries."
 )
+@click.option("--rows", is_flag=True, help="Only the lake's rows, each of them, in Spark.")
+@click.option(
+    "--spark", "spark_master", metavar="MASTER", help="With --rows: where Spark runs; default: local[2]."
+)
 @click.option(
     "--output",
     "output_dir",
@@ -37,6 +41,8 @@ if TYPE_CHECKING:
 def validate(
     managed: ManagedStore,
     full: bool,
+    rows: bool,
+    spark_master: str | None,
     output_dir: Path | None,
     as_json: bool,
 ) -> int:
@@ -47,8 +53,15 @@ def validate(
 
     if output_dir is None and not has_lake(managed):
         output_dir = Path("storage-engine-reports") / store_directory(managed)
+    if spark_master and not rows:
+        raise click.UsageError("--spark goes with --rows.")
+    if rows and (full or not has_lake(managed)):
+        raise click.UsageError("--rows needs --lake, and goes without --full.")
     with waiting("Validating"):
-        result = validate_store(managed, full=full, with_lake=has_lake(managed), output_dir=output_dir)
+        if rows:
+            result = _validate_rows(managed, spark_master, output_dir)
+        else:
+            result = validate_store(managed, full=full, with_lake=has_lake(managed), output_dir=output_dir)
     output_dir = output_dir or validation_directory(managed, None)
     if as_json:
         print_json("validate", result.to_dict())
@@ -57,6 +70,27 @@ def validate(
         _print_result(result, find_broker(managed.broker).words)
         say(f"Page {output_dir / 'report.html'}")
     return 1 if result.overall is Status.FAILURE else 0
+
+
+def _validate_rows(
+    managed: ManagedStore, spark_master: str | None, output_dir: Path | None
+) -> ValidationResult:
+    """Check the rows of a store's lakes in a Spark that starts for it, and ends with it."""
+    from storage_engine.spark.job_io import run_in_session
+    from storage_engine.spark.session import LOCAL_MASTER, spark_session
+    from storage_engine.spark.validate_rows import (
+        ValidateRowsRequest,
+        ValidateRowsResult,
+        validate_rows,
+        validate_rows_of,
+    )
+
+    def run(request: ValidateRowsRequest) -> ValidateRowsResult:
+        with spark_session("storage-engine validate rows", spark_master or LOCAL_MASTER) as session:
+            result: ValidateRowsResult = run_in_session(validate_rows, session, request)
+            return result
+
+    return validate_rows_of(managed, None, run, output_dir=output_dir)
 
 
 def _print_result(result: ValidationResult, words: BrokerWords) -> None:

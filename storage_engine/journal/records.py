@@ -39,6 +39,7 @@ class Step(StrEnum):
     CHECKPOINT = "checkpoint"
     BROKER_TASK = "broker-task"
     VALIDATE = "validate"
+    RETENTION_REPORT = "retention-report"
     REPORT = "report"
 
 

@@ -12,6 +12,10 @@ from storage_engine import cycle
 from storage_engine.assets import store_alias
 from storage_engine.hooks.configured_stores import ConfiguredStore, when_failed
 from storage_engine.operators.base import StoreOperator
+from storage_engine.operators.lake_jobs import (
+    StorageEngineRetentionReportOperator,
+    StorageEngineValidateRowsOperator,
+)
 from storage_engine.operators.retention import (
     StorageEngineArchiveLagOperator,
     StorageEngineCleanDependentsOperator,
@@ -91,6 +95,39 @@ def archived_ahead(store: ConfiguredStore) -> None:
     report = {"trigger_rule": TriggerRule.NONE_SKIPPED, **when_failed()}
     own: dict[Step, Mapping[str, Any]] = {cycle.report: report}
     chain(*_tasks(cycle.AHEAD, store, own))
+
+
+ROWS_SPAN = """{{ ([{
+    "log": params.log,
+    "first_offset": params.first_offset,
+    "end_offset": params.end_offset,
+}] if params.log else []) | tojson }}"""
+"""The offsets whose rows a person wants checked."""
+
+
+def rows_validated(store: ConfiguredStore) -> None:
+    """Check the rows of what was archived, or of the span that a person names."""
+    task_id = "validate_rows"
+    rows = StorageEngineValidateRowsOperator(task_id=task_id, spans=ROWS_SPAN, **store.task_arguments)
+    chain(rows, _reported(store))
+
+
+def usage_reported(store: ConfiguredStore) -> None:
+    """Count what the store's lakes have of a span of days."""
+    days = {name: f"{{{{ params.{name} or '' }}}}" for name in ("first_day", "last_day")}
+    task_id = "retention_report"
+    usage = StorageEngineRetentionReportOperator(task_id=task_id, **days, **store.task_arguments)
+    chain(usage, _reported(store))
+
+
+def _reported(store: ConfiguredStore) -> StorageEngineReportOperator:
+    """Make the last task: it fails where one before it did, and is skipped where all were."""
+    return StorageEngineReportOperator(
+        task_id="report",
+        trigger_rule=TriggerRule.NONE_SKIPPED,
+        **store.task_arguments,
+        **when_failed(),
+    )
 
 
 def cleanup_tasks(store: ConfiguredStore, *, plan: Mapping[str, Any]) -> list[StoreOperator]:

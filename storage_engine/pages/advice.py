@@ -143,6 +143,14 @@ CHECKS: Mapping[str, str] = {
     "ExpectRowsToBeUnique": (
         "Rows are in the lake's table twice. Find out who wrote them, and go back to an earlier snapshot."
     ),
+    "ExpectCountsToMatchReceipts": f"Rows are missing from the lake's table, or there twice. {_LAKE}",
+    "ExpectArchivedSegmentsToFollowOn": (
+        "Nothing is wrong where segments in between were never archived: storage-engine validate says which."
+    ),
+    "ExpectOffsetsToFollowOn": f"A stream of the lake lacks messages, or has others. {_LAKE}",
+    "ExpectOffsetsNotToBeginAgain": (
+        "Nothing is wrong where the topic was deleted and made again. Find out whether it was."
+    ),
     "ExpectStoreAndLakeToFormOneInterval": f"Store and lake together have a hole. {_REPLICA}",
     "ExpectNoLostRanges": (
         "Stop deleting. Look for the range in a replica, a backup or a second lake; "

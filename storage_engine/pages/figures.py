@@ -19,6 +19,7 @@ STEPS: Mapping[str, str] = {
     "dependents": "delete what pointed into it",
     "checkpoint": "flush to disk",
     "validate": "check store and lake",
+    "retention-report": "count what the lake has",
     "report": "write the report",
 }
 """By the step's stored word, what it does."""

@@ -43,8 +43,8 @@ OLDER_DAGS = {
 """By the ids of DAGs before each store had its own: which of today's do their work."""
 _SETTINGS_FILE = "airflow.cfg"
 _CONNECTIONS_FILE = "connections.json"
-_WORKERS = 8
-"""Tasks at one time: more than the seven that a store keeps at most while it hangs. Each takes 27 MiB."""
+_WORKERS = 10
+"""Tasks at one time: more than the nine that a store keeps at most while it hangs. Each takes 27 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,8 @@ def next_steps(project: Project, *, store_is_known: bool) -> str:
         f"Created a project in {project.home}:\n"
         "  dags/             a store's storage_monitor__STORE and storage_flush_checkpoint__STORE, a\n"
         "                    lake's storage_maintenance__LAKE (scheduled), storage_retention__STORE and\n"
-        "                    storage_archive__STORE (when due), storage_forced_cleanup__STORE (by hand)\n"
+        "                    storage_archive__STORE (when due), storage_forced_cleanup__STORE (by hand),\n"
+        "                    storage_validate_rows__STORE, storage_retention_report__STORE (in Spark)\n"
         "  plugins/          the console, where the provider's wheel isn't installed\n"
         "  spark_jobs/       what spark-submit runs\n"
         "  expectations/     what a store is validated against\n"

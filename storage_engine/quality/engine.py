@@ -32,6 +32,7 @@ from storage_engine.quality.gx import (
     MulticolumnMapExpectation,
     MulticolumnMapMetricProvider,
     PandasExecutionEngine,
+    SparkDFExecutionEngine,
     ValidationAction,
     ValidationDefinition,
     gx,
@@ -41,6 +42,9 @@ from storage_engine.quality.suite import EXPECTATIONS, SUITES, not_a_suite, read
 from storage_engine.retention.store.report_files import DATA_DOCS_SITE
 
 _LOGGER = "great_expectations"
+
+FactTable = Any
+"""A table of facts: a DataFrame of pandas or of Spark, which not every install has."""
 
 
 class _Swallowed(logging.Handler):
@@ -89,7 +93,7 @@ def _named(error: OSError, directory: Path) -> OSError:
 
 @cache
 def _metric(rule: Callable[[pd.DataFrame], pd.Series[bool]]) -> str:
-    """Register ``rule`` as a row-wise metric on pandas.
+    """Register ``rule`` as a row-wise metric on pandas, and on Spark.
 
     :return: the metric's name.
     """
@@ -100,6 +104,10 @@ def _metric(rule: Callable[[pd.DataFrame], pd.Series[bool]]) -> str:
 
         @multicolumn_condition_partial(engine=PandasExecutionEngine)  # type: ignore[untyped-decorator]
         def _pandas(cls, column_list: pd.DataFrame, **_: Any) -> pd.Series[bool]:  # noqa: N805
+            return rule(column_list)
+
+        @multicolumn_condition_partial(engine=SparkDFExecutionEngine)  # type: ignore[untyped-decorator]
+        def _spark(cls, column_list: Any, **_: Any) -> Any:  # noqa: N805
             return rule(column_list)
 
     return str(Rule.condition_metric_name)
@@ -157,11 +165,12 @@ class RecordChecks(ValidationAction):  # type: ignore[misc]
 
 
 def run_suites(
-    tables: Mapping[str, pd.DataFrame], suites: Path, directory: Path, *, run_name: str
+    tables: Mapping[str, FactTable], suites: Path, directory: Path, *, run_name: str
 ) -> tuple[CheckResult, ...]:
     """Check every fact table against the suite of its name.
 
-    :param tables: by suite name; a table without rows has nothing to check, and its checks say so.
+    :param tables: by suite name, those that were looked for, all of pandas, or all of Spark, where
+        expectations run then; a table without rows has nothing to check, and its checks say so.
     :param suites: directory with the suites' JSON.
     :param directory: becomes the Great Expectations project; all that is in it is removed first, so it must
         be of an earlier run.
@@ -180,15 +189,17 @@ def run_suites(
 
 
 def _run(
-    tables: Mapping[str, pd.DataFrame], suites: Path, directory: Path, run_name: str
+    tables: Mapping[str, FactTable], suites: Path, directory: Path, run_name: str
 ) -> tuple[CheckResult, ...]:
-    filled = [name for name in SUITES if not tables[name].empty]
+    names = [name for name in SUITES if name in tables]
+    filled = [name for name in names if not _is_empty(tables[name])]
+    engine = "pandas" if all(isinstance(table, pd.DataFrame) for table in tables.values()) else "spark"
     # JSON is YAML. Written as a whole: through its interface every asset costs a rewrite of the file.
-    config = json.dumps(_project_config(filled), indent=2)
+    config = json.dumps(_project_config(filled, engine), indent=2)
     write_file(directory / _PROJECT / "great_expectations.yml", config.encode())
     context = gx.get_context(mode="file", context_root_dir=str(directory / _PROJECT), cloud_mode=False)
     checks: list[CheckResult] = []
-    for name in SUITES:
+    for name in names:
         suite = context.suites.add(load_suite(suites, name))
         if name in filled:
             checks += _run_suite(context, suite, tables[name], directory / "checks.json", run_name)
@@ -198,7 +209,11 @@ def _run(
     return tuple(checks)
 
 
-def _project_config(tables: Sequence[str]) -> dict[str, object]:
+def _is_empty(table: FactTable) -> bool:
+    return table.empty if isinstance(table, pd.DataFrame) else bool(table.isEmpty())
+
+
+def _project_config(tables: Sequence[str], engine: str) -> dict[str, object]:
     """A project whose assets are the fact tables, with everything below its own directory."""
 
     def store(kind: str, directory: str) -> dict[str, object]:
@@ -224,12 +239,12 @@ def _project_config(tables: Sequence[str]) -> dict[str, object]:
         "data_docs_sites": {SITE: site_config()},
         "analytics_enabled": False,
         "progress_bars": {"globally": False, "metric_calculations": False},
-        "fluent_datasources": {_SOURCE: {"type": "pandas", "assets": {name: dict(asset) for name in tables}}},
+        "fluent_datasources": {_SOURCE: {"type": engine, "assets": {name: dict(asset) for name in tables}}},
     }
 
 
 def _run_suite(
-    context: Any, suite: ExpectationSuite, table: pd.DataFrame, path: Path, run_name: str
+    context: Any, suite: ExpectationSuite, table: FactTable, path: Path, run_name: str
 ) -> list[CheckResult]:
     batch = context.data_sources.get(_SOURCE).get_asset(suite.name).get_batch_definition(_BATCH)
     definition = context.validation_definitions.add(
@@ -240,7 +255,7 @@ def _run_suite(
             name=suite.name,
             validation_definitions=[definition],
             actions=[RecordChecks(name="record", path=str(path))],
-            result_format={"result_format": "COMPLETE", "unexpected_index_column_names": [SUBJECT]},
+            result_format={"result_format": "SUMMARY", "unexpected_index_column_names": [SUBJECT]},
         )
     )
     checkpoint.run(batch_parameters={"dataframe": table}, run_id=gx.RunIdentifier(run_name=run_name))
@@ -263,7 +278,7 @@ def _check(suite: str, result: Mapping[str, Any]) -> CheckResult:
 
 
 def _unexpected(outcome: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return list(outcome.get("unexpected_index_list") or [])
+    return list(outcome.get("partial_unexpected_index_list") or [])
 
 
 def _example(row: Mapping[str, Any]) -> str:

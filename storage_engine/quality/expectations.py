@@ -166,6 +166,34 @@ ROWS_TO_BE_UNIQUE = Expectation(
     ("duplicates", "expected_rows", "found_rows"),
 )
 
+COUNTS_TO_MATCH_RECEIPTS = Expectation(
+    "ExpectCountsToMatchReceipts",
+    "A segment has as many messages as its receipt says.",
+    rules.counted,
+    ("expected_messages", "found_messages"),
+)
+
+ARCHIVED_SEGMENTS_TO_FOLLOW_ON = Expectation(
+    "ExpectArchivedSegmentsToFollowOn",
+    "Each archived segment of a log begins where the one before it ends.",
+    rules.follows_on,
+    ("segment_offset", "previous_end"),
+)
+
+OFFSETS_TO_FOLLOW_ON = Expectation(
+    "ExpectOffsetsToFollowOn",
+    "Within a stream each message has the offset behind the one before it, across segments.",
+    rules.none,
+    ("wrong_offsets", "first_offset", "last_offset", "messages"),
+)
+
+OFFSETS_NOT_TO_BEGIN_AGAIN = Expectation(
+    "ExpectOffsetsNotToBeginAgain",
+    "No stream counts from 0 again, as it does where its topic was deleted and made again.",
+    rules.none,
+    ("begins_again", "first_offset", "last_offset", "messages"),
+)
+
 STORE_AND_LAKE_TO_FORM_ONE_INTERVAL = Expectation(
     "ExpectStoreAndLakeToFormOneInterval",
     "What store and lake hold of a log is one interval.",

@@ -12,8 +12,10 @@ import pandas as pd
 
 from storage_engine.brokers import find_broker
 from storage_engine.core.clock import clock_ms
+from storage_engine.exceptions import BadInputError
 from storage_engine.journal.journal import Journal, Run, Step, StoreRecord
 from storage_engine.lake.catalog.catalog import Lake
+from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.coverage.coverage import (
     LocalSpan,
     ReleasedSpan,
@@ -97,7 +99,7 @@ def _collect(place: AnyStore, run_key: str | None, *, full: bool, with_lake: boo
     lakes, unreachable = _lakes(store) if with_lake else ([], {})
     if lakes:
         lakes, unreachable = _without_older(place, lakes, unreachable)
-    store_id, released, notes = (None, (), ()) if not with_lake else _known(place, lakes, unreachable)
+    store_id, released, notes = (None, (), ()) if not with_lake else known_store(place, lakes, unreachable)
     unasked: tuple[str, ...] = ()
     missing, present = _missing(place) if store_id is not None else ((), {})
     released = (*released, *missing)
@@ -211,7 +213,26 @@ def _known_heads(store: AnyStore) -> KnownHeads:
     return KnownHeads() if record is None else known_heads(journal, record)
 
 
-def _known(
+def archived_lakes(store: AnyStore) -> tuple[str, tuple[LakeConfig, ...], tuple[str, ...]]:
+    """Return a store's id, its lakes that can be read, and why the others can't.
+
+    :raises BadInputError: nothing of the store is archived.
+    """
+    managed = managed_of(store)
+    if managed.policy.archive is ArchiveMode.OFF:
+        raise BadInputError(
+            f"{managed.root}: expected a store that is archived, found archive: off in its policy. Nothing "
+            "was changed. Archive it first."
+        )
+    lakes, unreachable = reachable_lakes(managed)
+    store_id, _, notes = known_store(store, lakes, unreachable)
+    if store_id is None:
+        raise BadInputError(f"{managed.root}: {notes[0]}. Nothing was changed. Archive it first.")
+    missing = tuple(f"a lake could not be asked: {reason}" for reason in unreachable.values())
+    return store_id, tuple(lake.config for lake in lakes), (*notes, *missing)
+
+
+def known_store(
     place: AnyStore, lakes: Sequence[Lake], unreachable: Mapping[str, str]
 ) -> tuple[str | None, tuple[ReleasedSpan, ...], tuple[str, ...]]:
     """The store's identity and what was deleted from it, without giving it an identity if it has none."""

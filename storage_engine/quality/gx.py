@@ -20,7 +20,7 @@ with warnings.catch_warnings():
     from great_expectations.checkpoint.actions import ActionContext, ValidationAction
     from great_expectations.checkpoint.checkpoint import CheckpointResult
     from great_expectations.core import ExpectationSuite, ValidationDefinition
-    from great_expectations.execution_engine import PandasExecutionEngine
+    from great_expectations.execution_engine import PandasExecutionEngine, SparkDFExecutionEngine
     from great_expectations.expectations.expectation import MulticolumnMapExpectation
     from great_expectations.expectations.metrics.map_metric_provider import MulticolumnMapMetricProvider
     from great_expectations.expectations.metrics.map_metric_provider.multicolumn_condition_partial import (
@@ -38,6 +38,7 @@ __all__ = [
     "MulticolumnMapExpectation",
     "MulticolumnMapMetricProvider",
     "PandasExecutionEngine",
+    "SparkDFExecutionEngine",
     "ValidationAction",
     "ValidationDefinition",
     "gx",

@@ -1,6 +1,7 @@
 """The rules behind the expectations: which rows of a fact table are as they should be.
 
-Pure pandas; each function takes the columns that its expectation names and returns one boolean a row.
+Pure pandas; each function takes the columns that its expectation names and returns one boolean a row. Those
+of the suites of rows take a DataFrame of Spark as well, and return a Column then.
 Text is "" and an offset is -1 where a fact table has nothing to say.
 """
 
@@ -168,7 +169,23 @@ def none(rows: pd.DataFrame) -> pd.Series[bool]:
 
     :param rows: the count, then what a reader wants to see beside it.
     """
-    return rows.iloc[:, 0] == 0
+    return rows[rows.columns[0]] == 0
+
+
+def counted(rows: pd.DataFrame) -> pd.Series[bool]:
+    """As many messages are there as the receipt says.
+
+    :param rows: expected_messages, found_messages.
+    """
+    return rows["found_messages"] == rows["expected_messages"]
+
+
+def follows_on(rows: pd.DataFrame) -> pd.Series[bool]:
+    """A segment begins at the offset where the one archived before it ends.
+
+    :param rows: segment_offset, previous_end (-1: none comes before it).
+    """
+    return (rows["previous_end"] == -1) | (rows["previous_end"] == rows["segment_offset"])
 
 
 def in_range(rows: pd.DataFrame) -> pd.Series[bool]:

@@ -55,6 +55,16 @@ SUITES: dict[str, tuple[tuple[Expectation, str], ...]] = {
         (e.ROWS_TO_COVER_SEGMENTS, _CRITICAL),
         (e.ROWS_TO_BE_UNIQUE, _CRITICAL),
     ),
+    "rows_segments": (
+        (e.ROWS_TO_COVER_SEGMENTS, _CRITICAL),
+        (e.ROWS_TO_BE_UNIQUE, _CRITICAL),
+        (e.COUNTS_TO_MATCH_RECEIPTS, _CRITICAL),
+        (e.ARCHIVED_SEGMENTS_TO_FOLLOW_ON, WARNING),
+    ),
+    "rows_queues": (
+        (e.OFFSETS_TO_FOLLOW_ON, _CRITICAL),
+        (e.OFFSETS_NOT_TO_BEGIN_AGAIN, WARNING),
+    ),
     "across_ranges": (
         (e.STORE_AND_LAKE_TO_FORM_ONE_INTERVAL, _CRITICAL),
         (e.NO_LOST_RANGES, _CRITICAL),
@@ -62,7 +72,8 @@ SUITES: dict[str, tuple[tuple[Expectation, str], ...]] = {
     ),
     "across_overlaps": ((e.OVERLAPS_TO_HOLD_THE_SAME_BYTES, _CRITICAL),),
 }
-"""Name of a fact table → what is expected of its rows, in the order in which a person reads it."""
+"""Name of a fact table → what is expected of its rows, in the order in which a person reads it. A validation
+has the tables of what it looks at."""
 
 EXPECTATIONS = {one.type: one for suite in SUITES.values() for one, _ in suite}
 """By the name that suites have for them."""

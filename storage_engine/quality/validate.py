@@ -61,12 +61,7 @@ def validate_store(
     """
     started_ns = time.monotonic_ns()
     checked_at_ms = time.time_ns() // 1_000_000
-    # A run's own directory has its report from the first step on.
-    files = () if output_dir is None else (VALIDATION_JSON, REPORT_JSON, PAGE)
-    output_dir = output_dir or validation_directory(managed_of(store), run_key)
-    refuse_inside_store({"reports": output_dir})
-    if not _is_of_earlier_release(output_dir / DATA_DOCS_DIRECTORY):
-        refuse_foreign(output_dir, (DATA_DOCS_DIRECTORY, *files))
+    output_dir = output_directory(store, run_key, output_dir)
     facts = collect_facts(store, run_key, full=full, with_lake=with_lake)
     claim(output_dir)
     checks, notes = _judge(facts, output_dir)
@@ -84,11 +79,30 @@ def validate_store(
         notes=(*facts.notes, *notes),
         name=store_name(managed_of(store)),
     )
+    save_validation(store, run_key, result, output_dir)
+    return result
+
+
+def output_directory(store: AnyStore, run_key: str | None, output_dir: Path | None) -> Path:
+    """Return where a validation's files go, which is not claimed yet.
+
+    :raises BadInputError: ``output_dir`` has files that no validation made, or lies in a store.
+    """
+    # A run's own directory has its report from the first step on.
+    files = () if output_dir is None else (VALIDATION_JSON, REPORT_JSON, PAGE)
+    directory = output_dir or validation_directory(managed_of(store), run_key)
+    refuse_inside_store({"reports": directory})
+    if not _is_of_earlier_release(directory / DATA_DOCS_DIRECTORY):
+        refuse_foreign(directory, (DATA_DOCS_DIRECTORY, *files))
+    return directory
+
+
+def save_validation(store: AnyStore, run_key: str | None, result: ValidationResult, output_dir: Path) -> None:
+    """Write a validation's JSON and page, and record it in its run's journal, where a run asked for it."""
     _write_json(output_dir / VALIDATION_JSON, result.to_dict())
     if run_key is not None:
         record_validation(store, run_key, result)
     write_page(store, run_key, result, output_dir)
-    return result
 
 
 def _judge(facts: Facts, output_dir: Path) -> tuple[tuple[CheckResult, ...], tuple[str, ...]]:

@@ -133,7 +133,7 @@ def run_job(
         return 2
     try:
         with spark_session(app_name) as spark:
-            result = _run(job, spark, request)
+            result = run_in_session(job, spark, request)
     except StorageEngineError as error:
         write_failure(result_path, request_path, error)
         sys.stderr.write(f"{app_name}: {type(error).__name__}: {printable(str(error))}\n")
@@ -142,7 +142,7 @@ def run_job(
     return 0
 
 
-def _run(job: Callable[[SparkSession, Request], Any], spark: SparkSession, request: Request) -> Any:
+def run_in_session(job: Callable[[SparkSession, Request], Any], spark: SparkSession, request: Request) -> Any:
     """Run a job; what ends it becomes our error here, as Spark's own can't be read once it stopped.
 
     :raises StorageEngineError: always one of these.

@@ -127,7 +127,7 @@ def test_a_form_is_the_dags_and_no_tasks_too() -> None:
 @pytest.mark.slow
 def test_parsing_imports_nothing_heavy() -> None:
     files = sorted(map(str, DAGS.glob("*.py")))
-    assert len(files) == 7
+    assert len(files) == 9
     code = f"""
 import sys
 import airflow.sdk, airflow.providers.apache.spark.operators.spark_submit, airflow.triggers.base

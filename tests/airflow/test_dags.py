@@ -114,6 +114,8 @@ def test_a_store_has_the_whole_cycle(load_dag: Any) -> None:
 
 def test_no_deletion_waits_for_what_is_archived_ahead(load_dag: Any) -> None:
     assert chain_of(load_dag("storage_archive.py"), "archive_sealed") == ["archive_sealed", "report"]
+    for task_id in ("validate_rows", "retention_report"):
+        assert chain_of(load_dag(f"storage_{task_id}.py"), task_id) == [task_id, "report"]
 
 
 def test_retention_runs_one_at_a_time_without_catching_up(load_dag: Any) -> None:
@@ -196,7 +198,7 @@ def at_one_time(dag: Any) -> int:
     )
 
 
-def test_a_store_that_hangs_keeps_at_most_seven_slots_and_a_project_has_more(
+def test_a_store_that_hangs_keeps_at_most_nine_slots_and_a_project_has_more(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("AIRFLOW__STORAGE_ENGINE__STORES", "hanging, healthy")
@@ -206,14 +208,14 @@ def test_a_store_that_hangs_keeps_at_most_seven_slots_and_a_project_has_more(
         for dag in found.values()
         if {task.storage_engine_conn_id for task in dag.tasks} & {"hanging"} and dag.max_active_runs == 1
     ]
-    assert len(of_hanging) == 6
+    assert len(of_hanging) == 8
     slots = {dag.dag_id: at_one_time(dag) for dag in of_hanging}
     # Its tasks are one a store.
     assert slots.pop("storage_maintenance__lake") == 2
-    assert 1 + sum(slots.values()) == 7
+    assert 1 + sum(slots.values()) == 9
     settings = configparser.RawConfigParser()
     settings.read(init_project(tmp_path / "p").settings_file)
-    assert settings.getint("core", "parallelism") > 7
+    assert settings.getint("core", "parallelism") > 9
 
 
 def test_a_run_that_hangs_ends_before_others_wait_for_it() -> None:

@@ -124,6 +124,20 @@ CONTROL_TYPES = text_array(
 )
 """Kinds of markers by their number (ControlRecordType); the last is for all others."""
 
+
+def record_steps(rows: pa.Table) -> pa.ChunkedArray[Any]:
+    """Return 0 for a batch's header, which is no record, else null: a cleaner may have taken what came next.
+
+    :param rows: with ``kind``.
+    """
+    # Plans of a stopped node need no computing.
+    import pyarrow.compute as pc
+
+    is_header = pc.equal(rows["kind"], pa.scalar("batch"))
+    steps: pa.ChunkedArray[Any] = pc.if_else(is_header, pa.scalar(0, pa.int64()), pa.scalar(None, pa.int64()))
+    return steps
+
+
 COLUMNS = Columns(
     stored_at="timestamp",
     streams=("topic", "partition"),
@@ -159,6 +173,9 @@ COLUMNS = Columns(
     keys=("key",),
     topic_id_of=topic_of,
     comments=_COMMENTS,
+    offset="offset",
+    steps=record_steps,
+    step_columns=("kind",),
 )
 """What they are for. Keys and values have no bounds: they would be copies. Both often come again in many
 records; where they don't, the writer gives their dictionary up once it has a MiB."""

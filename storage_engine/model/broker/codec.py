@@ -46,6 +46,11 @@ class Columns:
     :param key_lists: texts of several such names, with blanks between them.
     :param topic_id_of: returns the topic's id that a log's identity (``Receipt.log_id``) names; None: topics
         have none.
+    :param offset: which counts the messages of a stream; None: nothing does.
+    :param steps: returns, of rows, by how many a message moves its stream's offset on; 0: it is in no stream;
+        null: the columns don't tell. None: null of every row.
+    :param step_columns: that it reads.
+    :param producer: address of whoever sent a message; None: the broker doesn't store it.
     :param comments: what each column says, for who queries the table in another engine.
     """
 
@@ -60,6 +65,10 @@ class Columns:
     key_lists: tuple[str, ...] = ()
     topic_id_of: Callable[[str], str] | None = None
     comments: Mapping[str, str] = field(default_factory=dict, hash=False)
+    offset: str | None = None
+    steps: Callable[[pa.Table], pa.Array[Any] | pa.ChunkedArray[Any]] | None = None
+    step_columns: tuple[str, ...] = ()
+    producer: str | None = None
 
 
 class SegmentCodec(Protocol):

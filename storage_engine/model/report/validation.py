@@ -97,7 +97,8 @@ class CheckResult:
 class ValidationResult:
     """One validation of one store.
 
-    :param scope: ``"boundaries"`` (what changed at this run) or ``"full"`` (every frame and queue).
+    :param scope: ``"boundaries"`` (what changed at this run) ``"full"`` (every frame and queue)
+        or ``"rows"`` (the rows of archived segments).
     :param store_id: None when the store has no identity yet (no journal, no lake).
     :param run_key: None when no run asked for it.
     :param notes: what was not checked, and why; what a person decided.

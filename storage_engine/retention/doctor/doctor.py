@@ -50,6 +50,7 @@ from storage_engine.retention.doctor.space_and_time import (
     retention_findings,
     space_findings,
 )
+from storage_engine.retention.doctor.usage_advice import usage_findings
 from storage_engine.retention.ranges.seen_logs import Missing
 from storage_engine.retention.store.answering import check_answers
 from storage_engine.retention.store.broker_answers import ask
@@ -243,6 +244,7 @@ def findings_of(
     """
     known = _Known(journal=journal, record=record)
     _read_samples(known, now_ms)
+    known.findings += usage_findings(journal, record)
     asked, said = _ask_broker(store, known, now_ms)
     known.findings += said.findings
     if not said.refused:
@@ -399,6 +401,8 @@ def _ask_journal(store: ManagedStore, now_ms: int) -> _Known:
         if known.record is not None:
             known.journalled_heads = tuple(journalled_heads(known.journal, known.record.store_id))
         _read_samples(known, now_ms)
+        if known.record is not None:
+            known.findings += usage_findings(known.journal, known.record)
     except StorageEngineError as error:
         known.journal, known.unknown_proof = None, UnknownProof.JOURNAL
         known.findings.append(

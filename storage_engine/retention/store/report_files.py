@@ -21,12 +21,24 @@ SUMMARY_TEXT = "summary.txt"
 SUMMARY_HTML = "summary.html"
 VALIDATION_JSON = "validation.json"
 LAG_TABLE = "consumer_lag"
+USAGE_PAGE = "usage.html"
+USAGE_TABLE = "usage.parquet"
 DATA_DOCS_DIRECTORY = "great_expectations"
 DATA_DOCS_SITE = "gx/uncommitted/data_docs/storage_engine"
 """Data Docs, below Great Expectations' own directory."""
 DATA_DOCS = f"{DATA_DOCS_DIRECTORY}/{DATA_DOCS_SITE}/index.html"
 """The first page of a run's Data Docs, below the run's directory."""
-RUN_FILES = (PAGE, REPORT_TEXT, SUMMARY_TEXT, SUMMARY_HTML, VALIDATION_JSON, LAG_TABLE, MARKER)
+RUN_FILES = (
+    PAGE,
+    REPORT_TEXT,
+    SUMMARY_TEXT,
+    SUMMARY_HTML,
+    VALIDATION_JSON,
+    LAG_TABLE,
+    USAGE_PAGE,
+    USAGE_TABLE,
+    MARKER,
+)
 """What a run's directory may have beside its report and its Data Docs."""
 
 _HASH_DIGITS = 8
@@ -65,7 +77,7 @@ def short_hash(text: str) -> str:
 def page_links(directory: Path) -> dict[str, str]:
     """Return what lies beside a page: title → relative address."""
     beside = {"Data Docs": DATA_DOCS, "Report as text": REPORT_TEXT, "Report as JSON": REPORT_JSON}
-    links = {**beside, "Validation as JSON": VALIDATION_JSON}
+    links = {**beside, "Validation as JSON": VALIDATION_JSON, "Retention report": USAGE_PAGE}
     return {title: path for title, path in links.items() if (directory / path).is_file()}
 
 

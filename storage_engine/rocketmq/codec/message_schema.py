@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from storage_engine.model.broker.codec import Columns
+from storage_engine.rocketmq.codec import frame
 
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 
@@ -79,6 +80,29 @@ _COMMENTS = {
     "raw": "the exact bytes, where the other columns would not give them back",
 }
 
+
+def queue_steps(rows: pa.Table) -> pa.ChunkedArray[Any]:
+    """Return by how many messages move their queues' offsets on; null: as many as an inner batch has.
+
+    A message that prepares or rolls back a transaction is in no queue (``CommitLog#doAppend`` of releases
+    before 4.3 gives it queue offset 0).
+
+    :param rows: with ``sys_flag``.
+    """
+    # Plans of a stopped store need no computing.
+    import pyarrow.compute as pc
+
+    flags = rows["sys_flag"]
+    kinds = pc.bit_wise_and(flags, pa.scalar(frame.TRANSACTION_MASK, pa.int32()))
+    outside = pa.array([frame.TRANSACTION_PREPARED, frame.TRANSACTION_ROLLBACK], pa.int32())
+    steps = pc.if_else(pc.is_in(kinds, value_set=outside), pa.scalar(0), pa.scalar(1))
+    batches = pc.bit_wise_and(flags, pa.scalar(frame.INNER_BATCH, pa.int32()))
+    known: pa.ChunkedArray[Any] = pc.if_else(
+        pc.equal(batches, pa.scalar(0)), steps, pa.scalar(None, pa.int64())
+    )
+    return known
+
+
 KINDS = pa.array(["message", "blank", "undecodable"], pa.string())
 
 COLUMNS = Columns(
@@ -120,5 +144,9 @@ COLUMNS = Columns(
     keys=("unique_key",),
     key_lists=("keys",),
     comments=_COMMENTS,
+    offset="queue_offset",
+    steps=queue_steps,
+    step_columns=("sys_flag",),
+    producer="born_host",
 )
 """What they are for. Bodies have no bounds: they would be copies."""

@@ -1,0 +1,192 @@
+"""Usage of a store by topic, producer, hour and size of message, and what follows from it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
+
+HOUR_S = 3600
+HOURS_A_DAY = 24
+SIZE_CLASSES = ("up to 1 KiB", "up to 16 KiB", "up to 128 KiB", "up to 1 MiB", "above 1 MiB")
+SIZE_CLASS_BYTES = (1 << 10, 16 << 10, 128 << 10, 1 << 20)
+"""Where each class but the last one ends."""
+LARGE_SHARE = 0.25
+"""Of all bytes: a topic that takes as much decides how long everything else stays."""
+QUIET_SHARE = 0.25
+"""Of a span's end: a topic without a message in it has ended, or pauses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Messages and their bytes of one topic, host, hour or class."""
+
+    name: str
+    messages: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicUsage:
+    """What a topic takes, and costs all others.
+
+    :param share: of all bytes in the span, 0 to 1.
+    :param cost_hours_a_day: how much longer the disk space that now holds a day would last without the topic,
+        in hours; None: it would hold nothing then.
+    :param advice: which other policy fits the topic; "": none.
+    """
+
+    name: str
+    messages: int
+    size_bytes: int
+    share: float
+    cost_hours_a_day: float | None
+    advice: str
+
+
+@dataclass(frozen=True, slots=True)
+class QuietHour:
+    """The hour of the day with the fewest bytes.
+
+    :param hour: of the day, in ``time_zone``.
+    :param share: of a mean day's bytes, 0 to 1.
+    :param days: how many whole days the span has.
+    """
+
+    hour: int
+    share: float
+    days: int
+    time_zone: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionHours:
+    """When a broker deletes by age.
+
+    :param setting: its setting, by the broker's own name.
+    """
+
+    setting: str
+    hours: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HourAdvice:
+    """What to do about the hours at which a broker deletes, as a finding says it.
+
+    :param advice: "" where nothing is to be done.
+    """
+
+    what: str
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionReport:
+    """What the span says; of topics and hosts the largest, the others in one row.
+
+    :param first_hour: since the epoch, of the first message that was counted; None: there was none.
+    :param quiet: None: the span has no whole day.
+    """
+
+    first_hour: int | None
+    last_hour: int | None
+    topics: tuple[TopicUsage, ...]
+    hosts: tuple[Usage, ...]
+    size_classes: tuple[Usage, ...]
+    quiet: QuietHour | None
+    advice: HourAdvice | None
+    usage_path: str
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(row.size_bytes for row in self.size_classes)
+
+    @property
+    def messages(self) -> int:
+        return sum(row.messages for row in self.size_classes)
+
+
+def hour_means(bytes_by_hour: Mapping[int, int], zone: ZoneInfo) -> tuple[tuple[float, ...], int] | None:
+    """Return the mean bytes of each hour of the day, and of how many whole days; None: of no whole day.
+
+    The first and the last hour don't count, as only a part of each may have been archived.
+
+    :param bytes_by_hour: by hours since the epoch; an hour without bytes may be left out.
+    """
+    if not bytes_by_hour:
+        return None
+    hours = range(min(bytes_by_hour) + 1, max(bytes_by_hour))
+    sums, counts = [0] * HOURS_A_DAY, [0] * HOURS_A_DAY
+    for hour in hours:
+        of_day = datetime.fromtimestamp(hour * HOUR_S, UTC).astimezone(zone).hour
+        sums[of_day] += bytes_by_hour.get(hour, 0)
+        counts[of_day] += 1
+    if not min(counts):
+        return None
+    means = tuple(total / count for total, count in zip(sums, counts, strict=True))
+    return means, len(hours) // HOURS_A_DAY
+
+
+def quiet_hour(bytes_by_hour: Mapping[int, int], time_zone: str) -> QuietHour | None:
+    """Return the quiet hour of the day; None: the span has no whole day, or no bytes in one."""
+    found = hour_means(bytes_by_hour, ZoneInfo(time_zone))
+    if found is None or not sum(found[0]):
+        return None
+    means, days = found
+    hour = min(range(HOURS_A_DAY), key=lambda hour: means[hour])
+    return QuietHour(hour, means[hour] / sum(means), days, time_zone)
+
+
+def hour_advice(quiet: QuietHour | None, deletion: DeletionHours | None) -> HourAdvice | None:
+    """Return what the quiet hour says of the hours of deletion; None: there is none to speak of.
+
+    :param deletion: None: the broker deletes at any hour.
+    """
+    if quiet is None:
+        return None
+    days = f"{quiet.days} days" if quiet.days != 1 else "1 day"
+    what = (
+        f"the quiet hour of the day is {quiet.hour:02d} ({quiet.time_zone}): {100 * quiet.share:.1f} % of a "
+        f"day's bytes, over {days} in the lake"
+    )
+    if deletion is None or deletion.hours == (quiet.hour,):
+        return HourAdvice(what)
+    now = ";".join(f"{hour:02d}" for hour in deletion.hours)
+    return HourAdvice(f"{what}; {deletion.setting} is {now}", f"set {deletion.setting} to {quiet.hour:02d}")
+
+
+def topic_usages(
+    topics: Sequence[Usage], last_hours: Mapping[str, int], first_hour: int, last_hour: int
+) -> tuple[TopicUsage, ...]:
+    """Return topics with what each costs the others, the largest first.
+
+    :param last_hours: by topic, the hour since the epoch of its last message.
+    :param first_hour: of the span; ``last_hour`` its last one.
+    """
+    total = sum(topic.size_bytes for topic in topics)
+    quiet_from = last_hour - int((last_hour - first_hour) * QUIET_SHARE)
+
+    def told(topic: Usage) -> TopicUsage:
+        share = topic.size_bytes / total if total else 0.0
+        cost = HOURS_A_DAY * share / (1 - share) if topic.size_bytes < total else None
+        advice = ""
+        if last_hours.get(topic.name, last_hour) < quiet_from:
+            day = datetime.fromtimestamp(last_hours[topic.name] * HOUR_S, UTC).date()
+            advice = f"no message since {day}: where it has ended, delete the topic"
+        elif share >= LARGE_SHARE and cost is not None:
+            advice = "decides how long all others stay: give it a shorter retention, or a store, of its own"
+        return TopicUsage(topic.name, topic.messages, topic.size_bytes, share, cost, advice)
+
+    return tuple(told(topic) for topic in sorted(topics, key=lambda topic: (-topic.size_bytes, topic.name)))
+
+
+def largest(usages: Iterable[Usage], most: int) -> tuple[Usage, ...]:
+    """Return the largest of some usages; what is left out is one more, named "others"."""
+    ordered = sorted(usages, key=lambda usage: (-usage.size_bytes, usage.name))
+    rest = ordered[most:]
+    if not rest:
+        return tuple(ordered)
+    others = Usage("others", sum(u.messages for u in rest), sum(u.size_bytes for u in rest))
+    return (*ordered[:most], others)

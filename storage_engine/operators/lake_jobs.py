@@ -1,0 +1,144 @@
+"""Operators of Spark jobs that look at what lakes have, and change nothing there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
+
+from storage_engine import task_log
+from storage_engine.core.jsonable import from_jsonable
+from storage_engine.core.wording import count_text
+from storage_engine.exceptions import BadInputError
+from storage_engine.operators.base import run_key
+from storage_engine.operators.spark_job import StoreSparkOperator
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from storage_engine.model.report.usage import RetentionReport
+    from storage_engine.retention.report.counts import OffsetSpan
+    from storage_engine.spark.retention_report import RetentionReportRequest
+    from storage_engine.spark.validate_rows import ValidateRowsRequest, ValidateRowsResult
+
+_DAY_MS = 86_400_000
+
+
+class _LakeJobOperator(StoreSparkOperator):
+    def check_spark(self) -> None:
+        """
+        :raises AirflowSkipException: the store's connection names no Spark connection.
+        """
+        if self.store_hook.spark_conn_id is None:
+            raise AirflowSkipException(
+                f"{self.storage_engine_conn_id}: this job runs in Spark alone, and the connection names no "
+                "Spark connection (spark_conn_id)"
+            )
+
+
+class StorageEngineValidateRowsOperator(_LakeJobOperator):
+    """Checks the rows of a store's archived segments in Spark: none missing, none twice, as receipts say.
+
+    Where events of archived segments started the run, it looks at these segments and those beside them.
+    Skipped where the store's connection names no Spark connection.
+
+    :param spans: offsets to look at, as JSON text (templated): a list of objects with ``log``,
+        ``first_offset`` and ``end_offset``; an empty one stands for all that the store's lakes have.
+    """
+
+    template_fields: Sequence[str] = (*StoreSparkOperator.template_fields, "spans")
+    entry_point = "validate_rows.py"
+
+    def __init__(self, *, spans: str = "[]", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.spans = spans
+
+    def do_step(self, context: Context) -> dict[str, Any]:
+        from storage_engine.model.report.validation import Status
+        from storage_engine.retention.store.context import opened
+        from storage_engine.spark.validate_rows import ValidateRowsResult, validate_rows_of
+
+        self.check_spark()
+
+        def submit(request: ValidateRowsRequest) -> ValidateRowsResult:
+            result: ValidateRowsResult = self.submit(context, request, ValidateRowsResult)
+            return result
+
+        with opened(self.store) as store:
+            result = validate_rows_of(store, run_key(context), submit, self._spans(context))
+        self.say(task_log.validation_lines(result))
+        self.warn(task_log.broken_text(result))
+        if result.overall is Status.FAILURE:
+            raise AirflowFailException(
+                f"Validation of rows found {count_text(len(result.failures), 'rule')} broken: "
+                f"{', '.join(check.expectation for check in result.failures)}. The report has the details."
+            )
+        return {"overall": result.overall.value, "checks": len(result.checks), "notes": list(result.notes)}
+
+    def _spans(self, context: Context) -> tuple[OffsetSpan, ...]:
+        from storage_engine.retention.report.counts import OffsetSpan
+
+        events = [event for found in context["triggering_asset_events"].values() for event in found]
+        if any(event.extra.get("more_logs") for event in events):
+            return ()
+        told: Iterable[Any] = [span for event in events for span in event.extra.get("spans", ())]
+        try:
+            return tuple(from_jsonable(OffsetSpan, span, "spans") for span in told or json.loads(self.spans))
+        except ValueError:
+            raise BadInputError(f"spans: expected a JSON list, found {self.spans!r}.") from None
+
+
+class StorageEngineRetentionReportOperator(_LakeJobOperator):
+    """Counts what a store's lakes have by topic, producer host, hour and size, and says what follows from it.
+
+    Skipped where the store's connection names no Spark connection.
+
+    :param first_day: of which the first message counts, as in 2026-11-24 (UTC, templated); "": the first of
+        all.
+    :param last_day: of which the last message counts; "": the last of all.
+    """
+
+    template_fields: Sequence[str] = (*StoreSparkOperator.template_fields, "first_day", "last_day")
+    ui_color = "#f5efd9"
+    entry_point = "retention_report.py"
+
+    def __init__(self, *, first_day: str = "", last_day: str = "", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.first_day, self.last_day = first_day, last_day
+
+    def do_step(self, context: Context) -> dict[str, Any]:
+        from storage_engine.model.report.usage import RetentionReport
+        from storage_engine.retention.store.context import opened
+        from storage_engine.spark.retention_report import retention_report_of
+
+        self.check_spark()
+        first_ms = _day_ms("first_day", self.first_day)
+        last_ms = _day_ms("last_day", self.last_day)
+        until_ms = None if last_ms is None else last_ms + _DAY_MS
+
+        def submit(request: RetentionReportRequest) -> RetentionReport:
+            result: RetentionReport = self.submit(context, request, RetentionReport)
+            return result
+
+        with opened(self.store) as store:
+            report = retention_report_of(store, run_key(context), submit, first_ms, until_ms)
+        self.say(task_log.usage_lines(report))
+        return {"messages": report.messages, "size_bytes": report.size_bytes, "usage": report.usage_path}
+
+
+def _day_ms(name: str, day: str) -> int | None:
+    """Return when a day begins, in milliseconds since the epoch; None where none is named.
+
+    :raises BadInputError: it is no day.
+    """
+    if not day:
+        return None
+    try:
+        return int(datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp() * 1000)
+    except ValueError:
+        raise BadInputError(
+            f"{name}: expected a day such as 2026-11-24, found {day!r}. Nothing was changed."
+        ) from None

@@ -1,0 +1,293 @@
+"""What was written by topic, producer host, hour and size class, over a span of a lake, as a Spark job."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Set
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import tzlocal
+
+from storage_engine.brokers import find_broker
+from storage_engine.core.clock import clock_ms
+from storage_engine.core.durable import make_dirs, write_file
+from storage_engine.exceptions import BadInputError
+from storage_engine.journal.journal import Step
+from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.catalog.names import proven_files
+from storage_engine.lake.file.live_files import live_data_files
+from storage_engine.lake.soundness.receipts import receipts
+from storage_engine.model.broker.codec import Columns
+from storage_engine.model.course.course import SettingType
+from storage_engine.model.proof.receipt import Receipt, SegmentIdentity
+from storage_engine.model.report.usage import (
+    HOUR_S,
+    SIZE_CLASS_BYTES,
+    SIZE_CLASSES,
+    DeletionHours,
+    RetentionReport,
+    Usage,
+    hour_advice,
+    largest,
+    quiet_hour,
+    topic_usages,
+)
+from storage_engine.pages.usage import usage_page
+from storage_engine.quality.facts import archived_lakes
+from storage_engine.retention.archive.archiving import begin_background_run
+from storage_engine.retention.monitor.recording_for_pages import rules_of
+from storage_engine.retention.store.broker_answers import ask
+from storage_engine.retention.store.context import AnyStore, Context, open_context
+from storage_engine.retention.store.report_files import USAGE_PAGE, USAGE_TABLE, run_directory
+from storage_engine.spark.lake_rows import StoreFiles, kept, map_row_groups
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+MOST_NAMED = 100
+"""Topics and hosts that a result names; the Parquet has all."""
+
+IN_A_BATCH = "in a compressed batch"
+"""Size class of a message that the broker doesn't store by itself."""
+
+_CELLS: list[pa.Field[Any]] = [
+    pa.field("topic", pa.string()),
+    pa.field("host", pa.string()),
+    pa.field("hour", pa.int64()),
+    pa.field("size_class", pa.string()),
+    pa.field("messages", pa.int64()),
+    pa.field("size_bytes", pa.int64()),
+]
+CELLS = pa.schema(_CELLS)
+"""``hour`` counts from the epoch, in UTC. ``host`` is "" where the broker doesn't store the producer's."""
+_NAMES = CELLS.names[:4]
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionReportRequest:
+    """What to count; crosses to the job as JSON.
+
+    :param first_ms: when the broker stored the first message that counts; None: the lake's first.
+    :param until_ms: when it stored the first one that doesn't; None: none.
+    :param time_zone: IANA name, in which the broker's hours are meant.
+    :param usage_path: the Parquet file to write.
+    """
+
+    lakes: tuple[LakeConfig, ...]
+    store_id: str
+    broker: str
+    usage_path: str
+    time_zone: str
+    deletion: DeletionHours | None = None
+    first_ms: int | None = None
+    until_ms: int | None = None
+
+
+def retention_report_of(
+    store: AnyStore,
+    run_key: str,
+    run_job: Callable[[RetentionReportRequest], RetentionReport],
+    first_ms: int | None = None,
+    until_ms: int | None = None,
+) -> RetentionReport:
+    """Count what a store's lakes have of a span of time; write its table and page, and record its advice.
+
+    :param run_key: of the run, which begins with it.
+    :param run_job: runs :func:`retention_report`.
+    :param first_ms: when the first message that counts was stored; None: the first of all.
+    :param until_ms: when the first message that doesn't was stored; None: none.
+    :raises BadInputError: nothing of the store is archived, or its broker's rows have no topic or time.
+    :raises LakeUnavailableError: no lake can be read.
+    """
+    started_ns = time.monotonic_ns()
+    context = open_context(store)
+    columns = find_broker(context.store.broker).codec.columns
+    if not columns.streams or columns.stored_at is None:
+        raise BadInputError(
+            f"{context.store.root}: expected a broker whose rows have a topic and a time, found "
+            f"{find_broker(context.store.broker).title}. Nothing was changed."
+        )
+    store_id, lakes, _ = archived_lakes(context)
+    run = begin_background_run(context, run_key)
+    directory = run_directory(context.store, run_key)
+    deletion, time_zone = _deletion_hours(context)
+    with context.errors(run, Step.RETENTION_REPORT):
+        make_dirs(directory)
+        report = run_job(
+            RetentionReportRequest(
+                lakes=lakes,
+                store_id=store_id,
+                broker=context.store.broker,
+                usage_path=str(directory / USAGE_TABLE),
+                time_zone=time_zone,
+                deletion=deletion,
+                first_ms=first_ms,
+                until_ms=until_ms,
+            )
+        )
+        page = usage_page(context.name, report)
+        write_file(directory / USAGE_PAGE, page.encode())
+        context.save(run, Step.RETENTION_REPORT, report, started_ns)
+    return report
+
+
+def _deletion_hours(context: Context) -> tuple[DeletionHours | None, str]:
+    """Return the hours at which the broker deletes by age, and the zone in which hours are meant."""
+    rules = find_broker(context.store.broker).rules
+    if rules is None:
+        return None, context.store.time_zone or tzlocal.get_localzone_name()
+    snapshot = context.snapshot(clock_ms())
+    start = ask(
+        context.store.broker,
+        "say what a simulation starts from",
+        lambda: context.broker.course_start(snapshot),
+    )
+    time_zone = start.time_zone if start else context.store.time_zone or tzlocal.get_localzone_name()
+    windows = rules_of(context, snapshot, time_zone, clock_ms())["windows"]
+    setting = next((one.name for one in rules.settings if one.type is SettingType.HOURS), None)
+    if windows is None or setting is None:
+        return None, time_zone
+    return DeletionHours(setting, tuple(windows["hours"])), time_zone
+
+
+def retention_report(spark: SparkSession, request: RetentionReportRequest) -> RetentionReport:
+    """Count a span of the store's lakes, and write the cells as Parquet.
+
+    :raises LakeUnavailableError: a lake, or a file of its table, can't be read.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    spark.sparkContext.setJobGroup("retention report", f"usage of store {request.store_id}")
+    counted = set[SegmentIdentity]()
+    frames = [_cells(spark, config, request, counted) for config in request.lakes]
+    cells = (
+        reduce(_together, frames)
+        .groupBy(*_NAMES)
+        .agg(F.sum("messages").alias("messages"), F.sum("size_bytes").alias("size_bytes"))
+    )
+    cells = kept(cells, spark.sparkContext.defaultParallelism)
+    _write(cells.orderBy("hour", "topic", "host", "size_class").collect(), Path(request.usage_path))
+    by_hour = cells.groupBy("hour").agg(F.sum("size_bytes").alias("size_bytes"))
+    bytes_by_hour = {row.hour: row.size_bytes for row in by_hour.collect()}
+    last_seen = cells.filter("messages > 0").groupBy("topic").agg(F.max("hour").alias("hour"))
+    last_hours = {row.topic: row.hour for row in last_seen.collect()}
+    first, last = min(bytes_by_hour, default=None), max(bytes_by_hour, default=None)
+    quiet = quiet_hour(bytes_by_hour, request.time_zone)
+    topics = largest(_usages(cells, "topic"), MOST_NAMED)
+    return RetentionReport(
+        first_hour=first,
+        last_hour=last,
+        topics=() if first is None or last is None else topic_usages(topics, last_hours, first, last),
+        hosts=largest(_usages(cells, "host"), MOST_NAMED),
+        size_classes=_usages(cells, "size_class"),
+        quiet=quiet,
+        advice=hour_advice(quiet, request.deletion),
+        usage_path=request.usage_path,
+    )
+
+
+def _together(first: DataFrame, second: DataFrame) -> DataFrame:
+    return first.unionByName(second)
+
+
+def _usages(cells: DataFrame, name: str) -> tuple[Usage, ...]:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    summed = cells.groupBy(name).agg(
+        F.sum("messages").alias("messages"), F.sum("size_bytes").alias("size_bytes")
+    )
+    return tuple(Usage(*row) for row in summed.orderBy(F.desc("size_bytes"), name).collect())
+
+
+def _cells(
+    spark: SparkSession, config: LakeConfig, request: RetentionReportRequest, counted: set[SegmentIdentity]
+) -> DataFrame:
+    """Return cells of one lake; the same cell comes once a row group.
+
+    :param counted: segments that another lake has, which don't count again; grows by those of this one.
+    """
+    lake, columns = open_lake(config), find_broker(request.broker).codec.columns
+    table = lake.messages()
+    rows = [row for row in receipts(lake, request.store_id) if _counts(row, request, counted)]
+    counted.update(row.identity for row in rows)
+    wanted = {file.location for row in rows for file in proven_files(table, row)}
+    files = live_data_files(table, request.store_id)
+    source = StoreFiles(config, table, request.store_id, tuple(f for f in files if f.location in wanted))
+    first = None if request.first_ms is None else request.first_ms * 1000
+    until = None if request.until_ms is None else request.until_ms * 1000
+
+    def count(rows: pa.Table, _: object) -> pa.Table:
+        return count_usage(rows, columns, first, until)
+
+    return map_row_groups(spark, source, columns_counted(columns), count, CELLS)
+
+
+def _counts(row: Receipt, request: RetentionReportRequest, counted: Set[SegmentIdentity]) -> bool:
+    """Return whether a segment may have messages of the span, and no lake before this one has it."""
+    first_ms, last_ms = row.first_store_timestamp_ms, row.last_store_timestamp_ms
+    if row.identity in counted:
+        return False
+    is_before = request.first_ms is not None and last_ms is not None and last_ms < request.first_ms
+    is_behind = request.until_ms is not None and first_ms is not None and first_ms >= request.until_ms
+    return not is_before and not is_behind
+
+
+def columns_counted(columns: Columns) -> tuple[str, ...]:
+    """Return the few columns that are read of a data file."""
+    names = (*columns.streams[:1], columns.producer, columns.stored_at, "size", "kind")
+    return tuple(name for name in names if name is not None)
+
+
+def count_usage(rows: pa.Table, columns: Columns, first_us: int | None, until_us: int | None) -> pa.Table:
+    """Return :data:`CELLS` of some rows; rows without topic or time don't count.
+
+    What holds messages, as the header of a batch does, has the time of the next one.
+
+    :param first_us: when the first message that counts was stored, in microseconds since the epoch.
+    :param until_us: when the first one that doesn't was stored.
+    """
+    topic, is_message = rows[columns.streams[0]], pc.equal(rows["kind"], pa.scalar("message"))
+    stored = rows[str(columns.stored_at)].cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+    filled = pc.fill_null_forward(pc.fill_null_backward(stored))
+    stored = pc.if_else(is_message, stored, filled)
+    counts = pc.and_(topic.is_valid(), stored.is_valid())
+    if first_us is not None:
+        counts = pc.and_(counts, pc.greater_equal(stored, pa.scalar(first_us)))
+    if until_us is not None:
+        counts = pc.and_(counts, pc.less(stored, pa.scalar(until_us)))
+    host: Any = pa.nulls(rows.num_rows, pa.string()) if columns.producer is None else rows[columns.producer]
+    size = rows["size"].cast(pa.int64())
+    found: dict[str, Any] = {
+        "topic": topic.cast(pa.string()),
+        "host": pc.fill_null(host.cast(pa.string()), ""),
+        "hour": pc.divide(stored, HOUR_S * 1_000_000),
+        "size_class": _size_classes(size),
+        "messages": is_message.cast(pa.int64()),
+        "size_bytes": size,
+    }
+    placed = pa.table(found)
+    sums = placed.filter(pc.fill_null(counts, False)).group_by(_NAMES, use_threads=False)
+    summed = sums.aggregate([("messages", "sum"), ("size_bytes", "sum")])
+    return summed.select([*_NAMES, "messages_sum", "size_bytes_sum"]).rename_columns(CELLS.names)
+
+
+def _size_classes(size: Any) -> Any:
+    classes: Any = pa.scalar(SIZE_CLASSES[-1])
+    for name, most in zip(reversed(SIZE_CLASSES[:-1]), reversed(SIZE_CLASS_BYTES), strict=True):
+        classes = pc.if_else(pc.less_equal(size, pa.scalar(most)), name, classes)
+    return pc.if_else(pc.equal(size, pa.scalar(0)), IN_A_BATCH, classes)
+
+
+def _write(rows: Iterable[Any], path: Path) -> None:
+    """Write cells as Parquet, durably."""
+    content = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist([row.asDict() for row in rows], CELLS), content)
+    make_dirs(path.parent)
+    write_file(path, content.getvalue().to_pybytes())

@@ -1,0 +1,128 @@
+"""What tasks make of a segment's rows: sums a segment and stream, or single rows where sums disagree.
+
+Positions here count from the segment's first byte. Pure Arrow; imports neither Spark nor pandas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage_engine.model.broker.codec import Columns, SegmentCodec, offsets_count_bytes
+
+SEGMENT = ("lineage", "log", "segment_base_offset")
+"""Columns that name a segment of a store."""
+
+_IDENTITY: list[pa.Field[Any]] = [
+    pa.field("lineage", pa.int32()),
+    pa.field("log", pa.string()),
+    pa.field("segment_base_offset", pa.int64()),
+    pa.field("stream", pa.string()),
+]
+_COUNTED: dict[str, Any] = {
+    "row_count": ([], "count_all"),
+    "messages": ("is_message", "sum"),
+    "row_bytes": ("size", "sum"),
+    "first": ("first", "min"),
+    "last": ("last", "max"),
+    "area": ("area", "sum"),
+    "offsets": ("offset", "count"),
+    "distinct_offsets": ("offset", "count_distinct"),
+    "first_offset": ("offset", "min"),
+    "last_offset": ("offset", "max"),
+    "offset_sum": ("offset", "sum"),
+    "unknown_steps": ("is_unknown", "sum"),
+}
+
+_COUNTS: list[pa.Field[Any]] = [pa.field(name, pa.int64()) for name in _COUNTED]
+SUMS = pa.schema(
+    [*_IDENTITY, pa.field("location", pa.string()), *(pa.field(n, pa.int64()) for n in _COUNTED)]
+)
+"""Of rows of one segment and stream in one row group.
+
+``stream``: what the broker's codec names a message's stream by, with blanks between; null: of no stream.
+``first``, ``last``: where their bytes begin and end. ``area``: see :func:`sum_rows`. ``offsets`` to
+``offset_sum``: of the messages' offsets in the stream. ``unknown_steps``: of how many messages the columns
+don't tell which offset comes next.
+"""
+
+_PLACES: list[pa.Field[Any]] = [
+    pa.field(name, pa.int64()) for name in ("start", "size", "offset", "step", "row")
+]
+ROWS = pa.schema([*_IDENTITY, *_PLACES])
+"""Single rows: ``row`` numbers those of a file."""
+
+
+def columns_read(columns: Columns) -> tuple[str, ...]:
+    """Return the few columns that are read of a data file."""
+    offset = () if columns.offset is None else (columns.offset,)
+    names = (*SEGMENT, "physical_offset", "size", "kind", *columns.streams, *offset, *columns.step_columns)
+    return tuple(dict.fromkeys(names))
+
+
+def sum_rows(rows: pa.Table, location: str, codec: SegmentCodec) -> pa.Table:
+    """Return :data:`SUMS` of some rows.
+
+    ``area`` is the sum of (end² - start²). It is the square of the segment's length where rows cover the
+    segment once: then the ends and starts in between cancel each other out.
+
+    :param rows: with :func:`columns_read`.
+    """
+    streams = [f"stream_{number}" for number in range(len(codec.columns.streams))]
+    placed = _placed(rows, codec)
+    owns = pc.greater(placed["size"], pa.scalar(0))
+    start, size = placed["start"], placed["size"]
+    placed = (
+        placed.append_column("first", pc.if_else(owns, start, None))
+        .append_column("last", pc.if_else(owns, pc.add(start, size), None))
+        .append_column("area", pc.multiply(size, pc.add(pc.multiply(start, 2), size)))
+        .append_column("is_unknown", _count(pc.and_(placed["offset"].is_valid(), placed["step"].is_null())))
+    )
+    grouped = placed.group_by([*SEGMENT, *streams], use_threads=False).aggregate([*_COUNTED.values()])
+    found: dict[str, Any] = {name: grouped[name] for name in SEGMENT}
+    found["stream"] = _stream(grouped, streams)
+    found["location"] = pa.array([location] * grouped.num_rows, pa.string())
+    for name, (column, how) in _COUNTED.items():
+        found[name] = grouped[f"{column}_{how}" if column else how]
+    return pa.table(found)
+
+
+def place_rows(rows: pa.Table, first_row: int, codec: SegmentCodec) -> pa.Table:
+    """Return :data:`ROWS` of some rows.
+
+    :param rows: with :func:`columns_read`.
+    :param first_row: how many rows of the file come before them.
+    """
+    placed = _placed(rows, codec)
+    streams = [f"stream_{number}" for number in range(len(codec.columns.streams))]
+    numbers = pa.array(range(first_row, first_row + rows.num_rows), pa.int64())
+    return placed.append_column("stream", _stream(placed, streams)).append_column("row", numbers)
+
+
+def _placed(rows: pa.Table, codec: SegmentCodec) -> pa.Table:
+    columns, nothing = codec.columns, pa.nulls(rows.num_rows, pa.int64())
+    start = rows["physical_offset"]
+    if offsets_count_bytes(codec):
+        start = pc.subtract(start, rows["segment_base_offset"])
+    offset = nothing if columns.offset is None else rows[columns.offset]
+    step: Any = nothing if columns.steps is None else columns.steps(rows)
+    # What is in no stream has an offset that counts nothing.
+    offset = pc.if_else(pc.fill_null(pc.equal(step, pa.scalar(0)), False), None, offset)
+    found: dict[str, Any] = {name: rows[name] for name in SEGMENT}
+    found |= {f"stream_{number}": rows[name] for number, name in enumerate(columns.streams)}
+    found |= {"start": start, "size": rows["size"].cast(pa.int64()), "offset": offset, "step": step}
+    return pa.table({**found, "is_message": _count(pc.equal(rows["kind"], pa.scalar("message")))})
+
+
+def _stream(rows: pa.Table, streams: Sequence[str]) -> Any:
+    if not streams:
+        return pa.nulls(rows.num_rows, pa.string())
+    names: list[Any] = [rows[name].cast(pa.string()) for name in streams]
+    return pc.binary_join_element_wise(*names, " ")
+
+
+def _count(mask: Any) -> Any:
+    return mask.cast(pa.int64())

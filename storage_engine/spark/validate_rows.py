@@ -1,0 +1,387 @@
+"""Row-level validation of a lake as a Spark job: decided by sums, by single rows only where sums disagree.
+
+Which rows there are decides, not what is in them: that each byte is right is for receipts and their hashes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from storage_engine.brokers import find_broker
+from storage_engine.core.clock import clock_ms
+from storage_engine.core.extras import QUALITY
+from storage_engine.core.wording import bytes_text, count_text
+from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.file.live_files import live_data_files
+from storage_engine.lake.soundness.receipts import receipts
+from storage_engine.lake.soundness.segment_reader import origin_of
+from storage_engine.model.broker.codec import SegmentCodec, offsets_count_bytes
+from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.report.validation import CheckResult, ValidationResult
+from storage_engine.quality.facts import archived_lakes
+from storage_engine.quality.validate import output_directory, save_validation
+from storage_engine.resources import project_path
+from storage_engine.retention.archive.archiving import begin_background_run
+from storage_engine.retention.report.counts import OffsetSpan
+from storage_engine.retention.store.context import AnyStore, managed_of, open_context
+from storage_engine.retention.store.naming import store_name
+from storage_engine.retention.store.report_files import DATA_DOCS_DIRECTORY, claim
+from storage_engine.spark.lake_rows import RowGroup, StoreFiles, kept, map_row_groups
+from storage_engine.spark.row_sums import ROWS, SEGMENT, SUMS, columns_read, place_rows, sum_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+_SCOPE = "rows"
+
+_RECEIPTS = (
+    "lineage int, log string, segment_base_offset long, name string, origin long, size_bytes long, "
+    "expected_rows long, expected_messages long, end_offset long, previous_end long, run int"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ValidateRowsRequest:
+    """What to look at; crosses to the job as JSON.
+
+    :param lakes: of the store; each by itself has to be right.
+    :param spans: offsets to look at, with the segments right beside them; none: all that the lakes have.
+    :param directory: becomes the Great Expectations project; what is in it is removed.
+    :param run_name: names the run in Data Docs.
+    """
+
+    lakes: tuple[LakeConfig, ...]
+    store_id: str
+    broker: str
+    directory: str
+    run_name: str
+    spans: tuple[OffsetSpan, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ValidateRowsResult:
+    checks: tuple[CheckResult, ...]
+    notes: tuple[str, ...] = ()
+
+
+def validate_rows_of(
+    store: AnyStore,
+    run_key: str | None,
+    run_job: Callable[[ValidateRowsRequest], ValidateRowsResult],
+    spans: Sequence[OffsetSpan] = (),
+    output_dir: Path | None = None,
+) -> ValidationResult:
+    """Check the rows of a store's lakes, and write page, JSON and Data Docs as any validation does.
+
+    :param run_key: records the result in this run's journal, which begins with it; None: in none.
+    :param run_job: runs :func:`validate_rows`, here or on a cluster.
+    :param spans: offsets to look at; none: all.
+    :param output_dir: None: the run's directory.
+    :raises BadInputError: nothing of the store is archived, or ``output_dir`` has files of somebody else.
+    :raises LakeUnavailableError: no lake can be read.
+    """
+    started_ns, checked_at_ms = time.monotonic_ns(), clock_ms()
+    managed = managed_of(store)
+    store_id, request_lakes, notes = archived_lakes(store)
+    directory = output_directory(store, run_key, output_dir)
+    claim(directory)
+    if run_key is not None:
+        begin_background_run(open_context(store), run_key)
+    request = ValidateRowsRequest(
+        lakes=request_lakes,
+        store_id=store_id,
+        broker=managed.broker,
+        directory=str(directory / DATA_DOCS_DIRECTORY),
+        run_name=directory.name,
+        spans=tuple(spans),
+    )
+    found = run_job(request)
+    result = ValidationResult(
+        store_root=managed.real_root,
+        store_id=store_id,
+        run_key=run_key,
+        scope=_SCOPE,
+        checked_at_ms=checked_at_ms,
+        duration_ms=(time.monotonic_ns() - started_ns) // 1_000_000,
+        ranges=(),
+        checks=found.checks,
+        notes=(*notes, *found.notes),
+        name=store_name(managed),
+    )
+    save_validation(store, run_key, result, directory)
+    return result
+
+
+def validate_rows(spark: SparkSession, request: ValidateRowsRequest) -> ValidateRowsResult:
+    """Check the rows of a store's archived segments, and write Data Docs.
+
+    :raises LakeUnavailableError: a lake, or a file of its table, can't be read: then nothing is known of it.
+    :raises ProofError: a data file is no Parquet file.
+    """
+    spark.sparkContext.setJobGroup("validate rows", f"validate rows of store {request.store_id}")
+    looked = [_look_at(spark, config, request) for config in request.lakes]
+    tables = {
+        "rows_segments": kept(reduce(_together, (each.segments for each in looked)), 1),
+        "rows_queues": kept(reduce(_together, (each.queues for each in looked)), 1),
+    }
+    directory, suites = Path(request.directory), project_path("expectations")
+    notes = tuple(note for each in looked for note in each.notes)
+    if QUALITY.is_installed:
+        # Great Expectations takes seconds to import: only now that it is needed, and by no task.
+        from storage_engine.quality.engine import run_suites
+
+        return ValidateRowsResult(run_suites(tables, suites, directory, run_name=request.run_name), notes)
+    from storage_engine.quality import plain_engine
+
+    frames = {name: table.toPandas() for name, table in tables.items()}
+    return ValidateRowsResult(plain_engine.run_suites(frames, suites), (*notes, plain_engine.NOTE))
+
+
+def _together(first: DataFrame, second: DataFrame) -> DataFrame:
+    return first.unionByName(second)
+
+
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    segments: DataFrame
+    queues: DataFrame
+    notes: tuple[str, ...]
+
+
+def _look_at(spark: SparkSession, config: LakeConfig, request: ValidateRowsRequest) -> _Looked:
+    """Return what is found in one lake, a row a segment, and a row a segment and stream of it."""
+    lake = open_lake(config)
+    table, codec = lake.messages(), find_broker(request.broker).codec
+    rows = chosen_receipts(receipts(lake, request.store_id), request.spans)
+    offsets = [row.base_offset for row in rows]
+    files = live_data_files(table, request.store_id, (min(offsets), max(offsets))) if rows else ()
+    source = StoreFiles(config, table, request.store_id, files)
+    where = f" in {config.location}" if len(request.lakes) > 1 else ""
+    expected = spark.createDataFrame(list(_expected(rows, where)), _RECEIPTS)
+    cores = spark.sparkContext.defaultParallelism
+    sums = kept(_sums(spark, source, codec), cores)
+    segments, queues = _segment_sums(expected, sums), _stream_sums(expected, sums, codec)
+    odd = segments.filter("is_odd").select(*SEGMENT).union(queues.filter("is_odd").select(*SEGMENT))
+    odd = kept(odd.distinct(), 1)
+    located = sums.join(odd, [*SEGMENT], "left_semi").select("location").distinct()
+    locations = {row.location for row in located.collect()}
+    again = replace(source, files=tuple(file for file in files if file.location in locations))
+    single = kept(_single_rows(spark, again, codec).join(odd, [*SEGMENT], "left_semi"), cores)
+    size_bytes, odd_count = sum(row.size_bytes for row in rows), odd.count()
+    note = (
+        f"rows of {count_text(len(rows), 'segment')} ({bytes_text(size_bytes)}) in "
+        f"{count_text(len(files), 'data file')}{where}; looked at one by one in "
+        f"{count_text(odd_count, 'segment')}"
+    )
+    return _Looked(_segment_facts(segments, single), _queue_facts(queues, single, codec), (note,))
+
+
+def chosen_receipts(rows: Sequence[Receipt], spans: Sequence[OffsetSpan]) -> list[Receipt]:
+    """Return the receipts that overlap some spans, or lie right beside one; all where there is no span."""
+
+    def is_chosen(row: Receipt) -> bool:
+        return any(
+            row.log == span.log and row.base_offset <= span.end_offset and row.end >= span.first_offset
+            for span in spans
+        )
+
+    return [row for row in rows if not spans or is_chosen(row)]
+
+
+def _expected(rows: Sequence[Receipt], where: str) -> Iterator[tuple[Any, ...]]:
+    """Yield what receipts say, a row each; ``run`` counts the unbroken runs of segments of a log."""
+    run, before = 0, None
+    for row in sorted(rows, key=lambda row: (row.log, row.lineage, row.base_offset)):
+        follows = before is not None and (before.log, before.lineage) == (row.log, row.lineage)
+        previous_end = before.end if before is not None and follows else -1
+        run += previous_end != row.base_offset
+        name = f"{row.log}/{row.base_offset:020d} (lineage {row.lineage}){where}"
+        counts = (row.size_bytes, row.row_count, row.message_count, row.end, previous_end, run)
+        yield (row.lineage, row.log, row.base_offset, name, origin_of(row), *counts)
+        before = row
+
+
+def _sums(spark: SparkSession, source: StoreFiles, codec: SegmentCodec) -> DataFrame:
+    """Return what row groups sum up to, a row a segment, stream and data file."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    parts = map_row_groups(
+        spark,
+        source,
+        columns_read(codec.columns),
+        lambda rows, place: sum_rows(rows, place.location, codec),
+        SUMS,
+    )
+    return _added_up(parts.groupBy(*SEGMENT, "stream", "location"), F)
+
+
+def _added_up(groups: Any, F: Any) -> DataFrame:  # noqa: N803
+    """Return sums of sums."""
+    found: DataFrame = groups.agg(
+        *(F.sum(name).alias(name) for name in ("row_count", "messages", "row_bytes", "offsets")),
+        *(F.sum(name).alias(name) for name in ("distinct_offsets", "unknown_steps")),
+        # Wider than a long, which squares of lengths and sums of offsets may be.
+        *(F.sum(F.col(name).cast("decimal(38,0)")).alias(name) for name in ("area", "offset_sum")),
+        *(F.min(name).alias(name) for name in ("first", "first_offset")),
+        *(F.max(name).alias(name) for name in ("last", "last_offset")),
+    )
+    return found
+
+
+def _segment_sums(expected: DataFrame, sums: DataFrame) -> DataFrame:
+    """Return each segment's sums beside its receipt, and whether they tell of a gap or an overlap."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    found = expected.join(_added_up(sums.groupBy(*SEGMENT), F), [*SEGMENT], "left")
+    square = F.col("size_bytes").cast("decimal(19,0)") * F.col("size_bytes").cast("decimal(19,0)")
+    covers = (
+        (F.col("first") == 0)
+        & (F.col("last") == F.col("size_bytes"))
+        & (F.col("row_bytes") == F.col("size_bytes"))
+        & (F.col("area") == square)
+    )
+    # A segment of no byte has no row that owns one.
+    empty = (F.col("size_bytes") == 0) & (F.coalesce("row_bytes", F.lit(0)) == 0)
+    return found.withColumn("is_odd", ~F.coalesce(covers | empty, F.lit(False)))
+
+
+def _stream_sums(expected: DataFrame, sums: DataFrame, codec: SegmentCodec) -> DataFrame:
+    """Return each stream's sums in each segment, and whether its offsets don't follow one another.
+
+    Where the columns don't tell how far a message moves its stream on, offsets may leave gaps.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F  # noqa: N812
+
+    streams = sums.filter("offsets > 0").groupBy(*SEGMENT, "stream")
+    found = _added_up(streams, F).join(expected, [*SEGMENT])
+    in_turn = Window.partitionBy("lineage", "log", "run", "stream").orderBy("segment_base_offset")
+    found = found.withColumn("previous_last", F.lag("last_offset").over(in_turn)).withColumn(
+        "previous_unknown", F.lag("unknown_steps").over(in_turn)
+    )
+    span = F.col("last_offset") - F.col("first_offset") + 1
+    middle = (F.col("first_offset") + F.col("last_offset")).cast("decimal(38,0)") * F.col("offsets")
+    is_whole = (F.col("offsets") == span) & (F.col("offset_sum") * 2 == middle)
+    may_skip = (F.col("unknown_steps") > 0) & (F.col("offsets") < span)
+    once = F.col("distinct_offsets") == F.col("offsets")
+    skipped = F.col("first_offset") - F.col("previous_last") - 1
+    follows = F.col("previous_last").isNull() | (skipped == 0)
+    follows |= (F.col("previous_unknown") > 0) & (skipped > 0)
+    return found.withColumn(
+        "is_odd", ~(once & (is_whole | may_skip) & follows & _within(codec, "first_offset", "last_offset"))
+    )
+
+
+def _within(codec: SegmentCodec, first: str, last: str) -> Column:
+    """Return whether offsets lie in their segment, where a stream is a log, so that both count the same."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    if offsets_count_bytes(codec):
+        return F.lit(True)
+    return (F.col(first) >= F.col("segment_base_offset")) & (F.col(last) < F.col("end_offset"))
+
+
+def _single_rows(spark: SparkSession, source: StoreFiles, codec: SegmentCodec) -> DataFrame:
+    def place(rows: Any, at: RowGroup) -> Any:
+        return place_rows(rows, at.first_row, codec)
+
+    return map_row_groups(spark, source, columns_read(codec.columns), place, ROWS)
+
+
+def _segment_facts(segments: DataFrame, single: DataFrame) -> DataFrame:
+    """Return the facts of ``rows_segments``; gaps and overlaps are counted where sums disagree."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F  # noqa: N812
+
+    by_start = Window.partitionBy(*SEGMENT).orderBy("start", "row")
+    reached = F.max(F.col("start") + F.col("size")).over(by_start.rowsBetween(Window.unboundedPreceding, -1))
+    placed = single.filter("size > 0").withColumn("reached", F.coalesce(reached, F.lit(0)))
+    broken = (
+        placed.filter("start <> reached")
+        .groupBy(*SEGMENT)
+        .agg(
+            F.count_if(F.col("start") > F.col("reached")).alias("gaps"),
+            F.count_if(F.col("start") < F.col("reached")).alias("duplicates"),
+            F.min("start").alias("broken_at"),
+        )
+    )
+    overlap = (F.col("previous_end") > F.col("segment_base_offset")).cast("long")
+    return segments.join(broken, [*SEGMENT], "left").select(
+        F.concat(
+            F.lit("rows of "),
+            "name",
+            F.coalesce(F.concat(F.lit(", first wrong at "), F.col("broken_at") + F.col("origin")), F.lit("")),
+        ).alias("subject"),
+        F.col("segment_base_offset").alias("segment_offset"),
+        "previous_end",
+        F.col("origin").alias("base_offset"),
+        (F.col("origin") + F.col("size_bytes")).alias("end_offset"),
+        F.coalesce(F.col("origin") + F.col("first"), F.lit(-1)).alias("first_row_offset"),
+        F.coalesce(F.col("origin") + F.col("last"), F.lit(-1)).alias("last_row_end"),
+        F.coalesce("row_bytes", F.lit(0)).alias("row_bytes"),
+        F.coalesce("gaps", F.lit(0)).alias("gaps"),
+        (F.coalesce("duplicates", F.lit(0)) + overlap).alias("duplicates"),
+        "expected_rows",
+        F.coalesce("row_count", F.lit(0)).alias("found_rows"),
+        "expected_messages",
+        F.coalesce("messages", F.lit(0)).alias("found_messages"),
+    )
+
+
+def _queue_facts(queues: DataFrame, single: DataFrame, codec: SegmentCodec) -> DataFrame:
+    """Return the facts of ``rows_queues``; offsets are followed row by row where sums disagree."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F  # noqa: N812
+
+    odd = queues.filter("is_odd").select(
+        *SEGMENT, "stream", "end_offset", "origin", "previous_last", "previous_unknown"
+    )
+    in_turn = Window.partitionBy(*SEGMENT, "stream").orderBy("start", "row")
+    before = F.coalesce(F.lag("offset").over(in_turn), F.col("previous_last"))
+    step = F.coalesce(
+        F.lag(F.coalesce("step", F.lit(-1))).over(in_turn),
+        F.when(F.col("previous_unknown") == 0, F.lit(1)).otherwise(F.lit(-1)),
+    )
+    followed = (
+        single.filter("offset is not null")
+        .join(odd, [*SEGMENT, "stream"])
+        .withColumn("before", before)
+        .withColumn("place_before", F.lag("start").over(in_turn))
+        .withColumn("step", step)
+    )
+    # A row that is there twice is at one place.
+    is_later = F.col("start") > F.coalesce("place_before", F.lit(-1))
+    begins_again = (F.col("offset") == 0) & (F.col("before") >= 0) & is_later
+    if not offsets_count_bytes(codec):
+        begins_again = F.lit(False)
+    is_back = (F.col("offset") <= F.col("before")) & ~begins_again
+    is_skipped = (F.col("step") > 0) & (F.col("offset") > F.col("before") + F.col("step"))
+    is_wrong = F.coalesce(is_back | is_skipped, F.lit(False)) | ~_within(codec, "offset", "offset")
+    place = F.struct("start", F.col("offset").alias("found"), F.col("before").alias("behind"))
+    broken = followed.groupBy(*SEGMENT, "stream").agg(
+        F.count_if(is_wrong).alias("wrong_offsets"),
+        F.count_if(begins_again).alias("begins_again"),
+        F.min(F.when(is_wrong | F.coalesce(begins_again, F.lit(False)), place)).alias("broken"),
+        F.first("origin").alias("broken_origin"),
+    )
+    at = F.concat(
+        F.lit(", first wrong at "),
+        F.col("broken.start") + F.col("broken_origin"),
+        F.lit(": offset "),
+        "broken.found",
+        F.coalesce(F.concat(F.lit(" behind "), "broken.behind"), F.lit("")),
+    )
+    return queues.join(broken, [*SEGMENT, "stream"], "left").select(
+        F.concat("stream", F.lit(" in "), "name", F.coalesce(at, F.lit(""))).alias("subject"),
+        "first_offset",
+        "last_offset",
+        F.col("offsets").alias("messages"),
+        F.coalesce("wrong_offsets", F.lit(0)).alias("wrong_offsets"),
+        F.coalesce("begins_again", F.lit(0)).alias("begins_again"),
+    )
