@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from storage_engine.core.wording import count_text
 from storage_engine.exceptions import FileGoneError, SparkJobError, StorageEngineError
 from storage_engine.lake.archive.archive import archive_segment
 from storage_engine.lake.archive.commit import commit_segments
@@ -105,6 +106,7 @@ def archive_segments(spark: SparkSession, jobs: Sequence[SegmentJob]) -> tuple[R
 
 def _run(spark: SparkSession, jobs: Sequence[SegmentJob]) -> list[_Outcome]:
     context = spark.sparkContext
+    context.setJobGroup("archive", f"archive {count_text(len(jobs), 'segment')}")
     try:
         with visible_to_executors(spark, jobs) as sight:
             groups = task_groups(_at_one_limit(jobs, context.defaultParallelism), context.defaultParallelism)

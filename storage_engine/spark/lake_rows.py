@@ -5,8 +5,9 @@ A row reaches the JVM only where somebody asks for that very row, so that a smal
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -95,6 +96,11 @@ def map_row_groups(
 def kept(frame: DataFrame, tasks: int) -> DataFrame:
     """Return a frame that is computed once, in so many parts: Spark alone would make 200 of the smallest."""
     return frame.coalesce(tasks).cache()
+
+
+def united(frames: Iterable[DataFrame]) -> DataFrame:
+    """Return the rows of all frames, which have the same columns."""
+    return reduce(lambda first, second: first.unionByName(second), frames)
 
 
 def _row_groups(

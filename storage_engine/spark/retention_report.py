@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass
-from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +45,7 @@ from storage_engine.retention.monitor.recording_for_pages import rules_of
 from storage_engine.retention.store.broker_answers import ask
 from storage_engine.retention.store.context import AnyStore, Context, open_context
 from storage_engine.retention.store.report_files import USAGE_PAGE, USAGE_TABLE, run_directory
-from storage_engine.spark.lake_rows import StoreFiles, kept, map_row_groups
+from storage_engine.spark.lake_rows import StoreFiles, kept, map_row_groups, united
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -168,7 +167,7 @@ def retention_report(spark: SparkSession, request: RetentionReportRequest) -> Re
     counted = set[SegmentIdentity]()
     frames = [_cells(spark, config, request, counted) for config in request.lakes]
     cells = (
-        reduce(_together, frames)
+        united(frames)
         .groupBy(*_NAMES)
         .agg(F.sum("messages").alias("messages"), F.sum("size_bytes").alias("size_bytes"))
     )
@@ -191,10 +190,6 @@ def retention_report(spark: SparkSession, request: RetentionReportRequest) -> Re
         advice=hour_advice(quiet, request.deletion),
         usage_path=request.usage_path,
     )
-
-
-def _together(first: DataFrame, second: DataFrame) -> DataFrame:
-    return first.unionByName(second)
 
 
 def _usages(cells: DataFrame, name: str) -> tuple[Usage, ...]:

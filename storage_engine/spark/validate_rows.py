@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +31,7 @@ from storage_engine.retention.report.counts import OffsetSpan
 from storage_engine.retention.store.context import AnyStore, managed_of, open_context
 from storage_engine.retention.store.naming import store_name
 from storage_engine.retention.store.report_files import DATA_DOCS_DIRECTORY, claim
-from storage_engine.spark.lake_rows import RowGroup, StoreFiles, kept, map_row_groups
+from storage_engine.spark.lake_rows import RowGroup, StoreFiles, kept, map_row_groups, united
 from storage_engine.spark.row_sums import ROWS, SEGMENT, SUMS, columns_read, place_rows, sum_rows
 
 if TYPE_CHECKING:
@@ -127,8 +126,8 @@ def validate_rows(spark: SparkSession, request: ValidateRowsRequest) -> Validate
     spark.sparkContext.setJobGroup("validate rows", f"validate rows of store {request.store_id}")
     looked = [_look_at(spark, config, request) for config in request.lakes]
     tables = {
-        "rows_segments": kept(reduce(_together, (each.segments for each in looked)), 1),
-        "rows_queues": kept(reduce(_together, (each.queues for each in looked)), 1),
+        "rows_segments": kept(united(each.segments for each in looked), 1),
+        "rows_queues": kept(united(each.queues for each in looked), 1),
     }
     directory, suites = Path(request.directory), project_path("expectations")
     notes = tuple(note for each in looked for note in each.notes)
@@ -141,10 +140,6 @@ def validate_rows(spark: SparkSession, request: ValidateRowsRequest) -> Validate
 
     frames = {name: table.toPandas() for name, table in tables.items()}
     return ValidateRowsResult(plain_engine.run_suites(frames, suites), (*notes, plain_engine.NOTE))
-
-
-def _together(first: DataFrame, second: DataFrame) -> DataFrame:
-    return first.unionByName(second)
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,3 +76,25 @@ def test_no_store_is_no_validation(cli, tmp_path) -> None:
     assert result.exit_code == 2
     assert f"{tmp_path}/none" in result.err
     assert not (tmp_path / "out").exists()
+
+
+def test_options_of_rows_that_contradict_each_other_are_named(cli, archived) -> None:
+    for words, said in (
+        (("--spark", "local[1]"), "--spark goes with --rows"),
+        (("--rows",), "--rows needs --lake"),
+        (("--rows", "--full", "--lake", archived.lake), "--rows needs --lake, and goes without --full"),
+    ):
+        result = cli("validate", archived.store, *words)
+        assert result.exit_code == 2
+        assert said in result.err
+
+
+@pytest.mark.again
+@pytest.mark.integration
+def test_rows_of_a_lake_are_judged_in_spark(cli, archived, tmp_path) -> None:
+    words = ("validate", archived.store, "--lake", archived.lake, "--output", tmp_path / "out", "--rows")
+    result = cli(*words, "--spark", "local[1]", "--json")
+    assert result.exit_code == 0, result.err
+    assert (result.json["overall"], result.json["scope"]) == ("OK", "rows")
+    assert {check["suite"] for check in result.json["checks"]} == {"rows_segments", "rows_queues"}
+    assert (tmp_path / "out" / DATA_DOCS).is_file()

@@ -49,7 +49,7 @@ def made_segments(log: str, sizes: Sequence[Sequence[tuple[str, int, int]]]) -> 
             at += size
         rows.append(_row(log, base, at, 16, "blank", None, None, None))
         at += 16
-        found.append(MadeSegment(_receipt(log, base, at - base, len(rows), len(messages)), rows))
+        found.append(MadeSegment(receipt_of(log, base, at - base, len(rows), len(messages)), rows))
         base = at
     return found
 
@@ -100,7 +100,8 @@ def _row(
     }
 
 
-def _receipt(log: str, base: int, size: int, rows: int, messages: int) -> Receipt:
+def receipt_of(log: str, base: int, size: int, rows: int, messages: int, sequence: int = 0) -> Receipt:
+    """Return a receipt that says so much of a segment, and nothing else."""
     known: Mapping[str, Any] = {
         "store_id": STORE,
         "log": log,
@@ -109,6 +110,7 @@ def _receipt(log: str, base: int, size: int, rows: int, messages: int) -> Receip
         "row_count": rows,
         "message_count": messages,
         "broker": "rocketmq",
+        "sequence": sequence,
     }
     nothing = {name: "" if kind == "str" else 0 for name, kind in Receipt.__annotations__.items()}
     empty = {name: None for name, kind in Receipt.__annotations__.items() if "None" in kind}

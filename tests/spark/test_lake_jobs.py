@@ -16,17 +16,25 @@ import pyarrow.parquet as pq
 import pytest
 
 from storage_engine.console.calendar import validation_calendar
+from storage_engine.core.clock import clock_ms
 from storage_engine.cycle import archive_here
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.lake.catalog.catalog import Lake, open_lake
+from storage_engine.model.report.diagnosis import Severity
+from storage_engine.model.report.usage import DeletionHours, HourAdvice, RetentionReport
 from storage_engine.model.report.validation import CheckResult, Status
 from storage_engine.retention.archive.sealed import archive_sealed
+from storage_engine.retention.doctor.doctor import diagnose
 from storage_engine.retention.report.counts import OffsetSpan
 from storage_engine.retention.report.finishing import finish
 from storage_engine.retention.report.report import Outcome
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.retention.store.report_files import DATA_DOCS, PAGE, USAGE_PAGE
-from storage_engine.spark.retention_report import retention_report, retention_report_of
+from storage_engine.spark.retention_report import (
+    RetentionReportRequest,
+    retention_report,
+    retention_report_of,
+)
 from storage_engine.spark.session import spark_session
 from storage_engine.spark.validate_rows import (
     ValidateRowsRequest,
@@ -208,8 +216,16 @@ def test_rows_of_a_real_store_are_sound_and_its_run_says_so(spark: Any, store: M
     assert day.passed == 1
 
 
+@pytest.mark.again
 def test_a_retention_report_counts_what_the_lake_has(spark: Any, store: ManagedStore) -> None:
-    report = retention_report_of(store, "usage/1", lambda request: retention_report(spark, request))
+    asked: list[RetentionReportRequest] = []
+
+    def run_job(request: RetentionReportRequest) -> RetentionReport:
+        asked.append(request)
+        return retention_report(spark, request)
+
+    report = retention_report_of(store, "usage/1", run_job)
+    assert (asked[0].deletion, asked[0].time_zone) == (DeletionHours("deleteWhen", (4,)), "UTC")
     lake = open_lake(store.lake)
     rows = lake.messages().scan(selected_fields=("topic", "born_host", "size", "kind", "store_timestamp"))
     messages = rows.to_arrow().filter(pc.field("kind") == "message")
@@ -227,7 +243,24 @@ def test_a_retention_report_counts_what_the_lake_has(spark: Any, store: ManagedS
     assert all(html.escape(topic.name) in page for topic in report.topics)
     assert report.quiet is None
     last_ms = 1 + max(hours.to_pylist()) * 3_600_000
-    none = retention_report_of(
-        store, "usage/2", lambda request: retention_report(spark, request), first_ms=last_ms + 3_600_000
-    )
+    none = retention_report_of(store, "usage/2", run_job, first_ms=last_ms + 3_600_000)
     assert (none.messages, none.topics, none.first_hour) == (0, (), None)
+    # A segment that either lake has counts once.
+    both = replace(asked[0], lakes=(*asked[0].lakes, *asked[0].lakes))
+    assert retention_report(spark, both).messages == report.messages
+
+
+def test_the_last_reports_advice_is_a_note_of_doctor(store: ManagedStore) -> None:
+    nothing = RetentionReport(None, None, (), (), (), None, None, "usage.parquet")
+    advised = replace(nothing, advice=HourAdvice("the quiet hour of the day is 03", "set deleteWhen to 03"))
+    for number, report in enumerate((nothing, advised)):
+        retention_report_of(store, f"advice/{number}", lambda _, told=report: told)
+    found = diagnose(store, clock_ms(), has_lake=True).findings
+    (note,) = (one for one in found if one.kind == "quiet-hour")
+    assert (note.severity, note.what, note.advice) == (
+        Severity.NOTE,
+        "the quiet hour of the day is 03",
+        "set deleteWhen to 03",
+    )
+    retention_report_of(store, "advice/2", lambda _: nothing)
+    assert "quiet-hour" not in {one.kind for one in diagnose(store, clock_ms(), has_lake=True).findings}
