@@ -19,7 +19,7 @@ def anchors_of(text: str) -> set[str]:
     return {slugify(title.replace("`", ""), "-") for title in re.findall(r"^#+ (.+)$", text, re.MULTILINE)}
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "provider/README.md"])
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "provider/README.md"])
 def test_what_it_names_is_there(name: str) -> None:
     page = ROOT / name
     text = page.read_text()
