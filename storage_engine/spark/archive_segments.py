@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from storage_engine.core.wording import bytes_text, count_text
 from storage_engine.exceptions import FileGoneError, SparkJobError, StorageEngineError
 from storage_engine.lake.archive.archive import archive_segment
 from storage_engine.lake.archive.commit import commit_segments
@@ -105,7 +106,9 @@ def archive_segments(spark: SparkSession, jobs: Sequence[SegmentJob]) -> tuple[R
 def _run(spark: SparkSession, jobs: Sequence[SegmentJob]) -> list[_Outcome]:
     context = spark.sparkContext
     try:
+        size = bytes_text(sum(job.facts.size_bytes for job in jobs))
         with visible_to_executors(spark, jobs) as sight:
+            context.setJobDescription(f"archive {count_text(len(jobs), 'segment')}, {size}, with proof")
             groups = task_groups(_at_one_limit(jobs, context.defaultParallelism), context.defaultParallelism)
             tasks = context.parallelize(groups, len(groups))
             outcomes: list[_Outcome] = tasks.map(lambda group: _attempt(sight, group)).collect()
