@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow.configuration import AIRFLOW_CONFIG
-from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook, Connection, conf
+from airflow.providers.common.compat.sdk import AirflowException, AirflowNotFoundException, BaseHook, conf
 from airflow.secrets.environment_variables import CONN_ENV_PREFIX
 from sqlalchemy import select
 
@@ -101,11 +101,15 @@ def _spark_connections() -> frozenset[str]:
     said = {
         name.removeprefix(CONN_ENV_PREFIX).lower() for name in os.environ if name.startswith(CONN_ENV_PREFIX)
     }
-    return frozenset(one for one in said.union(known) if _may_be_used(BaseHook.get_connection(one)))
+    return frozenset(conn_id for conn_id in said.union(known) if _may_be_used(conn_id))
 
 
-def _may_be_used(found: Connection) -> bool:
-    """Return whether a connection is one of Spark's that somebody has set up."""
+def _may_be_used(conn_id: str) -> bool:
+    """Return whether a connection is one of Spark's that somebody has set up, and that can be read."""
+    try:
+        found = BaseHook.get_connection(conn_id)
+    except (AirflowException, ValueError):
+        return False
     others = (found.login, found.password, found.schema, found.port)
     untouched = found.host == "yarn" and not any(others) and found.extra_dejson in ({}, _AIRFLOWS_EXTRA)
     return found.conn_type == SPARK_TYPE and not (found.conn_id == SPARK_CONNECTION and untouched)

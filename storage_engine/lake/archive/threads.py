@@ -42,6 +42,8 @@ def archive_threads(
 
 def threads_for(jobs: Sequence[SegmentJob]) -> int:
     """Return how many of these jobs this process does at a time; of the same jobs always the same."""
+    if not jobs:
+        return 1
     here = threads_here(max(job.facts.size_bytes for job in jobs), jobs[0].bytes_per_second)
     return min(here, len(jobs))
 

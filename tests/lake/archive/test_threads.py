@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_engine.lake.archive.threads import archive_threads, threads_here
+from storage_engine.lake.archive.threads import archive_threads, threads_for, threads_here
 
 GIB, MIB = 1 << 30, 1 << 20
 
@@ -46,6 +46,10 @@ def test_several_threads_leave_half_of_the_memory(
     threads = archive_threads(processors, memory_bytes, segment_bytes, bytes_per_second)
     assert 1 <= threads <= processors
     assert threads == 1 or threads * 1.3 * segment_bytes <= memory_bytes / 2
+
+
+def test_of_no_segment_there_is_one_thread() -> None:
+    assert threads_for(()) == 1
 
 
 def test_the_processors_that_this_process_may_use_count() -> None:
