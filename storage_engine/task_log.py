@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from storage_engine.core.wording import UNCHANGED, bytes_text, count_text, duration_text, shortened
+from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.settings.spark_from import SparkUse, archive_place, lag_place
 
 if TYPE_CHECKING:
@@ -60,7 +61,8 @@ def places_lines(plan: Plan, store: ManagedStore, spark: SparkUse | None) -> Ite
     archive = archive_place(spark, threads, sum(sizes), len(sizes))
     lag = lag_place(spark, spark.spark_from.positions or 1) if spark else lag_place(None, 0)
     least = f" from {spark.spark_from.of_lag} on" if spark and spark.spark_from.positions else ""
-    yield f"Archive {archive.text}; consumer lag {lag.text}{least}"
+    archives = store.policy.archive is not ArchiveMode.OFF
+    yield f"Archive {archive.text if archives else 'off'}; consumer lag {lag.text}{least}"
 
 
 def plan_lines(plan: Plan, *, dry_run: bool) -> Iterator[str]:

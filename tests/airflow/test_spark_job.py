@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,7 @@ from storage_engine.exceptions import MissingExtraError, SparkJobError
 from storage_engine.hooks.storage_engine import StorageEngineHook
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.soundness.receipts import list_stores
+from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.settings.spark_from import SparkFrom, SparkUse
 from storage_engine.operators.spark_job import (
     StorageEngineArchiveOperator,
@@ -178,3 +180,6 @@ def test_the_plan_says_where_its_segments_are_archived(
     (line,) = task_log.places_lines(plan, managed, spark)
     assert line.startswith(f"Archive {place}")
     assert line.endswith("consumer lag in Spark at local[1] from 1000000 positions on")
+    unarchived = replace(managed, policy=replace(managed.policy, archive=ArchiveMode.OFF))
+    (line,) = task_log.places_lines(plan, unarchived, spark)
+    assert line.startswith("Archive off; consumer lag")

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
+from storage_engine.core.wording import count_text
 from storage_engine.project.demo.demo_checks import DemoCheck
 
 JOBS = ("storage-engine consumer lag", "storage-engine archive")
@@ -26,7 +27,7 @@ def event_log_conf(directory: Path) -> dict[str, str]:
 def check_spark(directory: Path) -> DemoCheck:
     """Both jobs ran in Spark, by the event log."""
     stages = count_stages(directory)
-    found = ", ".join(f"{name} ({count} stages)" for name, count in stages.items()) or "none"
+    found = ", ".join(f"{name} ({count_text(count, 'stage')})" for name, count in stages.items()) or "none"
     return DemoCheck(
         tuple(stages) == JOBS and all(stages.values()), f"the jobs ran in Spark, by its event log: {found}"
     )
