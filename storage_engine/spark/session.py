@@ -241,7 +241,7 @@ def spark_session(
     :raises MissingExtraError: Spark isn't installed.
     """
     SPARK.require("A Spark job")
-    from pyspark import SparkContext
+    from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
     if SparkContext._active_spark_context is not None:
@@ -265,9 +265,12 @@ def spark_session(
             try:
                 session = builder.getOrCreate()
             except Exception as error:
+                # spark-submit's command line names the master, and its JVM alone knows it.
+                named = SparkConf().get("spark.master", master) if submitted else master
+                reason = str(getattr(error, "java_exception", None) or error).strip().splitlines()[0]
                 raise SparkJobError(
-                    f"{app_name}: Spark with master {master} and Java {os.environ.get('JAVA_HOME', '')} "
-                    f"did not start: {error}. What Java printed is on standard error."
+                    f"{app_name}: Spark with master {named} and Java {os.environ.get('JAVA_HOME', '')} "
+                    f"did not start: {reason}. What Java printed is on standard error."
                 ) from error
             try:
                 yield session
