@@ -63,6 +63,13 @@ def archive_here(jobs: Sequence[SegmentJob]) -> Sequence[Receipt]:
     return archive_all(open_lake(jobs[0].lake), jobs)
 
 
+def where_here(jobs: Sequence[SegmentJob]) -> str:
+    """Say that this process archives, and with how many threads."""
+    from storage_engine.retention.steps import where_here
+
+    return where_here(jobs)
+
+
 @dataclass(frozen=True, slots=True)
 class Cleanup:
     """One run on one store, and by what means its heavy work is done.
@@ -71,6 +78,7 @@ class Cleanup:
     :param request: what is asked beyond the store's own settings; None: nothing.
     :param measure_lag: measures consumer lag, here or in a Spark job.
     :param archive_with: copies, proves and commits segments, here or in a Spark job.
+    :param where: says for the record where ``archive_with`` does that.
     """
 
     store: AnyStore
@@ -78,6 +86,7 @@ class Cleanup:
     request: PlanRequest | None = None
     measure_lag: Callable[[Cleanup, LagQuestion], ConsumerLagResult] = lag_here
     archive_with: Callable[[Sequence[SegmentJob]], Sequence[Receipt]] = archive_here
+    where: Callable[[Sequence[SegmentJob]], str] = where_here
 
 
 def plan(cleanup: Cleanup) -> PlanResult:
@@ -110,7 +119,8 @@ def consumer_lag(cleanup: Cleanup) -> LagSummary:
             if not left or (isinstance(error, BadInputError) and not is_new):
                 raise
     took_ms = (time.monotonic_ns() - started_ns) // 1_000_000
-    record_lag(cleanup.store, cleanup.run_key, found.summary, found.at_risk, found.logs, took_ms)
+    rows, ran = found.at_risk, found.ran
+    record_lag(cleanup.store, cleanup.run_key, found.summary, rows, found.logs, took_ms, ran)
     return found.summary
 
 
@@ -118,7 +128,7 @@ def archive(cleanup: Cleanup) -> ArchiveResult:
     """Bring into a lake, with proof, what the plan deletes and no lake has."""
     from storage_engine.retention.steps import archive_planned
 
-    return archive_planned(cleanup.store, cleanup.run_key, cleanup.archive_with)
+    return archive_planned(cleanup.store, cleanup.run_key, cleanup.archive_with, where=cleanup.where)
 
 
 def release(cleanup: Cleanup) -> ReleaseResult:
@@ -168,8 +178,10 @@ def archive_sealed(cleanup: Cleanup) -> ArchiveResult:
     from storage_engine.retention.steps import archive_sealed
     from storage_engine.retention.store.context import managed_of
 
-    budget_bytes = managed_of(cleanup.store).policy.archive_budget_bytes
-    return archive_sealed(cleanup.store, cleanup.run_key, cleanup.archive_with, budget_bytes=budget_bytes)
+    budget_bytes, where = managed_of(cleanup.store).policy.archive_budget_bytes, cleanup.where
+    return archive_sealed(
+        cleanup.store, cleanup.run_key, cleanup.archive_with, budget_bytes=budget_bytes, where=where
+    )
 
 
 def archive_lag(cleanup: Cleanup) -> ArchiveLag | None:

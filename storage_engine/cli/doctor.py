@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from storage_engine.cli.options.airflow_connection import pipeline_of
+from storage_engine.cli.options.airflow_connection import pipeline_of, places_of
 from storage_engine.cli.options.options import is_lake_there, json_option, where_to_make
 from storage_engine.cli.options.store_argument import has_lake, takes_store
 from storage_engine.cli.output.doctor_output import diagnosis_json, print_diagnosis
@@ -48,6 +48,7 @@ def doctor(managed: ManagedStore, as_json: bool) -> int:
             has_lake=has_lake(managed) and not lake_missing,
             pipeline=pipeline,
             retention_dag=retention_dag,
+            runs="" if conn_id is None else places_of(conn_id, managed),
         )
     if lake_missing:
         found = _without_lake(found, str(lake_dir))

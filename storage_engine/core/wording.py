@@ -14,6 +14,7 @@ from rich.filesize import pick_unit_and_suffix
 UNCHANGED = "hashed again, unchanged"
 """What became of an archived segment whose files were touched since."""
 _BINARY_UNITS = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB"]
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGTP]?)(i?)B?\s*", re.IGNORECASE)
 _FIRST_DAY = date(1970, 1, 1)
 _DURATIONS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
@@ -65,6 +66,15 @@ def bytes_text(size_bytes: int | None) -> str:
         return ""
     unit, suffix = pick_unit_and_suffix(size_bytes, _BINARY_UNITS, 1024)
     return f"{size_bytes} bytes" if unit == 1 else f"{size_bytes / unit:,.1f} {suffix}"
+
+
+def parse_size(text: str) -> int | None:
+    """Return a size such as 10GiB, 500 MB or 4096 in bytes; None: it is none."""
+    match = _SIZE.fullmatch(text)
+    if match is None or (match[3] and not match[2]):
+        return None
+    number, unit, binary = match.groups()
+    return int(float(number) * (1024 if binary else 1000) ** " KMGTP".index(unit.upper() or " "))
 
 
 def exact_bytes_text(size_bytes: int) -> str:

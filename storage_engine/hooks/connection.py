@@ -20,7 +20,8 @@ from storage_engine.hooks.live_broker import BESIDE, broker_of_fields
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.model.settings.policy import Policy
 from storage_engine.model.settings.settings import settings_of
-from storage_engine.model.settings.store_settings import ENGINE, LIVE, POLICY, STORE_SETTINGS
+from storage_engine.model.settings.spark_from import SparkFrom
+from storage_engine.model.settings.store_settings import ENGINE, LIVE, POLICY, SETTINGS, STORE_SETTINGS
 from storage_engine.retention.store.managed_store import ManagedStore
 
 _CATALOG_NAME = "storage_engine"
@@ -75,6 +76,7 @@ def managed_store(
     """
     read = Fields(conn_id, {**extra, POLICY: _policy_object(conn_id, extra, defaults)}, PLACES)
     read.check_keys(_FIELDS)
+    spark_from_of(conn_id, extra)
     directory = Path(defaults.home) / "storage_engine"
     return ManagedStore(
         name=conn_id,
@@ -156,6 +158,20 @@ def store_queue(extra: Mapping[str, Any]) -> str | None:
 def spark_connection(extra: Mapping[str, Any]) -> str | None:
     """The connection that a store's Spark jobs are submitted with; None: its tasks do their work."""
     return str(extra.get("spark_conn_id") or "").strip() or None
+
+
+def spark_from_of(conn_id: str, extra: Mapping[str, Any]) -> SparkFrom:
+    """Return the least work that a store's connection has Spark jobs for.
+
+    :raises BadInputError: the field is no such text.
+    """
+    read = Fields(conn_id, extra)
+    value = read.value("spark_from")
+    try:
+        return SparkFrom() if value is None else SparkFrom.parse(str(value))
+    except ValueError:
+        expected = f"0, or any part of {SETTINGS['spark_from'].empty}"
+        raise read.error("spark_from", expected, value) from None
 
 
 def broker_connection(conn_id: str, extra: Mapping[str, Any]) -> str | None:

@@ -11,15 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from airflow.configuration import AIRFLOW_CONFIG
-from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook, conf
+from airflow.providers.common.compat.sdk import AirflowException, AirflowNotFoundException, BaseHook, conf
+from airflow.secrets.environment_variables import CONN_ENV_PREFIX
+from sqlalchemy import select
 
 from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.hooks.configured_stores import DEFAULT_CONNECTION, DEFAULT_LAKE, in_dag_ids
 from storage_engine.hooks.connection import managed_store
-from storage_engine.hooks.storage_engine import airflow_home, section_defaults
+from storage_engine.hooks.storage_engine import SPARK_TYPE, airflow_home, section_defaults
 from storage_engine.project.into_airflow import SECTION, STORES, VARIABLE, OwnAirflow, add_words
 from storage_engine.project.settings_text import PAGE
+from storage_engine.project.spark_connection import SPARK_CONNECTION
 
+_AIRFLOWS_EXTRA = {"queue": "root.default"}
+"""Of the connection spark_default as Airflow makes it, with the host yarn."""
 _LOCAL_BUNDLE = "LocalDagBundle"
 
 
@@ -38,6 +43,7 @@ def own_airflow(dags_folder: Path | None, *conn_ids: str) -> OwnAirflow:
         set_by_environment=VARIABLE in os.environ,
         may_test=conf.get("core", "test_connection", fallback="Disabled").strip().lower() == "enabled",
         connections=frozenset(conn_id for conn_id in {DEFAULT_CONNECTION, *conn_ids} if _is_there(conn_id)),
+        spark_connections=_spark_connections(),
     )
 
 
@@ -83,6 +89,30 @@ def _dags_folder() -> Path:
         )
     paths = [(one.get("kwargs") or {}).get("path") for one in local]
     return Path(next(filter(None, paths), None) or conf.get("core", "dags_folder"))
+
+
+def _spark_connections() -> frozenset[str]:
+    """Return the connections of the type spark, without Airflow's own that nobody has touched."""
+    from airflow.models import Connection
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        known = session.scalars(select(Connection.conn_id).where(Connection.conn_type == SPARK_TYPE)).all()
+    said = {
+        name.removeprefix(CONN_ENV_PREFIX).lower() for name in os.environ if name.startswith(CONN_ENV_PREFIX)
+    }
+    return frozenset(conn_id for conn_id in said.union(known) if _may_be_used(conn_id))
+
+
+def _may_be_used(conn_id: str) -> bool:
+    """Return whether a connection is one of Spark's that somebody has set up, and that can be read."""
+    try:
+        found = BaseHook.get_connection(conn_id)
+    except (AirflowException, ValueError):
+        return False
+    others = (found.login, found.password, found.schema, found.port)
+    untouched = found.host == "yarn" and not any(others) and found.extra_dejson in ({}, _AIRFLOWS_EXTRA)
+    return found.conn_type == SPARK_TYPE and not (found.conn_id == SPARK_CONNECTION and untouched)
 
 
 def _is_there(conn_id: str) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from airflow.providers.common.compat.sdk import (
     AirflowNotFoundException,
@@ -26,13 +27,17 @@ from storage_engine.hooks.connection import (
     managed_store,
     moved_fields,
     spark_connection,
+    spark_from_of,
     store_queue,
 )
 from storage_engine.hooks.fields import PAGE
 from storage_engine.hooks.lake_credentials import with_credentials
 from storage_engine.hooks.live_broker import with_broker_credentials
-from storage_engine.retention.store.managed_store import ManagedStore
+from storage_engine.model.settings.spark_from import SparkUse, places_text
+from storage_engine.retention.store.managed_store import ManagedStore, archive_threads_of
 
+SPARK_TYPE = "spark"
+"""Of connections that the apache-spark provider submits with."""
 _MADE_UP_CHARACTERS = 8
 """Of an id for a test, letters and digits (``airflow.utils.helpers.get_random_string``)."""
 
@@ -105,8 +110,42 @@ class StorageEngineHook(BaseHook):
         _mask_secrets(store)
         if self.spark_conn_id is not None:
             # Without it spark-submit goes to a YARN cluster that nobody named, once all else is done.
-            self._named_by("spark_conn_id")(self.spark_conn_id)
+            self._check_spark(self._named_by("spark_conn_id")(self.spark_conn_id))
         return store
+
+    def _check_spark(self, found: Connection) -> None:
+        """:raises BadInputError: the connection is none of Spark's, and no job can be submitted with it."""
+        if found.conn_type != SPARK_TYPE:
+            raise BadInputError(
+                f"connection {self.storage_engine_conn_id}: field spark_conn_id: expected a connection of "
+                f"the type {SPARK_TYPE}, found {found.conn_id!r} of the type {found.conn_type!r}. Nothing "
+                "was read or changed. Name one of the type Spark, or leave the field empty to work without "
+                "Spark.",
+                page=PAGE,
+            )
+
+    @cached_property
+    def spark(self) -> SparkUse | None:
+        """The Spark that this store's connection names, and for which work; None: it names none.
+
+        :raises BadInputError: there is no such connection, or the provider can't read it.
+        """
+        if self.spark_conn_id is None:
+            return None
+        # Imports what Kubernetes has, where it is installed.
+        from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+
+        limits = spark_from_of(self.storage_engine_conn_id, self.connection.extra_dejson)
+        try:
+            # It alone knows what it makes of a connection.
+            master: str = SparkSubmitHook(conn_id=self.spark_conn_id)._connection["master"]
+        except (RuntimeError, ValueError) as error:
+            raise BadInputError(
+                f"connection {self.spark_conn_id}: expected one that spark-submit can use, found: {error}. "
+                "Nothing was read or changed.",
+                page=PAGE,
+            ) from error
+        return SparkUse(master, limits)
 
     @cached_property
     def journal_url(self) -> str:
@@ -121,6 +160,13 @@ class StorageEngineHook(BaseHook):
     def spark_conn_id(self) -> str | None:
         """The connection that this store's Spark jobs are submitted with; None: its tasks do their work."""
         return spark_connection(self.connection.extra_dejson)
+
+    @property
+    def spark_fields(self) -> dict[str, Any]:
+        """Return the extra fields of the Spark connection; none where the store names none."""
+        conn_id = self.spark_conn_id
+        extra: dict[str, Any] = {} if conn_id is None else self.get_connection(conn_id).extra_dejson
+        return extra
 
     def _named_by(self, field: str) -> Callable[[str], Connection]:
         """Return what looks up a connection that a field of this one names."""
@@ -161,11 +207,8 @@ class StorageEngineHook(BaseHook):
 
     def _found(self, check_store: Callable[[ManagedStore], str]) -> Iterator[str]:
         yield check_store(self.managed_store)
-        yield (
-            f"Spark: jobs are submitted with {self.spark_conn_id}."
-            if self.spark_conn_id
-            else "Spark: none; the tasks archive by themselves, with the same proof."
-        )
+        places = places_text(self.spark, archive_threads_of(self.managed_store))
+        yield f"Archive and consumer lag: {places}."
         if moved := moved_fields(self.connection.extra_dejson):
             yield moved
 

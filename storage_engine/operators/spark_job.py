@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.providers.common.compat.sdk import (
     XCOM_RETURN_KEY,
@@ -26,6 +26,8 @@ from storage_engine.exceptions import BadInputError, LakeUnavailableError
 from storage_engine.hooks.configured_stores import DEFAULT_LAKE
 from storage_engine.hooks.storage_engine import airflow_home
 from storage_engine.journal.records import Step
+from storage_engine.lake.archive.threads import threads_for
+from storage_engine.model.settings.spark_from import WorkPlace, archive_place
 from storage_engine.operators.base import StoreOperator
 from storage_engine.resources import project_path
 
@@ -42,8 +44,9 @@ if TYPE_CHECKING:
 class StoreSparkOperator(StoreOperator, SparkSubmitOperator):
     """Submits one of our jobs for a store: request in, result out, each a file.
 
-    The Spark connection is the one that the store's connection names; where it names none, the task itself
-    does what the job would, and no Spark starts. The files lie below the store's
+    The Spark connection is the one that the store's connection names. Where it names none, and for less work
+    than its ``spark_from``, the task itself does what the job would, and no Spark starts. Where a Spark can't
+    start, the task fails: it does nothing in its place. The files lie below the store's
     report directory and are gone when the job has ended, or swept at the next one's start if this process is
     killed. Credentials are in none of them: the driver inherits them in its environment, so it has to run
     where spark-submit does (deploy mode client).
@@ -86,23 +89,23 @@ class StoreSparkOperator(StoreOperator, SparkSubmitOperator):
         from storage_engine.spark.installation import check_driver, driver_python, named_spark
         from storage_engine.spark.session import spark_environment, spark_settings
 
-        conn_id = self.store_hook.spark_conn_id
-        if conn_id is None:
+        conn_id, spark = self.store_hook.spark_conn_id, self.store_hook.spark
+        if conn_id is None or spark is None:
             raise BadInputError(
                 f"connection {self.storage_engine_conn_id}: expected a Spark connection in the field "
                 "spark_conn_id, found none, so no job can be submitted. Name one."
             )
         self._conn_id = conn_id
-        master, fields = _connection(conn_id)
+        master, fields = spark.master, self.store_hook.spark_fields
         variables = self.env_vars or {}
         settings = {name: str(value) for name, value in fields.items() if name.startswith("spark.")}
         self.conf = {**spark_settings(master), **settings, **(self.conf or {})}
-        spark = named_spark(fields.get("spark_home") or variables.get("SPARK_HOME"))
+        installation = named_spark(fields.get("spark_home") or variables.get("SPARK_HOME"))
         python = driver_python(self.conf, variables)
         check_driver(python)
         # spark-submit is that Spark's, whatever PATH the worker was started with.
-        path = os.pathsep.join([str(spark.home / "bin"), os.environ.get("PATH", os.defpath)])
-        self.env_vars = {"PATH": path, **spark_environment(master, spark, python), **variables}
+        path = os.pathsep.join([str(installation.home / "bin"), os.environ.get("PATH", os.defpath)])
+        self.env_vars = {"PATH": path, **spark_environment(master, installation, python), **variables}
         self.name = f"storage-engine-{Path(self.entry_point).stem}"
         self.application = str(_entry_point(self.entry_point))
         self.application_args = [str(request), str(result)]
@@ -131,29 +134,15 @@ def _entry_point(name: str) -> Path:
     return own if own.is_file() else project_path(f"spark_jobs/{name}")
 
 
-def _connection(conn_id: str) -> tuple[str, dict[str, Any]]:
-    """The master that the provider makes of a connection, as it alone knows how, and the extra fields."""
-    hook = SparkSubmitHook(conn_id=conn_id)
-    return hook._connection["master"], hook.get_connection(conn_id).extra_dejson
-
-
 class StorageEngineConsumerLagOperator(StoreSparkOperator, SkipMixin):
     """Computes how far every consumer group is behind, and what the plan would cost it.
 
     The whole table stays beside the run's reports as Parquet; the groups at risk go into the journal,
     where the release looks for them under ``lag_policy`` block. In a dry run the tasks directly
     downstream are skipped: nothing is archived or deleted.
-
-    :param spark_above_positions: Spark is started for more groups' positions in queues than these; fewer
-        are computed in this task, in less time than Spark takes to start. So are all of them where the
-        store's connection names no Spark connection.
     """
 
     entry_point = "consumer_lag.py"
-
-    def __init__(self, *, spark_above_positions: int = 50_000, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.spark_above_positions = spark_above_positions
 
     def do_step(self, context: Context) -> dict[str, Any]:
         from storage_engine.retention.steps import is_dry_run
@@ -185,11 +174,13 @@ class StorageEngineConsumerLagOperator(StoreSparkOperator, SkipMixin):
 
         table_path = str(run_directory(self.store, cleanup.run_key) / LAG_TABLE)
         request = ConsumerLagRequest.of(self.store, table_path, asked.segments, asked.decided_at_ms)
-        most = None if self.store_hook.spark_conn_id is None else self.spark_above_positions
-        result = lag_without_spark(request, most)
+        spark = self.store_hook.spark
+        result = lag_without_spark(request, spark)
         if result is None:
+            assert spark is not None
             submitted: ConsumerLagResult = self.submit(context, request, ConsumerLagResult)
-            return submitted
+            result = replace(submitted, ran=spark.text)
+        self.say([f"Consumer lag was measured {result.ran}"])
         return result
 
 
@@ -218,19 +209,24 @@ class _ArchivingOperator(StoreSparkOperator):
             second = counts.lake != self.store.lake.location
             self.emit(context, lake_messages(self.lake, second=second), counts)
 
-    def _archive_with(self, context: Context) -> Callable[[Sequence[SegmentJob]], Sequence[Receipt]]:
+    def _place(self, jobs: Sequence[SegmentJob]) -> WorkPlace:
+        """Return where these are archived."""
+        size_bytes = sum(job.facts.size_bytes for job in jobs)
+        return archive_place(self.store_hook.spark, threads_for(jobs), size_bytes, len(jobs))
+
+    def _means(self, context: Context) -> dict[str, Any]:
+        """Return by what means segments are archived."""
         from storage_engine.spark.archive_segments import ArchiveRequest, ArchiveResult
 
-        def here(jobs: Sequence[SegmentJob]) -> Sequence[Receipt]:
-            count = count_text(len(jobs), "segment")
-            self.say([f"There is no Spark connection (spark_conn_id): this task archives {count}."])
-            return cycle.archive_here(jobs)
-
-        def submit(jobs: Sequence[SegmentJob]) -> tuple[Receipt, ...]:
+        def archive(jobs: Sequence[SegmentJob]) -> Sequence[Receipt]:
+            place = self._place(jobs)
+            self.say([f"{count_text(len(jobs), 'segment')} to archive {place.text}"])
+            if not place.in_spark:
+                return cycle.archive_here(jobs)
             result: ArchiveResult = self.submit(context, ArchiveRequest(tuple(jobs)), ArchiveResult)
             return result.receipts
 
-        return here if self.store_hook.spark_conn_id is None else submit
+        return {"archive_with": archive, "where": lambda jobs: self._place(jobs).text}
 
     def _tell(self, done: ArchiveDone) -> dict[str, Any]:
         """Log what was archived; returns it in short."""
@@ -243,6 +239,7 @@ class _ArchivingOperator(StoreSparkOperator):
             "messages": sum(receipt.message_count for receipt in done.receipts),
             "lake_bytes": sum(receipt.data_file_bytes for receipt in done.receipts),
             "lake": done.lake or None,
+            "ran": done.ran,
         }
 
 
@@ -254,7 +251,7 @@ class StorageEngineArchiveOperator(_ArchivingOperator):
     """
 
     def do_step(self, context: Context) -> dict[str, Any]:
-        with self.cleanup(context, archive_with=self._archive_with(context)) as cleanup:
+        with self.cleanup(context, **self._means(context)) as cleanup:
             done = cycle.archive(cleanup)
             try:
                 self._emit(context, cleanup, Step.ARCHIVE)
@@ -286,7 +283,7 @@ class StorageEngineArchiveSealedOperator(_ArchivingOperator):
                 f"{self.storage_engine_conn_id}: archive is {policy.archive.value}, archive_when is "
                 f"{policy.archive_when.value}"
             )
-        with self.cleanup(context, archive_with=self._archive_with(context)) as cleanup:
+        with self.cleanup(context, **self._means(context)) as cleanup:
             done = cycle.archive_sealed(cleanup)
             self._emit(context, cleanup, Step.SEALED)
         told = self._tell(done)

@@ -22,16 +22,10 @@ from storage_engine.core.durable import make_dirs, write_file
 from storage_engine.exceptions import BadInputError
 from storage_engine.get_provider_info import form_fields
 from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.project.spark_connection import propose_spark, wrapped
 from storage_engine.resources import project_path
 
 STORE_CONNECTION = "storage_engine_default"
-SPARK_CONNECTION = "spark_default"
-_SPARK_DEFINITION: dict[str, object] = {
-    "conn_type": "spark",
-    "description": "Spark, inside the task's own process tree",
-    "host": "local[*]",
-    "extra": json.dumps({"spark-binary": "spark-submit", "deploy-mode": "client"}),
-}
 _TREES = ("dags", "plugins", "spark_jobs", "expectations")
 _OLDER_DAGS = "older_dags"
 _OLDER_DAG_IDS = "older_dag_ids.py"
@@ -80,8 +74,13 @@ class Project:
     @property
     def store_root(self) -> str:
         """The root that the store's connection was created with."""
-        definition = json.loads(self.connections_file.read_text())[STORE_CONNECTION]
-        return str(json.loads(definition["extra"])["root"])
+        return str(json.loads(self.connections[STORE_CONNECTION]["extra"])["root"])
+
+    @property
+    def connections(self) -> dict[str, dict[str, Any]]:
+        """The connections that it was created with, by their ids."""
+        found: dict[str, dict[str, Any]] = json.loads(self.connections_file.read_text())
+        return found
 
     @property
     def journal_url(self) -> str:
@@ -114,6 +113,7 @@ def init_project(
     broker_conf: Path | None = None,
     time_zone: str = "UTC",
     fields: Mapping[str, Any] = MappingProxyType({}),
+    spark_conf: Mapping[str, str] = MappingProxyType({}),
     older_dag_ids: bool = False,
 ) -> Project:
     """Create a project that Airflow can run as it is.
@@ -123,6 +123,7 @@ def init_project(
     :param broker_conf: the broker's own config file, when it has one.
     :param time_zone: the zone in which the broker reads ``deleteWhen``.
     :param fields: others of the store's connection.
+    :param spark_conf: Spark settings, for the Spark connection.
     :param older_dag_ids: let runs in flight end under the ids of :data:`OLDER_DAGS`.
     :raises BadInputError: when the directory already holds one of the files.
     """
@@ -142,7 +143,11 @@ def init_project(
         shutil.copy(project_path(_OLDER_DAGS) / _OLDER_DAG_IDS, project.home / "dags")
     write_file(project.settings_file, _settings(project).encode())
     connections = connection_definitions(
-        store_root=store_root, broker_conf=broker_conf, time_zone=time_zone, fields=fields
+        store_root=store_root,
+        broker_conf=broker_conf,
+        time_zone=time_zone,
+        fields=fields,
+        spark_conf=spark_conf,
     )
     write_file(project.connections_file, (json.dumps(connections, indent=2) + "\n").encode())
     from storage_engine.lake.move.making import make_lake
@@ -168,12 +173,11 @@ def next_steps(project: Project, *, store_is_known: bool) -> str:
         "  spark_jobs/       what spark-submit runs\n"
         "  expectations/     what a store is validated against\n"
         f"  {_SETTINGS_FILE}       Airflow's settings; [storage_engine] lists the stores\n"
-        f"  {_CONNECTIONS_FILE}  the connections {STORE_CONNECTION} and {SPARK_CONNECTION}\n"
+        f"  {_CONNECTIONS_FILE}  the connections: {', '.join(project.connections)}\n"
         f"{edit}\n"
         "Start an Airflow of its own, on the loopback address, until Ctrl-C:\n"
         f"  storage-engine up {project.home}\n\n"
-        "It archives by Spark jobs. With the field spark_conn_id empty the tasks archive by themselves,\n"
-        "with the same proof.\n\n"
+        f"{wrapped(propose_spark(None, (), ()).text)}\n\n"
         "Or use an Airflow that you have; this project isn't needed then:\n"
         "  storage-engine init --airflow\n\n"
         f"{_older_dags(project)}"
@@ -197,11 +201,21 @@ def _older_dags(project: Project) -> str:
 
 
 def connection_definitions(
-    *, store_root: Path | None, broker_conf: Path | None, time_zone: str, fields: Mapping[str, Any]
+    *,
+    store_root: Path | None,
+    broker_conf: Path | None,
+    time_zone: str,
+    fields: Mapping[str, Any],
+    spark_conf: Mapping[str, str],
 ) -> dict[str, dict[str, object]]:
-    """The two connections of a project, in the format of ``airflow connections import``."""
-    said = store_fields(store_root, broker_conf, time_zone) | {"spark_conn_id": SPARK_CONNECTION, **fields}
-    return {STORE_CONNECTION: store_definition(said), SPARK_CONNECTION: _SPARK_DEFINITION}
+    """The connections of a project, in the format of ``airflow connections import``.
+
+    Where no Spark can start there is none for it.
+    """
+    spark = propose_spark(None, (), ()).conn_id
+    said = store_fields(store_root, broker_conf, time_zone) | {"spark_conn_id": spark, **fields}
+    found = {STORE_CONNECTION: store_definition(said)}
+    return found if spark is None else {**found, spark: _spark_definition(spark_conf)}
 
 
 def store_fields(store_root: Path | None, broker_conf: Path | None, time_zone: str | None) -> dict[str, Any]:
@@ -225,6 +239,20 @@ def store_definition(fields: Mapping[str, Any]) -> dict[str, object]:
         # Airflow's form tests with port 0, and refuses where the connection has none.
         "port": 0,
         "extra": json.dumps(fields),
+    }
+
+
+def _spark_definition(conf: Mapping[str, str]) -> dict[str, object]:
+    extra = {
+        "spark-binary": "spark-submit",
+        "deploy-mode": "client",
+        **conf,
+    }
+    return {
+        "conn_type": "spark",
+        "description": "Spark, inside the task's own process tree",
+        "host": "local[*]",
+        "extra": json.dumps(extra),
     }
 
 

@@ -44,6 +44,7 @@ class OwnAirflow:
     :param set_by_environment: the environment sets that option, whatever the file has.
     :param may_test: whether it tests connections.
     :param connections: ids of those that were asked for, and are there.
+    :param spark_connections: ids of those of the type spark, without Airflow's own that nobody has touched.
     """
 
     home: Path
@@ -53,6 +54,7 @@ class OwnAirflow:
     set_by_environment: bool
     may_test: bool
     connections: frozenset[str]
+    spark_connections: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,4 +64,6 @@ def _project(directory: Path) -> Project:
         return project
     make_dirs(directory)
     sample = unpack_sample_store(directory.resolve())
-    return init_project(directory, store_root=sample.root, broker_conf=sample.broker_conf)
+    # A person looks at Spark's jobs here, however little there is to do.
+    fields = {"spark_from": "0"}
+    return init_project(directory, store_root=sample.root, broker_conf=sample.broker_conf, fields=fields)

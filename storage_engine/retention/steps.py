@@ -4,7 +4,13 @@ Their order stands in :mod:`storage_engine.cycle`. At any time beside it: sense;
 release do by themselves, and unmanage; monitor; accept_loss.
 """
 
-from storage_engine.retention.archive.archiving import ArchiveResult, archive, archive_jobs, archive_planned
+from storage_engine.retention.archive.archiving import (
+    ArchiveResult,
+    archive,
+    archive_jobs,
+    archive_planned,
+    where_here,
+)
 from storage_engine.retention.archive.sealed import archive_sealed, record_archive_lag
 from storage_engine.retention.decisions.accepting_loss import accept_loss
 from storage_engine.retention.hold.holding import HoldResult, hold, unmanage
@@ -55,4 +61,5 @@ __all__ = [
     "segments_to_archive",
     "sense",
     "unmanage",
+    "where_here",
 ]

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from storage_engine.core.wording import count_text
+from storage_engine.core.wording import bytes_text, count_text
 from storage_engine.exceptions import FileGoneError, SparkJobError, StorageEngineError
 from storage_engine.lake.archive.archive import archive_segment
 from storage_engine.lake.archive.commit import commit_segments
@@ -108,7 +108,9 @@ def _run(spark: SparkSession, jobs: Sequence[SegmentJob]) -> list[_Outcome]:
     context = spark.sparkContext
     context.setJobGroup("archive", f"archive {count_text(len(jobs), 'segment')}")
     try:
+        size = bytes_text(sum(job.facts.size_bytes for job in jobs))
         with visible_to_executors(spark, jobs) as sight:
+            context.setJobDescription(f"archive {count_text(len(jobs), 'segment')}, {size}, with proof")
             groups = task_groups(_at_one_limit(jobs, context.defaultParallelism), context.defaultParallelism)
             tasks = context.parallelize(groups, len(groups))
             outcomes: list[_Outcome] = tasks.map(lambda group: _attempt(sight, group)).collect()

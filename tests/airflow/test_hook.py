@@ -111,6 +111,11 @@ def test_a_connection_that_is_not_there_is_named_with_the_option_that_lists_it(
             "field spark_conn_id: expected a connection of this Airflow, found none with the id 'sparc'",
         ),
         (
+            {"spark_from": "1,000 segments"},
+            "field spark_from: expected 0, or any part of 2GiB, 1000 segments, 1000000 positions, found "
+            "'1,000 segments'",
+        ),
+        (
             {"mode": "live", "broker_address": "h:1", "broker_conn_id": "keys"},
             "field broker_conn_id: expected a connection of this Airflow, found none with the id 'keys'",
         ),
@@ -127,6 +132,39 @@ def test_a_connection_that_a_field_names_has_to_be_there(
     works, message = StorageEngineHook(store.conn_id).test_connection()
     assert not works
     assert said in message
+
+
+def test_a_spark_connection_of_another_type_is_refused_before_any_work(
+    store_connection: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_JOBS", json.dumps({"conn_type": "http", "host": "spark"}))
+    store = store_connection(extra={"spark_conn_id": "jobs"})
+    with pytest.raises(BadInputError) as raised:
+        _ = StorageEngineHook(store.conn_id).managed_store
+    assert str(raised.value).startswith(
+        "connection a_store: field spark_conn_id: expected a connection of the type spark, found 'jobs' of "
+        "the type 'http'. Nothing was read or changed."
+    )
+
+
+@pytest.mark.parametrize(
+    ("host", "spark_from", "places"),
+    [
+        ("local[4]", "0", "in Spark at local[4]."),
+        (
+            "spark://h:7077",
+            "1GiB",
+            "in Spark at spark://h:7077 from 1.0 GiB or 1000 segments, or 1000000 posit",
+        ),
+    ],
+)
+def test_the_test_button_says_where_archive_and_lag_run(
+    store_connection: Any, monkeypatch: pytest.MonkeyPatch, host: str, spark_from: str, places: str
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_JOBS", json.dumps({"conn_type": "spark", "host": host}))
+    store = store_connection(extra={"spark_conn_id": "jobs", "spark_from": spark_from})
+    works, said = StorageEngineHook(store.conn_id).test_connection()
+    assert (works, f"Archive and consumer lag: {places}" in said) == (True, True), said
 
 
 def test_a_connection_of_another_type_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,8 @@ class Installation:
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         }
         self.run("airflow db migrate")
+        # With the spark_default of a YARN cluster that nobody has.
+        self.run("airflow connections create-default-connections")
 
     def run(self, line: str, *, status: int = 0) -> str:
         """Run a line as it was printed; returns what it says."""
@@ -75,9 +77,12 @@ def test_a_store_of_any_id_comes_into_an_airflow_that_has_its_section_already(
             assert f"   {line}\n" in said, f"{PAGE.name} shows another command than init prints"
     assert settings.read_text().count("\n[storage_engine]\n") == 1
     assert airflow.run("airflow config get-value storage_engine stores").strip() == "orders"
-    assert "No Spark: the tasks archive by themselves, with the same proof." in said
+    told = " ".join(said.split())
+    assert "Archive and consumer lag run as Spark jobs by the connection storage_engine_spark" in told
+    assert '"spark_conn_id": "storage_engine_spark"' in _printed(said, "airflow connections add orders")
 
     airflow.run(_printed(said, "airflow connections add orders"))
+    airflow.run(_printed(said, "airflow connections add storage_engine_spark"))
     airflow.run(_printed(said, "storage-engine init-lake --conn-id orders") + " --allow-same-disk")
     assert "Testing connections is disabled in Airflow configuration" in airflow.run(
         "airflow connections test orders", status=1
@@ -107,6 +112,10 @@ def test_the_second_time_nothing_changes_and_another_store_is_added(
     airflow.run(f"{init} --conn-id payments --add-connection --spark-conn-id spark_here")
     assert airflow.run("airflow config get-value storage_engine stores").strip() == "orders,payments"
     assert "payments" in airflow.run("airflow connections list -o plain")
+    # One that nobody names is there by now, and taken.
+    refunds = airflow.run(f"{init} --conn-id claims --env")
+    assert '"spark_conn_id": "storage_engine_spark"' in _printed(refunds, "airflow connections add claims")
+    assert "airflow connections add storage_engine_spark" not in refunds
     files = {path: path.read_bytes() for path in airflow.home.rglob("*.py")}
     files[airflow.home / "airflow.cfg"] = (airflow.home / "airflow.cfg").read_bytes()
 

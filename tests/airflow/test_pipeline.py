@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -131,8 +132,11 @@ def test_a_dag_of_listed_stores_is_expected_of_those_alone(
     assert tasks["s"] not in {dag.dag_id for dag in facts_of("s").dags}
 
 
-def test_a_connection_brings_store_lake_and_pipeline(store_connection: Any, session: Any) -> None:
-    store = store_connection()
+def test_a_connection_brings_store_lake_and_pipeline(
+    store_connection: Any, session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_JOBS", json.dumps({"conn_type": "spark", "host": "local[4]"}))
+    store = store_connection(extra={"spark_conn_id": "jobs"})
     add_dag(session, "storage_retention__a_store")
     for kind in ("SchedulerJob", "TriggererJob", "DagProcessorJob"):
         add_component(session, kind, NOW)
@@ -145,5 +149,9 @@ def test_a_connection_brings_store_lake_and_pipeline(store_connection: Any, sess
     assert "storage_monitor__a_store" in missing["what"]
     assert found["next"]["command"] == "airflow dags trigger storage_retention__a_store"
     assert not (store.directory / "journal.db").exists()
+    assert found["runs"].startswith(
+        "in Spark at local[4] from 2.0 GiB or 1000 segments, or 1000000 positions;"
+    )
     shown = run_command("doctor", "--conn-id", "a_store")
+    assert "runs archive and consumer lag in Spark at local[4] from" in " ".join(shown.out.split())
     assert "storage_retention__a_store: never ran" in " ".join(shown.out.split())

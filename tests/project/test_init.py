@@ -93,7 +93,7 @@ def test_init_says_what_to_do_next(tmp_path: Path, capsys: pytest.CaptureFixture
     said = capsys.readouterr().out
     assert f"storage-engine up {tmp_path / 'p'}" in said
     assert "storage-engine init --airflow\n" in said
-    assert "With the field spark_conn_id empty the tasks archive by themselves" in said
+    assert "Archive and consumer lag run as Spark jobs by the connection spark_default" in said
     assert "names no store yet" in said
 
 

@@ -46,6 +46,7 @@ from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
 from storage_engine.model.lag.lag import QueueLag
 from storage_engine.model.store.store import FileFacts, Segment, SegmentId, SegmentState
+from storage_engine.project.demo.demo_spark import count_stages, event_log_conf
 from storage_engine.retention.lag.lag_table import lag_part, merge, read_lag_table
 from storage_engine.rocketmq import BROKER
 from storage_engine.rocketmq.format.layout import LOG
@@ -75,11 +76,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedSpark]:
     directory, events, printed = work / "directory", work / "events", work / "printed"
     for each in (directory, events):
         each.mkdir()
-    settings = {
-        "spark.eventLog.enabled": "true",
-        "spark.eventLog.compress": "false",
-        "spark.eventLog.dir": events.as_uri(),
-    }
+    settings = event_log_conf(events)
     around = Around.now()
     before = Path.cwd()
     with ExitStack() as stack:
@@ -472,6 +469,10 @@ def test_a_session_that_has_ended_left_nothing(
     assert _silent(shared.printed.read_bytes().removeprefix(printed))
     logged = [path for path in shared.events.rglob("*") if path.is_file()]
     assert any(b"SparkListenerTaskEnd" in path.read_bytes() for path in logged)
+    description = b'"spark.job.description":"archive 1 segment, 1.0 MiB, with proof"'
+    assert any(description in path.read_bytes() for path in logged)
+    ((name, stages),) = count_stages(shared.events).items()
+    assert (name, stages >= 2) == ("test jobs", True)
     assert not [path for path in logged if SECRET.encode() in path.read_bytes()]
 
 

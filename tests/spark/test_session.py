@@ -40,11 +40,10 @@ def test_temporary_files_lie_where_spark_itself_looks_first() -> None:
     [
         ("local[2]", "master local[2]", False),
         ("spark://master:7077", "master spark://master:7077", True),
-        (None, "the master of spark-submit", True),
     ],
 )
 def test_a_cluster_of_another_line_is_thought_of_where_spark_does_not_start(
-    master: str | None, where: str, is_cluster: bool
+    master: str, where: str, is_cluster: bool
 ) -> None:
     said = str(_start_error("a job", master, RuntimeError("All masters are unresponsive!\n\tat …")))
     assert said.startswith(f"a job: Spark with {where} and Java ")

@@ -28,6 +28,7 @@ from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.report.validation import Status
 from storage_engine.model.report.verification import VerifyLevel
+from storage_engine.model.settings.spark_from import in_spark
 from storage_engine.retention.proof.refusing import archive_error
 
 if TYPE_CHECKING:
@@ -77,13 +78,23 @@ def archive(
     def archive_with(jobs: Sequence[SegmentJob]) -> Sequence[Receipt]:
         return _archive(jobs, spark_master)
 
+    def where(jobs: Sequence[SegmentJob]) -> str:
+        return in_spark(spark_master) if spark_master else steps.where_here(jobs)
+
     with opened(managed) as store:
         if planned:
             steps.make_plan(store, run_key, PlanRequest(manual=manual))
-            done = steps.archive_planned(store, run_key, archive_with, accept_damage=accept_damage)
+            done = steps.archive_planned(
+                store, run_key, archive_with, accept_damage=accept_damage, where=where
+            )
         else:
             done = steps.archive_sealed(
-                store, run_key, archive_with, budget_bytes=budget_bytes, accept_damage=accept_damage
+                store,
+                run_key,
+                archive_with,
+                budget_bytes=budget_bytes,
+                accept_damage=accept_damage,
+                where=where,
             )
     error = archive_error(run_key, managed.real_root, done.refused, done.wrong_lakes)
     _print_archived(run_key, done, error, as_json)
@@ -109,6 +120,7 @@ def _print_archived(
             "refused": done.refused,
             "lake": done.lake or None,
             "notices": done.notices,
+            "ran": done.ran,
         }
         failed = {"error": {"type": type(error).__name__, "message": str(error)}} if error else {}
         print_json("archive", {**shown, **failed})

@@ -14,6 +14,7 @@ import click
 from storage_engine.cli.options.options import journal_of, with_option
 from storage_engine.cli.shell.command import GroupedOption
 from storage_engine.core.extras import AIRFLOW
+from storage_engine.model.settings.spark_from import places_text
 from storage_engine.retention.doctor.pipeline_findings import PipelineFacts
 
 if TYPE_CHECKING:
@@ -55,6 +56,20 @@ def pipeline_of(conn_id: str, store: ManagedStore) -> tuple[PipelineFacts, str]:
         from storage_engine.hooks.pipeline import read_pipeline
 
         return read_pipeline(conn_id, archives_ahead=store.archives_ahead)
+
+
+def places_of(conn_id: str, store: ManagedStore) -> str:
+    """Return where the tasks of a store archive and measure consumer lag, for a person.
+
+    :raises BadInputError: its Spark connection can't be used.
+    """
+    from storage_engine.retention.store.managed_store import archive_threads_of
+
+    with redirect_stdout(sys.stderr):
+        from storage_engine.hooks.storage_engine import StorageEngineHook
+
+        spark = StorageEngineHook(conn_id).spark
+    return places_text(spark, archive_threads_of(store))
 
 
 def before_airflow() -> None:

@@ -68,6 +68,8 @@ def _about(found: Diagnosis) -> Iterator[tuple[str, str]]:
     if found.figures is not None:
         yield from _about_figures(found.figures, said.newest_message_ms)
     yield from _about_lakes(found)
+    if found.runs:
+        yield "runs", f"archive and consumer lag {found.runs}"
     if found.pipeline is not None:
         for dag in found.pipeline.dags:
             yield "DAG", f"{dag.dag_id}: {dag_text(dag, found.at_ms)}"
@@ -229,6 +231,7 @@ def diagnosis_json(found: Diagnosis, said: Mapping[str, Any]) -> dict[str, Any]:
         "figures": None if figures is None else _figures_json(figures, found),
         "lakes": to_jsonable(found.lakes),
         "pipeline": to_jsonable(found.pipeline),
+        "runs": found.runs or None,
         "findings": [
             {
                 **to_jsonable(one),

@@ -23,6 +23,7 @@ from storage_engine.exceptions import BadInputError
 from storage_engine.project import init as project_files
 from storage_engine.project import into_airflow as own
 from storage_engine.project.settings_text import PAGE, parsed
+from storage_engine.project.spark_connection import SPARK_CONNECTION, SparkProposal, propose_spark, wrapped
 
 _CONN_ID = re.compile(r"[\w.-]{1,200}")
 """What Airflow's REST API takes for an id."""
@@ -84,7 +85,8 @@ _OF_AIRFLOW = ("conn_id", "broker", "lake_dir", "spark_conn_id", "dags", "env", 
     cls=GroupedOption,
     group=AIRFLOW_GROUP,
     metavar="ID",
-    help="Archive by Spark jobs that this connection submits; default: no Spark.",
+    help="Connection that Spark jobs are submitted with, '' for none; default: one that is there, else a new "
+    "one on local[*].",
 )
 @click.option(
     "--dags",
@@ -174,22 +176,27 @@ def _set_up(
     fields = project_files.store_fields(store, broker_conf, time_zone)
     fields |= {"mode": "live", "broker_address": broker} if broker else {}
     fields |= {"lake": str(lake_dir.absolute())} if lake_dir else {}
-    fields |= {"spark_conn_id": spark_conn_id} if spark_conn_id else {}
-    definition = project_files.store_definition(fields)
     with redirect_stdout(sys.stderr):
-        airflow = hook.own_airflow(dags, conn_id, *filter(None, [spark_conn_id]))
+        airflow = hook.own_airflow(dags, conn_id, SPARK_CONNECTION, *filter(None, [spark_conn_id]))
+        spark = propose_spark(spark_conn_id, airflow.spark_connections, airflow.connections)
+        fields |= {"spark_conn_id": spark.conn_id}
         hook.check_fields(conn_id, fields)
+    definition = project_files.store_definition(fields)
     stores = own.stores_with(airflow, conn_id, project_files.STORE_CONNECTION)
     by_variable = env or airflow.set_by_environment
     changes = () if by_variable else own.settings_change(airflow, stores)
     changes += own.dag_changes(airflow.dags_folder, older_dag_ids=older_dag_ids)
     adds = add_connection and conn_id not in airflow.connections
+    # One that a person names is theirs to make.
+    adds_spark = add_connection and spark.is_new and spark_conn_id is None
     say(f"Airflow in {airflow.home}")
     for change in changes:
         say(change.text)
     if adds:
         say(f"new      connection {conn_id}")
-    if not changes and not adds:
+    if adds_spark:
+        say(f"new      connection {spark.conn_id}")
+    if not changes and not adds and not adds_spark:
         say("Nothing to change: files and configuration are as they should be.")
     elif not yes:
         _ask()
@@ -198,26 +205,24 @@ def _set_up(
     if adds:
         with redirect_stdout(sys.stderr):
             hook.add_connection(conn_id, definition)
+    if adds_spark:
+        with redirect_stdout(sys.stderr):
+            hook.add_connection(spark.conn_id, _SPARK)
     is_there = adds or conn_id in airflow.connections
-    if changes or adds:
+    if changes or adds or adds_spark:
         say("Done.")
     say("\nNext, in this order:")
     for number, step in enumerate(
         (
             *_settings_steps(stores if by_variable and stores != airflow.stores else ""),
             *_connection_steps(conn_id, definition, is_there=is_there, is_known=store is not None),
-            *_spark_steps(spark_conn_id, airflow.connections),
+            *(() if adds_spark else _spark_steps(spark)),
             *_try_steps(conn_id, hook.dags_of(conn_id), may_test=airflow.may_test),
         ),
         start=1,
     ):
         say(f"{number}. {step}")
-    if not spark_conn_id:
-        say(
-            "\nNo Spark: the tasks archive by themselves, with the same proof. For Spark jobs add a "
-            "connection and name\nit in the field spark_conn_id:\n"
-            f"   {_add(project_files.SPARK_CONNECTION, _SPARK)}"
-        )
+    say(f"\n{wrapped(spark.text)}")
 
 
 def _airflow_hook() -> Any:
@@ -271,10 +276,10 @@ def _connection_steps(
     return [f"Add the connection{edit}:\n   {_add(conn_id, definition)}"]
 
 
-def _spark_steps(spark_conn_id: str | None, there: frozenset[str]) -> list[str]:
-    if spark_conn_id is None or spark_conn_id in there:
+def _spark_steps(spark: SparkProposal) -> list[str]:
+    if spark.conn_id is None or not spark.is_new:
         return []
-    return [f"Add the Spark connection:\n   {_add(spark_conn_id, _SPARK)}"]
+    return [f"Add the Spark connection:\n   {_add(spark.conn_id, _SPARK)}"]
 
 
 def _try_steps(conn_id: str, dags: str, *, may_test: bool) -> list[str]:

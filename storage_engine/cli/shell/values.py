@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from zoneinfo import ZoneInfo
 import click
 
 from storage_engine.core.nearest import meant_zone
+from storage_engine.core.wording import parse_size
 
 
 class NamedPath(click.Path):
@@ -106,13 +106,12 @@ def speed(context: click.Context, parameter: click.Parameter, text: str | None) 
 
 
 def _bytes(parameter: click.Parameter, text: str) -> int:
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGTP]?)(i?)B?\s*", text, re.IGNORECASE)
-    if match is None or (match[3] and not match[2]):
+    found = parse_size(text)
+    if found is None:
         raise click.BadParameter(
             f"expected a size such as 10GiB, 500MB or 4096, found {text!r}", param=parameter
         )
-    number, unit, binary = match.groups()
-    return int(float(number) * (1024 if binary else 1000) ** " KMGTP".index(unit.upper() or " "))
+    return found
 
 
 def time_zone(_context: click.Context, parameter: click.Parameter, name: str | None) -> str | None:

@@ -31,6 +31,7 @@ from storage_engine.exceptions import (
     StoreLayoutError,
 )
 from storage_engine.lake.archive.commit import commit_segments
+from storage_engine.lake.archive.threads import threads_for
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.kind import settle_broker
 from storage_engine.lake.durable_io import local_path, new_data_file, open_data_file, sha256_of_file
@@ -64,8 +65,6 @@ from storage_engine.model.proof.receipt import PROOF_VERSION, Receipt, SegmentId
 from storage_engine.model.store.store import Segment, SegmentContext, SegmentId
 
 __all__ = ["ProvenSegment", "SegmentJob", "archive_all", "archive_segment", "segment_jobs"]
-
-_THREADS = 2
 
 _per_thread = threading.local()
 
@@ -170,7 +169,7 @@ def _attempts(
 def archive_all(
     lake: Lake, jobs: Sequence[SegmentJob], progress: Progress | None = None
 ) -> tuple[Receipt, ...]:
-    """Archive segments in this process, two at a time, and commit them together.
+    """Archive segments in this process, as many at a time as it can, and commit them together.
 
     After an error in one no segment of these is committed. One that goes away meanwhile keeps no other out.
 
@@ -185,7 +184,7 @@ def archive_all(
             progress(job.facts.size_bytes)
         return proven
 
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="archive") as pool:
+    with ThreadPoolExecutor(threads_for(jobs), thread_name_prefix="archive") as pool:
         futures = [pool.submit(archive_one, job) for job in jobs]
         try:
             return commit_segments(lake, [proven for future in futures if (proven := _unless_gone(future))])

@@ -199,9 +199,20 @@ STORE_SETTINGS = (
     StoreSetting(
         "spark_conn_id",
         Kind.TEXT,
-        "Connection that Spark jobs are submitted with, such as spark_default.",
+        "Connection of the type spark that Spark jobs are submitted with, such as spark_default.",
         empty="no Spark; the tasks archive by themselves, with the same proof",
         label="Spark",
+        section=SECTION_LAKE,
+        examples=("spark_default",),
+    ),
+    StoreSetting(
+        "spark_from",
+        Kind.TEXT,
+        "The least work that a Spark job is started for: bytes or segments to archive, such as 2GiB, 1000 "
+        "segments, and positions of groups in queues whose lag is measured, such as 1000000 positions. "
+        "Smaller work the task does itself. A part that is left out keeps its default; 0: any work is a job.",
+        empty="2GiB, 1000 segments, 1000000 positions",
+        label="Spark from",
         section=SECTION_LAKE,
     ),
     _broker_setting(

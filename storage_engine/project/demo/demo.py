@@ -12,6 +12,7 @@ from typing import Any
 from storage_engine.project.dag_run import DagRun, Say
 from storage_engine.project.demo.demo_checks import DemoCheck, check_outcome, segment_hashes, tell_checks
 from storage_engine.project.demo.demo_directory import clear, run_demo_in
+from storage_engine.project.demo.demo_spark import check_spark, event_log_conf
 from storage_engine.project.init import STORE_CONNECTION, Project, init_project
 from storage_engine.project.local_airflow import LocalAirflow
 from storage_engine.project.sample import SampleStore, unpack_sample_store
@@ -19,7 +20,7 @@ from storage_engine.project.up import free_port
 
 MONITOR_ID = f"storage_monitor__{STORE_CONNECTION}"
 DAG_ID = f"storage_retention__{STORE_CONNECTION}"
-_NAMES = ("store", "broker.conf", "restored")
+_NAMES = ("store", "broker.conf", "restored", "spark-events")
 
 
 def run_demo(directory: Path, say: Say, tell: Say) -> int:
@@ -41,7 +42,15 @@ def _run(directory: Path, say: Say, tell: Say) -> int:
     say(f"sample store, written by a real RocketMQ broker: {sample.root}")
     say(f"  {len(sample.old)} of its segments are dated back, past their reserved time")
     before = segment_hashes(sample.root)
-    project = init_project(directory, store_root=sample.root, broker_conf=sample.broker_conf)
+    events = directory / "spark-events"
+    events.mkdir()
+    project = init_project(
+        directory,
+        store_root=sample.root,
+        broker_conf=sample.broker_conf,
+        fields={"spark_from": "0"},
+        spark_conf=event_log_conf(events),
+    )
     with LocalAirflow(project, free_port(), say, is_edited=False) as airflow:
         run = DagRun(airflow, DAG_ID, say)
         # A DAG that is off is told nothing: first the one that is told, then the one that tells.
@@ -51,6 +60,8 @@ def _run(directory: Path, say: Say, tell: Say) -> int:
         state = run.finish()
         result = run.result("report")
     checks = check_outcome(project, sample, before, state, result)
+    # Where no Java is, there is no Spark connection, and nothing ran in Spark.
+    checks += (check_spark(events),) if len(project.connections) > 1 else ()
     _sum_up(project, sample, result, checks, tell)
     tell(f"Took {time.monotonic() - started:.0f} s.")
     return 0 if all(check.holds for check in checks) else 1

@@ -157,6 +157,7 @@ def _connection(mq: RocketMQ) -> dict[str, object]:
         "broker_address": mq.address,
         # A demo has one disk.
         "broker_settings": {"may_change_settings": True, "allow_same_disk": True},
+        "spark_from": "0",
     }
 
 

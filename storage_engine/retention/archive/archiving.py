@@ -27,11 +27,13 @@ from storage_engine.exceptions import (
 )
 from storage_engine.journal.journal import Phase, Run, Step, Waiver
 from storage_engine.lake.archive.archive import Progress, SegmentJob, archive_all, first_damage, segment_jobs
+from storage_engine.lake.archive.threads import threads_for
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.proof.deleted_range import DELETION
 from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.settings.spark_from import in_process
 from storage_engine.model.store.by_log import by_log
 from storage_engine.model.store.store import WENT, FileFacts, Segment, SegmentContext, SegmentId
 from storage_engine.retention.archive.archivable import (
@@ -63,6 +65,8 @@ from storage_engine.retention.store.stamp import read_stamp
 from storage_engine.same_bytes.settling import settle
 
 ArchiveWith = Callable[[Sequence[SegmentJob]], Sequence[Receipt]]
+WhereArchived = Callable[[Sequence[SegmentJob]], str]
+"""Says for a person where it archives."""
 
 _WAIVABLE = (CommitStateUnknownError, CorruptFrameError, LakeUnavailableError, ProofError)
 """Why a segment can't be archived though nothing contradicts what is archived already."""
@@ -83,6 +87,7 @@ class ArchiveResult:
     :param refused: logs that could not be archived, or of which a file is missing, while others were.
     :param kept_out: sealed segments that stay out for now, or for good, by the broker's rules.
     :param wrong_lakes: why lakes of the store aren't what they should be, each with what to do.
+    :param ran: where it was archived, such as in Spark at a master; "" where there was nothing to archive.
     """
 
     receipts: tuple[Receipt, ...]
@@ -94,6 +99,12 @@ class ArchiveResult:
     kept_out: tuple[KeptOut, ...] = ()
     wrong_lakes: tuple[str, ...] = ()
     hashed_again: tuple[Receipt, ...] = ()
+    ran: str = ""
+
+
+def where_here(jobs: Sequence[SegmentJob]) -> str:
+    """Say that this process archives, and with how many threads."""
+    return in_process(threads_for(jobs))
 
 
 def archive_jobs(
@@ -125,7 +136,12 @@ def archive_jobs(
 
 
 def archive_planned(
-    store: AnyStore, run_key: str, archive_with: ArchiveWith, *, accept_damage: bool = False
+    store: AnyStore,
+    run_key: str,
+    archive_with: ArchiveWith,
+    *,
+    accept_damage: bool = False,
+    where: WhereArchived = where_here,
 ) -> ArchiveResult:
     """Archive what the run's plan deletes; where that can't be done, a waiver of the plan does instead.
 
@@ -136,6 +152,7 @@ def archive_planned(
 
     :param archive_with: copies, proves and commits, in this process or wherever else.
     :param accept_damage: archive bytes that don't decode as they are.
+    :param where: ``archive_with`` does its work, for the record.
     :raises StorageEngineError: as :func:`archive_jobs` and ``archive_with`` do, unless a waiver does instead;
         what concerns one log, where every log of the plan fails or lacks a file.
     """
@@ -153,6 +170,7 @@ def archive_planned(
             archive_with,
             accept_damage=accept_damage,
             read_files=True,
+            where=where,
         )
 
     try:
@@ -256,6 +274,7 @@ def joined_results(done: Sequence[ArchiveResult]) -> ArchiveResult:
         lake=next((one.lake for one in done if one.lake), ""),
         notices=tuple(dict.fromkeys(notice for one in done for notice in one.notices)),
         wrong_lakes=tuple(dict.fromkeys(reason for one in done for reason in one.wrong_lakes)),
+        ran="; ".join(dict.fromkeys(one.ran for one in done if one.ran)),
     )
 
 
@@ -269,11 +288,13 @@ def archive_somewhere(
     *,
     accept_damage: bool = False,
     read_files: bool = False,
+    where: WhereArchived = where_here,
 ) -> ArchiveResult:
     """Archive into the first of the store's lakes that takes it, and record what was proven where.
 
     :param choose: which of the candidates, by what the lakes prove already.
     :param read_files: read the data files of what is archived already: a damaged one is replaced.
+    :param where: ``archive_with`` does its work, for the record.
     :raises LakeUnavailableError: none of the lakes can be used; has every reason.
     :raises CommitStateUnknownError: likewise, where there is one lake only.
     """
@@ -301,6 +322,7 @@ def archive_somewhere(
             failures.append(error)
             proofs = None
             continue
+        ran = where(jobs)
         archived = {(row.lineage, row.log, row.base_offset) for row in receipts}
         jobs = tuple(job for job in jobs if (job.lineage, job.log, job.base_offset) in archived)
         if not jobs:
@@ -308,7 +330,7 @@ def archive_somewhere(
         took_ms = (time.monotonic_ns() - started_ns) // 1_000_000
         faults = _faults(proofs, wanted)
         known = {row.row_hash for one in proofs.asked for slot in one.rows for row in one.valid(slot)}
-        said = record_proven(context, run, step, jobs, receipts, took_ms, faults, known)
+        said = record_proven(context, run, step, jobs, receipts, took_ms, faults, known, ran)
         notices = (*notices, *said, *again_notices(faults), *_damage_notices(jobs, receipts))
         return ArchiveResult(
             tuple(row for row in receipts if row.row_hash not in known),
@@ -316,6 +338,7 @@ def archive_somewhere(
             lake=config.location,
             notices=notices,
             wrong_lakes=proofs.wrong_lakes,
+            ran=ran,
         )
     if len(context.store.lakes) == 1:
         raise failures[0]

@@ -16,7 +16,7 @@ from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.report.diagnosis import named_in_short
 from storage_engine.retention.proof.history import segment_subject
 from storage_engine.retention.proof.stamping import replaced_notices, stamp_store
-from storage_engine.retention.store.context import Context
+from storage_engine.retention.store.context import RAN, Context
 from storage_engine.retention.store.known_heads import head_of, known_heads
 
 _BATCH = 50
@@ -60,12 +60,14 @@ def record_proven(
     took_ms: int,
     faults: Mapping[str, str],
     known: Collection[str],
+    ran: str,
 ) -> tuple[str, ...]:
     """Record which file was found to be in which lake, for when that lake can't be asked.
 
     :param took_ms: to copy and prove all of them.
     :param faults: what was wrong with what a lake had of some of them, by subject.
     :param known: hashes of the valid receipts that lakes had before.
+    :param ran: where all of them were archived.
     :return: what could not be recorded beside it, and why.
     """
     lake = open_lake(jobs[0].lake)
@@ -90,7 +92,7 @@ def record_proven(
         )
         for job, receipt in zip(jobs, receipts, strict=True)
     ]
-    proven[0][1][TOOK] = took_ms
+    proven[0][1].update({TOOK: took_ms, RAN: ran})
     context.journal.record(run, step, Phase.RESULT, proven)
     last = max(receipts, key=lambda receipt: receipt.sequence)
     replaced = replaced_notices(context.store.real_root)

@@ -31,6 +31,7 @@ from storage_engine.retention.archive.archiving import (
     LISTINGS,
     ArchiveResult,
     ArchiveWith,
+    WhereArchived,
     archive_each_log,
     archive_somewhere,
     begin_background_run,
@@ -38,6 +39,7 @@ from storage_engine.retention.archive.archiving import (
     record_intents,
     record_refused,
     slots,
+    where_here,
 )
 from storage_engine.retention.archive.gone import GoneResult, record_missing
 from storage_engine.retention.archive.missing_ranges import LogLooks, find_missing_ranges
@@ -68,6 +70,7 @@ def archive_sealed(
     *,
     budget_bytes: int | None = None,
     accept_damage: bool = False,
+    where: WhereArchived = where_here,
 ) -> ArchiveResult:
     """Archive sealed segments that no lake proves yet, oldest first; what expires later needs no archiving.
 
@@ -78,6 +81,7 @@ def archive_sealed(
     :param archive_with: copies, proves and commits, in this process or wherever else.
     :param budget_bytes: at most so much, but at least one segment; None: everything.
     :param accept_damage: archive bytes that don't decode as they are.
+    :param where: ``archive_with`` does its work, for the record.
     :return: what concerns one log keeps no other out of the lake: such logs are in ``refused``.
     :raises StorageEngineError: as ``archive_with`` does; what concerns one log, where every log fails.
     :raises LakeUnavailableError: none of the store's lakes can be used.
@@ -96,7 +100,7 @@ def archive_sealed(
             if not attempt:
                 remember_logs(context.store, context.journal, context.record, context.broker, listed.snapshot)
             listing = _Listing(context, run, listed.archivable.segments, _left_of(budget_bytes, done))
-            archive = partial(_archive, listing, archive_with, accept_damage)
+            archive = partial(_archive, listing, archive_with, where, accept_damage)
             result, failed = archive_each_log(listing.segments, archive)
             done.append(result)
             if not _went(listed, done, failed):
@@ -163,7 +167,11 @@ def _is_in_place(segment: Segment) -> bool:
 
 
 def _archive(
-    listing: _Listing, archive_with: ArchiveWith, accept_damage: bool, segments: Sequence[Segment]
+    listing: _Listing,
+    archive_with: ArchiveWith,
+    where: WhereArchived,
+    accept_damage: bool,
+    segments: Sequence[Segment],
 ) -> ArchiveResult:
     return archive_somewhere(
         listing.context,
@@ -173,6 +181,7 @@ def _archive(
         segments,
         archive_with,
         accept_damage=accept_damage,
+        where=where,
     )
 
 

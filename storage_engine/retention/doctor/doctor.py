@@ -78,6 +78,7 @@ class Diagnosis:
     :param touched: sealed segments that a lake has, but whose files were touched since.
     :param due: how many segments a cleanup asked for by a person would delete now.
     :param pipeline: of a store that an Airflow connection names.
+    :param runs: where its tasks archive and measure consumer lag; "": it isn't Airflow's.
     """
 
     store: ManagedStore
@@ -91,6 +92,7 @@ class Diagnosis:
     due: int = 0
     touched: tuple[Segment, ...] = ()
     pipeline: PipelineFacts | None = None
+    runs: str = ""
 
     @property
     def is_urgent(self) -> bool:
@@ -131,12 +133,14 @@ def diagnose(
     has_lake: bool,
     pipeline: PipelineFacts | None = None,
     retention_dag: str = "",
+    runs: str = "",
 ) -> Diagnosis:
     """Look at a store, and at its lakes and journal where they were named.
 
     :param has_lake: they were.
     :param pipeline: what Airflow says of the store's DAGs; None: it isn't Airflow's.
     :param retention_dag: the DAG that cleans the store; "" likewise.
+    :param runs: where its tasks archive and measure consumer lag; "" likewise.
     :raises StoreNotFoundError: there is no such store.
     :raises BadInputError: what was given beside the broker's own settings is wrong.
     """
@@ -206,6 +210,7 @@ def diagnose(
         touched=known.touched,
         due=due,
         pipeline=pipeline,
+        runs=runs,
     )
 
 

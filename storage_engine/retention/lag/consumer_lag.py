@@ -26,7 +26,7 @@ from storage_engine.retention.lag.unread import (
     unread_lines,
 )
 from storage_engine.retention.proof.refusing import Refusal, refusal, refused_logs
-from storage_engine.retention.store.context import WHOLE, AnyStore, Context, approved_plan, open_context
+from storage_engine.retention.store.context import RAN, WHOLE, AnyStore, Context, approved_plan, open_context
 
 _NONE = "none recorded"
 _NOTHING = "Nothing was deleted."
@@ -72,12 +72,14 @@ def record_lag(
     rows: Iterable[QueueLag],
     logs: Sequence[str] | None = None,
     took_ms: int | None = None,
+    ran: str = "",
 ) -> None:
     """Record the lag that was computed for the run's plan; the latest one counts.
 
     :param rows: of every group and queue; those at risk are kept, for the gate and the report.
     :param logs: those that were measured; None: all of the store's.
     :param took_ms: to measure it; None: not known.
+    :param ran: where it was measured; "": not known.
     :raises RunStateError: there is no such run.
     """
     context = open_context(store)
@@ -88,6 +90,7 @@ def record_lag(
             "logs": to_jsonable(logs),
         },
         "took_ms": took_ms,
+        RAN: ran,
     }
     context.journal.record(context.run(run_key), Step.LAG, Phase.RESULT, [(WHOLE, payload)])
 

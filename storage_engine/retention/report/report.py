@@ -32,7 +32,7 @@ from storage_engine.retention.release.dependents import DependentsResult, delete
 from storage_engine.retention.release.release_result import ReleaseResult
 from storage_engine.retention.release.validation import recorded_validation
 from storage_engine.retention.report.report_segments import SegmentReport, segment_reports
-from storage_engine.retention.report.report_steps import StepReport, step_reports
+from storage_engine.retention.report.report_steps import StepReport, ran_texts, step_reports
 from storage_engine.retention.store.context import WHOLE, AnyStore, Context, open_context
 from storage_engine.retention.store.known_heads import known_heads
 
@@ -108,6 +108,8 @@ class Report:
     :param wrong_lakes: why lakes of the store aren't what they should be, such as a copy, and what to do.
     :param hashed_again: number of segments beside those that go which a lake had, and whose bytes this run
         found unchanged.
+    :param ran: where consumer lag was measured and segments were archived; empty where neither was done, and
+        in reports of before there was this field.
     """
 
     outcome: Outcome
@@ -157,6 +159,7 @@ class Report:
     unproven_logs: tuple[str, ...] = ()
     wrong_lakes: tuple[str, ...] = ()
     hashed_again: int = 0
+    ran: tuple[str, ...] = ()
 
     @property
     def has_several_logs(self) -> bool:
@@ -280,6 +283,7 @@ def report_of(context: Context, run: Run, in_lakes: InLakes | None = None) -> Re
         refused=refused,
         lake_directory=lake_directory(store.lake),
         wrong_lakes=wrong_lakes,
+        ran=ran_texts(events),
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from storage_engine.journal.journal import Event, Phase, Step
 from storage_engine.model.store.store import SegmentId
 from storage_engine.retention.archive.recording_proofs import TOOK
-from storage_engine.retention.store.context import WHOLE
+from storage_engine.retention.store.context import RAN, WHOLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,17 @@ def step_reports(events: Sequence[Event], unproven: Collection[SegmentId]) -> tu
             )
         )
     return tuple(rows)
+
+
+def ran_texts(events: Sequence[Event]) -> tuple[str, ...]:
+    """Return where a run measured consumer lag, the last time, and archived, each time."""
+    results = [
+        (event.step, str(event.payload.get(RAN) or "")) for event in events if event.phase is Phase.RESULT
+    ]
+    lag = [ran for step, ran in results if step == Step.LAG][-1:]
+    archive = [ran for step, ran in results if step in (Step.ARCHIVE, Step.SEALED)]
+    told = [f"Consumer lag {ran}" for ran in lag if ran] + [f"Archive {ran}" for ran in archive if ran]
+    return tuple(dict.fromkeys(told))
 
 
 def _is_past(errors: Sequence[Event], events: Sequence[Event], unproven: Collection[SegmentId]) -> bool:

@@ -45,6 +45,7 @@ def _lines(report: Report) -> Iterator[str]:
     for line in (*report.unread_lines, *report.alarms):
         yield f"WARNING {line}"
     yield f"Began {time_text(report.began_at_ms)}, ended {time_text(report.finished_at_ms) or 'not yet'}"
+    yield from report.ran
     yield from _cause(report)
     yield from _section("Hold beside the running broker", _hold(report))
     yield from _section("Archived and proven", _archived(report))

@@ -41,6 +41,8 @@ T = TypeVar("T")
 
 WHOLE = ""
 """Subject of the event that carries a step's result as a whole."""
+RAN = "ran"
+"""Field of an event that records a step's result: where it was done, such as in Spark at a master."""
 
 
 @dataclass(frozen=True, slots=True)

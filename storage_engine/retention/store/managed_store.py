@@ -14,7 +14,16 @@ from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.exceptions import BadInputError
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.model.broker.live import LiveBroker
-from storage_engine.model.settings.policy import LONGEST_UNDO_HOURS, ArchiveMode, ArchiveWhen, Policy
+from storage_engine.model.settings.policy import (
+    LONGEST_UNDO_HOURS,
+    ArchiveMode,
+    ArchiveWhen,
+    Policy,
+    archive_limit,
+)
+
+USUAL_SEGMENT_BYTES = 1 << 30
+"""Of both brokers, where nothing else is set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,3 +149,14 @@ class ManagedStore:
             # Not quoted: they may hold credentials.
             raise BadInputError(f"store settings: expected JSON, found something else ({error})") from None
         return from_jsonable(cls, data, "store settings")
+
+
+def archive_threads_of(store: ManagedStore, segment_bytes: int = USUAL_SEGMENT_BYTES) -> int:
+    """Return how many segments of a store its tasks archive at a time, but in an emergency.
+
+    :param segment_bytes: of the largest.
+    """
+    from storage_engine.lake.archive.threads import threads_here
+
+    pace = archive_limit(store.policy, beside=store.is_live, emergency=False)
+    return threads_here(segment_bytes, pace)

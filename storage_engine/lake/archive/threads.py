@@ -1,0 +1,64 @@
+"""How many segments one process archives at a time: by its processors, its memory and its pace."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from storage_engine.lake.file.jobs import SegmentJob
+
+_MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+"""Of a container's, by version 2 and 1 of control groups."""
+_THREAD_BYTES_PER_SECOND = 200_000_000
+"""What one thread reads and writes, with what a pace counts (docs/performance.md)."""
+_OVERLAPPING = 2
+"""At a pace that one thread keeps up with: while it waits for a disk, another works."""
+
+
+def archive_threads(
+    processors: int, memory_bytes: int, segment_bytes: int, bytes_per_second: int | None
+) -> int:
+    """Return how many segments are archived at a time, at least one.
+
+    Together they take at most half of the memory. A segment takes 1.3 times its size at its peak, and what
+    its windows take.
+
+    :param processors: that this process may run on.
+    :param memory_bytes: that this process could have.
+    :param segment_bytes: of the largest segment.
+    :param bytes_per_second: of the pace; None: without one.
+    """
+    by_memory = memory_bytes // 2 // (segment_bytes * 13 // 10 + (64 << 20))
+    by_pace = processors
+    if bytes_per_second is not None:
+        by_pace = max(_OVERLAPPING, -(-bytes_per_second // _THREAD_BYTES_PER_SECOND))
+    return max(1, min(processors, by_memory, by_pace))
+
+
+def threads_for(jobs: Sequence[SegmentJob]) -> int:
+    """Return how many of these jobs this process does at a time; of the same jobs always the same."""
+    if not jobs:
+        return 1
+    here = threads_here(max(job.facts.size_bytes for job in jobs), jobs[0].bytes_per_second)
+    return min(here, len(jobs))
+
+
+def threads_here(segment_bytes: int, bytes_per_second: int | None) -> int:
+    """Return how many segments of a size this process archives at a time."""
+    processors = len(os.sched_getaffinity(0))
+    return archive_threads(processors, _memory_bytes(), segment_bytes, bytes_per_second)
+
+
+@cache
+def _memory_bytes() -> int:
+    """Return this machine's memory, or this container's limit."""
+    found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for path in _MEMORY_LIMITS:
+        with suppress(OSError, ValueError):
+            found = min(found, int(Path(path).read_text()))
+    return found
