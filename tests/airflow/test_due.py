@@ -124,7 +124,14 @@ def test_where_nothing_is_due_a_store_takes_three_task_instances_and_no_report(
     dags = [dag_of(name) for name in files]
     by_clock = [dag for dag in dags if dag.schedule in (EACH_TEN_MINUTES, EACH_HOUR)]
     by_others = [dag.schedule for dag in dags if dag not in by_clock]
-    assert by_others == [[archive_due(STORE)], None, "@daily", [cleanup_due(STORE)]]
+    assert by_others == [
+        [archive_due(STORE)],
+        None,
+        "@daily",
+        [cleanup_due(STORE)],
+        None,
+        [segments_archived(STORE)],
+    ]
     states, events = run(*by_clock)
     assert states == {"monitor": "success", "sense": "skipped", "flush_checkpoint": "success"}
     assert events == []

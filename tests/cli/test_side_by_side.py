@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from storage_engine.rocketmq.sample.writing import SampleRequest, write_sample
 from tests.cli.conftest import Cli
 from tests.rounds import ALL
@@ -50,6 +52,7 @@ def started(commands: list[list[str]]) -> subprocess.Popen[str]:
     return subprocess.Popen(words, **pipes, text=True, env=environment, cwd=root)
 
 
+@pytest.mark.again
 def test_no_command_of_ours_refuses_another(tmp_path: Path, cli: Cli) -> None:
     """With 300 s: eight processes on two stores and one lake."""
     lake = str(tmp_path / "lake")

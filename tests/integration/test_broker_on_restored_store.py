@@ -92,6 +92,7 @@ def test_broker_finds_every_archived_message_by_its_physical_offset(
     } == archived
 
 
+@pytest.mark.again
 def test_broker_finds_archived_messages_by_key_in_the_index(broker: Broker, truth: Truth, span: Span) -> None:
     start, end = _limits(span)
     expected = {

@@ -159,6 +159,7 @@ def test_a_hold_begins_in_the_middle_of_the_brokers_own_deletion(log: LiveLog, t
     assert status.fence_offset == first_offset(log) < max(log.sha256)
 
 
+@pytest.mark.again
 def test_a_hold_that_nobody_renews_ends_and_is_missed(log: LiveLog, store: ManagedStore) -> None:
     names = log.names()
     ends_at_ms = hold(store, now_ms() - (24 + 48) * HOUR_MS + ENDS_SOON_MS).status.deletes_from_ms

@@ -273,6 +273,7 @@ def hasty(store: ManagedStore) -> ManagedStore:
     return replace(store, lake=store.lake.with_properties(few))
 
 
+@pytest.mark.again
 @pytest.mark.parametrize(
     "faults",
     [

@@ -109,6 +109,7 @@ STRONGEST = {
 }
 
 
+@pytest.mark.again
 @pytest.mark.parametrize("kind", [FaultKind.LOST, pytest.param(FaultKind.TORN, marks=pytest.mark.again)])
 @pytest.mark.parametrize("what", some(list(STRONGEST), 1))
 def test_what_was_acknowledged_and_is_not_there_is_one_error_and_running_again_is_the_cure(

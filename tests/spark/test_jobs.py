@@ -397,7 +397,10 @@ def test_an_executor_that_measures_lag_is_known_for_one_of_ours(
         kept.enter_context(nobody_else_opens(tmp_path.rglob(".positions.arrow")))
         return spark.sparkContext.parallelize(*of_job)
 
-    session: Any = SimpleNamespace(sparkContext=SimpleNamespace(parallelize=parallelize))
+    said = spark.sparkContext.setJobDescription
+    session: Any = SimpleNamespace(
+        sparkContext=SimpleNamespace(parallelize=parallelize, setJobDescription=said)
+    )
     with ThreadPoolExecutor(1) as pool, kept:
         measuring = pool.submit(consumer_lag, session, make_request(root, tmp_path))
         wait_for_executor(log, measuring)

@@ -134,6 +134,7 @@ def of_log(checks: tuple[CheckResult, ...], log: str) -> dict[str, list[str]]:
     return {expectation: examples for expectation, examples in found.items() if examples}
 
 
+@pytest.mark.again
 @pytest.mark.parametrize("seed", range(rounds("STORAGE_ENGINE_ROW_ROUNDS", 1, 6)))
 def test_each_row_that_is_wrong_is_named_with_its_segment_and_place(
     seed: int, spark: Any, tmp_path: Path

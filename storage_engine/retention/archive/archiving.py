@@ -317,7 +317,8 @@ def archive_somewhere(
         jobs = _jobs(context, config, wanted, accept_damage)
         started_ns = time.monotonic_ns()
         try:
-            receipts = archive_with(jobs)
+            # All of a turn may have gone away meanwhile.
+            receipts = archive_with(jobs) if jobs else ()
         except (LakeUnavailableError, CommitStateUnknownError) as error:
             failures.append(error)
             proofs = None

@@ -21,6 +21,7 @@ from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.report.diagnosis import Severity
 from storage_engine.model.settings.policy import ArchiveMode, Policy
 from storage_engine.retention import steps
+from storage_engine.retention.archive import archiving
 from storage_engine.retention.doctor.doctor import diagnose
 from storage_engine.retention.proof.gate import Passage
 from storage_engine.retention.ranges.drift import recorded_gone
@@ -266,3 +267,17 @@ def test_a_lake_that_vanishes_while_archiving_is_told_and_gone_on_with(managed: 
     lake_dir.unlink()
     shutil.move(lake_dir.with_name("away"), lake_dir)
     assert offsets(archive_sealed(store, "r", here, budget_bytes=1).receipts) == [0]
+
+
+def test_where_all_of_a_turn_went_away_meanwhile_nobody_is_asked_to_archive(
+    managed: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archiving, "_with_contexts", lambda _context, _segments: ([], {}))
+    asked: list[int] = []
+
+    def archive(jobs: Sequence[SegmentJob]) -> tuple[Receipt, ...]:
+        asked.append(len(jobs))
+        return ()
+
+    done = archive_sealed(managed(), "sealed", archive)
+    assert (done.receipts, asked) == ((), [])

@@ -328,6 +328,7 @@ def check_as_from_scratch(store: ManagedStore, run_key: str) -> RangeMemory:
     return kept
 
 
+@pytest.mark.again
 def test_each_look_reads_what_came_since_and_tells_what_reading_all_tells(managed: Managed) -> None:
     store = managed(policy=Policy(undo_window_hours=1), overrides={"deleteWhen": "99"})
 
