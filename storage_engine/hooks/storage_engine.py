@@ -40,6 +40,8 @@ SPARK_TYPE = "spark"
 """Of connections that the apache-spark provider submits with."""
 _MADE_UP_CHARACTERS = 8
 """Of an id for a test, letters and digits (``airflow.utils.helpers.get_random_string``)."""
+_SUBMITTED_BY = (SPARK_TYPE, "k8s")
+"""Types of connections that it makes a master of; the second is that of an address k8s://HOST."""
 
 
 class StorageEngineHook(BaseHook):
@@ -115,7 +117,7 @@ class StorageEngineHook(BaseHook):
 
     def _check_spark(self, found: Connection) -> None:
         """:raises BadInputError: the connection is none of Spark's, and no job can be submitted with it."""
-        if found.conn_type != SPARK_TYPE:
+        if found.conn_type not in _SUBMITTED_BY:
             raise BadInputError(
                 f"connection {self.storage_engine_conn_id}: field spark_conn_id: expected a connection of "
                 f"the type {SPARK_TYPE}, found {found.conn_id!r} of the type {found.conn_type!r}. Nothing "
@@ -139,7 +141,8 @@ class StorageEngineHook(BaseHook):
         try:
             # It alone knows what it makes of a connection.
             master: str = SparkSubmitHook(conn_id=self.spark_conn_id)._connection["master"]
-        except (RuntimeError, ValueError) as error:
+        except Exception as error:
+            # The provider lets through what libraries raise that it looks for, such as that of Kubernetes.
             raise BadInputError(
                 f"connection {self.spark_conn_id}: expected one that spark-submit can use, found: {error}. "
                 "Nothing was read or changed.",

@@ -58,7 +58,11 @@ class StorageEnginePlanOperator(StoreOperator, SkipMixin):
         with self.cleanup(context, asked) as cleanup:
             planned = cycle.plan(cleanup)
             plan = recorded_plan(cleanup.store, cleanup.run_key)
-        self.say(task_log.places_lines(plan, self.store, self.store_hook.spark))
+        try:
+            self.say(task_log.places_lines(plan, self.store, self.store_hook.spark))
+        except BadInputError as error:
+            # The plan stands. A job that needs this Spark says it again.
+            self.warn(f"where this is archived isn't known: {error}")
         self.say(task_log.plan_lines(plan, dry_run=asked.dry_run))
         self.warn(*plan.notices, *planned.unread)
         result: Result = {**to_jsonable(planned), "dry_run": asked.dry_run}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,6 @@ from storage_engine.exceptions import BadInputError
 from storage_engine.journal.journal import Step
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.lake.catalog.names import proven_files
 from storage_engine.lake.file.live_files import live_data_files
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.model.broker.codec import Columns
@@ -46,6 +46,7 @@ from storage_engine.retention.store.broker_answers import ask
 from storage_engine.retention.store.context import AnyStore, Context, open_context
 from storage_engine.retention.store.report_files import USAGE_PAGE, USAGE_TABLE, run_directory
 from storage_engine.spark.lake_rows import StoreFiles, kept, map_row_groups, united
+from storage_engine.spark.row_sums import SEGMENT
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -212,16 +213,32 @@ def _cells(
     table = lake.messages()
     rows = [row for row in receipts(lake, request.store_id) if _counts(row, request, counted)]
     counted.update(row.identity for row in rows)
-    wanted = {file.location for row in rows for file in proven_files(table, row)}
-    files = live_data_files(table, request.store_id)
-    source = StoreFiles(config, table, request.store_id, tuple(f for f in files if f.location in wanted))
+    wanted = {(row.lineage, row.log, row.base_offset) for row in rows}
+    offsets = [row.base_offset for row in rows]
+    # By rows, not by files: another engine may have put rows of several segments into one.
+    files = live_data_files(table, request.store_id, (min(offsets), max(offsets))) if rows else ()
+    source = StoreFiles(config, table, request.store_id, files)
     first = None if request.first_ms is None else request.first_ms * 1000
     until = None if request.until_ms is None else request.until_ms * 1000
 
     def count(rows: pa.Table, _: object) -> pa.Table:
-        return count_usage(rows, columns, first, until)
+        return count_usage(of_segments(rows, wanted), columns, first, until)
 
-    return map_row_groups(spark, source, columns_counted(columns), count, CELLS)
+    return map_row_groups(spark, source, (*SEGMENT, *columns_counted(columns)), count, CELLS)
+
+
+def of_segments(rows: pa.Table, wanted: Set[tuple[int, str, int]]) -> pa.Table:
+    """Return the rows of some segments, each by its lineage, log and base offset."""
+    identity = rows.select(SEGMENT).combine_chunks()
+    found = identity.group_by([*SEGMENT]).aggregate([]).to_pylist()
+    chosen = [row for row in found if tuple(row.values()) in wanted]
+    if len(chosen) == len(found):
+        return rows
+    masks = (
+        reduce(pc.and_, (pc.equal(identity[name], pa.scalar(value)) for name, value in row.items()))
+        for row in chosen
+    )
+    return rows.filter(reduce(pc.or_, masks, pa.array([False] * rows.num_rows)))
 
 
 def _counts(row: Receipt, request: RetentionReportRequest, counted: Set[SegmentIdentity]) -> bool:

@@ -41,7 +41,8 @@ _SCOPE = "rows"
 
 _RECEIPTS = (
     "lineage int, log string, segment_base_offset long, name string, origin long, size_bytes long, "
-    "expected_rows long, expected_messages long, end_offset long, previous_end long, run int"
+    "expected_rows long, expected_messages long, end_offset long, previous_end long, run int, "
+    "is_damaged boolean"
 )
 
 
@@ -198,7 +199,8 @@ def _expected(rows: Sequence[Receipt], where: str) -> Iterator[tuple[Any, ...]]:
         run += previous_end != row.base_offset
         name = f"{row.log}/{row.base_offset:020d} (lineage {row.lineage}){where}"
         counts = (row.size_bytes, row.row_count, row.message_count, row.end, previous_end, run)
-        yield (row.lineage, row.log, row.base_offset, name, origin_of(row), *counts)
+        place = (row.lineage, row.log, row.base_offset, name, origin_of(row))
+        yield (*place, *counts, row.damaged_bytes > 0)
         before = row
 
 
@@ -256,6 +258,8 @@ def _stream_sums(expected: DataFrame, sums: DataFrame, codec: SegmentCodec) -> D
 
     streams = sums.filter("offsets > 0").groupBy(*SEGMENT, "stream")
     found = _added_up(streams, F).join(expected, [*SEGMENT])
+    # Bytes that don't decode may have been messages of any stream.
+    found = found.withColumn("unknown_steps", F.col("unknown_steps") + F.col("is_damaged").cast("long"))
     in_turn = Window.partitionBy("lineage", "log", "run", "stream").orderBy("segment_base_offset")
     found = found.withColumn("previous_last", F.lag("last_offset").over(in_turn)).withColumn(
         "previous_unknown", F.lag("unknown_steps").over(in_turn)
@@ -335,7 +339,7 @@ def _queue_facts(queues: DataFrame, single: DataFrame, codec: SegmentCodec) -> D
     from pyspark.sql import functions as F  # noqa: N812
 
     odd = queues.filter("is_odd").select(
-        *SEGMENT, "stream", "end_offset", "origin", "previous_last", "previous_unknown"
+        *SEGMENT, "stream", "end_offset", "origin", "previous_last", "previous_unknown", "is_damaged"
     )
     in_turn = Window.partitionBy(*SEGMENT, "stream").orderBy("start", "row")
     before = F.coalesce(F.lag("offset").over(in_turn), F.col("previous_last"))
@@ -357,6 +361,7 @@ def _queue_facts(queues: DataFrame, single: DataFrame, codec: SegmentCodec) -> D
         begins_again = F.lit(False)
     is_back = (F.col("offset") <= F.col("before")) & ~begins_again
     is_skipped = (F.col("step") > 0) & (F.col("offset") > F.col("before") + F.col("step"))
+    is_skipped &= ~F.col("is_damaged")
     is_wrong = F.coalesce(is_back | is_skipped, F.lit(False)) | ~_within(codec, "offset", "offset")
     place = F.struct("start", F.col("offset").alias("found"), F.col("before").alias("behind"))
     broken = followed.groupBy(*SEGMENT, "stream").agg(

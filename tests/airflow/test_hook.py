@@ -147,6 +147,14 @@ def test_a_spark_connection_of_another_type_is_refused_before_any_work(
     )
 
 
+def test_what_the_provider_calls_a_cluster_of_kubernetes_is_a_spark_connection(
+    store_connection: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_JOBS", "k8s://https%3A%2F%2Fhost:443?deploy-mode=client")
+    store = store_connection(extra={"spark_conn_id": "jobs"})
+    assert StorageEngineHook(store.conn_id).managed_store.root
+
+
 @pytest.mark.parametrize(
     ("host", "spark_from", "places"),
     [

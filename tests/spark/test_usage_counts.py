@@ -6,10 +6,11 @@ import itertools
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from storage_engine.brokers import find_broker
 from storage_engine.model.report.usage import SIZE_CLASS_BYTES, SIZE_CLASSES
-from storage_engine.spark.retention_report import CELLS, IN_A_BATCH, columns_counted, count_usage
+from storage_engine.spark.retention_report import CELLS, IN_A_BATCH, columns_counted, count_usage, of_segments
 
 HOUR_US = 3_600_000_000
 
@@ -58,3 +59,19 @@ def test_bytes_of_a_batch_count_once_and_by_the_time_of_its_records() -> None:
         ("t", "", 5, IN_A_BATCH, 2, 0),
         ("t", "", 5, SIZE_CLASSES[0], 0, 900),
     ]
+
+
+@pytest.mark.parametrize("log_type", [pa.string(), pa.dictionary(pa.int32(), pa.string())])
+def test_rows_of_other_segments_in_a_file_do_not_count(log_type: Any) -> None:
+    logs = pa.array(["a", "a", "b", "a"]).cast(log_type)
+    rows = pa.table(
+        {"lineage": [0, 0, 0, 1], "log": logs, "segment_base_offset": [0, 8, 0, 0], "size": [1, 2, 3, 4]}
+    )
+
+    def sizes(*wanted: tuple[int, str, int]) -> list[int]:
+        return of_segments(rows, set(wanted))["size"].to_pylist()
+
+    assert sizes((0, "a", 0)) == [1]
+    assert sizes((0, "a", 8), (1, "a", 0), (7, "a", 0)) == [2, 4]
+    assert sizes() == []
+    assert sizes((0, "a", 0), (0, "a", 8), (0, "b", 0), (1, "a", 0)) == [1, 2, 3, 4]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -16,6 +16,8 @@ _MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.lim
 """Of a container's, by version 2 and 1 of control groups."""
 _THREAD_BYTES_PER_SECOND = 200_000_000
 """What one thread reads and writes, with what a pace counts (docs/performance.md)."""
+_MOST = 8
+"""Of one process: another one may archive beside it."""
 _OVERLAPPING = 2
 """At a pace that one thread keeps up with: while it waits for a disk, another works."""
 
@@ -25,19 +27,19 @@ def archive_threads(
 ) -> int:
     """Return how many segments are archived at a time, at least one.
 
-    Together they take at most half of the memory. A segment takes 1.3 times its size at its peak, and what
-    its windows take.
+    Together they take at most a quarter of the memory, as another process may archive as well. A segment
+    takes 1.3 times its size at its peak, and what its windows take.
 
     :param processors: that this process may run on.
     :param memory_bytes: that this process could have.
     :param segment_bytes: of the largest segment.
     :param bytes_per_second: of the pace; None: without one.
     """
-    by_memory = memory_bytes // 2 // (segment_bytes * 13 // 10 + (64 << 20))
+    by_memory = memory_bytes // 4 // (segment_bytes * 13 // 10 + (64 << 20))
     by_pace = processors
     if bytes_per_second is not None:
         by_pace = max(_OVERLAPPING, -(-bytes_per_second // _THREAD_BYTES_PER_SECOND))
-    return max(1, min(processors, by_memory, by_pace))
+    return max(1, min(processors, by_memory, by_pace, _MOST))
 
 
 def threads_for(jobs: Sequence[SegmentJob]) -> int:
@@ -58,7 +60,16 @@ def threads_here(segment_bytes: int, bytes_per_second: int | None) -> int:
 def _memory_bytes() -> int:
     """Return this machine's memory, or this container's limit."""
     found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for path in _MEMORY_LIMITS:
+    for path in (*_MEMORY_LIMITS, *_own_limits()):
         with suppress(OSError, ValueError):
             found = min(found, int(Path(path).read_text()))
     return found
+
+
+def _own_limits() -> Iterator[str]:
+    """Yield where the limits of this process's control group stand, and of those around it, by version 2."""
+    with suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            if line.startswith("0::/"):
+                group = Path("/sys/fs/cgroup") / line.removeprefix("0::/")
+                yield from (str(one / "memory.max") for one in (group, *group.parents) if one.is_dir())

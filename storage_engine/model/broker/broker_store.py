@@ -101,6 +101,14 @@ class BrokerStore(HeldStore, TaskedStore, IdentifiedLogs, ABC):
         return None
 
     @property
+    def archive_only(self) -> str:
+        """Return why nothing of the store may be deleted, though its log can be archived; "": it may.
+
+        Its plans keep everything, and whatever would change it raises.
+        """
+        return ""
+
+    @property
     @abstractmethod
     def data_paths(self) -> tuple[Path, ...]:
         """The directories that the broker writes to."""

@@ -20,11 +20,15 @@ QUIET_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Messages and their bytes of one topic, host, hour or class."""
+    """Messages and their bytes of one topic, host, hour or class.
+
+    :param is_rest: of all topics or hosts together that aren't named.
+    """
 
     name: str
     messages: int
     size_bytes: int
+    is_rest: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,10 +170,13 @@ def topic_usages(
     :param first_hour: of the span; ``last_hour`` its last one.
     """
     total = sum(topic.size_bytes for topic in topics)
+    others = next((topic for topic in topics if topic.is_rest), None)
     quiet_from = last_hour - int((last_hour - first_hour) * QUIET_SHARE)
 
     def told(topic: Usage) -> TopicUsage:
         share = topic.size_bytes / total if total else 0.0
+        if topic is others:
+            return TopicUsage(topic.name, topic.messages, topic.size_bytes, share, None, "")
         cost = HOURS_A_DAY * share / (1 - share) if topic.size_bytes < total else None
         advice = ""
         if last_hours.get(topic.name, last_hour) < quiet_from:
@@ -188,5 +195,5 @@ def largest(usages: Iterable[Usage], most: int) -> tuple[Usage, ...]:
     rest = ordered[most:]
     if not rest:
         return tuple(ordered)
-    others = Usage("others", sum(u.messages for u in rest), sum(u.size_bytes for u in rest))
+    others = Usage("others", sum(u.messages for u in rest), sum(u.size_bytes for u in rest), is_rest=True)
     return (*ordered[:most], others)

@@ -26,6 +26,7 @@ EXPIRING_STEPS = frozenset(
         Step.CHECKPOINT,
         Step.VALIDATE,
         Step.REPORT,
+        Step.RETENTION_REPORT,
     }
 )
 """Steps whose events expire. Of all others, such as are added later, everything is kept but what the next two

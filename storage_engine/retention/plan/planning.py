@@ -10,7 +10,7 @@ from typing import Any
 
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.jsonable import to_jsonable
-from storage_engine.exceptions import StoreNotFoundError
+from storage_engine.exceptions import StoreNotFoundError, UnsupportedLayoutError
 from storage_engine.journal.journal import Run, Step
 from storage_engine.lake.catalog.place import check_any_catalog_file
 from storage_engine.model.plan.plan import Plan, PlanRequest, of_only_log
@@ -29,6 +29,7 @@ from storage_engine.retention.quarantine.look import unknown_notices
 from storage_engine.retention.quarantine.records import known_directories
 from storage_engine.retention.ranges.missing_logs import remember_logs
 from storage_engine.retention.shield.shield_proofs import asked_notices
+from storage_engine.retention.store.broker_answers import ask
 from storage_engine.retention.store.brokers import refuse_cleanup, refuse_in_use
 from storage_engine.retention.store.context import AnyStore, Context, approved_plan, managed_of, open_context
 from storage_engine.retention.store.store_moves import move_notice
@@ -80,6 +81,8 @@ def make_plan(
     if managed.policy.archive is ArchiveMode.REQUIRED:
         check_any_catalog_file(managed.lakes)
     context = open_context(store)
+    if why := ask(managed.broker, "tell whether it may be deleted from", lambda: context.broker.archive_only):
+        raise UnsupportedLayoutError(why)
     request = request or PlanRequest()
     run = context.journal.begin_run(context.record.store_id, run_key, request)
     if run.plan is None:

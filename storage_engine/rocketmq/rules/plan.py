@@ -58,6 +58,24 @@ def plan(
     )
 
 
+def keep_all(
+    snapshot: StoreSnapshot, now_ms: int, causes: tuple[Trigger, ...], notices: tuple[str, ...]
+) -> Plan:
+    """Plan for a store that is archived alone: whatever holds, everything stays."""
+    (log,) = snapshot.logs
+    decisions = tuple(
+        Decision(segment, Reason.UNKNOWN, "this store is archived alone: nothing of it is deleted")
+        for segment in log.segments
+    )
+    return Plan(
+        store_root=snapshot.root,
+        decided_at_ms=now_ms,
+        triggers=causes,
+        logs=(LogPlan(log.name, decisions),),
+        notices=notices,
+    )
+
+
 def _judge_each(
     snapshot: StoreSnapshot,
     log: LogSnapshot,

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 from storage_engine.core import durable
 from storage_engine.model.broker.broker_store import BrokerStore, Remove, StoreSettings
-from storage_engine.model.broker.pending import Pending
+from storage_engine.model.broker.pending import Pending, PendingKind
 from storage_engine.model.broker.watch import Watch
 from storage_engine.model.course.course import CourseStart
 from storage_engine.model.hold.hold import HoldMemory
@@ -30,7 +30,7 @@ from storage_engine.rocketmq.hold.marker import read_marker
 from storage_engine.rocketmq.pending.pending import pending
 from storage_engine.rocketmq.rules import rules
 from storage_engine.rocketmq.rules.disk import log_disks
-from storage_engine.rocketmq.rules.plan import plan
+from storage_engine.rocketmq.rules.plan import keep_all, plan
 from storage_engine.rocketmq.rules.window import time_zone as zone_of
 from storage_engine.rocketmq.store import dependents
 from storage_engine.rocketmq.store.causes import watch
@@ -55,6 +55,10 @@ class RocketMQBrokerStore(BrokerStore):
 
     def renewed(self, memory: HoldMemory) -> RocketMQBrokerStore:
         return open_any(self.opened_by)
+
+    @property
+    def archive_only(self) -> str:
+        return self.files.layout.archive_only
 
     @property
     def data_paths(self) -> tuple[Path, ...]:
@@ -82,6 +86,9 @@ class RocketMQBrokerStore(BrokerStore):
 
     def _as_without_hold(self, seen: StoreSnapshot) -> StoreSnapshot:
         root = self.files.layout.root
+        if self.archive_only and seen.crashed and self.used_by:
+            # The sign of a crash is that of a running broker too, beside which such a store is archived.
+            seen = replace(seen, crashed=False)
         return replace(seen, logs=tuple(with_original_times(log, None, root) for log in seen.logs))
 
     def sealed_files(self) -> tuple[Segment, ...]:
@@ -96,7 +103,9 @@ class RocketMQBrokerStore(BrokerStore):
         return rules.triggers(snapshot, self.config, now_ms, self.zone, request)
 
     def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
-        self.files.layout.check_cleanable()
+        if self.archive_only:
+            causes, notices = self.triggers(snapshot, now_ms, request)
+            return keep_all(snapshot, now_ms, causes, notices)
         return plan(snapshot, self.config, now_ms, self.zone, request)
 
     def sealed_at_ms(self, snapshot: StoreSnapshot) -> Mapping[SegmentId, int]:
@@ -118,7 +127,8 @@ class RocketMQBrokerStore(BrokerStore):
         return course_start(snapshot, self.files.layout, self.zone, oldest_ms)
 
     def pending(self, snapshot: StoreSnapshot) -> tuple[Pending, ...]:
-        self.files.layout.check_cleanable()
+        if self.archive_only:
+            return tuple(Pending(kind, None, error=self.archive_only, log=LOG) for kind in PendingKind)
         return pending(self.files.layout)
 
     def unread(

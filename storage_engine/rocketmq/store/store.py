@@ -126,7 +126,8 @@ class RocketMQStore:
             name=LOG,
             segments=_segments(files, active),
             max_offset=max_offset,
-            dispatched_offset=files[0].base_offset
+            # Of what is archived alone no queue can be read, and no deletion rests on it.
+            dispatched_offset=files[active].base_offset
             if self.layout.archive_only
             else dispatched_offset(self.layout, files, files[active].base_offset, max_offset),
         )

@@ -90,5 +90,13 @@ def test_a_topic_costs_what_its_space_would_hold_of_all_others() -> None:
 
 def test_what_is_left_out_is_counted_together() -> None:
     usages = [Usage(str(number), 1, number) for number in range(5)]
-    assert largest(usages, 2) == (Usage("4", 1, 4), Usage("3", 1, 3), Usage("others", 3, 3))
+    assert largest(usages, 2) == (Usage("4", 1, 4), Usage("3", 1, 3), Usage("others", 3, 3, is_rest=True))
     assert largest(usages, 5) == tuple(reversed(usages))
+
+
+def test_what_is_left_out_is_judged_as_no_topic() -> None:
+    others = Usage("others", 90, 900, is_rest=True)
+    named = Usage("others", 1, 100)
+    rest, topic = topic_usages([others, named], {"others": 0}, 0, 100)
+    assert (rest.size_bytes, rest.cost_hours_a_day, rest.advice) == (900, None, "")
+    assert "no message since" in topic.advice

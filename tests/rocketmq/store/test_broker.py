@@ -9,8 +9,10 @@ import pytest
 
 from storage_engine.exceptions import UnsupportedLayoutError
 from storage_engine.model.broker.broker_store import StoreSettings
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.broker.pending import PendingKind
+from storage_engine.model.plan.plan import Cause, PlanRequest, Reason
 from storage_engine.rocketmq.format.layout import LOG
+from storage_engine.rocketmq.store import broker
 from storage_engine.rocketmq.store.broker import RocketMQBrokerStore, open_any, open_files
 from tests.fixture_stores import file_sha256
 
@@ -23,12 +25,10 @@ def locked(store: RocketMQBrokerStore) -> object:
 
 
 REFUSING: dict[str, Callable[[RocketMQBrokerStore], object]] = {
-    "plan": lambda store: store.plan(store.snapshot(0), 0, PlanRequest(manual=True)),
     "lock": locked,
     "delete_segments": lambda store: store.delete_segments(store.snapshot(0).logs[0].segments, lambda: None),
     "dependents": lambda store: store.dependents({LOG: 1 << 20}),
     "delete_dependents": lambda store: store.delete_dependents((), lambda: None),
-    "pending": lambda store: store.pending(store.snapshot(0)),
     "unread": lambda store: store.unread(store.snapshot(0), {LOG: 1 << 20}),
 }
 
@@ -51,9 +51,33 @@ def test_its_log_is_seen_as_that_of_any_store(store_copy: Callable[[str], Path])
     alone = open_any(StoreSettings(str(root), None, ROCKSDB))
     (log,) = alone.renewed(None).snapshot(0).logs  # type: ignore[arg-type]
     assert (log.segments, log.max_offset) == (usual.segments, usual.max_offset)
-    assert log.dispatched_offset == log.min_offset
+    # No deletion rests on it.
+    assert log.dispatched_offset == log.sealed[-1].end_offset
     assert [one.base_offset for one in alone.archivable(alone.snapshot(0)).segments] == [
         one.base_offset for one in usual.sealed
     ]
     with pytest.raises(UnsupportedLayoutError):
         open_files(StoreSettings(str(root), None, ROCKSDB))
+
+
+def test_its_plans_keep_everything_and_what_is_pending_is_unknown(store_copy: Callable[[str], Path]) -> None:
+    store = open_any(StoreSettings(str(store_copy("clean-stop")), None, ROCKSDB))
+    assert "RocksDB consume queue" in store.archive_only
+    snapshot = store.snapshot(0)
+    found = store.plan(snapshot, 0, PlanRequest(manual=True))
+    assert [decision.segment for decision in found.decisions] == list(snapshot.logs[0].segments)
+    assert {decision.reason for decision in found.decisions} == {Reason.UNKNOWN}
+    assert [trigger.cause for trigger in found.triggers] == [Cause.MANUAL]
+    assert [one.count for one in store.pending(snapshot)] == [None] * len(PendingKind)
+
+
+def test_beside_its_running_broker_it_has_not_crashed(
+    store_copy: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = store_copy("clean-stop")
+    (root / "abort").touch()
+    store = open_any(StoreSettings(str(root), None, ROCKSDB))
+    assert store.snapshot(0).crashed
+    monkeypatch.setattr(broker, "holder_text", lambda _layout: "its lock, which process 1 has")
+    assert not store.snapshot(0).crashed
+    assert open_files(StoreSettings(str(root))).snapshot(0).crashed
