@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -164,13 +165,14 @@ def runs(
 
     base = _base(lake_dir, None, conn_id)
     reader = JournalReader(base.journal_url)
-    if run is None and which is None and not reader.stores():
+    stores = reader.stores()
+    if run is None and which is None and not stores:
         if as_json:
             print_json("runs", {"store_id": None, "store": None, "runs": [], "notices": []})
         else:
             say(f"{reader.name}: no run has begun of any store.")
         return 0
-    row = _store(reader, which, base if conn_id is not None else None)
+    row = _store(reader.name, stores, which, base if conn_id is not None else None)
     if run is not None:
         _show_report(reader, row, run, as_json)
         return 0
@@ -209,11 +211,13 @@ def _called(row: StoreRow) -> str:
     return store_called(row.name, row.broker, row.real_path)
 
 
-def _store(reader: JournalReader, which: str | None, base: ManagedStore | None) -> StoreRow:
+def _store(
+    journal: str, stores: Sequence[StoreRow], which: str | None, base: ManagedStore | None
+) -> StoreRow:
     """
+    :param journal: what it is called.
     :raises BadInputError: no store of the journal is called so, or there are several and none is named.
     """
-    stores = reader.stores()
     wanted = which or (None if base is None else base.real_root)
     called = [_called(row) for row in stores]
     by_word = {name: row for name, row in zip(called, stores, strict=True) if called.count(name) == 1}
@@ -221,13 +225,12 @@ def _store(reader: JournalReader, which: str | None, base: ManagedStore | None) 
     if wanted is not None:
         found = by_word.get(wanted) or by_word.get(str(Path(wanted).resolve()))
         if found is None:
-            raise _unknown(wanted, by_word, reader.name)
+            raise _unknown(wanted, by_word, journal)
         return found
     if len(stores) != 1:
         named = ", ".join(_called(row) for row in stores) or "none"
         raise BadInputError(
-            f"{reader.name}: expected --store, since the journal has {len(stores)} stores: {named}. "
-            "Name one.",
+            f"{journal}: expected --store, since the journal has {len(stores)} stores: {named}. Name one.",
             page="command-line",
         )
     return stores[0]

@@ -7,10 +7,8 @@ from functools import cache
 from jinja2 import Environment
 
 from storage_engine.core.wording import bytes_text, time_text
-from storage_engine.model.report.usage import RetentionReport
+from storage_engine.model.report.usage import HOUR_S, RetentionReport
 from storage_engine.pages.environment import environment
-
-_HOUR_MS = 3_600_000
 
 
 def usage_page(store: str, report: RetentionReport) -> str:
@@ -27,7 +25,7 @@ def _environment() -> Environment:
         {
             "size": bytes_text,
             "number": lambda value: f"{value:,}",
-            "hour": lambda hour: time_text(hour * _HOUR_MS),
+            "hour": lambda hour: time_text(hour * HOUR_S * 1000),
             "percent": lambda share: f"{100 * share:.1f} %",
         }
     )

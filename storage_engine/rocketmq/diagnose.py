@@ -51,11 +51,12 @@ def diagnose(settings: StoreSettings, memory: HoldMemory | None, now_ms: int) ->
         version, here = running_broker(settings.live).version, live_settings(settings, settings.live)
     config, findings = _config(here, settings)
     shown = settings_in_effect(config, settings.overrides, by_broker=settings.live is not None)
+    layout = None
     try:
-        layout = resolve_layout(config)
+        layout = resolve_layout(config, to_archive=True)
+        layout.check_cleanable()
     except (UnsupportedLayoutError, StoreLayoutError) as error:
-        may_archive = _may_be_archived(config)
-        severity = Severity.WARNING if may_archive else Severity.URGENT
+        severity = Severity.URGENT if layout is None else Severity.WARNING
         findings.append(Finding(severity, "layout", *_what_and_advice(error)))
         root = Path(os.path.realpath(config.store_path_root_dir))
         version = version or _version_by_traces(root)
@@ -80,13 +81,6 @@ def diagnose(settings: StoreSettings, memory: HoldMemory | None, now_ms: int) ->
         findings=tuple(findings),
         refused=any(one.severity is Severity.URGENT for one in findings),
     )
-
-
-def _may_be_archived(config: BrokerConfig) -> bool:
-    with suppress(UnsupportedLayoutError, StoreLayoutError):
-        resolve_layout(config, to_archive=True)
-        return True
-    return False
 
 
 def _config(here: StoreSettings, settings: StoreSettings) -> tuple[BrokerConfig, list[Finding]]:

@@ -38,9 +38,7 @@ _COUNTED: dict[str, Any] = {
 }
 
 _COUNTS: list[pa.Field[Any]] = [pa.field(name, pa.int64()) for name in _COUNTED]
-SUMS = pa.schema(
-    [*_IDENTITY, pa.field("location", pa.string()), *(pa.field(n, pa.int64()) for n in _COUNTED)]
-)
+SUMS = pa.schema([*_IDENTITY, pa.field("location", pa.string()), *_COUNTS])
 """Of rows of one segment and stream in one row group.
 
 ``stream``: what the broker's codec names a message's stream by, with blanks between; null: of no stream.
