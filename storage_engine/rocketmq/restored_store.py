@@ -6,7 +6,7 @@ they are made here, of all segments, by the sizes of files that the broker is go
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -20,6 +20,8 @@ from storage_engine.rocketmq.engine.engine_settings import EngineSettings, decid
 from storage_engine.rocketmq.engine.recovering import REBUILT, rebuild_queues
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.format.layout import has_rocksdb_queues, store_layout, unhandled_setting
+from storage_engine.rocketmq.hold.state import ROLE, SLAVE
+from storage_engine.rocketmq.live.master_log import check_goes_on
 from storage_engine.rocketmq.store import restored_config
 
 if TYPE_CHECKING:
@@ -66,9 +68,10 @@ class RestoredStore(RestoredConfig):
             )
         settings_for(config, layout)
 
-    def check(self, receipts: Sequence[Receipt]) -> None:
+    def check(self, receipts: Sequence[Receipt], read_segment: Callable[[Receipt], bytearray]) -> None:
         """
-        :raises RestoreError: no broker of this configuration would start on the segments and serve them all.
+        :raises RestoreError: no broker of this configuration would start on the segments and serve them all;
+            or it is a slave's, and its master's log doesn't go on where they end.
         """
         sizes = sorted({row.size_bytes for row in receipts})
         if len(sizes) > 1:
@@ -93,6 +96,8 @@ class RestoredStore(RestoredConfig):
                 f"queues can be made. {_STILL_POSSIBLE} What lies before it is served: "
                 f"--to-offset {row.base_offset}; what lies behind it: --from-offset {row.end}."
             )
+        if config.raw.get(ROLE, "").strip() == SLAVE:
+            check_goes_on(config, receipts, read_segment)
 
     def queues_of(self, rows: pa.Table) -> pa.Table:
         return restored_config.queues_of(rows)

@@ -6,7 +6,7 @@ log doesn't end between a transaction's records and its marker.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -47,7 +47,7 @@ class RestoredLogDirectory(RestoredConfig):
     def log_files(self, log: str) -> tuple[str, ...]:
         return log_files(log)
 
-    def check(self, receipts: Sequence[Receipt]) -> None:
+    def check(self, receipts: Sequence[Receipt], read_segment: Callable[[Receipt], bytearray]) -> None:
         check_served(receipts, self.nodes)
 
     def queues_of(self, rows: pa.Table) -> pa.Table:
