@@ -43,6 +43,7 @@ def store(
     max_offset: int | None = None,
     dispatched_offset: int | None = None,
     crashed: bool = False,
+    confirmed_offset: int | None = None,
 ) -> StoreSnapshot:
     """A store whose segments were last written so many hours ago; the log ends inside the last one."""
     end = SIZE * (len(ages_hours) - 1) + SIZE // 2 if max_offset is None else max_offset
@@ -65,7 +66,7 @@ def store(
         broker="rocketmq",
         root="/store",
         taken_at_ms=NOON,
-        logs=(LogSnapshot("commitlog", tuple(segments), end, dispatched),),
+        logs=(LogSnapshot("commitlog", tuple(segments), end, dispatched, confirmed_offset=confirmed_offset),),
         log_disks=tuple(
             disk(LOG_DIRECTORIES[index], percent, device=index) for index, percent in enumerate(disks)
         ),

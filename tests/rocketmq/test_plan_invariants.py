@@ -10,19 +10,20 @@ from hypothesis import strategies as st
 from storage_engine.model.plan.plan import DELETING, Plan, PlanRequest, Reason
 from storage_engine.model.store.store import SegmentState, StoreSnapshot
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
-from storage_engine.rocketmq.rules.plan import plan
+from storage_engine.rocketmq.rules.plan import archivable, plan
 from storage_engine.rocketmq.rules.window import HOUR_MS
 from tests.rocketmq.plans import NOON, SIZE, UTC, config, disk, store
 
 levels = st.none() | st.integers(0, 100)
 stores = st.builds(
-    lambda ages, disks, queue, end, behind, crashed: store(
+    lambda ages, disks, queue, end, behind, crashed, confirmed: store(
         ages,
         disks=disks,
         queue_disk=queue,
         max_offset=round(end * SIZE * len(ages)),
         dispatched_offset=round(end * SIZE * len(ages)) - behind,
         crashed=crashed,
+        confirmed_offset=confirmed,
     ),
     ages=st.lists(st.integers(-5, 200), min_size=1, max_size=14),
     disks=st.lists(levels, min_size=1, max_size=2),
@@ -30,6 +31,7 @@ stores = st.builds(
     end=st.floats(0, 1),
     behind=st.sampled_from([0, 0, 0, 1, 150]),
     crashed=st.sampled_from([False, False, False, True]),
+    confirmed=st.none() | st.integers(0, 15 * SIZE),
 )
 
 configs = st.builds(
@@ -74,6 +76,7 @@ def test_invariants_of_every_plan(
         "the broker finds the end of its log"
     )
     assert all(segment.end_offset <= log.dispatched_offset for segment in going), "consume queues know of it"
+    assert set(going) <= set(archivable(state).segments), "nothing that may be cut off and written again"
     limit = settings.delete_file_batch_max if request_.max_segments is None else request_.max_segments
     assert len(going) <= limit
     if going:
@@ -87,6 +90,16 @@ def test_invariants_of_every_plan(
         if decision.reason is Reason.FORCED:
             assert settings.clean_file_forcibly_enable
             assert not expired
+
+
+@given(state=stores)
+def test_what_may_be_archived_is_sealed_and_confirmed(state: StoreSnapshot) -> None:
+    (log,) = state.logs
+    found, confirmed = archivable(state), log.confirmed_offset
+    assert found.segments == tuple(
+        segment for segment in log.sealed if confirmed is None or segment.end_offset <= confirmed
+    )
+    assert bool(found.kept_out) == (len(found.segments) < len(log.sealed))
 
 
 @given(state=stores, settings=configs, request_=requests)

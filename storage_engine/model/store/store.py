@@ -160,6 +160,8 @@ class LogSnapshot:
     queue; a segment that ends above it must stay.
 
     :param unread: why its active segment can't be read, as a clause: it ends at ``max_offset`` or behind.
+    :param confirmed_offset: behind it the log may be cut off and written again, as not all replicas that
+        count have it; None: no other broker decides on its bytes.
     """
 
     name: str
@@ -167,6 +169,7 @@ class LogSnapshot:
     max_offset: int
     dispatched_offset: int
     unread: str = ""
+    confirmed_offset: int | None = None
 
     @property
     def min_offset(self) -> int:
@@ -175,6 +178,10 @@ class LogSnapshot:
     @property
     def sealed(self) -> tuple[Segment, ...]:
         return tuple(s for s in self.segments if s.state is SegmentState.SEALED)
+
+    def is_confirmed(self, segment: Segment) -> bool:
+        """Return whether one of its segments stays as it is, whichever replica becomes the master."""
+        return self.confirmed_offset is None or segment.end_offset <= self.confirmed_offset
 
 
 def percent_rounded_up(part: int, whole: int) -> int:

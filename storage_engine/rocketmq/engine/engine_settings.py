@@ -13,6 +13,7 @@ from storage_engine.rocketmq.format import batch_consume_queue, consume_queue, c
 from storage_engine.rocketmq.format.broker_config import (
     BATCH_CONSUME_QUEUE_ENTRY_BYTES,
     CONSUME_QUEUE_ENTRY_BYTES,
+    CONTROLLER_MODE,
     DEFAULT_DELAY_LEVELS,
     BrokerConfig,
 )
@@ -28,7 +29,7 @@ _ENTRIES_OF_A_QUEUE_FILE = 300_000
 _FILES_TO_LOOK_AT = 200
 _OTHERS_DECIDE = {
     "duplicationEnable": "other replicas say up to where the log is confirmed",
-    "enableControllerMode": "a controller and other replicas say up to where the log is confirmed",
+    CONTROLLER_MODE: "a controller and other replicas say up to where the log is confirmed",
 }
 """Settings by which what is in the log is not what its consumers may have (CommitLog#getConfirmOffset)."""
 

@@ -18,6 +18,7 @@ import javaproperties
 from storage_engine.core.untrusted import read_file
 from storage_engine.exceptions import BrokerConfigError, CorruptFileError
 
+CONTROLLER_MODE = "enableControllerMode"
 CONSUME_QUEUE_ENTRY_BYTES = 20
 BATCH_CONSUME_QUEUE_ENTRY_BYTES = 46
 MULTI_PATH_SPLITTER = ","
@@ -116,7 +117,13 @@ SETTING_NAMES: Mapping[str, str] = {
 """The broker's name of each setting, by its field."""
 
 KNOWN_SETTINGS = frozenset(
-    {*SETTING_NAMES.values(), WARNING_LEVEL_PROPERTY, CLEAN_FORCIBLY_PROPERTY, "cleanResourceInterval"}
+    {
+        *SETTING_NAMES.values(),
+        WARNING_LEVEL_PROPERTY,
+        CLEAN_FORCIBLY_PROPERTY,
+        CONTROLLER_MODE,
+        "cleanResourceInterval",
+    }
 )
 """The broker's names of all settings that decide anything here."""
 

@@ -19,7 +19,14 @@ from storage_engine.model.hold.hold import BrokerProgress, Drift, HoldMemory, Ho
 from storage_engine.model.hold.shield import ShieldNeed
 from storage_engine.model.lag.lag import Unread
 from storage_engine.model.plan.plan import DependentFile, Plan, PlanRequest, Trigger
-from storage_engine.model.store.store import LogSnapshot, Segment, SegmentId, SegmentState, StoreSnapshot
+from storage_engine.model.store.store import (
+    Archivable,
+    LogSnapshot,
+    Segment,
+    SegmentId,
+    SegmentState,
+    StoreSnapshot,
+)
 from storage_engine.rocketmq.codec.store_times import (
     LogFile,
     newest_message_ms,
@@ -102,6 +109,8 @@ class LiveStore(LiveParts, BrokerStore):
         check_same_store(self.admin, before, self.files.files.layout, files)
         root = self.files.files.layout.root
         log = with_original_times(as_the_broker_says(log, before), self.memory, root)
+        if log.confirmed_offset is not None and (confirmed := self.admin.confirmed_offset()) is not None:
+            log = replace(log, confirmed_offset=confirmed)
         return replace(seen, crashed=False, logs=(log,))
 
     def sealed_files(self) -> tuple[Segment, ...]:
@@ -110,6 +119,9 @@ class LiveStore(LiveParts, BrokerStore):
             log = self.files.files.raw_log()
         root = self.files.files.layout.root
         return with_original_times(as_the_broker_says(log, before), self.memory, root).sealed
+
+    def archivable(self, snapshot: StoreSnapshot) -> Archivable:
+        return self.files.archivable(snapshot)
 
     def watch(self, now_ms: int) -> Watch:
         return live_causes.watch(self.admin.runtime_info(), self.files.config, now_ms, self.files.zone)

@@ -88,6 +88,13 @@ class BrokerAdmin:
         """State of the store (GET_BROKER_RUNTIME_INFO)."""
         return self._read(codes.GET_BROKER_RUNTIME_INFO, lambda answer: bodies.runtime_info(answer.body))
 
+    def confirmed_offset(self) -> int | None:
+        """Return up to where all replicas in sync have a log (GET_BROKER_HA_STATUS).
+
+        :return: None: the broker isn't its master, or isn't connected with one of them.
+        """
+        return self._read(codes.GET_BROKER_HA_STATUS, lambda answer: bodies.confirmed_offset(answer.body))
+
     def config(self) -> dict[str, str]:
         """Every setting as it works now, but passwords; broker.conf may differ (GET_BROKER_CONFIG)."""
         return self._read(codes.GET_BROKER_CONFIG, lambda answer: bodies.config(answer.body))

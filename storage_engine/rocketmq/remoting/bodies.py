@@ -77,6 +77,18 @@ def runtime_info(body: bytes) -> RuntimeInfo:
     )
 
 
+def confirmed_offset(body: bytes) -> int | None:
+    """Read up to where all replicas in sync have a log (AutoSwitchHAService#computeConfirmOffset)."""
+    found = _object(body)
+    if _required(found, "master") != "True":
+        return None
+    replicas = _list(found.get("haConnectionInfo"), "haConnectionInfo")
+    in_sync = [_integer(one, "slaveAckOffset") for one in replicas if _required(one, "inSync") == "True"]
+    if len(in_sync) != _integer(found, "inSyncSlaveNums"):
+        return None
+    return min([_integer(found, "masterCommitLogMaxOffset"), *in_sync])
+
+
 def config(body: bytes) -> dict[str, str]:
     """A broker's settings, without passwords. The broker escapes nothing (MixAll#properties2String)."""
     settings = {}

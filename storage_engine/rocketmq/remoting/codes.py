@@ -23,6 +23,7 @@ GET_CONSUME_STATS: Final = 208
 CLEAN_EXPIRED_CONSUME_QUEUE: Final = 306
 DELETE_EXPIRED_COMMITLOG: Final = 329
 GET_TOPIC_CONFIG: Final = 351
+GET_BROKER_HA_STATUS: Final = 907
 
 NAMES: Final[Mapping[int, str]] = {
     PULL_MESSAGE: "pull messages",
@@ -43,6 +44,7 @@ NAMES: Final[Mapping[int, str]] = {
     CLEAN_EXPIRED_CONSUME_QUEUE: "clean expired consume queues",
     DELETE_EXPIRED_COMMITLOG: "delete expired commitlog files",
     GET_TOPIC_CONFIG: "config of a topic",
+    GET_BROKER_HA_STATUS: "state of a broker's replicas",
 }
 
 SUCCESS: Final = 0

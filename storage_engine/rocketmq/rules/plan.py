@@ -14,6 +14,7 @@ from storage_engine.core.wording import time_text
 from storage_engine.model.plan.plan import Decision, LogPlan, Plan, PlanRequest, Reason, Trigger, Urgency
 from storage_engine.model.plan.plan_limits import check_limits, target_reached
 from storage_engine.model.store.store import (
+    Archivable,
     DiskUsage,
     LogSnapshot,
     Segment,
@@ -58,6 +59,24 @@ def plan(
     )
 
 
+def archivable(snapshot: StoreSnapshot) -> Archivable:
+    """Return the sealed segments that stay as they are, and why others may not be archived yet."""
+    (log,) = snapshot.logs
+    confirmed = tuple(filter(log.is_confirmed, log.sealed))
+    if len(confirmed) == len(log.sealed):
+        return Archivable(confirmed)
+    return Archivable(confirmed, {log.name: unconfirmed_text(log)})
+
+
+def unconfirmed_text(log: LogSnapshot) -> str:
+    """Say why a segment of a log isn't final that its broker no longer writes to."""
+    return (
+        f"all replicas in sync have the log up to {log.confirmed_offset}: what is behind it may be cut off, "
+        "and written again, when another becomes the master; until they have it, and the broker has flushed "
+        "its checkpoint"
+    )
+
+
 def keep_all(
     snapshot: StoreSnapshot, now_ms: int, causes: tuple[Trigger, ...], notices: tuple[str, ...]
 ) -> Plan:
@@ -97,6 +116,8 @@ def _judge_each(
                 else f"preallocated behind the log's end at {log.max_offset}"
             )
             return Decision(segment, Reason.ACTIVE, detail)
+        if not log.is_confirmed(segment):
+            return Decision(segment, Reason.NOT_REPLICATED, unconfirmed_text(log))
         if segment is last:
             detail = (
                 f"the last file with content (up to {log.max_offset}): the broker never deletes its last, "

@@ -17,7 +17,7 @@ from storage_engine.model.hold.hold import HoldMemory
 from storage_engine.model.hold.shield import ShieldNeed
 from storage_engine.model.lag.lag import Unread
 from storage_engine.model.plan.plan import DependentFile, Plan, PlanRequest, Trigger
-from storage_engine.model.store.store import Segment, SegmentId, SegmentState, StoreSnapshot
+from storage_engine.model.store.store import Archivable, Segment, SegmentId, SegmentState, StoreSnapshot
 from storage_engine.rocketmq.codec.log_tail import near_logical_end
 from storage_engine.rocketmq.codec.store_times import oldest_message_ms, sealed_at_ms
 from storage_engine.rocketmq.course.course_start import course_start
@@ -30,7 +30,7 @@ from storage_engine.rocketmq.hold.marker import read_marker
 from storage_engine.rocketmq.pending.pending import pending
 from storage_engine.rocketmq.rules import rules
 from storage_engine.rocketmq.rules.disk import log_disks
-from storage_engine.rocketmq.rules.plan import keep_all, plan
+from storage_engine.rocketmq.rules.plan import archivable, keep_all, plan
 from storage_engine.rocketmq.rules.window import time_zone as zone_of
 from storage_engine.rocketmq.store import dependents
 from storage_engine.rocketmq.store.causes import watch
@@ -93,6 +93,9 @@ class RocketMQBrokerStore(BrokerStore):
 
     def sealed_files(self) -> tuple[Segment, ...]:
         return with_original_times(self.files.raw_log(), None, self.files.layout.root).sealed
+
+    def archivable(self, snapshot: StoreSnapshot) -> Archivable:
+        return archivable(snapshot)
 
     def watch(self, now_ms: int) -> Watch:
         return watch(self.files.layout, self.config, now_ms, self.zone)

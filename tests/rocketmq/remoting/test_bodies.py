@@ -33,6 +33,11 @@ READERS: dict[Callable[[bytes], Any], bytes] = {
     ).encode(),
     bodies.config: b"a=1\nb=c=d\n",
     bodies.topic_config: b'{"topicName":"t","readQueueNums":4,"writeQueueNums":8,"perm":6}',
+    bodies.confirmed_offset: (
+        b'{"haConnectionInfo":[{"addr":"h:1","inSync":true,"slaveAckOffset":70},'
+        b'{"addr":"h:2","inSync":false,"slaveAckOffset":5}],'
+        b'"inSyncSlaveNums":1,"master":true,"masterCommitLogMaxOffset":90}'
+    ),
     bodies.groups: b'{"subscriptionGroupTable":{"g":{"groupName":"g"}}}',
     bodies.topic_stats: (
         b'{"offsetTable":{{"brokerName":"b","queueId":3,"topic":"t"}:'
@@ -87,6 +92,29 @@ def test_what_a_broker_does_not_know_is_none() -> None:
     assert bodies.topic_stats(READERS[bodies.topic_stats])[3].last_update_timestamp_ms is None
 
 
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ((b"", b""), 70),
+        ((b'true,"slaveAckOffset":70', b'false,"slaveAckOffset":70'), None),
+        ((b'"inSyncSlaveNums":1', b'"inSyncSlaveNums":2'), None),
+        ((b'"inSync":false', b'"inSync":true'), None),
+        ((b"70", b"-1"), -1),
+        ((b'"master":true', b'"master":false'), None),
+        ((b"90", b"60"), 60),
+    ],
+)
+def test_a_log_is_confirmed_up_to_what_all_in_sync_have(
+    change: tuple[bytes, bytes], expected: int | None
+) -> None:
+    assert bodies.confirmed_offset(READERS[bodies.confirmed_offset].replace(*change)) == expected
+
+
+def test_a_master_alone_confirms_its_log() -> None:
+    alone = b'{"haConnectionInfo":[],"inSyncSlaveNums":0,"master":true,"masterCommitLogMaxOffset":90}'
+    assert bodies.confirmed_offset(alone) == 90
+
+
 def test_passwords_among_the_settings_are_left_out() -> None:
     body = b'authenticationEnabled=true\ninitAuthenticationUser={"username":"a","password":"b"}\n'
     assert bodies.config(body) == {"authenticationEnabled": "true"}
@@ -98,7 +126,7 @@ def test_master_is_the_broker_with_id_0() -> None:
 
 
 def test_brokers_without_a_master_have_none() -> None:
-    (members,) = bodies.topic_route("t", list(READERS.values())[7]).brokers
+    (members,) = bodies.topic_route("t", list(READERS.values())[8]).brokers
     assert (members.master, members.slaves) == (None, ("h:2",))
 
 

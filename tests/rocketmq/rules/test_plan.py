@@ -27,6 +27,12 @@ def test_expired_prefix_goes_and_the_active_segment_stays() -> None:
     assert decided.logs[0].new_min_offset == 2 * SIZE
 
 
+def test_what_another_master_may_cut_off_stays() -> None:
+    decided = decide(store([OLD, OLD, OLD, OLD, NEW], confirmed_offset=2 * SIZE + 1))
+    assert reasons(decided) == ["expired", "expired", "not-replicated", "not-replicated", "active"]
+    assert f"all replicas in sync have the log up to {2 * SIZE + 1}" in details(decided)[2]
+
+
 def test_it_stops_at_the_first_segment_that_has_not_expired() -> None:
     decided = decide(store([OLD, NEW, OLD, NEW, OLD, NEW]))
     assert reasons(decided) == [

@@ -1,0 +1,179 @@
+"""A pair whose roles a controller decides: what it may have cut off is neither archived nor deleted."""
+
+from __future__ import annotations
+
+import hashlib
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from storage_engine.exceptions import BrokerError
+from storage_engine.rocketmq.remoting.name_server import NameServers
+from tests.integration.broker import Broker, JavaProcess, running_broker, start_again
+from tests.integration.jvm import write_properties
+from tests.integration.live_store import SEGMENT_BYTES, SETTINGS, create_topic, send
+from tests.integration.server import free_ports
+from tests.services.command_line import Outcome, run_command
+
+pytestmark = [pytest.mark.integration, pytest.mark.again]
+
+NAME = "broker-of-a-controller"
+SECONDS = 180
+FLUSHED_MS = 3000
+"""A checkpoint is flushed so often here."""
+
+
+def run(*words: object, code: int = 0) -> Outcome:
+    done = run_command(*map(str, words))
+    assert done.exit_code == code, (words, done.out, done.err)
+    return done
+
+
+@contextmanager
+def controller(work: Path) -> Iterator[tuple[int, int]]:
+    """Run a name server with a controller in it; yields the ports of both."""
+    port, peer = free_ports(2), free_ports(1)
+    conf = work / "namesrv.conf"
+    write_properties(
+        conf,
+        {
+            "listenPort": port,
+            "bindAddress": "127.0.0.1",
+            "enableControllerInNamesrv": True,
+            "controllerDLegerGroup": "group1",
+            "controllerDLegerPeers": f"n0-127.0.0.1:{peer}",
+            "controllerDLegerSelfId": "n0",
+            "controllerStorePath": work / "controller",
+            "scanNotActiveBrokerInterval": 1000,
+        },
+    )
+    server = JavaProcess.start(
+        "org.apache.rocketmq.namesrv.NamesrvStartup", ["-c", str(conf)], work / "namesrv"
+    )
+    try:
+        server.wait_until(lambda: NameServers(f"127.0.0.1:{port}").cluster_info() is not None)
+        yield port, peer
+    finally:
+        server.kill()
+
+
+@dataclass
+class Pair:
+    """The master as it is first, the slave, and a lake."""
+
+    first: Broker
+    second: Broker
+    work: Path
+    name_server_port: int
+
+    def archive(self, broker: Broker, *words: object, code: int = 0) -> Outcome:
+        lake = self.work / "lake"
+        if not lake.exists():
+            run("init-lake", "--lake", lake)
+        of = (broker.store, "--lake", lake, "--broker", broker.client.address)
+        return run("archive", *of, "--allow-same-disk", "--json", *words, code=code)
+
+    def master(self) -> str:
+        members = NameServers(f"127.0.0.1:{self.name_server_port}").broker(NAME)
+        return members.master or ""
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    with controller(tmp_path) as (port, peer):
+        settings: Mapping[str, object] = {
+            **SETTINGS,
+            "brokerName": NAME,
+            "brokerId": -1,
+            "brokerRole": "SLAVE",
+            "enableControllerMode": True,
+            "controllerAddr": f"127.0.0.1:{peer}",
+            "flushConsumeQueueThoroughInterval": FLUSHED_MS,
+            "controllerHeartBeatTimeoutMills": 3000,
+            # One that doesn't answer stays in sync, so that it may become the master.
+            "haMaxTimeSlaveNotCatchup": 600_000,
+            "haSendHeartbeatInterval": 1000,
+            "haHousekeepingInterval": 600_000,
+        }
+        with running_broker(tmp_path / "one", tmp_path / "first", port, settings) as first:
+            wait_until(lambda: first.client.config()["brokerRole"] != "SLAVE", first)
+            create_topic(first.client)
+            with running_broker(tmp_path / "two", tmp_path / "second", port, settings) as second:
+                fill(first, 4)
+                end = first.client.runtime_info().commitlog_max_offset
+                wait_until(lambda: first.client.confirmed_offset() == end, second)
+                wait_until(lambda: second.client.runtime_info().commitlog_max_offset == end, second)
+                yield Pair(first, second, tmp_path, port)
+
+
+def test_what_a_promotion_cuts_off_was_neither_archived_nor_deleted(pair: Pair) -> None:
+    first, second = pair.first, pair.second
+    confirmed = first.client.runtime_info().commitlog_max_offset
+    # One more of both flushes the checkpoint.
+    time.sleep(2 * FLUSHED_MS / 1000)
+    second.java.process.send_signal(signal.SIGSTOP)
+    fill(first, 4)
+    sure = range(0, confirmed // SEGMENT_BYTES * SEGMENT_BYTES, SEGMENT_BYTES)
+    found = pair.archive(first).json
+    assert [row["base_offset"] for row in found["archived"]] == list(sure)
+    (kept,) = found["kept_out"]
+    assert (kept["segments"], kept["first_offset"]) == (4, sure.stop)
+    assert f"all replicas in sync have the log up to {confirmed}" in kept["why"]
+
+    # The same of the files alone, once the master is gone.
+    first.client.close()
+    first.java.kill()
+    conf = pair.work / "first" / "broker.conf"
+    stopped = (first.store, "--lake", pair.work / "lake", "--broker-conf", conf)
+    (kept,) = run("archive", *stopped, "--json").json["kept_out"]
+    assert (kept["segments"], kept["first_offset"]) == (4, sure.stop)
+    decisions = run("plan", *stopped, "--manual", "--json").json["decisions"]
+    reasons = [row["reason"] for row in decisions]
+    assert reasons[len(sure) : -2] == ["not-replicated"] * 4, reasons
+
+    lost = hashes(first.store)
+    second.java.process.send_signal(signal.SIGCONT)
+    wait_until(lambda: second.client.config()["brokerRole"] != "SLAVE", second)
+    create_topic(second.client)
+    fill(second, 6)
+    start_again(first, pair.work / "first", pair.name_server_port)
+    end = second.client.runtime_info().commitlog_max_offset
+    wait_until(lambda: first.client.runtime_info().commitlog_max_offset == end, first)
+    assert first.client.config()["brokerRole"] == "SLAVE"
+    ours, theirs = hashes(first.store), hashes(second.store)
+    whole = range(0, end // SEGMENT_BYTES * SEGMENT_BYTES, SEGMENT_BYTES)
+    assert [ours[base] for base in whole] == [theirs[base] for base in whole]
+    # What was in the lake stayed as it was, and what was not became another.
+    assert next(base for base in whole if base in lost and lost[base] != ours[base]) == sure.stop
+
+
+def hashes(store: Path) -> dict[int, str]:
+    """Return the SHA-256 of each file of a log, by its base offset."""
+    return {
+        int(path.name): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in (store / "commitlog").iterdir()
+    }
+
+
+def fill(broker: Broker, segments: int) -> None:
+    """Send until so many more segments are sealed."""
+    last = broker.client.runtime_info().commitlog_max_offset // SEGMENT_BYTES + segments
+    while broker.client.runtime_info().commitlog_max_offset // SEGMENT_BYTES < last:
+        send(broker.client)
+
+
+def wait_until(ready: Callable[[], bool], broker: Broker) -> None:
+    deadline = time.monotonic() + SECONDS
+    while True:
+        try:
+            if ready():
+                return
+        except BrokerError:
+            pass
+        assert time.monotonic() < deadline, broker.java.said()
+        time.sleep(0.2)
