@@ -30,6 +30,7 @@ from storage_engine.retention.hold.holding import hold, unmanage
 from storage_engine.retention.hold.leaving_unproven import Acceptance
 from storage_engine.retention.hold.shield_removal import remove_shield_of
 from storage_engine.retention.monitor.monitoring import monitor
+from storage_engine.retention.plan.sensing import sense
 from storage_engine.retention.shield.shield import tend_shield
 from storage_engine.retention.store.brokers import open_store, settings_of
 from storage_engine.retention.store.context import open_context, opened
@@ -505,7 +506,7 @@ def test_a_slave_is_refused(log: LiveLog, store: ManagedStore) -> None:
         with pytest.raises(BadInputError, match="expected a master, found a slave"):
             hold(store)
         with pytest.raises(BadInputError, match="expected a master, found a slave"):
-            open_store(store).snapshot(now_ms())
+            sense(store)
     finally:
         set_anything(log.broker, brokerRole="ASYNC_MASTER")
     assert log.mtimes() == before

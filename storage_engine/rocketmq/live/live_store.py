@@ -37,6 +37,7 @@ from storage_engine.rocketmq.format.layout import LOG
 from storage_engine.rocketmq.format.rereading import ATTEMPTS, reread
 from storage_engine.rocketmq.hold.fence import with_original_settings, with_original_times
 from storage_engine.rocketmq.hold.local_hold import HoldMemories
+from storage_engine.rocketmq.hold.state import load_state
 from storage_engine.rocketmq.live import (
     dependents_gone,
     hold,
@@ -89,7 +90,7 @@ class LiveStore(LiveParts, BrokerStore):
         """Sealed is what both the files and the broker have behind them.
 
         :raises BrokerError: the broker can't be asked.
-        :raises BadInputError: a slave, or the directory isn't this broker's store.
+        :raises BadInputError: the directory isn't this broker's store, or who was held is a slave by now.
         """
         return self._look(lambda: self.files.snapshot(now_ms))
 
@@ -105,7 +106,8 @@ class LiveStore(LiveParts, BrokerStore):
 
         before, seen, files = ask_and_look(self.admin, listed)
         (log,) = seen.logs
-        refuse_slave(self.settings, self.admin.address)
+        if load_state(self.memory) is not None:
+            refuse_slave(self.settings, self.admin.address)
         check_same_store(self.admin, before, self.files.files.layout, files)
         root = self.files.files.layout.root
         log = with_original_times(as_the_broker_says(log, before), self.memory, root)
@@ -129,9 +131,14 @@ class LiveStore(LiveParts, BrokerStore):
     def triggers(
         self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest
     ) -> tuple[tuple[Trigger, ...], tuple[str, ...]]:
+        refuse_slave(self.settings, self.admin.address)
         return self.files.triggers(snapshot, now_ms, request)
 
     def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
+        """
+        :raises BadInputError: a slave's, which is archived alone.
+        """
+        refuse_slave(self.settings, self.admin.address)
         return self.files.plan(snapshot, now_ms, request)
 
     def sealed_at_ms(self, snapshot: StoreSnapshot) -> Mapping[SegmentId, int]:
@@ -180,6 +187,7 @@ class LiveStore(LiveParts, BrokerStore):
         return self.files.held_until_ms()
 
     def unheld_segments(self, now_ms: int, until_ms: int) -> UnheldSegments:
+        refuse_slave(self.settings, self.admin.address)
         snapshot, files = self.snapshot(now_ms), self.files
         start = self.course_start(snapshot)
         return UnheldSegments(unheld_segments(snapshot, files.config, until_ms, files.zone, start))
