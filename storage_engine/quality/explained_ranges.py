@@ -14,6 +14,7 @@ from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.report.diagnosis import reason_of
 from storage_engine.model.report.validation import RangeStatus, Status, Where
 from storage_engine.model.store.by_log import by_log
+from storage_engine.model.store.known_logs import is_unique
 from storage_engine.retention.store.broker_answers import ask, take_snapshot
 from storage_engine.retention.store.brokers import open_store
 from storage_engine.retention.store.managed_store import ManagedStore
@@ -60,7 +61,7 @@ def other_logs(
 
     :param record: None: no journal knows the store, and the newest lineages count.
     """
-    if not any(row.log_id for row in receipts):
+    if not any(is_unique(row.log_id or "") for row in receipts):
         return {}
     newest: dict[str, int] = {}
     for row in receipts:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from storage_engine.model.course.course import BrokerRules
     from storage_engine.model.hold.hold import HoldMemory
     from storage_engine.model.plan.plan import Release
+    from storage_engine.model.proof.receipt import Receipt
     from storage_engine.model.report.diagnosis import BrokerDiagnosis
     from storage_engine.model.report.facts import FactsScope, StoreFacts
     from storage_engine.model.report.inspection import Inspection, KeyLookup
@@ -62,6 +63,11 @@ class RocketMQ(Broker):
         found = RestoredStore(serving[0] if serving else None)
         found.check_conf()
         return found
+
+    def continues(self, left: Receipt, right: Receipt) -> bool:
+        from storage_engine.rocketmq.store.replicas import continues
+
+        return continues(left, right)
 
     @property
     def known_settings(self) -> frozenset[str]:

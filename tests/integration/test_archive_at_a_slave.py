@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.broker import Broker, running_broker
-from tests.integration.live_store import SEGMENT_BYTES, SETTINGS, LiveLog, create_topic, send
+from tests.integration.live_store import FLUSH_SECONDS, SEGMENT_BYTES, SETTINGS, LiveLog, create_topic, send
 from tests.services.command_line import Outcome, run_command
 
 pytestmark = [pytest.mark.integration, pytest.mark.again]
@@ -71,6 +71,20 @@ def test_a_slave_s_log_is_archived_and_nothing_else_is_done_to_it(pair: Pair) ->
     pair.run(pair.slave, "validate", "--full")
     pair.run(pair.slave, "verify")
     assert files(pair.slave.store) == before
+
+
+def test_what_a_slave_archived_counts_for_its_master(pair: Pair) -> None:
+    master = LiveLog(pair.master)
+    pair.run(pair.slave, "archive")
+    before = files(pair.slave.store)
+    assert pair.run(pair.master, "archive", "--json").json["archived"] == []
+    time.sleep(FLUSH_SECONDS)
+    master.age()
+    cleaned = pair.run(pair.master, "clean", "--manual", "--max-segments", 3, "--may-change-settings")
+    assert min(master.names()) == 3 * SEGMENT_BYTES, cleaned.out
+    assert files(pair.slave.store) == before
+    # What it has released on that proof is no loss.
+    pair.run(pair.master, "verify")
 
 
 def files(store: Path) -> dict[str, tuple[int, int]]:

@@ -148,6 +148,13 @@ def test_what_a_promotion_cuts_off_was_neither_archived_nor_deleted(pair: Pair) 
     ours, theirs = hashes(first.store), hashes(second.store)
     whole = range(0, end // SEGMENT_BYTES * SEGMENT_BYTES, SEGMENT_BYTES)
     assert [ours[base] for base in whole] == [theirs[base] for base in whole]
+    # What the former master archived counts for the new one, and what it wrote itself is its own.
+    own = pair.archive(second).json["archived"]
+    assert [row["base_offset"] for row in own] == [base for base in whole if base >= sure.stop]
+    for store_id in {found["archived"][0]["store_id"], own[0]["store_id"]}:
+        back = pair.work / f"back-{store_id}"
+        run("restore", "--lake", pair.work / "lake", "--to", back, "--store-id", store_id)
+        assert hashes(back) == {base: ours[base] for base in whole}
     # What was in the lake stayed as it was, and what was not became another.
     assert next(base for base in whole if base in lost and lost[base] != ours[base]) == sure.stop
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import ClassVar, Final, Protocol
 
 from storage_engine.model.store.store import Segment, SegmentId, StoreSnapshot
 
@@ -21,9 +21,18 @@ class LogIdentity:
     told_at: int = 0
 
 
+NAMED: Final = "named:"
+"""Begins an identity that is made of names alone, which change, and which other logs may have, too."""
+
+
+def is_unique(log_id: str) -> bool:
+    """Return whether an identity is of one log alone, for good."""
+    return bool(log_id) and not log_id.startswith(NAMED)
+
+
 def may_be_one(log_id: str, other_id: str) -> bool:
     """Return whether two identities may be of one log; "" is of any."""
-    return len({log_id, other_id} - {""}) < 2
+    return log_id == other_id or not (is_unique(log_id) and is_unique(other_id))
 
 
 def log_label(log: str, log_id: str) -> str:

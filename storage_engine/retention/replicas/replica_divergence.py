@@ -24,6 +24,7 @@ from storage_engine.lake.verify.replica_coverage import (
 from storage_engine.model.broker.broker_store import BrokerStore
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.store.by_log import by_log
+from storage_engine.model.store.known_logs import is_unique
 from storage_engine.model.store.store import Segment
 from storage_engine.retention.store.broker_answers import answer_for_left, ask
 
@@ -70,7 +71,8 @@ def compare_logs(
     newest = [of_log[-1] for of_log in wanted.values()]
     doing = "tell what it knows of segments beside their files"
     contexts = ask(record.broker, doing, lambda: broker.contexts(newest))
-    log_ids = {segment_id.log: str(context.log_id) for segment_id, context in contexts.items()}
+    log_ids = {one.log: context.log_id for one, context in contexts.items() if context.log_id is not None}
+    wanted = {log: of_log for log, of_log in wanted.items() if log in log_ids}
     files = by_log(sorted(there, key=attrgetter("log", "base_offset")))
     spans = {log_ids[log]: (files[log][0].base_offset, files[log][-1].end_offset) for log in wanted}
     receipts = replica_receipts(lake, record.store_id, spans)
@@ -78,7 +80,10 @@ def compare_logs(
         if rows := receipts.get(log_ids[log], ()):
             compare = partial(_compare, broker, lake, record, of_log, rows)
             left, found = answer_for_left(files[log], compare)
-            said = divergence(broker, record, log, found.same) or _other_bytes(record, found, left)
+            said = divergence(broker, record, log, found.same)
+            if found.same or is_unique(log_ids[log]):
+                # Of those with equal names only what has some of the same bytes is a replica.
+                said = said or _other_bytes(record, found, left)
             yield ComparedLog(log, log_ids[log], found, said)
 
 

@@ -44,6 +44,16 @@ def near_logical_end(data: memoryview, base_offset: int) -> int:
     return at
 
 
+def last_message(data: memoryview, base_offset: int) -> bytes:
+    """Return the last message of a full segment; empty where none is found near its end.
+
+    :param data: the whole segment file.
+    :param base_offset: physical offset of its first byte.
+    """
+    at = _last_message(data, base_offset, len(data))
+    return bytes(data[at : at + _frame_bytes(data, at, base_offset)]) if at else b""
+
+
 def _last_message(data: memoryview, base_offset: int, end: int) -> int:
     """Return where the last message begins that begins before a position; 0: none is found near it."""
     starts = message_starts(lambda start, stop: bytes(data[start:stop]), end)

@@ -23,6 +23,7 @@ from storage_engine.model.store.store import (
     Archivable,
     LogSnapshot,
     Segment,
+    SegmentContext,
     SegmentId,
     SegmentState,
     StoreSnapshot,
@@ -124,6 +125,12 @@ class LiveStore(LiveParts, BrokerStore):
 
     def archivable(self, snapshot: StoreSnapshot) -> Archivable:
         return self.files.archivable(snapshot)
+
+    def contexts(self, segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
+        return self.files.contexts(segments)
+
+    def range_sha256(self, segments: Sequence[Segment], first: int, end: int) -> str | None:
+        return self.files.range_sha256(segments, first, end)
 
     def watch(self, now_ms: int) -> Watch:
         return live_causes.watch(self.admin.runtime_info(), self.files.config, now_ms, self.files.zone)

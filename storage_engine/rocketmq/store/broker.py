@@ -17,7 +17,14 @@ from storage_engine.model.hold.hold import HoldMemory
 from storage_engine.model.hold.shield import ShieldNeed
 from storage_engine.model.lag.lag import Unread
 from storage_engine.model.plan.plan import DependentFile, Plan, PlanRequest, Trigger
-from storage_engine.model.store.store import Archivable, Segment, SegmentId, SegmentState, StoreSnapshot
+from storage_engine.model.store.store import (
+    Archivable,
+    Segment,
+    SegmentContext,
+    SegmentId,
+    SegmentState,
+    StoreSnapshot,
+)
 from storage_engine.rocketmq.codec.log_tail import near_logical_end
 from storage_engine.rocketmq.codec.store_times import oldest_message_ms, sealed_at_ms
 from storage_engine.rocketmq.course.course_start import course_start
@@ -32,7 +39,7 @@ from storage_engine.rocketmq.rules import rules
 from storage_engine.rocketmq.rules.disk import log_disks
 from storage_engine.rocketmq.rules.plan import archivable, keep_all, plan
 from storage_engine.rocketmq.rules.window import time_zone as zone_of
-from storage_engine.rocketmq.store import dependents
+from storage_engine.rocketmq.store import dependents, replicas
 from storage_engine.rocketmq.store.causes import watch
 from storage_engine.rocketmq.store.store import RocketMQStore
 from storage_engine.rocketmq.store.store_lock import LockedStore, holder_text, is_locked_by_us
@@ -96,6 +103,12 @@ class RocketMQBrokerStore(BrokerStore):
 
     def archivable(self, snapshot: StoreSnapshot) -> Archivable:
         return archivable(snapshot)
+
+    def contexts(self, segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
+        return replicas.contexts_of(self.config, self.files.layout, segments)
+
+    def range_sha256(self, segments: Sequence[Segment], first: int, end: int) -> str | None:
+        return replicas.range_sha256(segments, first, end)
 
     def watch(self, now_ms: int) -> Watch:
         return watch(self.files.layout, self.config, now_ms, self.zone)

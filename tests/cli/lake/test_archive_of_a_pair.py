@@ -1,0 +1,78 @@
+"""Stores of brokers with one name and cluster share a lake: what is equal is archived once."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_disk_gone import SEGMENT_BYTES, SIZES, _write
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def conf(tmp_path: Path) -> Path:
+    """Of each broker of a pair."""
+    path = tmp_path / "broker.conf"
+    settings = {"brokerClusterName": "c", "brokerName": "b", **SIZES}
+    path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    return path
+
+
+@pytest.fixture
+def run(cli, lake, conf):
+    """Run a command on a store of the pair."""
+
+    def run(command: str, store: Path, *words: object, code: int = 0):
+        done = cli(command, store, "--lake", lake, "--broker-conf", conf, *words)
+        assert done.exit_code == code, (words, done.out, done.err)
+        return done
+
+    return run
+
+
+def bases(done) -> list[int]:
+    return [row["base_offset"] for row in done.json["archived"]]
+
+
+def test_what_one_has_archived_counts_for_the_other(run, store_copy, expire, tmp_path) -> None:
+    one, other = store_copy("clean-stop"), tmp_path / "other"
+    shutil.copytree(one, other)
+    expire(other)
+    assert len(bases(run("archive", one, "--json"))) == 7
+    assert bases(run("archive", other, "--json")) == []
+    run("clean", other, "--manual", "--max-segments", 2)
+    assert min(int(path.name) for path in (other / "commitlog").iterdir()) == 2 * SEGMENT_BYTES
+    run("verify", other)
+
+
+def test_others_of_the_same_names_are_no_replicas(run, store_copy) -> None:
+    assert len(bases(run("archive", store_copy("clean-stop"), "--json"))) == 7
+    assert len(bases(run("archive", store_copy("edge-frames"), "--json"))) == 2
+
+
+def test_one_that_went_on_otherwise_is_adopted(cli, run, store_copy, lake, tmp_path, conf) -> None:
+    one, other = store_copy("clean-stop"), tmp_path / "other"
+    run("archive", one)
+    words = ("--to", other, "--to-offset", 3 * SEGMENT_BYTES, "--for-store", conf)
+    restored = cli("restore", "--lake", lake, *words)
+    assert restored.exit_code == 0, restored.err
+    _write(other, 400)
+    assert "its replica of store" in run("archive", other, code=1).err
+    run("adopt", other, "--reason", "it was promoted")
+    assert bases(run("archive", other, "--json")) == [3 * SEGMENT_BYTES]
+
+
+def test_a_broker_that_gets_another_name_keeps_its_log(run, store_copy, conf, expire) -> None:
+    store = store_copy("clean-stop")
+    run("archive", store, "--budget", "3MiB")
+    conf.write_text(conf.read_text().replace("brokerName=b", "brokerName=d"))
+    run("archive", store)
+    expire(store)
+    run("clean", store, "--manual", "--max-segments", 5)
+    (checked,) = run("verify", store, "--json").json["stores"]
+    assert {row["log"] for row in checked["ranges"]} == {"commitlog"}
+    assert {row["status"] for row in checked["ranges"]} == {"OK"}
+    run("validate", store, "--full")
