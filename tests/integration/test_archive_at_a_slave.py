@@ -15,6 +15,8 @@ from tests.services.command_line import Outcome, run_command
 
 pytestmark = [pytest.mark.integration, pytest.mark.again]
 
+KEPT = {**SETTINGS, "diskMaxUsedSpaceRatio": 95, "cleanFileForciblyEnable": False}
+"""No broker deletes by itself, however full the disk of the tests is."""
 NAME = "broker-with-a-slave"
 SECONDS = 120
 
@@ -39,7 +41,7 @@ def run(*words: object, code: int = 0) -> Outcome:
 @pytest.fixture(params=["ASYNC_MASTER", "SYNC_MASTER"])
 def pair(request: pytest.FixtureRequest, tmp_path: Path, name_server_port: int) -> Iterator[Pair]:
     name = f"{NAME}-{request.param}"
-    settings = {**SETTINGS, "brokerName": name, "brokerRole": request.param}
+    settings = {**KEPT, "brokerName": name, "brokerRole": request.param}
     as_slave = {**settings, "brokerId": 1, "brokerRole": "SLAVE"}
     lake = tmp_path / "lake"
     run("init-lake", "--lake", lake)

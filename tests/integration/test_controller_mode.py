@@ -22,6 +22,8 @@ from tests.services.command_line import Outcome, run_command
 
 pytestmark = [pytest.mark.integration, pytest.mark.again]
 
+KEPT = {**SETTINGS, "diskMaxUsedSpaceRatio": 95, "cleanFileForciblyEnable": False}
+"""No broker deletes by itself, however full the disk of the tests is."""
 NAME = "broker-of-a-controller"
 SECONDS = 180
 FLUSHED_MS = 3000
@@ -87,7 +89,7 @@ class Pair:
 def pair(tmp_path: Path) -> Iterator[Pair]:
     with controller(tmp_path) as (port, peer):
         settings: Mapping[str, object] = {
-            **SETTINGS,
+            **KEPT,
             "brokerName": NAME,
             "brokerId": -1,
             "brokerRole": "SLAVE",

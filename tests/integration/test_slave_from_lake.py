@@ -21,6 +21,8 @@ from tests.services.command_line import Outcome, run_command
 
 pytestmark = [pytest.mark.integration, pytest.mark.again]
 
+KEPT = {**SETTINGS, "diskMaxUsedSpaceRatio": 95, "cleanFileForciblyEnable": False}
+"""No broker deletes by itself, however full the disk of the tests is."""
 NAME = "broker-of-a-slave"
 SECONDS = 120
 
@@ -36,7 +38,7 @@ class Master:
 
     @property
     def slave_settings(self) -> dict[str, object]:
-        return {**SETTINGS, "brokerName": NAME, "brokerId": 1, "brokerRole": "SLAVE", "slaveReadEnable": True}
+        return {**KEPT, "brokerName": NAME, "brokerId": 1, "brokerRole": "SLAVE", "slaveReadEnable": True}
 
     def archive(self) -> int:
         """Archive what is sealed, and return the offset behind it."""
@@ -63,7 +65,7 @@ def run(*words: object, code: int = 0) -> Outcome:
 
 @pytest.fixture
 def master(tmp_path: Path, name_server_port: int) -> Iterator[Master]:
-    settings = {**SETTINGS, "brokerName": NAME}
+    settings = {**KEPT, "brokerName": NAME}
     with running_broker(tmp_path / "master", tmp_path / "first", name_server_port, settings) as broker:
         create_topic(broker.client)
         log = LiveLog(broker)
