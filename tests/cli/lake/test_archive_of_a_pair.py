@@ -65,6 +65,7 @@ def test_one_that_went_on_otherwise_is_adopted(cli, run, store_copy, lake, tmp_p
     assert bases(run("archive", other, "--json")) == [3 * SEGMENT_BYTES]
 
 
+@pytest.mark.again
 def test_a_broker_that_gets_another_name_keeps_its_log(run, store_copy, conf, expire) -> None:
     store = store_copy("clean-stop")
     run("archive", store, "--budget", "3MiB")
