@@ -32,6 +32,7 @@ from storage_engine.rocketmq.format.broker_config import (
 from storage_engine.rocketmq.format.layout import StoreLayout, list_segments, resolve_layout
 from storage_engine.rocketmq.format.mapped_files import list_raw_files
 from storage_engine.rocketmq.format.queue_files import iter_queues
+from storage_engine.rocketmq.format.releases import WITHOUT_DIRECTORIES, known_by_traces
 from storage_engine.rocketmq.hold.hold_remains import hold_remains
 from storage_engine.rocketmq.live.connect import running_broker
 from storage_engine.rocketmq.live.connect import settings_in_effect as live_settings
@@ -40,8 +41,6 @@ from storage_engine.rocketmq.store.store import find_active
 from storage_engine.rocketmq.store.store_lock import is_locked, lock_holder
 
 _LISTEN_PORT = "10911"
-_TRACES = (("rocksdbstore", "5.4"), ("timerlog", "5.0"), ("timerwheel", "5.0"))
-"""What releases from this one on make in every store (StorePathConfigHelper and who calls it)."""
 
 
 def diagnose(settings: StoreSettings, memory: HoldMemory | None, now_ms: int) -> BrokerDiagnosis:
@@ -59,7 +58,7 @@ def diagnose(settings: StoreSettings, memory: HoldMemory | None, now_ms: int) ->
         severity = Severity.URGENT if layout is None else Severity.WARNING
         findings.append(Finding(severity, "layout", *_what_and_advice(error)))
         root = Path(os.path.realpath(config.store_path_root_dir))
-        version = version or _version_by_traces(root)
+        version = version or known_by_traces(root)
         return BrokerDiagnosis(version, settings=shown, findings=tuple(findings), refused=True)
     asked = settings.live is not None or (settings.engine and is_served(layout.root))
     running = _Running(True, "") if asked else _running(layout, config)
@@ -69,7 +68,7 @@ def diagnose(settings: StoreSettings, memory: HoldMemory | None, now_ms: int) ->
         findings += unread_settings(config.raw)
     findings += hold_remains(layout.root, memory, now_ms)
     return BrokerDiagnosis(
-        version=version or _version_by_traces(layout.root),
+        version=version or known_by_traces(layout.root),
         layout=tuple(_layout(layout)),
         running=running.known,
         running_text=running.text,
@@ -147,8 +146,8 @@ def _damage(layout: StoreLayout) -> Iterator[Finding]:
             yield Finding(
                 Severity.WARNING,
                 "foreign-directory",
-                f"{path / below[0]} is a directory among the segments: releases before 5.1 "
-                "don't start with it",
+                f"{path / below[0]} is a directory among the segments: releases before "
+                f"{WITHOUT_DIRECTORIES} don't start with it",
                 "move it out of there",
             )
 
@@ -170,13 +169,6 @@ def _state(layout: StoreLayout, running: _Running) -> Iterator[Finding]:
             what = "its broker didn't stop cleanly (abort exists): nothing is cleaned before it has recovered"
             advice = "start the broker and stop it cleanly; archiving works as it is"
         yield Finding(Severity.WARNING, "crashed", what, advice)
-
-
-def _version_by_traces(root: Path) -> str:
-    for name, version in _TRACES:
-        if (root / name).exists():
-            return f"{version} or later, as {name} is there"
-    return ""
 
 
 def _layout(layout: StoreLayout) -> Iterator[str]:

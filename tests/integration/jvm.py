@@ -51,7 +51,9 @@ def java_command(
     """
     if version is not None:
         jvm = (java(), *OPTIONS, f"-Duser.home={home}", *options)
-        return [*jvm, "-cp", broker_jars(version), main_class, *arguments]
+        # The tests' own classes, of which that version's jars have what they call.
+        classes = class_path(JAVA_PROJECTS).partition(os.pathsep)[0]
+        return [*jvm, "-cp", f"{classes}{os.pathsep}{broker_jars(version)}", main_class, *arguments]
     return _command(home, [class_archive_option(), *options], main_class, arguments)
 
 

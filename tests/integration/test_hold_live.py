@@ -44,7 +44,7 @@ from storage_engine.rocketmq.live.live_store import LiveStore
 from storage_engine.rocketmq.rules.disk import disk_usage
 from storage_engine.shield.index import shield_path
 from storage_engine.shield.seen import look_at_shield
-from tests.integration.broker import CLEANS_AT_ONCE, Broker, running_broker, start_again
+from tests.integration.broker import CLEANS_AT_ONCE, VERSIONS, Broker, running_broker, start_again
 from tests.integration.live_store import SETTINGS, LiveLog, create_topic
 from tests.integration.stores import file_hashes
 from tests.lakes import make_lakes
@@ -61,15 +61,25 @@ ENDS_SOON_MS = 5_000
 AS_AT_FIRST = {"cleanFileForciblyEnable": "true", "fileReservedTime": "48"}
 
 
+@pytest.fixture(scope="module", params=VERSIONS)
+def version(request: pytest.FixtureRequest) -> str | None:
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def work(version: str | None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("held")
 
 
 @pytest.fixture(scope="module")
-def live_log(work: Path, name_server_port: int) -> Iterator[LiveLog]:
+def live_log(version: str | None, work: Path, name_server_port: int) -> Iterator[LiveLog]:
     with running_broker(
-        work / "store", work, name_server_port, SETTINGS, main_class=CLEANS_AT_ONCE
+        work / "store",
+        work,
+        name_server_port,
+        SETTINGS,
+        main_class=CLEANS_AT_ONCE,
+        version=version,
     ) as broker:
         create_topic(broker.client)
         yield LiveLog(broker)

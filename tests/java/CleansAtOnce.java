@@ -18,7 +18,11 @@ public class CleansAtOnce {
         DefaultMessageStore store = (DefaultMessageStore) controller.getMessageStore();
         int interval = store.getMessageStoreConfig().getCleanResourceInterval();
         clean(store, "cleanFilesPeriodically", "scheduledExecutorService", interval);
-        clean(store, "cleanQueueFilesPeriodically", "scheduledCleanQueueExecutorService", interval);
+        try {
+            clean(store, "cleanQueueFilesPeriodically", "scheduledCleanQueueExecutorService", interval);
+        } catch (NoSuchMethodException older) {
+            // Until 5.0 one pass cleans the log, then the queues.
+        }
     }
 
     /** In the thread that does it later on, so that no two passes ever meet. */

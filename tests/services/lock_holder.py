@@ -18,9 +18,12 @@ sys.stdin.read()
 
 
 @contextmanager
-def lock_held(path: Path) -> Iterator[int]:
-    """Have a process lock all of a file until the block ends; yields its id."""
-    words = [sys.executable, "-c", _HOLD, str(path)]
+def lock_held(path: Path, *words_of_it: str) -> Iterator[int]:
+    """Have a process lock all of a file until the block ends; yields its id.
+
+    :param words_of_it: that its command line has besides.
+    """
+    words = [sys.executable, "-c", _HOLD, str(path), *words_of_it]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         assert holder.stdin is not None
         assert holder.stdout is not None

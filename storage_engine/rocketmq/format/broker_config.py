@@ -17,6 +17,7 @@ import javaproperties
 
 from storage_engine.core.untrusted import read_file
 from storage_engine.exceptions import BrokerConfigError, CorruptFileError
+from storage_engine.rocketmq.format.releases import DELETE_FILES_BATCH_MAX, RELEASE, clamps_levels
 
 CONTROLLER_MODE = "enableControllerMode"
 CONSUME_QUEUE_ENTRY_BYTES = 20
@@ -25,6 +26,7 @@ MULTI_PATH_SPLITTER = ","
 DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 WARNING_LEVEL_PROPERTY = "rocketmq.broker.diskSpaceWarningLevelRatio"
 CLEAN_FORCIBLY_PROPERTY = "rocketmq.broker.diskSpaceCleanForciblyRatio"
+LEVEL_PROPERTIES = (WARNING_LEVEL_PROPERTY, CLEAN_FORCIBLY_PROPERTY)
 """System properties of the broker's JVM, fractions like 0.90: they win over broker.conf. They can only
 be given as overrides, since no file of the broker records them."""
 
@@ -117,13 +119,7 @@ SETTING_NAMES: Mapping[str, str] = {
 """The broker's name of each setting, by its field."""
 
 KNOWN_SETTINGS = frozenset(
-    {
-        *SETTING_NAMES.values(),
-        WARNING_LEVEL_PROPERTY,
-        CLEAN_FORCIBLY_PROPERTY,
-        CONTROLLER_MODE,
-        "cleanResourceInterval",
-    }
+    {*SETTING_NAMES.values(), *LEVEL_PROPERTIES, CONTROLLER_MODE, "cleanResourceInterval"}
 )
 """The broker's names of all settings that decide anything here."""
 
@@ -228,6 +224,9 @@ def _effective(
     consume_queue_bytes = read.size("mappedFileSizeConsumeQueue")
     if consume_queue_bytes is not None:  # MessageStoreConfig#getMappedFileSizeConsumeQueue: whole entries
         consume_queue_bytes = -(-consume_queue_bytes // CONSUME_QUEUE_ENTRY_BYTES) * CONSUME_QUEUE_ENTRY_BYTES
+    warning = read.fraction(WARNING_LEVEL_PROPERTY, read.integer("diskSpaceWarningLevelRatio", 90))
+    forcibly = read.fraction(CLEAN_FORCIBLY_PROPERTY, read.integer("diskSpaceCleanForciblyRatio", 85))
+    as_set = not clamps_levels(read.text(RELEASE, ""))
     return BrokerConfig(
         store_path_root_dir=root_dir,
         store_path_commit_log=commit_log,
@@ -246,18 +245,14 @@ def _effective(
         delete_when=read.delete_when("04"),
         file_reserved_time_hours=read.integer("fileReservedTime", 72, minimum=0),
         disk_max_used_space_ratio_percent=_clamp(read.integer("diskMaxUsedSpaceRatio", 75), 10, 95),
-        disk_space_warning_level_percent=_clamp(
-            read.fraction(WARNING_LEVEL_PROPERTY, read.integer("diskSpaceWarningLevelRatio", 90)), 35, 90
-        ),
-        disk_space_clean_forcibly_percent=_clamp(
-            read.fraction(CLEAN_FORCIBLY_PROPERTY, read.integer("diskSpaceCleanForciblyRatio", 85)), 30, 85
-        ),
+        disk_space_warning_level_percent=warning if as_set else _clamp(warning, 35, 90),
+        disk_space_clean_forcibly_percent=forcibly if as_set else _clamp(forcibly, 30, 85),
         logical_disk_space_clean_forcibly_threshold_percent=read.fraction(
             "logicalDiskSpaceCleanForciblyThreshold", 80
         ),
         clean_file_forcibly_enable=read.boolean("cleanFileForciblyEnable", True),
         # MappedFileQueue#deleteExpiredFileByTime compares after a deletion: below 1 still deletes one
-        delete_file_batch_max=max(1, read.integer("deleteFileBatchMax", 10)),
+        delete_file_batch_max=max(1, read.integer("deleteFileBatchMax", DELETE_FILES_BATCH_MAX)),
         delete_commit_log_files_interval_ms=max(0, read.integer("deleteCommitLogFilesInterval", 100)),
         delete_consume_queue_files_interval_ms=max(0, read.integer("deleteConsumeQueueFilesInterval", 100)),
         destroy_mapped_file_interval_forcibly_ms=read.integer("destroyMapedFileIntervalForcibly", 120_000),

@@ -24,6 +24,7 @@ from storage_engine.exceptions import GateRefusedError
 from storage_engine.model.hold.hold import HoldMemory
 from storage_engine.model.store.store import DiskUsage, LogSnapshot, Segment
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
+from storage_engine.rocketmq.format.releases import DELETE_FILES_BATCH_MAX
 from storage_engine.rocketmq.hold.local_hold import read_local
 from storage_engine.rocketmq.hold.mtimes import original_mtime_ns, same_ms
 from storage_engine.rocketmq.hold.state import (
@@ -40,8 +41,6 @@ from storage_engine.rocketmq.hold.state import (
 HOUR_MS = 3_600_000
 _MS_NS = 1_000_000
 _SECOND_MS = 1000
-_DEFAULT_BATCH_MAX: Final = 10
-"""Of releases that have no such setting (MappedFileQueue.DELETE_FILES_BATCH_MAX)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +64,9 @@ class Fence:
 def fence_count(settings: Mapping[str, str]) -> int:
     """Return how many segments a fence has: one more than this broker deletes in a pass."""
     try:
-        batch_max = int(settings.get(BATCH_MAX, _DEFAULT_BATCH_MAX))
+        batch_max = int(settings.get(BATCH_MAX, DELETE_FILES_BATCH_MAX))
     except ValueError:
-        batch_max = _DEFAULT_BATCH_MAX
+        batch_max = DELETE_FILES_BATCH_MAX
     # It deletes one before it looks whether that was too many.
     return max(batch_max, 1) + 1
 

@@ -8,14 +8,18 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
+import psutil
+
 from storage_engine.exceptions import BadInputError, NotOnBrokerError
 from storage_engine.model.broker.broker_store import StoreSettings
 from storage_engine.model.broker.live import LiveBroker, RunningBroker
+from storage_engine.rocketmq.format.broker_config import LEVEL_PROPERTIES
 from storage_engine.rocketmq.hold.state import NAME, RESERVED, ROLE, SLAVE
 from storage_engine.rocketmq.remoting.access import Access, Tls
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from storage_engine.rocketmq.remoting.name_server import NameServers
 from storage_engine.rocketmq.remoting.signature import Credentials
+from storage_engine.rocketmq.store.store_lock import locking_pid
 
 ROOT = "storePathRootDir"
 COMMIT_LOG = "storePathCommitLog"
@@ -75,7 +79,7 @@ def local_settings(config: Mapping[str, str], root: str, overrides: Mapping[str,
 
     :param config: the broker's, by ``BrokerAdmin.config``.
     :param root: storePathRootDir as it is mounted here.
-    :param overrides: ours, which win: local paths, and JVM properties that no config shows.
+    :param overrides: ours, which win: local paths, and disk levels of a process that isn't seen from here.
     :raises BadInputError: the broker says of no root.
     """
     there = config.get(ROOT, "").strip()
@@ -91,7 +95,23 @@ def local_settings(config: Mapping[str, str], root: str, overrides: Mapping[str,
     if config.get(RESERVED, "").startswith("-"):
         # What a running broker takes for a file that is younger than now; broker.conf is refused with it.
         settings[RESERVED] = "0"
-    return settings | dict(overrides)
+    return settings | _started_with(Path(root)) | dict(overrides)
+
+
+def _started_with(root: Path) -> dict[str, str]:
+    """Return the disk levels that a broker's process was started with: they win, and no config shows them.
+
+    What another container, or another host, runs can't be told; then the store's own settings may say it.
+    """
+    pid = locking_pid(root / "lock")
+    if pid is None:
+        return {}
+    try:
+        words = psutil.Process(pid).cmdline()
+    except psutil.Error:
+        return {}
+    properties = (word[2:].partition("=") for word in words if word.startswith("-D"))
+    return {name: value for name, _, value in properties if name in LEVEL_PROPERTIES and value}
 
 
 def refuse_slave(config: Mapping[str, str], address: str) -> None:

@@ -23,6 +23,7 @@ from storage_engine.exceptions import (
     NotOnBrokerError,
 )
 from storage_engine.rocketmq.format.config_files import TopicConfig
+from storage_engine.rocketmq.format.releases import release_of, with_release
 from storage_engine.rocketmq.lag.consumer_offsets import parse_offsets
 from storage_engine.rocketmq.lag.positions import in_queue_order
 from storage_engine.rocketmq.remoting import bodies, codes
@@ -86,7 +87,10 @@ class BrokerAdmin:
 
     def runtime_info(self) -> RuntimeInfo:
         """State of the store (GET_BROKER_RUNTIME_INFO)."""
-        return self._read(codes.GET_BROKER_RUNTIME_INFO, lambda answer: bodies.runtime_info(answer.body))
+        return self._read(
+            codes.GET_BROKER_RUNTIME_INFO,
+            lambda answer: bodies.runtime_info(answer.body, release_of(answer.version)),
+        )
 
     def confirmed_offset(self) -> int | None:
         """Return up to where all replicas in sync have a log (GET_BROKER_HA_STATUS).
@@ -96,8 +100,13 @@ class BrokerAdmin:
         return self._read(codes.GET_BROKER_HA_STATUS, lambda answer: bodies.confirmed_offset(answer.body))
 
     def config(self) -> dict[str, str]:
-        """Every setting as it works now, but passwords; broker.conf may differ (GET_BROKER_CONFIG)."""
-        return self._read(codes.GET_BROKER_CONFIG, lambda answer: bodies.config(answer.body))
+        """Every setting as it works now, but passwords; broker.conf may differ (GET_BROKER_CONFIG).
+
+        :return: with the broker's release as :data:`RELEASE`.
+        """
+        return self._read(
+            codes.GET_BROKER_CONFIG, lambda answer: with_release(bodies.config(answer.body), answer.version)
+        )
 
     def update_config(self, settings: Mapping[str, str]) -> dict[str, str]:
         """Change settings and read them back (UPDATE_BROKER_CONFIG).
@@ -349,7 +358,7 @@ class BrokerAdmin:
         except AnswerError as error:
             raise BrokerProtocolError(
                 f"{self.address}, request {code} ({codes.NAMES[code]}): {error}. Check that a broker of "
-                "RocketMQ 5.x listens there."
+                "RocketMQ 4.9 or 5 listens there."
             ) from error
         except BrokerRefusedError as error:
             if topic is None or error.code != codes.TOPIC_NOT_EXIST:

@@ -15,6 +15,7 @@ from storage_engine.core.untrusted import MALFORMED
 from storage_engine.rocketmq.codec.frame import MAGIC_V1, MAGIC_V2, MIN_MESSAGE_BYTES, PHYSICAL_OFFSET_AT
 from storage_engine.rocketmq.format import fastjson
 from storage_engine.rocketmq.format.config_files import TopicConfig
+from storage_engine.rocketmq.format.releases import has_timers
 from storage_engine.rocketmq.remoting.answers import (
     BrokerMembers,
     ClusterInfo,
@@ -52,15 +53,13 @@ def checked(parse: Callable[[], Parsed]) -> Parsed:
         raise AnswerError(f"expected what a broker answers, found something else ({error!r})") from error
 
 
-def runtime_info(body: bytes) -> RuntimeInfo:
+def runtime_info(body: bytes, release: str = "") -> RuntimeInfo:
     """Read what a broker says of itself.
 
-    :raises AnswerError: also of an older release, which says less; the error names it.
+    :param release: of the broker; "": it isn't known, then it has to say all that a newer one does.
     """
     table = {str(key): str(value) for key, value in _table(_object(body), "table").items()}
     prefix = "commitLogDiskRatio_"
-    if "timerOffsetBehind" not in table and (version := table.get("brokerVersionDesc")):
-        raise AnswerError(f"expected a broker of release 5.0 or later, found {version[:40]}")
     return RuntimeInfo(
         version=_required(table, "brokerVersionDesc"),
         boot_timestamp_ms=_integer(table, "bootTimestamp"),
@@ -72,7 +71,7 @@ def runtime_info(body: bytes) -> RuntimeInfo:
         consume_queue_used_percent=_percent(table, "consumeQueueDiskRatio"),
         earliest_message_timestamp_ms=known_time(_integer(table, "earliestMessageTimeStamp")),
         dispatch_behind_bytes=_integer(table, "dispatchBehindBytes"),
-        timer_behind_messages=_integer(table, "timerOffsetBehind"),
+        timer_behind_messages=_integer(table, "timerOffsetBehind") if has_timers(release) else 0,
         values=table,
     )
 

@@ -64,7 +64,7 @@ NOT_BEGUN: Final = frozenset({SYSTEM_BUSY, REQUEST_CODE_NOT_SUPPORTED, NO_PERMIS
 
 REMEDIES: Final[Mapping[int, str]] = {
     SYSTEM_BUSY: "Try again when the broker is less busy.",
-    REQUEST_CODE_NOT_SUPPORTED: "Check that this is a broker of RocketMQ 5.x, no name server or proxy.",
+    REQUEST_CODE_NOT_SUPPORTED: "Check that this is a broker of RocketMQ 4.9 or 5, no name server or proxy.",
     NO_PERMISSION: (
         "Check access key and secret key, and that this user may do it (a broker's super user may do all)."
     ),

@@ -90,11 +90,16 @@ def lock_holder(layout: StoreLayout) -> FileUser | None:
 
     Never opens the file while this process holds the store.
     """
+    pid = locking_pid(layout.lock)
+    return None if pid is None else FileUser(pid, process_name(pid), str(layout.lock))
+
+
+def locking_pid(lock: Path) -> int | None:
+    """Return which process has a broker's lock; see :func:`lock_holder`."""
     try:
-        pid = _of_another(layout, _locking_pid)
+        return _of_another(lock, _locking_pid)
     except OSError:
         return None
-    return None if pid is None else FileUser(pid, process_name(pid), str(layout.lock))
 
 
 def holder_text(layout: StoreLayout) -> str:
@@ -121,13 +126,12 @@ def is_locked(layout: StoreLayout) -> bool | None:
     """
     if not sys.platform.startswith("linux"):
         return None
-    found = _of_another(layout, _lock_on)
+    found = _of_another(layout.lock, _lock_on)
     return found is not None and found[0] != fcntl.F_UNLCK
 
 
-def _of_another(layout: StoreLayout, look: Callable[[int], T]) -> T | None:
+def _of_another(path: Path, look: Callable[[int], T]) -> T | None:
     """Look at the lock file's descriptor; None where there is no file, or this process holds the store."""
-    path = layout.lock
     with _held_guard:
         if path in _held:
             return None

@@ -19,6 +19,7 @@ from storage_engine.rocketmq.format.broker_config import (
     load_broker_config,
     parse_delete_when,
 )
+from storage_engine.rocketmq.format.releases import RELEASE
 
 
 def config_of(tmp_path: Path, text: str) -> BrokerConfig:
@@ -93,6 +94,13 @@ def test_system_properties_win_over_the_configured_levels_and_are_clamped() -> N
     )
     assert config.disk_space_warning_level_percent == 87
     assert config.disk_space_clean_forcibly_percent == 85
+
+
+@pytest.mark.parametrize(("release", "levels"), [("4.9.7", (95, 20)), ("5.0.0", (90, 30))])
+def test_levels_have_bounds_from_5_on(release: str, levels: tuple[int, int]) -> None:
+    set_so = {WARNING_LEVEL_PROPERTY: "0.95", CLEAN_FORCIBLY_PROPERTY: "0.2", RELEASE: release}
+    config = load_broker_config(None, set_so, root="/s")
+    assert (config.disk_space_warning_level_percent, config.disk_space_clean_forcibly_percent) == levels
 
 
 def test_a_batch_below_one_still_deletes_one() -> None:

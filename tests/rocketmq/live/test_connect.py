@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from storage_engine.exceptions import BadInputError
+from storage_engine.rocketmq.format.broker_config import CLEAN_FORCIBLY_PROPERTY, load_broker_config
 from storage_engine.rocketmq.live.connect import local_settings, refuse_other_broker, refuse_slave
+from tests.services.lock_holder import lock_held
 
 THERE = {"storePathRootDir": "/home/rocketmq/store", "fileReservedTime": "48"}
 
@@ -37,6 +41,16 @@ def test_our_paths_win() -> None:
     config = {**THERE, "storePathCommitLog": "/disk2/commitlog"}
     ours = {"storePathCommitLog": "/mnt/disk2/commitlog"}
     assert local_settings(config, "/mnt/b0", ours)["storePathCommitLog"] == "/mnt/disk2/commitlog"
+
+
+def test_the_disk_levels_that_the_broker_was_started_with_win_over_its_config(tmp_path: Path) -> None:
+    config = {"storePathRootDir": str(tmp_path), "diskSpaceCleanForciblyRatio": "80"}
+    with lock_held(tmp_path / "lock", f"-D{CLEAN_FORCIBLY_PROPERTY}=0.4", "-Dother=1"):
+        settings = local_settings(config, str(tmp_path), {})
+        by_name = local_settings(config, str(tmp_path), {CLEAN_FORCIBLY_PROPERTY: "0.5"})
+    assert settings == {**config, CLEAN_FORCIBLY_PROPERTY: "0.4"}
+    assert load_broker_config(None, settings, root=tmp_path).disk_space_clean_forcibly_percent == 40
+    assert by_name[CLEAN_FORCIBLY_PROPERTY] == "0.5"
 
 
 def test_what_has_no_root_is_no_broker() -> None:

@@ -28,6 +28,8 @@ from tests.rocketmq.remoting.peer import Behaviour, Peer, answer, close, keep_si
 HASTY, PATIENT = Access(60, 1), Access(60, 60)
 OLD, NEW = b"deleteWhen=04\nfileReservedTime=72\n", b"deleteWhen=04\nfileReservedTime=48\n"
 CHANGE = {"fileReservedTime": "48"}
+V4_9_7, V5_3_3 = 407, 479
+"""Ordinals of releases, as brokers of these were seen to send them."""
 
 
 def frame(physical_offset: int, size: int = MIN_MESSAGE_BYTES) -> bytes:
@@ -121,13 +123,34 @@ def test_pull_gives_whole_frames_or_fails() -> None:
         assert admin.pull("t", 0, 0).status is PullStatus.OFFSET_MOVED
 
 
-def test_another_releases_answer_is_named() -> None:
+def test_timers_are_asked_of_releases_that_have_them() -> None:
+    table = {
+        "brokerVersionDesc": "V4_9_7",
+        "bootTimestamp": "1",
+        "commitLogMinOffset": "0",
+        "commitLogMaxOffset": "7",
+        "consumeQueueDiskRatio": "0.5",
+        "earliestMessageTimeStamp": "-1",
+        "dispatchBehindBytes": "0",
+    }
+    body = json.dumps({"table": table}).encode()
     with (
-        Peer(answer(body=b'{"table":{"brokerVersionDesc":"V4_9_4"}}')) as peer,
+        Peer(answer(body=body, version=V4_9_7), answer(body=body, version=V5_3_3)) as peer,
         BrokerAdmin(peer.address) as admin,
-        pytest.raises(BrokerProtocolError, match=r"expected a broker of release 5.0 or later, found V4_9_4"),
     ):
-        admin.runtime_info()
+        assert admin.runtime_info().timer_behind_messages == 0
+        with pytest.raises(BrokerProtocolError, match="timerOffsetBehind"):
+            admin.runtime_info()
+
+
+def test_what_a_release_does_not_read_is_no_setting_of_it() -> None:
+    body = b"deleteFileBatchMax=3\nfileReservedTime=48\n"
+    with (
+        Peer(answer(body=body, version=V4_9_7), answer(body=body, version=V5_3_3)) as peer,
+        BrokerAdmin(peer.address) as admin,
+    ):
+        assert admin.config() == {"fileReservedTime": "48", "brokerVersion": "4.9.7"}
+        assert admin.config()["deleteFileBatchMax"] == "3"
 
 
 def test_broken_table_of_offsets_is_no_table() -> None:
