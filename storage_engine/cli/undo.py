@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from storage_engine.cli.options.options import check_store, json_option, person
+from storage_engine.cli.options.options import check_store, json_option
 from storage_engine.cli.options.store_argument import takes_store
 from storage_engine.cli.output.output import print_json, say
 from storage_engine.cli.shell.command import command
+from storage_engine.core.host import person
 from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.wording import bytes_text, count_text
 

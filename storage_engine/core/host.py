@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 import socket
 from pathlib import Path
 
@@ -22,6 +24,23 @@ def this_host() -> str:
     except OSError:
         found = ""
     return socket.gethostname() if found in ("", _NO_ID) else found
+
+
+def person() -> str:
+    """Return who runs this process, for the journal, by the real user id: anybody may set LOGNAME.
+
+    Of root it is also who became root by sudo, which only root's environment can be believed in.
+    """
+    name = _user_name(os.getuid())
+    behind = os.environ.get("SUDO_USER", "") if os.getuid() == 0 else ""
+    return f"{name} for {behind}" if behind and behind != name else name
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:  # as in a container
+        return f"uid {uid}"
 
 
 def is_this_host(host: str | None) -> bool:

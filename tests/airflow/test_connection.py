@@ -292,7 +292,7 @@ def test_a_broker_setting_that_cannot_be_read_is_named(extra: dict[str, Any], sa
         ),
         ({"tls": "on"}, "field tls: expected broker_tls, or tls inside broker_settings, found 'tls'"),
         ({"broker_tls": "yes"}, "field broker_tls: expected one of off, on, unverified, found 'yes'"),
-        ({"qqqq": 1}, "field qqqq: expected one of allow_same_disk, archive, .*, found 'qqqq'"),
+        ({"qqqq": 1}, "field qqqq: expected one of accept_version, allow_same_disk, .*, found 'qqqq'"),
     ],
 )
 def test_a_newcomers_mistake_is_named_by_its_field_and_a_page(extra: dict[str, Any], said: str) -> None:

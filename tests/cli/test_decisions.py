@@ -29,7 +29,7 @@ def test_what_is_no_digest_cannot_be_waived(cli, lake, files, digest: str) -> No
 
 def who_decides(uid: int, **environment: str) -> str:
     code = (
-        "import os, sys; from storage_engine.cli.options.options import person; os.setuid(int(sys.argv[1]));"
+        "import os, sys; from storage_engine.core.host import person; os.setuid(int(sys.argv[1]));"
         "print(person())"
     )
     told = {**os.environ, "LOGNAME": "the-cto", "USER": "the-cto", "USERNAME": "the-cto", **environment}

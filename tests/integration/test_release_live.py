@@ -13,14 +13,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from storage_engine.exceptions import ReleasedTooMuchError
+from storage_engine.exceptions import GateRefusedError, ReleasedTooMuchError
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.model.broker.live import LiveBroker
@@ -34,6 +34,7 @@ from storage_engine.resources import project_path
 from storage_engine.retention import steps
 from storage_engine.retention.ranges.verification import verify_store
 from storage_engine.retention.store.managed_store import ManagedStore
+from storage_engine.rocketmq.format import releases
 from storage_engine.rocketmq.live import hold as live_hold
 from storage_engine.rocketmq.live import release
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
@@ -200,6 +201,27 @@ def test_more_than_was_let_go_is_an_alarm_and_not_the_next_run_s_to_answer_for(
     released = steps.release(live.store, "r")
     assert [r.base_offset for r in released.deleted] == before[:2]
     assert released.new_min_offset == before[3]
+
+
+@pytest.mark.again
+def test_what_nobody_tried_deletes_nothing_until_it_is_accepted(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(releases, "TRIED", ("5.6",))
+    found = live.broker.client.config()[releases.RELEASE]
+    live.aged(3 + FENCED[live.broker.version])
+    before = live.names()
+    steps.make_plan(live.store, "untried", PlanRequest(manual=True, max_segments=2))
+    steps.archive(live.store, "untried", steps.archive_jobs(live.store, "untried"))
+    with pytest.raises(GateRefusedError, match=f"--accept-version {found}"):
+        steps.release(live.store, "untried")
+    live.broker.client.delete_expired_commitlog()
+    assert live.names()[0] == before[0]
+    assert live.store.live is not None
+    accepting = replace(live.store, live=replace(live.store.live, accept_version=found))
+    released = steps.release(accepting, "untried")
+    assert [r.base_offset for r in released.deleted] == before[:2]
+    assert live.names()[0] == before[2]
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from storage_engine.cli.options.options import person
 from storage_engine.cli.shell.values import reason_text
+from storage_engine.core.host import person
 
 
 def leave_unproven_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -11,12 +11,13 @@ import click
 
 from storage_engine.cli.lake.witnesses import part_journal, witness_options, witnessed_lake
 from storage_engine.cli.options.airflow_connection import store_of_connection
-from storage_engine.cli.options.options import journal_of, json_option, lake_option, person
+from storage_engine.cli.options.options import journal_of, json_option, lake_option
 from storage_engine.cli.output.lake_output import print_info, print_rebuilt
 from storage_engine.cli.output.output import print_json, say
 from storage_engine.cli.output.progress import waiting
 from storage_engine.cli.shell.command import Group, GroupedOption
 from storage_engine.cli.shell.values import NamedPath, TargetPath, reason_text
+from storage_engine.core.host import person
 from storage_engine.core.next_commands import with_arguments
 from storage_engine.core.wording import bytes_text
 from storage_engine.lake.catalog.config import LakeConfig

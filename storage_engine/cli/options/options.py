@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import shlex
 from collections.abc import Callable
 from contextlib import closing, suppress
@@ -164,20 +163,3 @@ def check_store(managed: ManagedStore) -> None:
     with closing(open_store(managed)) as broker:
         ask(managed.broker, "say whether its store may be archived", broker.check_manageable)
         take_snapshot(broker, clock_ms(), managed.broker)
-
-
-def person() -> str:
-    """Return who is at the shell, for the journal, by the real user id: anybody may set LOGNAME.
-
-    Of root it is also who became root by sudo, which only root's environment can be believed in.
-    """
-    name = _user_name(os.getuid())
-    behind = os.environ.get("SUDO_USER", "") if os.getuid() == 0 else ""
-    return f"{name} for {behind}" if behind and behind != name else name
-
-
-def _user_name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:  # as in a container
-        return f"uid {uid}"

@@ -56,6 +56,7 @@ class LiveBroker:
     :param allow_same_disk: lake and journal may lie on a disk of the broker.
     :param deletes: who deletes, of a kind whose broker can be left to it: the broker, or we what is proven.
     :param hold: how such a broker is kept from deleting: bounded ends by itself, strict doesn't.
+    :param accept_version: release of the broker that nobody tried, and that may delete nevertheless.
     """
 
     address: str = ""
@@ -75,6 +76,7 @@ class LiveBroker:
     allow_same_disk: bool = False
     deletes: str = BROKER_DELETES
     hold: str = BOUNDED
+    accept_version: str = ""
 
 
 def live_broker(
@@ -111,4 +113,5 @@ def live_broker(
         allow_same_disk=bool(values["allow_same_disk"]),
         deletes=values["deletes"] or BROKER_DELETES,
         hold=values["hold"] or BOUNDED,
+        accept_version=values["accept_version"] or "",
     )

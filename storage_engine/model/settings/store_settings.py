@@ -357,6 +357,15 @@ STORE_SETTINGS = (
         choices=HOLDS,
         live=True,
     ),
+    _broker_setting(
+        "accept_version",
+        Kind.TEXT,
+        "Of a store of RocketMQ, release of its broker that nobody tried, such as 5.6.0: it may delete what "
+        "is proven nevertheless. It counts for that release alone.",
+        option="--accept-version",
+        argument="VERSION",
+        live=True,
+    ),
     StoreSetting(
         BROKER_SETTINGS,
         Kind.OBJECT,

@@ -12,6 +12,7 @@ from typing import Final
 from uuid import uuid4
 
 from storage_engine.model.hold.hold import HoldMemory, load_hold, save_hold
+from storage_engine.rocketmq.format.releases import is_tried
 
 FORCIBLY: Final = "cleanFileForciblyEnable"
 RESERVED: Final = "fileReservedTime"
@@ -94,6 +95,8 @@ class HoldState:
     :param log_paths: directories of the log then, each with the mount point of the file system that it lay
         on, "" where the system doesn't say; none: an older release looked.
     :param lasts_ms: for so long the last renewal holds the store; 0: an older release renewed it.
+    :param accepted_release: of the broker, that nobody tried and a person accepted; "": none.
+    :param accepted_by: that person.
     """
 
     manager: str
@@ -120,6 +123,12 @@ class HoldState:
     cluster_name: str = ""
     log_paths: Mapping[str, str] = field(default_factory=dict)
     lasts_ms: int = 0
+    accepted_release: str = ""
+    accepted_by: str = ""
+
+    def may_delete(self, release: str) -> bool:
+        """Return whether a broker of this release may be told to delete."""
+        return is_tried(release) or release == self.accepted_release
 
     def touched_at(self, base_offset: int) -> Touched | None:
         return next((t for t in self.touched if t.base_offset == base_offset), None)
@@ -202,6 +211,21 @@ def first_state(left: HoldState | None, found: Observed) -> HoldState:
         touched=left.touched,
         changed_settings=left.changed_settings,
         expected_settings=left.expected_settings or state.expected_settings,
+    )
+
+
+def with_acceptance(state: HoldState, release: str, accepted: str, person: str) -> HoldState:
+    """Return the state with the acceptance of a release that nobody tried; another release ends that.
+
+    :param accepted: release that the store's settings accept; "": none.
+    """
+    if release == state.accepted_release:
+        return state
+    is_accepted = release == accepted and not is_tried(release)
+    return replace(
+        state,
+        accepted_release=release if is_accepted else "",
+        accepted_by=person if is_accepted else "",
     )
 
 

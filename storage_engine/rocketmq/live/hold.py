@@ -16,10 +16,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from storage_engine.core.host import person
 from storage_engine.core.wording import paths_text
 from storage_engine.exceptions import BadInputError, GateRefusedError
 from storage_engine.model.hold.hold import HoldMemory, HoldStatus
 from storage_engine.model.store.store import Segment
+from storage_engine.rocketmq.format.releases import RELEASE
 from storage_engine.rocketmq.hold import fence, marker, mtimes
 from storage_engine.rocketmq.hold.fence import (
     announce_rewrite,
@@ -37,6 +39,7 @@ from storage_engine.rocketmq.hold.state import (
     first_state,
     load_state,
     save_state,
+    with_acceptance,
     with_moved_files,
 )
 from storage_engine.rocketmq.live.connect import refuse_slave
@@ -194,6 +197,7 @@ def _renew_as_found(store: LiveParts, memory: HoldMemory, now_ms: int) -> HoldSt
         reserved = reserved_hours(found, str(root))
         said = [*notices(store, found), *below_the_first_file(found, before)]
         state = before or first_state(left_behind(root), found)
+        state = with_acceptance(state, found.settings.get(RELEASE, ""), live.accept_version, person())
         ends_at_ms = fence.fence(found, state, live.hold_hours, reserved).ends_at_ms
         if before is None:  # by which the marker is known for ours
             save_state(memory, state)

@@ -32,12 +32,13 @@ from storage_engine.exceptions import (
 from storage_engine.model.hold.hold import HoldMemory
 from storage_engine.model.store.store import FileFacts, Segment
 from storage_engine.rocketmq.format.mapped_files import NAME_DIGITS
+from storage_engine.rocketmq.format.releases import RELEASE
 from storage_engine.rocketmq.hold import marker
 from storage_engine.rocketmq.hold.fence import is_due
 from storage_engine.rocketmq.hold.mtimes import same_ms
 from storage_engine.rocketmq.hold.state import HoldState, load_state, save_state
 from storage_engine.rocketmq.live import hold
-from storage_engine.rocketmq.live.status import root_of
+from storage_engine.rocketmq.live.status import root_of, untried_text
 from storage_engine.rocketmq.remoting.answers import RuntimeInfo
 from storage_engine.rocketmq.rules.cleanup_schedule import (
     MANUAL_PASSES,
@@ -82,7 +83,8 @@ def delete_segments(
 
     :param meanwhile: called now and then while it waits.
     :raises ChangedUnderUsError: a file isn't as it was; nothing was done.
-    :raises GateRefusedError: the store isn't held, or its broker restarted meanwhile; nothing was done.
+    :raises GateRefusedError: the store isn't held, its broker restarted meanwhile, or is of a release that
+        nobody tried or accepted; nothing was done.
     :raises BrokerRefusedError: the broker didn't delete all of them in time; the rest may go any time.
     :raises BrokerError: it can't be asked, or was replaced; all of them may go any time.
     :raises ReleasedTooMuchError: more is gone than these.
@@ -91,6 +93,7 @@ def delete_segments(
     if not segments:
         return
     _, state = _standing_hold(store)
+    _check_release(store, state)
     prefix = _prefix(store, segments)
     _check_unchanged(store, prefix, state)
     info = store.admin.runtime_info()
@@ -143,6 +146,16 @@ def _standing_hold(store: LiveParts) -> tuple[HoldMemory, HoldState]:
             "was deleted. Hold it first."
         )
     return store.memory, state
+
+
+def _check_release(store: LiveParts, state: HoldState) -> None:
+    """
+    :raises GateRefusedError: nobody tried what a broker of this release deletes, and nobody accepts that.
+    """
+    if not state.may_delete(store.settings.get(RELEASE, "")):
+        raise GateRefusedError(
+            f"{root_of(store)}: {untried_text(store.settings)}. Nothing was deleted, and it stays archived."
+        )
 
 
 def _prefix(store: LiveParts, segments: Sequence[Segment]) -> Prefix:

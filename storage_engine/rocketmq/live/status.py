@@ -13,6 +13,7 @@ from storage_engine.core.wording import time_text
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.model.hold.hold import BrokerProgress, Drift, DriftKind, HoldStatus
 from storage_engine.model.store.store import DiskUsage
+from storage_engine.rocketmq.format.releases import RELEASE, TRIED
 from storage_engine.rocketmq.hold import fence, marker
 from storage_engine.rocketmq.hold.fence import (
     HOUR_MS,
@@ -77,6 +78,8 @@ def weaknesses(store: LiveParts, state: HoldState, found: Observed) -> Iterator[
             f"{RESERVED} is {reserved} at broker {found.address}: whatever is sealed has expired at once, so "
             "that only the fence keeps it; set it to 48 or so"
         )
+    if not state.may_delete(found.settings.get(RELEASE, "")):
+        yield f"nothing is deleted through this broker: {untried_text(found.settings)}"
     if why := no_watch(root_of(store)):
         yield (
             f"{why}: until the next run nobody mends a fence that somebody touches or removes; once its "
@@ -97,6 +100,19 @@ def weaknesses(store: LiveParts, state: HoldState, found: Observed) -> Iterator[
             f"deletion begins again, if nobody renews the hold; while {FORCIBLY} is false the broker then "
             f"takes no message. Lower hold_hours or {RESERVED}, or add space"
         )
+
+
+def untried_text(settings: Mapping[str, str]) -> str:
+    """Say that nothing is deleted through a broker of this release, and how that is changed.
+
+    :param settings: the broker's.
+    """
+    release = settings.get(RELEASE, "unknown")
+    return (
+        f"expected a broker of a release that was tried, from {TRIED[0]} to {TRIED[-1]}, found {release}, "
+        "which may delete by other rules. See whether a newer storage-engine knows it, or try it on a store "
+        f"of no worth and accept it by name: --accept-version {release}"
+    )
 
 
 def root_of(store: LiveParts) -> Path:

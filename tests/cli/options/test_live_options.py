@@ -26,6 +26,7 @@ NOTHING: dict[str, Any] = {
     "allow_same_disk": False,
     "deletes": False,
     "hold": False,
+    "accept_version": None,
 }
 DEAD = "127.0.0.1:1"
 
@@ -52,6 +53,7 @@ def test_every_option_counts(monkeypatch: pytest.MonkeyPatch) -> None:
         "allow_same_disk": True,
         "deletes": True,
         "hold": True,
+        "accept_version": "5.6.0",
     }
     assert live_broker(given) == LiveBroker(
         address="a:10911",
@@ -70,6 +72,7 @@ def test_every_option_counts(monkeypatch: pytest.MonkeyPatch) -> None:
         allow_same_disk=True,
         deletes="us",
         hold="strict",
+        accept_version="5.6.0",
     )
 
 

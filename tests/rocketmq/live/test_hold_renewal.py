@@ -13,13 +13,16 @@ from typing import Any
 
 import pytest
 
+from storage_engine.core.host import person
 from storage_engine.core.jsonable import from_jsonable
+from storage_engine.exceptions import GateRefusedError
 from storage_engine.model.hold.hold import Drift, DriftKind
-from storage_engine.model.store.store import DiskUsage
+from storage_engine.model.store.store import DiskUsage, FileFacts, Segment, SegmentState
 from storage_engine.rocketmq.format.broker_config import load_broker_config
+from storage_engine.rocketmq.format.releases import RELEASE
 from storage_engine.rocketmq.hold.local_hold import HoldMemories
 from storage_engine.rocketmq.hold.state import FORCIBLY, RESERVED, HoldState, Observed
-from storage_engine.rocketmq.live import hold, status
+from storage_engine.rocketmq.live import hold, release, status
 from storage_engine.rocketmq.live.observe import list_files
 from tests.rocketmq.live.held_files import FIRST_NS, LEASE_NS, SIZE, mtimes_ns, path_of
 
@@ -103,7 +106,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         files=SimpleNamespace(
             files=SimpleNamespace(layout=layout), config=load_broker_config(None, {}, root=str(tmp_path))
         ),
-        live=SimpleNamespace(hold_hours=24, may_change_settings=True),
+        live=SimpleNamespace(hold_hours=24, may_change_settings=True, accept_version=""),
         broker_conf=None,
     )
 
@@ -132,6 +135,37 @@ def test_a_setting_is_expected_as_it_was_when_the_hold_was_made(store: Any) -> N
     # Set back, it is as it should be; that is nobody's doing to be told of.
     store.admin.settings |= {RESERVED: "48"}
     assert hold.renew(store, NOW_MS).disturbances == ()
+
+
+def test_a_release_that_nobody_tried_is_held_and_told_to_delete_nothing_until_it_is_accepted(
+    store: Any,
+) -> None:
+    def renew(release: str) -> str:
+        store.admin.settings |= {RELEASE: release}
+        store.settings = store.admin.settings
+        status = hold.renew(store, NOW_MS)
+        assert status.held
+        return " ".join(status.notices)
+
+    files = list_files(store.files.files.layout.log_paths)
+    before = [FileFacts.of(file.path) for file in files]
+    segment = Segment("commitlog", 0, before[0], SegmentState.SEALED)
+
+    assert "--accept-version" not in renew("5.5.9")
+    assert "nothing is deleted through this broker: " in renew("5.6.0")
+    with pytest.raises(GateRefusedError, match=r"found 5\.6\.0, .* --accept-version 5\.6\.0\. Nothing was"):
+        release.delete_segments(store, [segment])
+    store.live.accept_version = "5.6.0"
+    assert "--accept-version" not in renew("5.6.0")
+    assert (store.memory.state.accepted_release, store.memory.state.accepted_by) == ("5.6.0", person())
+    assert store.memory.state.may_delete("5.6.0")
+
+    # It is remembered, and ends with the next release.
+    store.live.accept_version = ""
+    assert "--accept-version" not in renew("5.6.0")
+    assert "found 5.6.1" in renew("5.6.1")
+    assert "found 5.6.0" in renew("5.6.0")
+    assert [FileFacts.of(file.path) for file in files] == before
 
 
 def test_drift_that_lasts_is_told_once_and_again_when_it_comes_back(store: Any) -> None:
