@@ -29,6 +29,13 @@ if TYPE_CHECKING:
 
 _NOWHERE = Path("/no-store-yet")
 """A root for asking what settings say before anything is there."""
+_TOPICS_IN_FILES = RestoredSetting(
+    "configManagerVersion",
+    "v1",
+    "lake",
+    "With v2 the broker reads no topic of those that were made here, and serves none of them.",
+)
+"""What makes a broker read the configuration that is made (ConfigManagerFactory)."""
 _STILL_POSSIBLE = "Nothing was written. --files-only, without a broker's file, restores the segments alone."
 
 
@@ -115,11 +122,12 @@ class RestoredStore(RestoredConfig):
 
     def settings(self, receipts: Sequence[Receipt]) -> tuple[RestoredSetting, ...]:
         config, layout = self._config(_NOWHERE, receipts)
+        as_named = load_broker_config(self.conf, {"storePathRootDir": str(_NOWHERE)}, root=_NOWHERE)
+        topics = (_TOPICS_IN_FILES,) if as_named.config_manager_version.lower() == "v2" else ()
         if has_rocksdb_queues(config):
-            return _made_by_the_broker(receipts)
-        named = load_broker_config(self.conf, {"storePathRootDir": str(_NOWHERE)}, root=_NOWHERE).raw
-        return tuple(
-            RestoredSetting(name, value, self._source(name, name in named))
+            return _made_by_the_broker(receipts) + topics
+        return topics + tuple(
+            RestoredSetting(name, value, self._source(name, name in as_named.raw))
             for name, value in _values(settings_for(config, layout)).items()
         )
 
@@ -135,7 +143,11 @@ class RestoredStore(RestoredConfig):
 
     def _config(self, root: Path, receipts: Sequence[Receipt]) -> tuple[BrokerConfig, StoreLayout]:
         """Return the broker's settings at a restored root, whose log is in one directory."""
-        here = {"storePathRootDir": str(root), "storePathCommitLog": str(root / "commitlog")}
+        here = {
+            "storePathRootDir": str(root),
+            "storePathCommitLog": str(root / "commitlog"),
+            _TOPICS_IN_FILES.name: _TOPICS_IN_FILES.value,
+        }
         config = load_broker_config(self.conf, here, root=root)
         if receipts and config.mapped_file_size_commit_log_bytes is None:
             here["mappedFileSizeCommitLog"] = str(receipts[0].size_bytes)

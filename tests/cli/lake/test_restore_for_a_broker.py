@@ -137,7 +137,6 @@ def test_files_alone_come_back_alone_and_it_is_said_who_serves_them(cli, archive
         "enableDLegerCommitLog=true",
         "rocksdbCQDoubleWriteEnable=true",
         "combineCQUseRocksdbForLmq=true",
-        "configManagerVersion=v2",
         "mappedFileSizeCommitLog=2097152",
     ],
 )
@@ -169,6 +168,26 @@ def test_a_broker_makes_its_queues_in_rocksdb_itself_of_as_many_segments_as_it_i
     assert most["note"] in cli(*words).out
     last = cli(*words[:4], tmp_path / "last", *words[5:], "--from-offset", size["value"], "--json").json
     assert last["settings"][1]["note"] == ""
+
+
+def test_a_broker_of_a_configuration_in_rocksdb_is_told_to_read_its_topics_from_files(
+    cli, archived, tmp_path, conf
+) -> None:
+    words = ("restore", "--lake", archived.lake, "--for-store", conf, "--json", "--to")
+    conf.write_text("")
+    in_files = cli(*words, tmp_path / "v1").json
+    conf.write_text("configManagerVersion=v2\n")
+    restored = cli(*words, tmp_path / "v2").json
+    version, *others = restored["settings"]
+    assert (version["name"], version["value"]) == ("configManagerVersion", "v1")
+    assert "serves none of them" in version["note"]
+    assert others == in_files["settings"]
+    queues = {"v1": {}, "v2": {}}
+    for name, files in queues.items():
+        below = (tmp_path / name / "consumequeue").rglob("*")
+        files |= {path.relative_to(tmp_path / name): path.read_bytes() for path in below if path.is_file()}
+        assert (tmp_path / name / "config" / "topics.json").exists()
+    assert queues["v2"] == queues["v1"] != {}
 
 
 def test_two_brokers_are_one_too_many(cli, archived, tmp_path, conf) -> None:
