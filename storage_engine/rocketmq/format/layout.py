@@ -6,6 +6,7 @@ Only looks; never creates a missing directory (a disk that isn't mounted must no
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -250,6 +251,8 @@ _ROCKSDB = "defaultrocksdb"
 _QUEUES_IN_ROCKSDB = "RocksDB consume queue"
 _CONFIGURATION_IN_ROCKSDB = "RocksDB configuration"
 _COMPACTION = "compaction topics"
+_OF_ROCKSDB = re.compile(r"CURRENT|IDENTITY|LOCK|LOG(\.old\.\d+)?|(MANIFEST|OPTIONS)-\d+|\d+\.(sst|log|blob)")
+"""Names of a database's files (rocksdb/file/filename.cc)."""
 _DLEDGER = "DLedger commitlog"
 _LOG_AS_USUAL = (_QUEUES_IN_ROCKSDB, _CONFIGURATION_IN_ROCKSDB, _COMPACTION)
 """What leaves the commitlog as it is: every message is in it, whatever points there."""
@@ -295,17 +298,29 @@ def _unhandled_all(root: Path, config: BrokerConfig) -> Iterator[tuple[str, str]
     # RocksDBConsumeQueueStore keeps its database in consumequeue itself, or beside it with
     # useSeparateStorePathForRocksdbCQ; ConfigStorage in config/rdb, the managers of config v1 in one each
     for directory in ("consumequeue", "consumequeue_rocksdb"):
-        if (root / directory / "CURRENT").exists():
-            yield _QUEUES_IN_ROCKSDB, str(root / directory / "CURRENT")
-    for database in sorted(root.glob("config/*/CURRENT")):
-        if database.parent.name not in _RIGHTS:
-            yield _CONFIGURATION_IN_ROCKSDB, str(database)
+        if file := _file_of_rocksdb(root / directory):
+            yield _QUEUES_IN_ROCKSDB, file
+    for database in sorted(root.glob("config/*/")):
+        if database.name not in _RIGHTS and (file := _file_of_rocksdb(database)):
+            yield _CONFIGURATION_IN_ROCKSDB, file
     for found in sorted(root.glob("dledger-*")):
         yield _DLEDGER, str(found)
     # a broker with compaction enabled (the default) leaves an empty position-checkpoint behind
     for directory in ("compaction/compactionLog", "compaction/compactionCq"):
         for found in _files_below(root / directory):
             yield _COMPACTION, str(found)
+
+
+def _file_of_rocksdb(directory: Path) -> str:
+    """Return a file of a database in a directory, as of one that was copied in part; "": there is none."""
+    try:
+        entries = os.scandir(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    with entries:
+        # A queue's topic, whatever its name, is a directory.
+        names = (entry for entry in entries if _OF_ROCKSDB.fullmatch(entry.name))
+        return next((entry.path for entry in names if not entry.is_dir(follow_symlinks=False)), "")
 
 
 def _files_below(directory: Path) -> Iterable[Path]:
