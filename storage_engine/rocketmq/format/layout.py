@@ -329,7 +329,8 @@ def _files_below(directory: Path) -> Iterable[Path]:
 
 def _unsupported(root: Path, kind: str, where: str) -> UnsupportedLayoutError:
     advice = (
-        " Archive its log all the same (storage-engine archive), and leave deleting to its broker."
+        " Archive its log all the same (storage-engine archive), and leave deleting to its broker: what "
+        "consumers have not read, and what is still pending, can't be told from here."
         if kind in _LOG_AS_USUAL
         else ""
     )
