@@ -39,6 +39,8 @@ SETTINGS: Mapping[str, object] = {
     "cleanResourceInterval": 50,
     "cleanFileForciblyEnable": True,
     "timerWheelEnable": False,
+    # How full this machine's disk is makes no difference.
+    "diskMaxUsedSpaceRatio": 95,
 }
 """A broker that deletes what is older than two days as soon as it is told to, and 20 times a second."""
 
@@ -65,8 +67,9 @@ def create_topic(client: RemotingClient) -> None:
     )
 
 
-def send(client: RemotingClient, size_bytes: int = BODY_BYTES) -> Sent:
+def send(client: RemotingClient, size_bytes: int = BODY_BYTES, keys: str = "") -> Sent:
     """
+    :param keys: of the message.
     :raises BrokerError: the broker didn't take it, or nobody knows.
     """
     body = os.urandom(size_bytes)
@@ -81,7 +84,7 @@ def send(client: RemotingClient, size_bytes: int = BODY_BYTES) -> Sent:
         sysFlag=0,
         bornTimestamp=time.time_ns() // 10**6,
         flag=0,
-        properties="WAIT\x01true\x02",
+        properties="WAIT\x01true\x02" + (f"KEYS\x01{keys}\x02" if keys else ""),
         reconsumeTimes=0,
         unitMode=False,
         batch=False,

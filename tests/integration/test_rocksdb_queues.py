@@ -68,7 +68,7 @@ def test_a_log_is_archived_and_served_from_the_lake_and_nothing_is_deleted(
 def test_such_a_broker_deletes_what_no_fence_keeps_and_drops_no_queue_when_asked_to(
     version: str, tmp_path: Path, name_server_port: int
 ) -> None:
-    settings = {**LIVE_SETTINGS, **SETTINGS, "cleanFileForciblyEnable": False, "diskMaxUsedSpaceRatio": 95}
+    settings = {**LIVE_SETTINGS, **SETTINGS, "cleanFileForciblyEnable": False}
     root, work = tmp_path / "store", tmp_path / "broker"
     with running_broker(
         root, work, name_server_port, settings, version=version, main_class=CLEANS_AT_ONCE
