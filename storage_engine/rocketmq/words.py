@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from storage_engine.model.broker.broker_words import BrokerWords
+from storage_engine.rocketmq.format.releases import SERVED_WITHOUT_QUEUES
 
 _QUEUES = (
     "The log itself is whole. Stop the broker and move its whole directories consumequeue and index away: "
@@ -37,8 +38,7 @@ WORDS: Final = BrokerWords(
     dependents="Consume queues and index",
     files_only=(
         "Put the old store's config directory beside them before a broker starts: without it no topic is "
-        "served, and what was delayed is delivered again. Of the messages 4.9.7 and 5.3.3 then serve all, "
-        "5.0 to 5.2 none, 5.4 and 5.5 those of the last 10 segments. Restored without --files-only, each of "
-        "them serves all."
+        f"served, and what was delayed is delivered again. {SERVED_WITHOUT_QUEUES} Restored without "
+        "--files-only, each of them serves all."
     ),
 )
