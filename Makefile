@@ -108,6 +108,10 @@ bench: install  ## Run the benchmarks; prints ratios and writes benchmarks/resul
 matrix-spark: install  ## Run both jobs on a local cluster of every Spark line, and print the table of docs/spark.md
 	$(BIN)/python -m tests.integration.spark_matrix
 
+.PHONY: matrix-rocketmq
+matrix-rocketmq: install  ## A round with each version and layout of RocketMQ's broker, or ROWS=5.5.1; the table of docs/live.md
+	$(BIN)/python -m tests.integration.rocketmq_matrix $(ROWS)
+
 .PHONY: fuzz
 fuzz: install  ## Decode FUZZ_INPUTS mutated frames (default 10 million): no crash, hang, leak or misread
 	$(BIN)/python tests/fuzz_codec.py --inputs $(or $(FUZZ_INPUTS),10000000) --seed $(or $(SEED),1)

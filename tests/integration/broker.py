@@ -68,6 +68,7 @@ BROKER_CONF: Mapping[str, object] = {
     "fileReservedTime": 100000,
     "deleteWhen": "99",
     "cleanFileForciblyEnable": False,
+    "diskMaxUsedSpaceRatio": 95,
     # Nor does it rewrite undecided half messages within a test.
     "transactionCheckInterval": 3600000,
     # One broker alone on loopback, that creates no topic behind a test's back.

@@ -39,8 +39,6 @@ SETTINGS: Mapping[str, object] = {
     "cleanResourceInterval": 50,
     "cleanFileForciblyEnable": True,
     "timerWheelEnable": False,
-    # How full this machine's disk is makes no difference.
-    "diskMaxUsedSpaceRatio": 95,
 }
 """A broker that deletes what is older than two days as soon as it is told to, and 20 times a second."""
 

@@ -73,8 +73,6 @@ SETTINGS = {
     "deleteConsumeQueueFilesInterval": 0,
     "cleanFileForciblyEnable": True,
     "timerWheelEnable": False,
-    # How full this machine's disk is makes no difference.
-    "diskMaxUsedSpaceRatio": 95,
     # A busy machine is no reason to refuse a message.
     "waitTimeMillsInSendQueue": 60_000,
     "osPageCacheBusyTimeOutMills": 60_000,
