@@ -608,6 +608,29 @@ def test_a_broker_that_deletes_by_force_is_held_only_far_from_it(
     assert log.broker.client.config()["cleanFileForciblyEnable"] == "true"
 
 
+@pytest.mark.again
+@pytest.mark.parametrize(("version", "level"), [("4.9.7", 10), (None, 30)])
+def test_the_force_level_that_a_broker_was_started_with_decides(
+    version: str | None, level: int, tmp_path: Path, name_server_port: int
+) -> None:
+    started_with = ("-Drocketmq.broker.diskSpaceCleanForciblyRatio=0.1",)
+    with running_broker(
+        tmp_path / "store",
+        tmp_path,
+        name_server_port,
+        # Settings that 4.9 shows and doesn't read.
+        {**SETTINGS, "diskSpaceCleanForciblyRatio": 85, "deleteFileBatchMax": 3},
+        jvm_options=started_with,
+        version=version,
+    ) as broker:
+        create_topic(broker.client)
+        filled = LiveLog(broker)
+        filled.fill(3)
+        with pytest.raises(GateRefusedError, match=f"above {level} % the broker deletes whatever is held"):
+            hold(managed(filled, tmp_path, may_change_settings=False))
+        assert not (broker.store / NAME).exists()
+
+
 class Killed(BaseException):
     """In place of a SIGKILL, whose every moment other tests try."""
 
