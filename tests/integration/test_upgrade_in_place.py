@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from storage_engine.core.own_directory import DIRECTORY
 from tests.fixture_stores import file_sha256
 from tests.integration.broker import Broker, running_broker
 from tests.integration.live_store import EXPIRED_HOURS, SEGMENT_BYTES, TOPIC, create_topic, send
@@ -79,6 +80,32 @@ def test_a_store_goes_on_under_another_version_and_back(
     run("archive")
     run(*CLEAN)
     assert first_offset(root) == 2 * GONE * SEGMENT_BYTES
+
+
+def test_a_store_whose_queues_were_switched_to_rocksdb_and_back_is_archived_alone(
+    tmp_path: Path, name_server_port: int
+) -> None:
+    root, lake = tmp_path / "store", tmp_path / "lake"
+    assert run_command("init-lake", "--lake", lake).exit_code == 0
+    for number, store_type in enumerate(("default", "defaultRocksDB", "default")):
+        settings = {**SETTINGS, "storeType": store_type}
+        work = tmp_path / f"broker-{number}"
+        with running_broker(root, work, name_server_port, settings, version="5.5.1") as broker:
+            if number == 0:
+                create_topic(broker.client)
+            for _ in range(MESSAGES):
+                send(broker.client)
+            broker.stop()
+        for path in (root / "commitlog").iterdir():
+            os.utime(path, ns=(0, 0))
+        before = {path: file_sha256(path) for path in root.rglob("*") if path.is_file()}
+        of_store = (root, "--lake", lake, "--broker-conf", work / "broker.conf")
+        assert run_command("archive", *of_store).exit_code == 0
+        if number > 0:
+            refused = run_command("clean", *of_store, *CLEAN[1:])
+            assert (refused.exit_code, "RocksDB consume queue" in refused.err) == (2, True), refused
+        after = {path: file_sha256(path) for path in before if DIRECTORY not in path.parts}
+        assert after == {path: sha256 for path, sha256 in before.items() if path in after}
 
 
 def first_offset(root: Path) -> int:
