@@ -8,14 +8,13 @@ from functools import partial
 
 import pyarrow as pa
 
-from storage_engine.arrow.lag_columns import LAG_SCHEMA
 from storage_engine.exceptions import BadInputError
 from storage_engine.kafka.format.layout import Node
-from storage_engine.kafka.lag.lag import LagContext, partition_lags, partition_shares
+from storage_engine.kafka.lag.lag import LagContext, partition_shares, place_positions
 from storage_engine.kafka.lag.positions import Consumers, consumers_of
 from storage_engine.kafka.store.lag_context import lag_context
 from storage_engine.kafka.store.store import KafkaStore, open_store
-from storage_engine.model.broker.lag_job import LagRequest, Measure
+from storage_engine.model.broker.lag_job import LagRequest, Place
 from storage_engine.model.lag.lag import LagSource, Unread
 from storage_engine.model.store.store import FileFacts, Segment, SegmentId, StoreSnapshot
 
@@ -42,12 +41,12 @@ class KafkaLagJob:
         return self.consumers.table
 
     @property
-    def schema(self) -> pa.Schema:
-        return LAG_SCHEMA
+    def segments(self) -> pa.Table:
+        return self.context.segments_table
 
     @property
-    def measure(self) -> Measure:
-        return partial(partition_lags, self.context)
+    def place(self) -> Place:
+        return partial(place_positions, self.context)
 
     def shares(self, rows: int) -> Sequence[tuple[int, int]]:
         return partition_shares(self.positions, rows)

@@ -8,16 +8,15 @@ from functools import partial
 
 import pyarrow as pa
 
-from storage_engine.arrow.lag_columns import LAG_SCHEMA
 from storage_engine.exceptions import BrokerError
 from storage_engine.model.broker.broker_store import StoreSettings
-from storage_engine.model.broker.lag_job import LagRequest, Measure
+from storage_engine.model.broker.lag_job import LagRequest, Place
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.lag.lag import LagSource, Unread
 from storage_engine.model.store.store import FileFacts, Segment, StoreSnapshot
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.format.rereading import ATTEMPTS, reread
-from storage_engine.rocketmq.lag.lag import LagContext, lag_context, queue_lags, queue_shares
+from storage_engine.rocketmq.lag.lag import LagContext, lag_context, place_positions, queue_shares
 from storage_engine.rocketmq.lag.subscriptions import Consumers, consumers_in_files, group_positions
 from storage_engine.rocketmq.lag.unread import unread_messages
 from storage_engine.rocketmq.live.connect import local_settings, reach
@@ -49,16 +48,16 @@ class RocketMQLagJob:
         return () if self.unknown else None
 
     @property
-    def schema(self) -> pa.Schema:
-        return LAG_SCHEMA
-
-    @property
     def newest(self) -> FileFacts:
         return FileFacts.of(self.context.segments[-1].path)
 
     @property
-    def measure(self) -> Measure:
-        return partial(queue_lags, self.context)
+    def segments(self) -> pa.Table:
+        return self.context.segments_table
+
+    @property
+    def place(self) -> Place:
+        return partial(place_positions, self.context)
 
     def shares(self, rows: int) -> Sequence[tuple[int, int]]:
         return queue_shares(self.positions, rows)

@@ -1,7 +1,8 @@
-"""Consumer lag of a whole store as a Spark job: the queues' files are read by the executors, in shares."""
+"""Consumer lag of a whole store as a Spark job: groups' places in the logs, joined with what goes of them."""
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -11,14 +12,16 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from storage_engine.arrow.lag_columns import ANYWHERE, LAG_SCHEMA, NAME, PLACES_SCHEMA, add_risk
 from storage_engine.brokers import default_broker, find_broker
 from storage_engine.core.durable import create
+from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.core.long_work import told
 from storage_engine.core.turns import SharedLock
 from storage_engine.core.wording import count_text, reason_text
 from storage_engine.exceptions import StorageEngineError, StoreNotFoundError
 from storage_engine.model.broker.broker_store import StoreSettings
-from storage_engine.model.broker.lag_job import LagJob, LagRequest, Measure
+from storage_engine.model.broker.lag_job import LagJob, LagRequest
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.lag.lag import LagSource, LagSummary, PositionsFrom, QueueLag
 from storage_engine.model.settings.spark_from import SparkUse, in_process, lag_place
@@ -33,15 +36,23 @@ from storage_engine.retention.lag.shielded_unread import (
 from storage_engine.retention.store.managed_store import ManagedStore
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 SHARE_ROWS = 250_000
 """Rows of a task; bounds its memory."""
+
+_BATCH_ROWS = 1 << 14
+"""Rows that a task hands to the JVM at once."""
 
 SHIELDED_SHOWN = 10
 """Groups and topics that are named of those that have not read what only the shield has."""
 
 _POSITIONS = ".positions.arrow"
+
+_PLAIN_PLACES = pa.schema(
+    [field.with_type(pa.string()) if field.type == NAME else field for field in PLACES_SCHEMA]
+)
+"""As the JVM reads them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,57 +120,81 @@ class ConsumerLagResult:
 def consumer_lag(spark: SparkSession, request: ConsumerLagRequest) -> ConsumerLagResult:
     """Compute the lag of every group and queue of a store, write the table, sum it up.
 
-    The positions lie in a file beside the table meanwhile, of which each task takes its share; what comes
-    back from a task is a few KB, however many queues it had.
+    The positions lie in a file beside the table meanwhile, of which each task takes a share of whole queues:
+    it finds there, in the files of the store, where groups are. Joined with the segments that go it is the
+    lag, of which the same task writes its part of the table. What comes back from it is a few KB.
 
     :raises BadInputError: a store or settings that can't be read, a plan for another store.
     :raises StoreNotFoundError: an executor doesn't see the store, or the table's directory.
     :raises SparkJobError: a task failed.
     """
+    from pyspark import TaskContext
+    from pyspark.sql.pandas.types import from_arrow_schema
+
     job, source = prepare(request)
     if job is None:
         return _nobody_known(request, source)
-    newest, measure, logs = job.newest, job.measure, job.logs
+    newest, place, logs = job.newest, job.place, job.logs
     with new_lag_table(request.table_path) as directory:
         file = directory / _POSITIONS
         create(file).close()
         with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, job.positions.schema) as writer:
             writer.write_table(job.positions)
-        shares, schema, positions = job.shares(SHARE_ROWS), job.schema, job.positions.num_rows
+        shares, segments, positions = job.shares(SHARE_ROWS), job.segments, job.positions.num_rows
         del job
         log = [] if newest is None else [Path(newest.path).parent]
 
-        def compute(share: tuple[int, tuple[int, int]]) -> LagPart | StorageEngineError:
-            # our own error is a result: Spark would only retry it and wrap its message
-            try:
-                check_sight(newest, file)
+        def find_places(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            check_sight(newest, file)
+            for number in (number for batch in numbers for number in batch.to_pylist()):
+                start, end = shares[number["id"]]
                 # The driver's lock is none of this process's.
-                with SharedLock(log):
-                    return _compute(measure, file, *share)
-            except StorageEngineError as error:
-                return error
+                with SharedLock(log), pa.memory_map(str(file)) as source:
+                    places = place(pa.ipc.open_file(source).read_all().slice(start, end - start))
+                yield from places.cast(_PLAIN_PLACES).to_batches(_BATCH_ROWS)
+
+        def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            table = pa.Table.from_batches(batches).cast(LAG_SCHEMA)
+            write_share(directory, TaskContext.get().partitionId(), table)
+            yield pa.RecordBatch.from_pylist([{"part": json.dumps(to_jsonable(lag_part(table)))}])
 
         parts = []
         if shares:
             spark.sparkContext.setJobDescription(f"consumer lag of {count_text(positions, 'position')}")
-            tasks = spark.sparkContext.parallelize(list(enumerate(shares)), len(shares))
-            for outcome in tasks.map(compute).collect():
-                if isinstance(outcome, StorageEngineError):
-                    raise outcome
-                parts.append(outcome)
+            places = spark.range(0, len(shares), 1, len(shares)).mapInArrow(
+                find_places, from_arrow_schema(_PLAIN_PLACES)
+            )
+            going = spark.createDataFrame(
+                [tuple(row.values()) for row in segments.to_pylist()], from_arrow_schema(segments.schema)
+            )
+            lag = join_segments(places, going)
+            parts = [
+                from_jsonable(LagPart, json.loads(row.part))
+                for row in lag.mapInArrow(write, "part string").collect()
+            ]
         else:
-            write_share(directory, 0, schema.empty_table())
+            write_share(directory, 0, LAG_SCHEMA.empty_table())
         file.unlink()
     return ConsumerLagResult(*merge(parts, source, logs), request.table_path, logs)
 
 
-def _compute(measure: Measure, file: Path, number: int, rows: tuple[int, int]) -> LagPart:
-    """Compute a share of a table and write it."""
-    start, end = rows
-    with pa.memory_map(str(file)) as source:
-        table = measure(pa.ipc.open_file(source).read_all().slice(start, end - start))
-        write_share(file.parent, number, table)
-        return lag_part(table)
+def join_segments(places: DataFrame, segments: DataFrame) -> DataFrame:
+    """Join places with the segments that they need; in process ``lag_columns.add_risk`` does the same.
+
+    :param places: with columns of ``PLACES_SCHEMA``.
+    :param segments: with those of ``SEGMENTS_SCHEMA``; few, so that rows of places stay where they are.
+    :return: with columns of ``LAG_SCHEMA``.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    is_known, base_offset = F.col("committed_offset").isNotNull(), F.col("next_segment_base_offset")
+    return (
+        places.join(F.broadcast(segments), ["log", "next_segment_base_offset"], "left")
+        .withColumn("at_risk", F.coalesce("goes", F.lit(False)))
+        .withColumn("time_to_loss_ms", F.when(is_known, F.col("time_to_loss_ms")))
+        .withColumn("next_segment_base_offset", F.when(is_known & (base_offset != ANYWHERE), base_offset))
+        .select(*LAG_SCHEMA.names)
+    )
 
 
 def check_sight(newest: FileFacts | None, positions: Path) -> None:
@@ -202,9 +237,10 @@ class LagInProcess:
     def __iter__(self) -> Iterator[pa.Table]:
         if self.job is None:
             return
-        with told("Measuring lag", self.job.positions.num_rows, "positions") as advance:
+        positions, segments = self.job.positions, self.job.segments
+        with told("Measuring lag", positions.num_rows, "positions") as advance:
             for start, end in self.job.shares(SHARE_ROWS):
-                yield self.job.measure(self.job.positions.slice(start, end - start))
+                yield add_risk(self.job.place(positions.slice(start, end - start)), segments)
                 advance(end - start)
 
 
@@ -247,7 +283,7 @@ def lag_without_spark(request: ConsumerLagRequest, spark: SparkUse | None) -> Co
             write_share(directory, number, table)
             parts.append(lag_part(table))
         if not parts:
-            write_share(directory, 0, job.schema.empty_table())
+            write_share(directory, 0, LAG_SCHEMA.empty_table())
     merged = merge(parts, here.source, job.logs)
     return ConsumerLagResult(*merged, request.table_path, job.logs, place.text)
 

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 
 from storage_engine.arrow.lag_columns import POSITIONS_SCHEMA
 from storage_engine.kafka.format.layout import read_node
-from storage_engine.kafka.lag.lag import partition_lags
 from storage_engine.kafka.metadata.topic_settings import read_topic_settings
 from storage_engine.kafka.stopped.log_manager import stopped_tasks
 from storage_engine.kafka.stopped.stopped_plan import stopped_node
@@ -42,6 +41,7 @@ from tests.kafka.made_node import MadeNode, batch_of
 from tests.kafka.stopped_nodes import GOING, LOGS, OLD_MS, archived, clean, empty_snapshot, make_node
 from tests.kafka.unreadable_files import unreadable
 from tests.rounds import later, rounds
+from tests.services.lag import partition_lags
 
 ACTIVE = 2 * GOING
 

@@ -16,14 +16,19 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from socket import gethostname
 from types import SimpleNamespace
 from typing import Any
 
 import psutil
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
+from storage_engine.arrow.lag_columns import ANYWHERE, PLACES_SCHEMA, SEGMENTS_SCHEMA, add_risk
+from storage_engine.brokers import find_broker
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.core.turns import has_shared_lock
 from storage_engine.exceptions import (
@@ -44,6 +49,8 @@ from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
+from storage_engine.model.broker.broker_store import StoreSettings
+from storage_engine.model.broker.lag_job import LagRequest
 from storage_engine.model.lag.lag import QueueLag
 from storage_engine.model.store.store import FileFacts, Segment, SegmentId, SegmentState
 from storage_engine.project.demo.demo_spark import count_stages, event_log_conf
@@ -51,10 +58,17 @@ from storage_engine.retention.lag.lag_table import lag_part, merge, read_lag_tab
 from storage_engine.rocketmq import BROKER
 from storage_engine.rocketmq.format.layout import LOG
 from storage_engine.spark.archive_segments import archive_segments
-from storage_engine.spark.consumer_lag import ConsumerLagRequest, ConsumerLagResult, consumer_lag, prepare
+from storage_engine.spark.consumer_lag import (
+    ConsumerLagRequest,
+    ConsumerLagResult,
+    consumer_lag,
+    join_segments,
+    prepare,
+)
 from storage_engine.spark.job_io import read_result, run_job, write_request
 from storage_engine.spark.python_daemon import DRIVER_VERSIONS, TASK_MODULE, versions
 from storage_engine.spark.session import spark_session
+from tests.kafka_fixture import unpack as unpack_node
 from tests.lakes import path_of
 from tests.services.command_line import run_command
 from tests.services.lag import measured
@@ -367,6 +381,7 @@ def test_lag_is_what_the_files_say(
     spark: Any, store_copy: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("storage_engine.spark.session.spark_session", lambda name: nullcontext(spark))
+    monkeypatch.setattr("storage_engine.spark.consumer_lag.SHARE_ROWS", 7)
     request = make_request(store_copy("clean-stop"), tmp_path)
     paths = [str(tmp_path / "request.json"), str(tmp_path / "result.json")]
     write_request(paths[0], request)
@@ -378,11 +393,51 @@ def test_lag_is_what_the_files_say(
 
     table = measured(request)
     written = read_lag_table(request.table_path)
-    assert sorted(map(str, written.to_pylist())) == sorted(map(str, table.to_pylist()))
+    assert written.to_pylist() == table.to_pylist()
+    assert len(list(Path(request.table_path).iterdir())) > 1
     assert result == ConsumerLagResult(*merge([lag_part(table)]), request.table_path)
     assert "cg_orders" in result.summary.at_risk_groups
     assert result.summary.unknown == 1
     assert result.summary.groups == 5
+
+
+@pytest.mark.integration
+def test_dataframes_join_what_goes_as_it_is_joined_in_process(
+    spark: Any, store_copy: Callable[[str], Path], tmp_path: Path
+) -> None:
+    random = Random(1)
+    places: list[Any] = []
+    going: list[Any] = []
+    expected: list[Any] = []
+    roots = [store_copy(name) for name in ("clean-stop", "cqext-batchcq")]
+    damaged = roots[0] / "consumequeue" / "orders" / "0" / f"{0:020d}"
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    node = unpack_node(tmp_path / "node") / "server.properties"
+    stores = [("rocketmq", StoreSettings(str(root), time_zone="UTC")) for root in roots]
+    for case, (broker, settings) in enumerate([*stores, ("kafka", StoreSettings(str(node)))] * 5):
+        whole = find_broker(broker).lag(LagRequest(settings, (), NOW_MS))
+        known = [segment.id for log in whole.snapshot.logs for segment in log.segments]
+        planned = tuple(random.sample(known, random.randrange(len(known))))
+        job = find_broker(broker).lag(LagRequest(settings, planned, NOW_MS))
+        offsets = [random.choice([None, 0, random.randrange(3000)]) for _ in range(job.positions.num_rows)]
+        moved = job.positions.set_column(3, "committed_offset", pa.array(offsets, pa.int64()))
+        placed = job.place(moved)
+        for rows, table in (
+            (places, placed),
+            (going, job.segments),
+            (expected, add_risk(placed, job.segments)),
+        ):
+            rows += [{**row, "log": f"{case} {row['log']}"} for row in table.to_pylist()]
+    frames = [
+        spark.createDataFrame([tuple(row.values()) for row in rows], from_arrow_schema(schema))
+        for rows, schema in ((places, PLACES_SCHEMA), (going, SEGMENTS_SCHEMA))
+    ]
+    found = [row.asDict() for row in join_segments(*frames).collect()]
+    assert sorted(found, key=str) == sorted(expected, key=str)
+    assert {row["next_segment_base_offset"] == ANYWHERE for row in places} == {True, False}
+    assert {(row["at_risk"], row["committed_offset"] is None) for row in expected} == {
+        (at_risk, unknown) for at_risk in (True, False) for unknown in (True, False)
+    }
 
 
 @pytest.mark.integration
@@ -392,14 +447,13 @@ def test_an_executor_that_measures_lag_is_known_for_one_of_ours(
     root, kept = store_copy("clean-stop"), ExitStack()
     log = root / "commitlog"
 
-    def parallelize(*of_job: Any) -> Any:
+    def make_range(*of_job: Any) -> Any:
         # Where tasks find their share of the positions, which the driver has written by then.
         kept.enter_context(nobody_else_opens(tmp_path.rglob(".positions.arrow")))
-        return spark.sparkContext.parallelize(*of_job)
+        return spark.range(*of_job)
 
-    said = spark.sparkContext.setJobDescription
     session: Any = SimpleNamespace(
-        sparkContext=SimpleNamespace(parallelize=parallelize, setJobDescription=said)
+        sparkContext=spark.sparkContext, createDataFrame=spark.createDataFrame, range=make_range
     )
     with ThreadPoolExecutor(1) as pool, kept:
         measuring = pool.submit(consumer_lag, session, make_request(root, tmp_path))

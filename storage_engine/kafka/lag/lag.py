@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
-from storage_engine.arrow.lag_columns import LAG_SCHEMA
+from storage_engine.arrow.lag_columns import ANYWHERE, PLACES_SCHEMA, segments_table
 from storage_engine.kafka.format.batch_walk import BatchHead, batch_heads, opened, position_before
 
 # Its stubs know no text beside a column.
@@ -73,6 +73,15 @@ class LagContext:
 
     logs: Mapping[str, LogOfLag] = field(default_factory=dict)
 
+    @property
+    def segments_table(self) -> pa.Table:
+        """Return what goes, and in how long age may take each segment."""
+        return segments_table(
+            (log.name, segment.base_offset, segment.going, segment.time_to_loss_ms)
+            for log in self.logs.values()
+            for segment in log.segments
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class OffsetPlace:
@@ -88,14 +97,14 @@ class OffsetPlace:
     timestamp_ms: int | None
 
 
-def partition_lags(context: LagContext, positions: pa.Table | pa.RecordBatch) -> pa.Table:
-    """Work out the lag of each row.
+def place_positions(context: LagContext, positions: pa.Table | pa.RecordBatch) -> pa.Table:
+    """Find what the logs tell of the lag of each row.
 
     A group whose next records are gone goes on at the log's start. A group without a committed offset is
-    unknown, and at risk with the log's oldest record, since it may need it.
+    unknown, and may need the log's oldest record.
 
     :param positions: of :data:`~storage_engine.arrow.lag_columns.POSITIONS_SCHEMA`.
-    :return: of :data:`~storage_engine.arrow.lag_columns.LAG_SCHEMA`, in the order of ``positions``.
+    :return: of :data:`~storage_engine.arrow.lag_columns.PLACES_SCHEMA`, in the order of ``positions``.
     """
     rows = [
         (log, row, _next_offset(log, row["committed_offset"]))
@@ -105,7 +114,7 @@ def partition_lags(context: LagContext, positions: pa.Table | pa.RecordBatch) ->
     places = find_all(context, ((log.name, offset) for log, _, offset in rows if offset < log.end))
     return pa.Table.from_pylist(
         [_row(log, row, offset, places.get((log.name, offset))) for log, row, offset in rows],
-        schema=LAG_SCHEMA,
+        schema=PLACES_SCHEMA,
     )
 
 
@@ -123,8 +132,7 @@ def _row(
     if is_known and found is not None and found.timestamp_ms is not None and log.newest_ms is not None:
         lag_ms = max(log.newest_ms - found.timestamp_ms, 0)
     located = found if is_known else None
-    # Where its next record lies isn't known: it may be in any segment.
-    nowhere = is_known and behind and found is None and any(one.going for one in log.segments)
+    anywhere = ANYWHERE if is_known and behind else None
     return {
         "group": position["group"],
         "topic": position["topic"],
@@ -135,10 +143,8 @@ def _row(
         "lag_messages": max(log.end - committed, 0) if is_known and log.is_end_known else None,
         "lag_ms": lag_ms,
         "next_physical_offset": following if located else None,
-        "next_segment_base_offset": located.segment.base_offset if located else None,
-        "at_risk": nowhere or bool(found and found.segment.going),
+        "next_segment_base_offset": found.segment.base_offset if found else anywhere,
         "lost_messages": max(log.begin - committed, 0) if is_known else 0,
-        "time_to_loss_ms": located.segment.time_to_loss_ms if located else None,
         "log": log.name,
         "lag_bytes": (located.bytes_from_there if located else 0 if is_known and not behind else None),
     }

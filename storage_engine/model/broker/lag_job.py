@@ -13,8 +13,8 @@ from storage_engine.model.store.store import FileFacts, Segment, SegmentId, Stor
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Measure = Callable[["pa.Table"], "pa.Table"]
-"""Computes one row a :class:`~storage_engine.model.lag.lag.QueueLag` from positions; goes to executors."""
+Place = Callable[["pa.Table"], "pa.Table"]
+"""Finds in the store's files where groups are (``lag_columns.PLACES_SCHEMA``); goes to executors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class LagRequest:
 
 
 class LagJob(Protocol):
-    """The positions of a store's consumers, and how to measure them."""
+    """The positions of a store's consumers, and what they are measured against."""
 
     @property
     def source(self) -> LagSource:
@@ -55,8 +55,8 @@ class LagJob(Protocol):
         ...
 
     @property
-    def schema(self) -> pa.Schema:
-        """Of what :attr:`measure` returns."""
+    def segments(self) -> pa.Table:
+        """Return what goes of the logs (``lag_columns.SEGMENTS_SCHEMA``): joined with places it is lag."""
         ...
 
     @property
@@ -65,7 +65,7 @@ class LagJob(Protocol):
         ...
 
     @property
-    def measure(self) -> Measure: ...
+    def place(self) -> Place: ...
 
     def shares(self, rows: int) -> Sequence[tuple[int, int]]:
         """Cut the positions into ranges [start, end) of whole queues with about so many rows."""

@@ -29,7 +29,9 @@ def measure_groups(store: ManagedStore, now_ms: int) -> tuple[GroupLag, ...] | N
         job = broker.lag(LagRequest(settings_of(store), (), now_ms))
     if job is None or job.positions.num_rows > MOST_POSITIONS:
         return None
-    return sum_up(job.measure(job.positions))
+    from storage_engine.arrow.lag_columns import add_risk
+
+    return sum_up(add_risk(job.place(job.positions), job.segments))
 
 
 def sum_up(table: pa.Table) -> tuple[GroupLag, ...]:

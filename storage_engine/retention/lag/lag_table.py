@@ -77,14 +77,14 @@ class LagPart:
     :param worst: the rows that are furthest behind.
     """
 
-    groups: frozenset[str]
+    groups: tuple[str, ...]
     queues: int
     total_lag_messages: int
     max_lag_ms: int
     unknown: int
     lost_messages: int
     soonest_loss_ms: int | None
-    at_risk_groups: frozenset[str]
+    at_risk_groups: tuple[str, ...]
     at_risk_queues: int
     at_risk: tuple[QueueLag, ...]
     worst: tuple[QueueLag, ...]
@@ -108,14 +108,14 @@ def lag_part(table: pa.Table) -> LagPart:
     queue_key = topic * (1 << 32) + queue
     by_name = (queue, topic, group)
     return LagPart(
-        groups=frozenset(groups),
+        groups=tuple(groups),
         queues=len(np.unique(queue_key)),
         total_lag_messages=int(lag.sum()),
         max_lag_ms=pc.max(table["lag_ms"]).as_py() or 0,
         unknown=table["lag_messages"].null_count,
         lost_messages=pc.sum(table["lost_messages"]).as_py() or 0,
         soonest_loss_ms=pc.min(table["time_to_loss_ms"]).as_py(),
-        at_risk_groups=frozenset(groups[code] for code in np.unique(group[risk])),
+        at_risk_groups=tuple(groups[code] for code in np.unique(group[risk])),
         at_risk_queues=len(np.unique(queue_key[risk])),
         at_risk=_first(table, risk, (*by_name, segment), AT_RISK_LIMIT, log),
         worst=_first(table, lag > 0, (*by_name, -lag), WORST_LIMIT),

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage_engine.arrow.lag_columns import LAG_SCHEMA
+from storage_engine.arrow.lag_columns import ANYWHERE, PLACES_SCHEMA, segments_table
 from storage_engine.arrow.name_columns import names_of, one_array
 from storage_engine.exceptions import BadInputError, FileGoneError
 from storage_engine.model.lag.lag import LagSource
@@ -65,6 +65,15 @@ class LagContext:
     def log_min_offset(self) -> int:
         return self.segments[0].base_offset
 
+    @property
+    def segments_table(self) -> pa.Table:
+        """Return what goes, and in how long age may take each segment."""
+        bases = [segment.base_offset for segment in self.segments]
+        return segments_table(
+            (LOG, base_offset, base_offset in self.doomed, loss_ms)
+            for base_offset, loss_ms in zip(bases, self.time_to_loss_ms, strict=True)
+        )
+
 
 def lag_context(
     layout: StoreLayout,
@@ -74,7 +83,7 @@ def lag_context(
     now_ms: int,
     zone: ZoneInfo,
 ) -> LagContext:
-    """Put together what :func:`queue_lags` needs.
+    """Put together what :func:`place_positions` needs.
 
     :param doomed: the segments in a plan; those before the log's first one went meanwhile, by another run.
     :raises BadInputError: one of the others isn't in the store.
@@ -106,17 +115,17 @@ def lag_context(
     )
 
 
-def queue_lags(context: LagContext, positions: pa.Table | pa.RecordBatch) -> pa.Table:
-    """Work out the lag of each row.
+def place_positions(context: LagContext, positions: pa.Table | pa.RecordBatch) -> pa.Table:
+    """Find what the files tell of the lag of each row.
 
     A group whose next messages are gone goes on at the oldest one that is left. A group at the end of a
-    queue, or in a queue that is gone, is caught up. A group without a committed offset is unknown, and at
-    risk with the queue's oldest message, since it may need it. In a queue whose files can't be read no
-    group's next message is known, so each group is at risk.
+    queue, or in a queue that is gone, is caught up. A group without a committed offset is unknown, and may
+    need the queue's oldest message. In a queue whose files can't be read no group's next message is known, so
+    it may be anywhere.
 
     :param positions: of :data:`~storage_engine.arrow.lag_columns.POSITIONS_SCHEMA`, rows of one queue
         together (they may go on in another call).
-    :return: of :data:`LAG_SCHEMA`, in the order of ``positions``.
+    :return: of :data:`PLACES_SCHEMA`, in the order of ``positions``.
     :raises FileGoneError: a queue's file went away since it was listed.
     """
     known = np.asarray(pc.is_valid(positions["committed_offset"]), dtype=bool)
@@ -132,13 +141,10 @@ def queue_lags(context: LagContext, positions: pa.Table | pa.RecordBatch) -> pa.
 
     bases = np.array([it.base_offset for it in context.segments], dtype=np.int64)
     ends = np.array([it.base_offset + it.size_bytes for it in context.segments], dtype=np.int64)
-    doomed = np.array([it.base_offset in context.doomed for it in context.segments], dtype=bool)
-    losses = np.array([UNKNOWN if it is None else it for it in context.time_to_loss_ms], dtype=np.int64)
     segment = np.searchsorted(bases, read.next_physical, "right") - 1
     inside = (segment >= 0) & (read.next_physical < ends[segment])
-    going = inside & doomed[segment] & (located | ~known)
-    nowhere = ((behind & ~located) | ~read.readable) & bool(context.doomed)
-    in_segment = located & inside
+    lies = inside & (located | ~known)
+    anywhere = (behind & ~located) | ~read.readable
     columns = [
         positions["group"],
         positions["topic"],
@@ -149,14 +155,12 @@ def queue_lags(context: LagContext, positions: pa.Table | pa.RecordBatch) -> pa.
         pa.array(lag, mask=~measured),
         pa.array(lag_ms, mask=~(timed | (measured & ~behind))),
         pa.array(read.next_physical, mask=~located),
-        pa.array(bases[segment], mask=~in_segment),
-        going | nowhere,
+        pa.array(np.where(anywhere, ANYWHERE, bases[segment]), mask=~(lies | anywhere)),
         lost,
-        pa.array(losses[segment], mask=~(in_segment & (losses[segment] != UNKNOWN))),
         pa.DictionaryArray.from_arrays(np.zeros(positions.num_rows, dtype=np.int32), pa.array([LOG])),
         pa.nulls(positions.num_rows, pa.int64()),
     ]
-    return pa.table(columns, schema=LAG_SCHEMA)
+    return pa.table(columns, schema=PLACES_SCHEMA)
 
 
 def queue_shares(positions: pa.Table, most_rows: int) -> list[tuple[int, int]]:

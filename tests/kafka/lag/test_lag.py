@@ -25,7 +25,6 @@ from storage_engine.kafka.lag.lag import (
     LogOfLag,
     SegmentOfLag,
     find_all,
-    partition_lags,
     partition_shares,
 )
 from storage_engine.kafka.lag.positions import Consumers
@@ -38,6 +37,7 @@ from storage_engine.model.broker.lag_job import LagRequest
 from storage_engine.model.lag.lag import LagSource
 from storage_engine.model.store.store import SegmentId
 from tests.kafka.batches import Record, batch
+from tests.services.lag import measured_by, partition_lags
 
 NOW_MS = 1_795_190_000_000
 LOGS = (
@@ -122,7 +122,7 @@ def test_a_position_is_found_where_a_walk_over_the_log_finds_it(log: str, node: 
 
 
 def test_lag_of_a_real_brokers_groups_has_each_column(job: KafkaLagJob) -> None:
-    found = job.measure(job.positions)
+    found = measured_by(job)
     assert found.schema == LAG_SCHEMA
     rows = {(row["group"], row["log"]): row for row in found.to_pylist()}
     manual = rows["g-manual", "plain-0"]
@@ -181,9 +181,9 @@ def test_shares_are_of_whole_partitions_and_measured_elsewhere_are_the_same(job:
         for a, b in shares
     ]
     assert all(one[-1] != other[0] for one, other in pairwise(keys))
-    measure = pickle.loads(pickle.dumps(job.measure))
-    parts = [measure(job.positions.slice(a, b - a)) for a, b in shares]
-    assert pa.concat_tables(parts).to_pylist() == job.measure(job.positions).to_pylist()
+    place = pickle.loads(pickle.dumps(job.place))
+    parts = [place(job.positions.slice(a, b - a)) for a, b in shares]
+    assert pa.concat_tables(parts).to_pylist() == job.place(job.positions).to_pylist()
 
 
 def test_what_nobody_has_read_of_what_goes_is_told_by_group_and_topic(node: Path) -> None:

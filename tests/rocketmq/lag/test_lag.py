@@ -19,12 +19,13 @@ from storage_engine.model.store.store import SegmentId, StoreSnapshot
 from storage_engine.rocketmq.codec.store_times import UNKNOWN, LogFile, store_timestamps
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.format.layout import LOG
-from storage_engine.rocketmq.lag.lag import LagContext, lag_context, queue_lags
+from storage_engine.rocketmq.lag.lag import LagContext, lag_context
 from storage_engine.rocketmq.lag.subscriptions import consumers_in_files, group_positions
 from storage_engine.rocketmq.rules.window import HOUR_MS
 from storage_engine.rocketmq.store.store import RocketMQStore
 from tests.fixture_stores import unpack
 from tests.rounds import later
+from tests.services.lag import queue_lags
 
 UTC = ZoneInfo("UTC")
 STORES = ["clean-stop", "cqext-batchcq", "kill9", "multipath"]

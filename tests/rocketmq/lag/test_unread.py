@@ -12,10 +12,11 @@ from storage_engine.model.broker.broker_store import StoreSettings
 from storage_engine.model.lag.lag import Unread, UnreadMessages
 from storage_engine.rocketmq.format.queue_files import EntryFormat
 from storage_engine.rocketmq.lag import unread
-from storage_engine.rocketmq.lag.lag import lag_context, queue_lags
+from storage_engine.rocketmq.lag.lag import lag_context
 from storage_engine.rocketmq.lag.subscriptions import consumers_in_files, group_positions
 from storage_engine.rocketmq.rules.window import time_zone
 from storage_engine.rocketmq.store.broker import RocketMQBrokerStore, open_files
+from tests.services.lag import queue_lags
 
 NOW_MS = 1_900_000_000_000
 MIB = 1 << 20
