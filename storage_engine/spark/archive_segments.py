@@ -19,7 +19,7 @@ from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.file.jobs import ProvenSegment, SegmentJob
 from storage_engine.lake.file.staging import discard
 from storage_engine.model.proof.receipt import Receipt
-from storage_engine.spark.job_io import task_error
+from storage_engine.spark.job_io import task_error, telling_progress
 from storage_engine.spark.visibility import Sight, check_sight, visible_to_executors
 
 if TYPE_CHECKING:
@@ -106,14 +106,27 @@ def archive_segments(spark: SparkSession, jobs: Sequence[SegmentJob]) -> tuple[R
 
 def _run(spark: SparkSession, jobs: Sequence[SegmentJob]) -> list[_Outcome]:
     context = spark.sparkContext
-    context.setJobGroup("archive", f"archive {count_text(len(jobs), 'segment')}")
+    segments, size = count_text(len(jobs), "segment"), bytes_text(sum(job.facts.size_bytes for job in jobs))
+    context.setJobGroup("archive", f"archive {segments}")
+    proven, proven_bytes = context.accumulator(0), context.accumulator(0)
+
+    def attempt(group: Sequence[SegmentJob]) -> _Outcome:
+        outcome = _attempt(sight, group)
+        proven.add(len(outcome.proven))
+        proven_bytes.add(sum(segment.size_bytes for segment in outcome.proven))
+        return outcome
+
+    def progress() -> str:
+        return (
+            f"Archived with proof: {proven.value} of {segments}, {bytes_text(proven_bytes.value)} of {size}"
+        )
+
     try:
-        size = bytes_text(sum(job.facts.size_bytes for job in jobs))
-        with visible_to_executors(spark, jobs) as sight:
-            context.setJobDescription(f"archive {count_text(len(jobs), 'segment')}, {size}, with proof")
+        with visible_to_executors(spark, jobs) as sight, telling_progress(progress):
+            context.setJobDescription(f"archive {segments}, {size}, with proof")
             groups = task_groups(_at_one_limit(jobs, context.defaultParallelism), context.defaultParallelism)
             tasks = context.parallelize(groups, len(groups))
-            outcomes: list[_Outcome] = tasks.map(lambda group: _attempt(sight, group)).collect()
+            outcomes: list[_Outcome] = tasks.map(attempt).collect()
     except StorageEngineError:
         raise
     except Exception as error:

@@ -34,6 +34,7 @@ from storage_engine.retention.lag.shielded_unread import (
     shielded_unread,
 )
 from storage_engine.retention.store.managed_store import ManagedStore
+from storage_engine.spark.job_io import telling_progress
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -156,22 +157,22 @@ def consumer_lag(spark: SparkSession, request: ConsumerLagRequest) -> ConsumerLa
         def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             table = pa.Table.from_batches(batches).cast(LAG_SCHEMA)
             write_share(directory, TaskContext.get().partitionId(), table)
+            measured.add(table.num_rows)
             yield pa.RecordBatch.from_pylist([{"part": json.dumps(to_jsonable(lag_part(table)))}])
 
-        parts = []
+        parts, measured = [], spark.sparkContext.accumulator(0)
         if shares:
-            spark.sparkContext.setJobDescription(f"consumer lag of {count_text(positions, 'position')}")
+            asked = count_text(positions, "position")
+            spark.sparkContext.setJobDescription(f"consumer lag of {asked}")
             places = spark.range(0, len(shares), 1, len(shares)).mapInArrow(
                 find_places, from_arrow_schema(_PLAIN_PLACES)
             )
             going = spark.createDataFrame(
                 [tuple(row.values()) for row in segments.to_pylist()], from_arrow_schema(segments.schema)
             )
-            lag = join_segments(places, going)
-            parts = [
-                from_jsonable(LagPart, json.loads(row.part))
-                for row in lag.mapInArrow(write, "part string").collect()
-            ]
+            written = join_segments(places, going).mapInArrow(write, "part string")
+            with telling_progress(lambda: f"Lag is measured of {measured.value} of {asked}"):
+                parts = [from_jsonable(LagPart, json.loads(row.part)) for row in written.collect()]
         else:
             write_share(directory, 0, LAG_SCHEMA.empty_table())
         file.unlink()

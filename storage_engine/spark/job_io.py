@@ -1,8 +1,9 @@
 """How a Spark job gets its request and gives its result: a JSON file each, named on its command line.
 
-A job's process tells nothing but what is in its result file and its exit status; standard output is
-Spark's. The result names the request it answers, so that an older run's result is never taken for it.
-Credentials are in no file: the driver gets them in its environment, so they are gone with the processes.
+A job's process tells nothing but what is in its result file and its exit status, and on standard error how
+far it is; standard output is Spark's. The result names the request it answers, so that an older run's result
+is never taken for it. Credentials are in no file: the driver gets them in its environment, so they are gone
+with the processes.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from storage_engine import __version__, exceptions
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
 Request = TypeVar("Request")
 Result = TypeVar("Result")
 
+
+PROGRESS_SECONDS = 10.0
 
 CREDENTIALS = "STORAGE_ENGINE_JOB_CREDENTIALS"
 """Environment variable of a job's driver: a JSON object, by the marks that are in the request."""
@@ -193,6 +198,25 @@ _WITHOUT_PACKAGE = re.compile(
     r'Cannot run program "(?P<missing>[^"]+)")'
 )
 """What Spark makes of an executor whose Python lacks this package, or isn't there."""
+
+
+@contextmanager
+def telling_progress(text: Callable[[], str]) -> Iterator[None]:
+    """Write a line to standard error every :data:`PROGRESS_SECONDS`; a shorter job writes none."""
+    ended = Event()
+
+    def tell() -> None:
+        while not ended.wait(PROGRESS_SECONDS):
+            sys.stderr.write(f"{text()}\n")
+            sys.stderr.flush()
+
+    thread = Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def _error_of(name: str, message: str) -> StorageEngineError:

@@ -220,6 +220,23 @@ def test_an_executor_that_archives_is_known_for_one_of_ours(
     assert executors_with_lock(segments[0].parent) == set()
 
 
+@pytest.mark.integration
+def test_a_job_tells_how_far_it_is(
+    spark: Any, lake: Lake, segments: list[Path], monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    jobs = [replace(job, bytes_per_second=8 << 20) for job in _jobs(lake, segments)]
+    monkeypatch.setattr("storage_engine.spark.job_io.PROGRESS_SECONDS", 3600.0)
+    archive_segments(spark, jobs[:1])
+    assert "Archived" not in capfd.readouterr().err
+    monkeypatch.setattr("storage_engine.spark.job_io.PROGRESS_SECONDS", 0.02)
+    archive_segments(spark, jobs)
+    lines = capfd.readouterr().err.splitlines()
+    # Two tasks at a time: the third begins when one has ended.
+    assert lines[0] == "Archived with proof: 0 of 3 segments, 0 bytes of 3.0 MiB"
+    middle = [f"Archived with proof: {done} of 3 segments, {done}.0 MiB of 3.0 MiB" for done in (1, 2)]
+    assert set(middle) & set(lines)
+
+
 @pytest.mark.again
 @pytest.mark.integration
 def test_tasks_keep_to_one_limit_together(spark: Any, lake: Lake, segments: list[Path]) -> None:
@@ -514,8 +531,13 @@ def test_job_that_never_ran_left_no_result(tmp_path: Path) -> None:
 
 @pytest.mark.integration
 def test_a_session_that_has_ended_left_nothing(
-    shared: SharedSpark, segments: list[Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    shared: SharedSpark,
+    segments: list[Path],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("storage_engine.spark.job_io.PROGRESS_SECONDS", 3600.0)
     config = LakeConfig.local(tmp_path / "lake").with_properties({"s3.secret-access-key": SECRET})
     archive_segments(shared.session, _jobs(make_lake(config), segments[:1]))
     printed = shared.printed.read_bytes()
