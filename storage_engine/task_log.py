@@ -8,8 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from storage_engine.core.wording import UNCHANGED, bytes_text, count_text, duration_text, shortened
-from storage_engine.model.settings.policy import ArchiveMode
-from storage_engine.model.settings.spark_from import SparkUse, archive_place, lag_place
 
 if TYPE_CHECKING:
     from storage_engine.lake.gc.maintenance import LakeMaintenance
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
         MonitorResult,
         ReleaseResult,
     )
-    from storage_engine.retention.store.managed_store import ManagedStore
 
 DRY_RUN = "Dry run: nothing is archived or deleted."
 
@@ -49,21 +46,6 @@ def together(sentences: Iterable[str]) -> str:
     every = list(dict.fromkeys(sentences))
     more = [f"and {len(every) - _SHOWN} more, which XCom and report have"] if len(every) > _SHOWN else []
     return "; ".join((*every[:_SHOWN], *more))
-
-
-def places_lines(plan: Plan, store: ManagedStore, spark: SparkUse | None) -> Iterator[str]:
-    """Yield where what a plan deletes is archived and its consumers' lag is measured."""
-    from storage_engine.retention.store.managed_store import archive_threads_of
-
-    sizes = [segment.facts.size_bytes for segment in plan.to_delete]
-    if not sizes:
-        return
-    threads = min(len(sizes), archive_threads_of(store, max(sizes)))
-    archive = archive_place(spark, threads, sum(sizes), len(sizes))
-    lag = lag_place(spark, spark.spark_from.positions or 1) if spark else lag_place(None, 0)
-    least = f" from {spark.spark_from.of_lag} on" if spark and spark.spark_from.positions else ""
-    archives = store.policy.archive is not ArchiveMode.OFF
-    yield f"Archive {archive.text if archives else 'off'}; consumer lag {lag.text}{least}"
 
 
 def plan_lines(plan: Plan, *, dry_run: bool) -> Iterator[str]:

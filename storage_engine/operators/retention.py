@@ -52,6 +52,7 @@ class StorageEnginePlanOperator(StoreOperator, SkipMixin):
         self.request = to_jsonable(request) if isinstance(request, PlanRequest) else request
 
     def do_step(self, context: Context) -> Result:
+        from storage_engine.retention.plan.preview import places_lines
         from storage_engine.retention.steps import recorded_plan
 
         asked = _request(self.request)
@@ -59,7 +60,7 @@ class StorageEnginePlanOperator(StoreOperator, SkipMixin):
             planned = cycle.plan(cleanup)
             plan = recorded_plan(cleanup.store, cleanup.run_key)
         try:
-            self.say(task_log.places_lines(plan, self.store, self.store_hook.spark))
+            self.say(places_lines(plan, self.store, self.store_hook.spark))
         except BadInputError as error:
             # The plan stands. A job that needs this Spark says it again.
             self.warn(f"where this is archived isn't known: {error}")

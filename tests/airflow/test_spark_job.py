@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from storage_engine import cycle, task_log
+from storage_engine import cycle
 from storage_engine.exceptions import BadInputError, MissingExtraError, SparkJobError
 from storage_engine.hooks.storage_engine import StorageEngineHook
 from storage_engine.lake.catalog.catalog import open_lake
@@ -28,6 +28,7 @@ from storage_engine.operators.spark_job import (
     StorageEngineConsumerLagOperator,
 )
 from storage_engine.retention import steps
+from storage_engine.retention.plan.preview import places_lines
 from storage_engine.retention.store.job_files import sweep_job_files
 from storage_engine.spark.archive_segments import ArchiveRequest, ArchiveResult
 from storage_engine.spark.session import _probe
@@ -245,9 +246,9 @@ def test_the_plan_says_where_its_segments_are_archived(
     managed, _ = due
     spark = SparkUse("local[1]", SparkFrom.parse(spark_from))
     plan = steps.recorded_plan(managed, "d/r")
-    (line,) = task_log.places_lines(plan, managed, spark)
+    (line,) = places_lines(plan, managed, spark)
     assert line.startswith(f"Archive {place}")
     assert line.endswith("consumer lag in Spark at local[1] from 1000000 positions on")
     unarchived = replace(managed, policy=replace(managed.policy, archive=ArchiveMode.OFF))
-    (line,) = task_log.places_lines(plan, unarchived, spark)
+    (line,) = places_lines(plan, unarchived, spark)
     assert line.startswith("Archive off; consumer lag")

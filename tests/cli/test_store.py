@@ -72,6 +72,8 @@ def test_plan_by_hand_deletes_the_expired_prefix_and_says_what_goes_with_it(cli,
     assert kinds == {"consume-queue": 20, "index": 48}
     shown = cli("plan", store, "--manual").out
     assert "7 segments and 68 files that point into them would go, 7.5 MiB in all." in shown
+    assert re.fullmatch(r"Archive in process, \d threads?; consumer lag in process, 1 thread", plan["places"])
+    assert shown.splitlines()[1] == plan["places"]
     assert plan["digest"] in shown
     assert files(store) == before
 

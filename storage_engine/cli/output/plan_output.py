@@ -27,6 +27,7 @@ ASSUMED = "Note: the broker's defaults are assumed, and decide; its own settings
 
 def plan_json(store: ManagedStore, seen: Decided) -> dict[str, Any]:
     """A previewed plan for ``print_json``, with what follows from it."""
+    from storage_engine.retention.plan.preview import places_lines
     from storage_engine.retention.store.brokers import assumes_defaults
 
     plan = seen.plan
@@ -44,6 +45,7 @@ def plan_json(store: ManagedStore, seen: Decided) -> dict[str, Any]:
         "unread": seen.unread,
         "disks": seen.disks,
         "assumes_defaults": assumes_defaults(store),
+        "places": next(places_lines(plan, store, None), None),
     }
 
 
@@ -53,10 +55,13 @@ def print_plan(store: ManagedStore, seen: Decided, asked: Plan | None) -> None:
     :param asked: as of :func:`by_hand`.
     """
     from storage_engine.retention.lag.unread import unread_lines
+    from storage_engine.retention.plan.preview import places_lines
     from storage_engine.retention.store.brokers import assumes_defaults
 
     plan = seen.plan
     say(store_head(store))
+    for line in places_lines(plan, store, None):
+        say(line)
     if assumes_defaults(store):
         say(ASSUMED)
     for trigger in plan.triggers:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 
 from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import ShieldError
-from storage_engine.model.plan.plan import PlanRequest
+from storage_engine.model.plan.plan import Plan, PlanRequest
+from storage_engine.model.settings.policy import ArchiveMode
+from storage_engine.model.settings.spark_from import SparkUse, archive_place, lag_place
 from storage_engine.retention.plan.deciding import Decided, HoldBack, decide
 from storage_engine.retention.store.brokers import open_to_look
-from storage_engine.retention.store.managed_store import ManagedStore
+from storage_engine.retention.store.managed_store import ManagedStore, archive_threads_of
 from storage_engine.shield.index import shield_path
 
 
@@ -56,3 +58,16 @@ def preview(
         # A run refuses that; what it would do may be looked at.
         shielded = (str(error),)
     return replace(decided, plan=replace(decided.plan, notices=(*decided.plan.notices, *shielded)))
+
+
+def places_lines(plan: Plan, store: ManagedStore, spark: SparkUse | None) -> Iterator[str]:
+    """Yield where what a plan deletes is archived and its consumers' lag is measured."""
+    sizes = [segment.facts.size_bytes for segment in plan.to_delete]
+    if not sizes:
+        return
+    threads = min(len(sizes), archive_threads_of(store, max(sizes)))
+    archive = archive_place(spark, threads, sum(sizes), len(sizes))
+    lag = lag_place(spark, spark.spark_from.positions or 1) if spark else lag_place(None, 0)
+    least = f" from {spark.spark_from.of_lag} on" if spark and spark.spark_from.positions else ""
+    archives = store.policy.archive is not ArchiveMode.OFF
+    yield f"Archive {archive.text if archives else 'off'}; consumer lag {lag.text}{least}"

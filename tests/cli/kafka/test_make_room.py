@@ -47,6 +47,7 @@ def test_it_asks_before_it_acts_and_tells_what_a_force_has_to_say(
     asked = cli("kafka", "make-room", node.properties, "--lake", lake)
     assert asked.exit_code == 2
     assert "2 segments and 4 files that point into them would go" in asked.out
+    assert asked.out.splitlines()[1].endswith("; consumer lag in process, 1 thread")
     assert "Nothing was changed. Look at the plan, with --dry-run; --yes carries it out." in asked.err
     forced = cli("kafka", "make-room", node.properties, "--lake", lake, "--force", "full")
     assert "--force: expected --bytes or --free-percent with it" in forced.err
