@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow.exceptions import AirflowProviderDeprecationWarning
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.providers.common.compat.sdk import (
     XCOM_RETURN_KEY,
@@ -143,6 +145,12 @@ class StorageEngineConsumerLagOperator(StoreSparkOperator, SkipMixin):
     """
 
     entry_point = "consumer_lag.py"
+
+    def __init__(self, *, spark_above_positions: int | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if spark_above_positions is not None:
+            what = "spark_above_positions is not asked any more: set spark_from of the store's connection"
+            warnings.warn(what, AirflowProviderDeprecationWarning, stacklevel=2)
 
     def do_step(self, context: Context) -> dict[str, Any]:
         from storage_engine.retention.steps import is_dry_run

@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
+from airflow.exceptions import AirflowProviderDeprecationWarning
 
 from storage_engine import cycle
 from storage_engine.exceptions import BadInputError, MissingExtraError, SparkJobError
@@ -252,3 +253,10 @@ def test_the_plan_says_where_its_segments_are_archived(
     unarchived = replace(managed, policy=replace(managed.policy, archive=ArchiveMode.OFF))
     (line,) = places_lines(plan, unarchived, spark)
     assert line.startswith("Archive off; consumer lag")
+
+
+def test_a_dag_that_still_names_the_former_limit_of_lag_is_read_with_a_warning() -> None:
+    with pytest.warns(AirflowProviderDeprecationWarning, match="set spark_from of the store's connection"):
+        StorageEngineConsumerLagOperator(
+            task_id="lag", storage_engine_conn_id="a_store", spark_above_positions=50_000
+        )
