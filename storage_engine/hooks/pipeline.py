@@ -25,6 +25,8 @@ _OF_STORE = (
     _AHEAD,
     "storage_flush_checkpoint",
     "storage_forced_cleanup",
+    "storage_validate_rows",
+    "storage_retention_report",
 )
 _OF_LISTED = {"kafka_stores": "storage_kafka_log_manager"}
 """DAGs of the stores alone that an option of their own lists."""

@@ -16,6 +16,7 @@ from tests.services.command_line import run_command
 pytestmark = pytest.mark.slow
 
 NOW = datetime.now(UTC)
+DAGS = Path(__file__).parents[2] / "dags"
 
 
 @pytest.fixture
@@ -115,6 +116,12 @@ def test_what_airflow_knows_of_a_store_is_read(session: Any) -> None:
     assert [dag.dag_id for dag in ahead.dags if dag.needed][-1] == "storage_archive__s"
     assert not dags["storage_monitor__s"].known
     assert not dags["storage_forced_cleanup__s"].known
+    written = {path.stem for path in DAGS.glob("storage_*.py")}
+    # One DAG a lake, and one of the stores alone that an option lists.
+    assert {dag_id.partition("__")[0] for dag_id in dags} == written - {
+        "storage_maintenance",
+        "storage_kafka_log_manager",
+    }
     assert "storage_retention__another" not in dags
     beats = {one.name: one.heartbeat_ms for one in found.components}
     assert beats["scheduler"] == round(NOW.timestamp() * 1000)
