@@ -242,9 +242,12 @@ class Journal(JournalStores):
             found += self._events(and_(runs.c.store_id == store_id, some), step, Phase.RESULT)
         return tuple(sorted(found, key=lambda event: event.event_id))
 
-    def last_result(self, store_id: str, step: Step) -> Event | None:
-        """The newest result of a step in all runs of a store."""
-        return self._last(store_id, step)
+    def last_result(self, store_id: str, step: Step, *, of_plan: bool = False) -> Event | None:
+        """The newest result of a step in all runs of a store.
+
+        :param of_plan: in runs that have a plan alone.
+        """
+        return self._last(store_id, step, *([runs.c.plan_digest.is_not(None)] if of_plan else ()))
 
     def _last(self, store_id: str, step: Step, *where: ColumnElement[bool]) -> Event | None:
         query = (

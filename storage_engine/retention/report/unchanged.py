@@ -44,7 +44,8 @@ def validated_since(store: AnyStore, run_key: str) -> str | None:
     """
     context = open_context(store)
     run = context.run(run_key)
-    last = context.journal.last_result(run.store_id, Step.VALIDATE)
+    # Rows are validated by runs without a plan, which say nothing of this one's.
+    last = context.journal.last_result(run.store_id, Step.VALIDATE, of_plan=True)
     if last is None or run.plan is None or run.plan.to_delete or deleted_dependents(context, run):
         return None
     before = context.run(last.run_key)
