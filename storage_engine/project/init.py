@@ -22,7 +22,7 @@ from storage_engine.core.durable import make_dirs, write_file
 from storage_engine.exceptions import BadInputError
 from storage_engine.get_provider_info import form_fields
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.project.spark_connection import propose_spark, wrapped
+from storage_engine.project.spark_connection import propose_spark, spark_definition, wrapped
 from storage_engine.resources import project_path
 
 STORE_CONNECTION = "storage_engine_default"
@@ -215,7 +215,7 @@ def connection_definitions(
     spark = propose_spark(None, (), ()).conn_id
     said = store_fields(store_root, broker_conf, time_zone) | {"spark_conn_id": spark, **fields}
     found = {STORE_CONNECTION: store_definition(said)}
-    return found if spark is None else {**found, spark: _spark_definition(spark_conf)}
+    return found if spark is None else {**found, spark: spark_definition(spark_conf)}
 
 
 def store_fields(store_root: Path | None, broker_conf: Path | None, time_zone: str | None) -> dict[str, Any]:
@@ -239,20 +239,6 @@ def store_definition(fields: Mapping[str, Any]) -> dict[str, object]:
         # Airflow's form tests with port 0, and refuses where the connection has none.
         "port": 0,
         "extra": json.dumps(fields),
-    }
-
-
-def _spark_definition(conf: Mapping[str, str]) -> dict[str, object]:
-    extra = {
-        "spark-binary": "spark-submit",
-        "deploy-mode": "client",
-        **conf,
-    }
-    return {
-        "conn_type": "spark",
-        "description": "Spark, inside the task's own process tree",
-        "host": "local[*]",
-        "extra": json.dumps(extra),
     }
 
 

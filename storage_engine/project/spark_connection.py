@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from storage_engine.core.extras import SPARK, SPARK_JAVA, SparkPair
@@ -51,6 +52,15 @@ def propose_spark(named: str | None, usable: Collection[str], taken: Collection[
         f"{SETTINGS['spark_from'].empty} on. Less work the tasks do by themselves, with the same proof. The "
         "field spark_from sets another limit; 0: all work.",
     )
+
+
+def spark_definition(conf: Mapping[str, str]) -> dict[str, object]:
+    """Return a connection for Spark on the worker's own machine, as ``airflow connections import`` takes it.
+
+    :param conf: settings of Spark, such as ``spark.eventLog.dir``.
+    """
+    definition: dict[str, object] = {"conn_type": "spark", "host": "local[*]"}
+    return {**definition, "extra": json.dumps(dict(conf))} if conf else definition
 
 
 def wrapped(text: str) -> str:

@@ -23,12 +23,16 @@ from storage_engine.exceptions import BadInputError
 from storage_engine.project import init as project_files
 from storage_engine.project import into_airflow as own
 from storage_engine.project.settings_text import PAGE, parsed
-from storage_engine.project.spark_connection import SPARK_CONNECTION, SparkProposal, propose_spark, wrapped
+from storage_engine.project.spark_connection import (
+    SPARK_CONNECTION,
+    SparkProposal,
+    propose_spark,
+    spark_definition,
+    wrapped,
+)
 
 _CONN_ID = re.compile(r"[\w.-]{1,200}")
 """What Airflow's REST API takes for an id."""
-_SPARK: dict[str, object] = {"conn_type": "spark", "host": "local[*]"}
-"""A connection for Spark on the worker's own machine."""
 _OF_AIRFLOW = ("conn_id", "broker", "lake_dir", "spark_conn_id", "dags", "env", "add_connection", "yes")
 
 
@@ -207,7 +211,7 @@ def _set_up(
             hook.add_connection(conn_id, definition)
     if adds_spark:
         with redirect_stdout(sys.stderr):
-            hook.add_connection(spark.conn_id, _SPARK)
+            hook.add_connection(spark.conn_id, spark_definition({}))
     is_there = adds or conn_id in airflow.connections
     if changes or adds or adds_spark:
         say("Done.")
@@ -279,7 +283,7 @@ def _connection_steps(
 def _spark_steps(spark: SparkProposal) -> list[str]:
     if spark.conn_id is None or not spark.is_new:
         return []
-    return [f"Add the Spark connection:\n   {_add(spark.conn_id, _SPARK)}"]
+    return [f"Add the Spark connection:\n   {_add(spark.conn_id, spark_definition({}))}"]
 
 
 def _try_steps(conn_id: str, dags: str, *, may_test: bool) -> list[str]:
