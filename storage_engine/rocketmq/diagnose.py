@@ -57,9 +57,10 @@ def diagnose(settings: StoreSettings, memory: HoldMemory | None, now_ms: int) ->
     except (UnsupportedLayoutError, StoreLayoutError) as error:
         severity = Severity.URGENT if layout is None else Severity.WARNING
         findings.append(Finding(severity, "layout", *_what_and_advice(error)))
-        root = Path(os.path.realpath(config.store_path_root_dir))
-        version = version or known_by_traces(root)
-        return BrokerDiagnosis(version, settings=shown, findings=tuple(findings), refused=True)
+        if layout is None:
+            root = Path(os.path.realpath(config.store_path_root_dir))
+            version = version or known_by_traces(root)
+            return BrokerDiagnosis(version, settings=shown, findings=tuple(findings), refused=True)
     asked = settings.live is not None or (settings.engine and is_served(layout.root))
     running = _Running(True, "") if asked else _running(layout, config)
     damage = list(_damage(layout))

@@ -24,7 +24,6 @@ from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.file.live_files import live_data_files
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.model.broker.codec import Columns
-from storage_engine.model.course.course import SettingType
 from storage_engine.model.proof.receipt import Receipt, SegmentIdentity
 from storage_engine.model.report.usage import (
     HOUR_S,
@@ -41,7 +40,7 @@ from storage_engine.model.report.usage import (
 from storage_engine.pages.usage import usage_page
 from storage_engine.quality.facts import archived_lakes
 from storage_engine.retention.archive.archiving import begin_background_run
-from storage_engine.retention.monitor.recording_for_pages import rules_of
+from storage_engine.retention.doctor.usage_advice import deletion_hours
 from storage_engine.retention.store.broker_answers import ask
 from storage_engine.retention.store.context import AnyStore, Context, open_context
 from storage_engine.retention.store.report_files import USAGE_PAGE, USAGE_TABLE, run_directory
@@ -140,21 +139,10 @@ def retention_report_of(
 
 def _deletion_hours(context: Context) -> tuple[DeletionHours | None, str]:
     """Return the hours at which the broker deletes by age, and the zone in which hours are meant."""
-    rules = find_broker(context.store.broker).rules
-    if rules is None:
-        return None, context.store.time_zone or tzlocal.get_localzone_name()
+    kind, zone = context.store.broker, context.store.time_zone or tzlocal.get_localzone_name()
     snapshot = context.snapshot(clock_ms())
-    start = ask(
-        context.store.broker,
-        "say what a simulation starts from",
-        lambda: context.broker.course_start(snapshot),
-    )
-    time_zone = start.time_zone if start else context.store.time_zone or tzlocal.get_localzone_name()
-    windows = rules_of(context, snapshot, time_zone, clock_ms())["windows"]
-    setting = next((one.name for one in rules.settings if one.type is SettingType.HOURS), None)
-    if windows is None or setting is None:
-        return None, time_zone
-    return DeletionHours(setting, tuple(windows["hours"])), time_zone
+    start = ask(kind, "say what a simulation starts from", lambda: context.broker.course_start(snapshot))
+    return deletion_hours(kind, context.broker), start.time_zone if start else zone
 
 
 def retention_report(spark: SparkSession, request: RetentionReportRequest) -> RetentionReport:

@@ -13,6 +13,9 @@ import pytest
 
 from storage_engine.core.extras import SparkPair
 from storage_engine.core.own_directory import DIRECTORY
+from storage_engine.model.report.diagnosis import Severity
+from storage_engine.model.settings.spark_from import SparkFrom, SparkUse, in_spark, places_text
+from storage_engine.retention.doctor.doctor import pair_findings
 from storage_engine.rocketmq.hold.marker import write_marker
 from tests.cli.doctor_runs import aged, kinds, tree
 from tests.services import toy
@@ -33,14 +36,18 @@ def test_every_store_is_told_in_80_columns_and_left_as_it_was(cli, store_copy: S
     assert tree(store.parent) == before
 
 
-def test_a_pyspark_that_can_not_be_used_is_urgent(
+def test_a_pyspark_that_can_not_be_used_is_urgent_where_the_store_has_a_spark(
     cli, store_copy: StoreCopy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SparkPair, "installed", lambda: SparkPair("4.1.4", "4.2.0"))
     outcome = cli("doctor", store_copy("clean-stop"), "--json")
-    assert (outcome.exit_code, kinds(outcome)["spark-pair"]) == (1, "urgent")
+    assert (outcome.exit_code, kinds(outcome)["spark-pair"]) == (0, "note")
     (finding,) = (one for one in outcome.json["findings"] if one["kind"] == "spark-pair")
     assert finding["advice"] == f"make them equal: {SparkPair.installed().install}"
+    spark = SparkUse("local[2]", SparkFrom())
+    for runs, severity in ((places_text(spark, 2), Severity.URGENT), (places_text(None, 2), Severity.NOTE)):
+        (finding,) = pair_findings(SparkPair.installed(), has_spark=runs.startswith(in_spark("")))
+        assert finding.severity is severity
 
 
 def test_what_a_store_is_comes_from_its_files(cli, store_copy: StoreCopy) -> None:
@@ -159,8 +166,11 @@ def test_a_layout_that_this_version_does_not_handle_is_named(cli, store_copy: St
     (store / "consumequeue" / "CURRENT").write_text("MANIFEST-000001\n")
     outcome = cli("doctor", store, "--json")
     assert outcome.exit_code == 0
-    assert kinds(outcome) == {"layout": "warning", "no-broker-conf": "note"}
+    assert kinds(outcome)["layout"] == "warning"
     assert "RocksDB consume queue" in outcome.json["findings"][0]["what"]
+    # Its log is read, and archived, all the same.
+    assert outcome.json["figures"]["segments"] == 8
+    assert outcome.json["next"]["command"] == "storage-engine init-lake --lake DIRECTORY"
 
 
 def test_consumers_that_are_about_to_lose_messages_are_urgent(cli, store_copy: StoreCopy) -> None:

@@ -20,8 +20,8 @@ from storage_engine.core.clock import clock_ms
 from storage_engine.cycle import archive_here
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.lake.catalog.catalog import Lake, open_lake
-from storage_engine.model.report.diagnosis import Severity
-from storage_engine.model.report.usage import DeletionHours, HourAdvice, RetentionReport
+from storage_engine.model.report.diagnosis import Finding, Severity
+from storage_engine.model.report.usage import DeletionHours, HourAdvice, QuietHour, RetentionReport
 from storage_engine.model.report.validation import CheckResult, Status
 from storage_engine.retention.archive.sealed import archive_sealed
 from storage_engine.retention.doctor.doctor import diagnose
@@ -251,17 +251,22 @@ def test_a_retention_report_counts_what_the_lake_has(spark: Any, store: ManagedS
     assert retention_report(spark, both).messages == report.messages
 
 
-def test_the_last_reports_advice_is_a_note_of_doctor(store: ManagedStore) -> None:
+def test_the_last_reports_advice_is_a_note_of_doctor_until_it_is_followed(store: ManagedStore) -> None:
     nothing = RetentionReport(None, None, (), (), (), None, None, "usage.parquet")
-    advised = replace(nothing, advice=HourAdvice("the quiet hour of the day is 03", "set deleteWhen to 03"))
+    advised = replace(nothing, quiet=QuietHour(3, 0.01, 2, "UTC"), advice=HourAdvice("what", "of then"))
     for number, report in enumerate((nothing, advised)):
         retention_report_of(store, f"advice/{number}", lambda _, told=report: told)
-    found = diagnose(store, clock_ms(), has_lake=True).findings
-    (note,) = (one for one in found if one.kind == "quiet-hour")
-    assert (note.severity, note.what, note.advice) == (
-        Severity.NOTE,
-        "the quiet hour of the day is 03",
-        "set deleteWhen to 03",
-    )
+
+    def quiet_notes(delete_when: str) -> list[Finding]:
+        now = replace(store, overrides={**store.overrides, "deleteWhen": delete_when})
+        found = diagnose(now, clock_ms(), has_lake=True).findings
+        return [finding for finding in found if finding.kind == "quiet-hour"]
+
+    (note,) = quiet_notes("04;16")
+    assert (note.severity, note.advice) == (Severity.NOTE, "set deleteWhen to 03")
+    assert note.what.startswith("the quiet hour of the day is 03 (UTC): 1.0 % of")
+    assert note.what.endswith("deleteWhen is 04;16")
+    (followed,) = quiet_notes("03")
+    assert (followed.advice, "deleteWhen" in followed.what) == ("", False)
     retention_report_of(store, "advice/2", lambda _: nothing)
-    assert "quiet-hour" not in {one.kind for one in diagnose(store, clock_ms(), has_lake=True).findings}
+    assert quiet_notes("04") == []

@@ -18,6 +18,7 @@ from storage_engine.model.broker.held_store import UnheldSegments
 from storage_engine.model.hold.hold import HoldMemory
 from storage_engine.model.proof.heads import LakeHead
 from storage_engine.model.report.diagnosis import BrokerDiagnosis, Finding, Severity, by_severity
+from storage_engine.model.settings.spark_from import in_spark
 from storage_engine.model.store.store import Segment
 from storage_engine.retention.doctor.access_rights import access_findings, look_at_access
 from storage_engine.retention.doctor.clock_check import clock_findings
@@ -154,7 +155,7 @@ def diagnose(
         figures, stamp, due = _open(store, said, known, now_ms, has_lake=has_lake)
     if pipeline is not None:
         found += pipeline_findings(pipeline, now_ms)
-    found += pair_findings(SparkPair.installed())
+    found += pair_findings(SparkPair.installed(), has_spark=runs.startswith(in_spark("")))
     stamped = local_lakes(stamp)
     other_lake = ""
     if has_lake and (head := _misplaced(known, stamp)) is not None:
@@ -214,11 +215,15 @@ def diagnose(
     )
 
 
-def pair_findings(pair: SparkPair) -> Iterator[Finding]:
-    """Judge the PySpark that is installed here. Pure."""
+def pair_findings(pair: SparkPair, *, has_spark: bool) -> Iterator[Finding]:
+    """Judge the PySpark that is installed here. Pure.
+
+    :param has_spark: the store's connection names a Spark connection.
+    """
     if pair.is_unequal:
         what = f"the PySpark that is installed here can't be used: {pair.what}"
-        yield Finding(Severity.URGENT, "spark-pair", what, f"make them equal: {pair.install}")
+        severity = Severity.URGENT if has_spark else Severity.NOTE
+        yield Finding(severity, "spark-pair", what, f"make them equal: {pair.install}")
 
 
 def _misplaced(known: _Known, stamp: Stamp | None) -> LakeHead | None:
@@ -249,7 +254,6 @@ def findings_of(
     """
     known = _Known(journal=journal, record=record)
     _read_samples(known, now_ms)
-    known.findings += usage_findings(journal, record)
     asked, said = _ask_broker(store, known, now_ms)
     known.findings += said.findings
     if not said.refused:
@@ -351,6 +355,8 @@ def _look(
             )
             found += remains
             figures = take_figures(opened, store.broker, now_ms, known.samples, said.full_percent)
+            if known.journal is not None and known.record is not None:
+                found += usage_findings(store.broker, opened, known.journal, known.record)
             if at is None:
                 due = due_now(opened, figures, now_ms)
                 hold = figures.hold
@@ -406,8 +412,6 @@ def _ask_journal(store: ManagedStore, now_ms: int) -> _Known:
         if known.record is not None:
             known.journalled_heads = tuple(journalled_heads(known.journal, known.record.store_id))
         _read_samples(known, now_ms)
-        if known.record is not None:
-            known.findings += usage_findings(known.journal, known.record)
     except StorageEngineError as error:
         known.journal, known.unknown_proof = None, UnknownProof.JOURNAL
         known.findings.append(
