@@ -45,3 +45,13 @@ def one_array(column: pa.ChunkedArray[Any] | pa.Array[Any]) -> Names:
 def names_of(names: pa.Array[Any]) -> list[str]:
     """Names as strings."""
     return [str(name) for name in names.to_pylist()]
+
+
+def queue_starts(positions: pa.Table | pa.RecordBatch) -> npt.NDArray[np.int64]:
+    """Return the first row of each run of rows of one queue."""
+    if not positions.num_rows:
+        return np.empty(0, dtype=np.int64)
+    codes = np.asarray(one_array(positions["topic"]).indices)
+    queues = np.asarray(positions["queue_id"])
+    changed = (codes[1:] != codes[:-1]) | (queues[1:] != queues[:-1])
+    return np.concatenate([[0], np.flatnonzero(changed) + 1])

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from storage_engine.exceptions import BadInputError
 from storage_engine.kafka.format.layout import Node
-from storage_engine.kafka.lag.lag import LagContext, partition_shares, place_positions
+from storage_engine.kafka.lag.lag import LagContext, place_positions
 from storage_engine.kafka.lag.positions import Consumers, consumers_of
 from storage_engine.kafka.store.lag_context import lag_context
 from storage_engine.kafka.store.store import KafkaStore, open_store
@@ -47,9 +47,6 @@ class KafkaLagJob:
     @property
     def place(self) -> Place:
         return partial(place_positions, self.context)
-
-    def shares(self, rows: int) -> Sequence[tuple[int, int]]:
-        return partition_shares(self.positions, rows)
 
     def unread(self, run: Sequence[Segment]) -> Unread:
         return Unread(error="a node of Kafka has no shield")

@@ -16,7 +16,7 @@ from storage_engine.model.lag.lag import LagSource, Unread
 from storage_engine.model.store.store import FileFacts, Segment, StoreSnapshot
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.format.rereading import ATTEMPTS, reread
-from storage_engine.rocketmq.lag.lag import LagContext, lag_context, place_positions, queue_shares
+from storage_engine.rocketmq.lag.lag import LagContext, lag_context, place_positions
 from storage_engine.rocketmq.lag.subscriptions import Consumers, consumers_in_files, group_positions
 from storage_engine.rocketmq.lag.unread import unread_messages
 from storage_engine.rocketmq.live.connect import local_settings, reach
@@ -58,9 +58,6 @@ class RocketMQLagJob:
     @property
     def place(self) -> Place:
         return partial(place_positions, self.context)
-
-    def shares(self, rows: int) -> Sequence[tuple[int, int]]:
-        return queue_shares(self.positions, rows)
 
     def unread(self, run: Sequence[Segment]) -> Unread:
         context, end_offset = self.context, run[-1].end_offset

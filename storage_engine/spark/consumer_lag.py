@@ -26,7 +26,14 @@ from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.lag.lag import LagSource, LagSummary, PositionsFrom, QueueLag
 from storage_engine.model.settings.spark_from import SparkUse, in_process, lag_place
 from storage_engine.model.store.store import FileFacts, Segment, SegmentId
-from storage_engine.retention.lag.lag_table import LagPart, lag_part, merge, new_lag_table, write_share
+from storage_engine.retention.lag.lag_table import (
+    LagPart,
+    lag_part,
+    merge,
+    new_lag_table,
+    queue_shares,
+    write_share,
+)
 from storage_engine.retention.lag.shielded_unread import (
     error_text,
     shielded_runs,
@@ -141,7 +148,8 @@ def consumer_lag(spark: SparkSession, request: ConsumerLagRequest) -> ConsumerLa
         create(file).close()
         with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, job.positions.schema) as writer:
             writer.write_table(job.positions)
-        shares, segments, positions = job.shares(SHARE_ROWS), job.segments, job.positions.num_rows
+        shares, segments = queue_shares(job.positions, SHARE_ROWS), job.segments
+        positions = job.positions.num_rows
         del job
         log = [] if newest is None else [Path(newest.path).parent]
 
@@ -240,7 +248,7 @@ class LagInProcess:
             return
         positions, segments = self.job.positions, self.job.segments
         with told("Measuring lag", positions.num_rows, "positions") as advance:
-            for start, end in self.job.shares(SHARE_ROWS):
+            for start, end in queue_shares(positions, SHARE_ROWS):
                 yield add_risk(self.job.place(positions.slice(start, end - start)), segments)
                 advance(end - start)
 

@@ -270,16 +270,3 @@ def _record_times(
                 if offsets[at] >= key[1] and timestamp_us is not None:
                     times[key] = timestamp_us // 1000
     return times
-
-
-def partition_shares(positions: pa.Table, most_rows: int) -> Sequence[tuple[int, int]]:
-    """Cut positions, which are in the order of their partitions, into shares of whole partitions.
-
-    :param most_rows: a share has no more than these, and the rest of its last partition.
-    """
-    keys = list(zip(positions["topic"].to_pylist(), positions["queue_id"].to_pylist(), strict=True))
-    starts = [0, *(place for place, (one, other) in enumerate(pairwise(keys), 1) if one != other)]
-    cuts = [0]
-    while cuts[-1] < len(keys):
-        cuts.append(next((start for start in starts if start >= cuts[-1] + most_rows), len(keys)))
-    return list(pairwise(cuts))

@@ -67,10 +67,6 @@ class LagJob(Protocol):
     @property
     def place(self) -> Place: ...
 
-    def shares(self, rows: int) -> Sequence[tuple[int, int]]:
-        """Cut the positions into ranges [start, end) of whole queues with about so many rows."""
-        ...
-
     def unread(self, run: Sequence[Segment]) -> Unread:
         """Return what consumers have not read of segments that the broker has deleted.
 

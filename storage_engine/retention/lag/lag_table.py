@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from heapq import nsmallest
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from storage_engine.arrow.name_columns import coded, names_of
+from storage_engine.arrow.name_columns import coded, names_of, queue_starts
 from storage_engine.core import durable
 from storage_engine.model.lag.lag import LagSource, LagSummary, QueueLag
 
@@ -52,6 +53,20 @@ def new_lag_table(path: str | os.PathLike[str]) -> Iterator[Path]:
         shutil.rmtree(staging, ignore_errors=True)
         raise
     durable.fsync_path(path.parent)
+
+
+def queue_shares(positions: pa.Table, most_rows: int) -> list[tuple[int, int]]:
+    """Cut positions, which are in the order of their queues, into shares of whole queues.
+
+    :param most_rows: a share has no more than these, and the rest of its last queue.
+    :return: first row and the row behind the last, of each share.
+    """
+    starts = queue_starts(positions)
+    cuts = [0]
+    while cuts[-1] < positions.num_rows:
+        at = np.searchsorted(starts, min(cuts[-1] + most_rows, positions.num_rows))
+        cuts.append(int(starts[at]) if at < len(starts) else positions.num_rows)
+    return list(pairwise(cuts))
 
 
 def write_share(directory: str | os.PathLike[str], number: int, table: pa.Table) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -19,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage_engine.arrow.lag_columns import ANYWHERE, PLACES_SCHEMA, segments_table
-from storage_engine.arrow.name_columns import names_of, one_array
+from storage_engine.arrow.name_columns import names_of, one_array, queue_starts
 from storage_engine.exceptions import BadInputError, FileGoneError
 from storage_engine.model.lag.lag import LagSource
 from storage_engine.model.report.diagnosis import reason_of
@@ -163,20 +162,6 @@ def place_positions(context: LagContext, positions: pa.Table | pa.RecordBatch) -
     return pa.table(columns, schema=PLACES_SCHEMA)
 
 
-def queue_shares(positions: pa.Table, most_rows: int) -> list[tuple[int, int]]:
-    """Cut positions, which are in the order of their queues, into shares of whole queues.
-
-    :param most_rows: a share has no more than these, and the rest of its last queue.
-    :return: first row and the row behind the last, of each share.
-    """
-    starts = _queue_starts(positions)
-    cuts = [0]
-    while cuts[-1] < positions.num_rows:
-        at = np.searchsorted(starts, min(cuts[-1] + most_rows, positions.num_rows))
-        cuts.append(int(starts[at]) if at < len(starts) else positions.num_rows)
-    return list(pairwise(cuts))
-
-
 @dataclass(frozen=True, slots=True)
 class _Read:
     """What the queues' files say, one element a row.
@@ -218,7 +203,7 @@ def _read_queues(
 
 def queue_runs(positions: pa.Table | pa.RecordBatch) -> Iterator[tuple[str, int, slice]]:
     """The rows of each queue, as far as they lie together."""
-    starts = _queue_starts(positions)
+    starts = queue_starts(positions)
     if not starts.size:
         return
     topics = one_array(positions["topic"])
@@ -227,15 +212,6 @@ def queue_runs(positions: pa.Table | pa.RecordBatch) -> Iterator[tuple[str, int,
     ends = [*starts[1:].tolist(), positions.num_rows]
     for name, queue_id, start, end in zip(names, queues, starts.tolist(), ends, strict=True):
         yield name, queue_id, slice(start, end)
-
-
-def _queue_starts(positions: pa.Table | pa.RecordBatch) -> Longs:
-    if not positions.num_rows:
-        return np.empty(0, dtype=np.int64)
-    codes = np.asarray(one_array(positions["topic"]).indices)
-    queues = np.asarray(positions["queue_id"])
-    changed = (codes[1:] != codes[:-1]) | (queues[1:] != queues[:-1])
-    return np.concatenate([[0], np.flatnonzero(changed) + 1])
 
 
 def read_queue(

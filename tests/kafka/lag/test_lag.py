@@ -25,7 +25,6 @@ from storage_engine.kafka.lag.lag import (
     LogOfLag,
     SegmentOfLag,
     find_all,
-    partition_shares,
 )
 from storage_engine.kafka.lag.positions import Consumers
 from storage_engine.kafka.lag.unread import unread_by_log, unread_records
@@ -36,6 +35,7 @@ from storage_engine.model.broker.broker_store import StoreSettings
 from storage_engine.model.broker.lag_job import LagRequest
 from storage_engine.model.lag.lag import LagSource
 from storage_engine.model.store.store import SegmentId
+from storage_engine.retention.lag.lag_table import queue_shares
 from tests.kafka.batches import Record, batch
 from tests.services.lag import measured_by, partition_lags
 
@@ -172,7 +172,7 @@ def test_a_segment_of_another_plan_is_refused(node: Path) -> None:
 
 
 def test_shares_are_of_whole_partitions_and_measured_elsewhere_are_the_same(job: KafkaLagJob) -> None:
-    shares = partition_shares(job.positions, 2)
+    shares = queue_shares(job.positions, 2)
     assert shares[0][0] == 0
     assert shares[-1][1] == job.positions.num_rows
     assert all(one[1] == other[0] for one, other in pairwise(shares))
