@@ -2,9 +2,10 @@
 
 Everything that counts goes through here. The rule for what is new: only its owner may read it (files 0600,
 directories 0700), whatever the umask; in a directory with the setgid bit its group may read as well (0640,
-2750). What is *shared* others may read as well, as far as the umask lets them, and never write. What root
-makes belongs to the owner of the directory that it is in. What is there keeps its mode and its owner. A new
-file never takes the place of another, and no symbolic link under its name is followed.
+2750), and write where it may write the directory (0660, 2770). What is *shared* others may read as well, as
+far as the umask lets them, and never write. What root makes belongs to the owner of the directory that it is
+in. What is there keeps its mode and its owner. A new file never takes the place of another, and no symbolic
+link under its name is followed.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def make_dir(path: str | os.PathLike[str], *, dir_fd: int | None = None, shared:
     :raises FileExistsError: something has that name.
     """
     parent = _parent(path, dir_fd)
-    mode = None if shared else 0o2750 if parent.st_mode & stat.S_ISGID else 0o700
+    mode = None if shared else _private_modes(parent)[0]
     os.mkdir(path, 0o755 | _group_writes(parent) if mode is None else mode & 0o777, dir_fd=dir_fd)
     fd = os.open(path, _DIRECTORY, dir_fd=dir_fd)
     try:
@@ -109,7 +110,7 @@ def create(path: str | os.PathLike[str], *, dir_fd: int | None = None, shared: b
     :raises FileExistsError: something has that name, were it a symbolic link.
     """
     parent = _parent(path, dir_fd)
-    mode = None if shared else 0o640 if parent.st_mode & stat.S_ISGID else 0o600
+    mode = None if shared else _private_modes(parent)[1]
     fd = os.open(path, _NEW_FILE, 0o644 | _group_writes(parent) if mode is None else mode, dir_fd=dir_fd)
     _settle(fd, mode, parent)
     return io.FileIO(fd, "r+b")
@@ -151,6 +152,15 @@ def open_lock(path: str | os.PathLike[str], *, dir_fd: int | None = None, ours: 
 def _group_writes(parent: os.stat_result) -> int:
     """Return the bit that lets a group write, if it may write the directory; others never do."""
     return parent.st_mode & stat.S_IWGRP
+
+
+def _private_modes(parent: os.stat_result) -> tuple[int, int]:
+    """Return the modes of a directory and of a file that are made in a directory, and aren't shared."""
+    if not parent.st_mode & stat.S_ISGID:
+        return 0o700, 0o600
+    # In a sticky directory the group may not take away another's file: it may write none either.
+    writers = 0 if parent.st_mode & stat.S_ISVTX else _group_writes(parent)
+    return 0o2750 | writers, 0o640 | writers
 
 
 def temporary_name(name: str, suffix: str = ".tmp") -> str:
@@ -293,10 +303,10 @@ def settle_modes(directory: str | os.PathLike[str]) -> None:
     """Give what a library made below our directory the modes that this module would have given it."""
     for _, directories, files, fd in os.fwalk(directory):
         parent = os.fstat(fd)
-        shared = parent.st_mode & stat.S_ISGID
+        of_directories, of_files = _private_modes(parent)
         for names, mode, flags in (
-            (directories, 0o2750 if shared else 0o700, _DIRECTORY),
-            (files, 0o640 if shared else 0o600, _ANY_FILE),
+            (directories, of_directories, _DIRECTORY),
+            (files, of_files, _ANY_FILE),
         ):
             for name in names:
                 if stat.S_ISLNK(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode):

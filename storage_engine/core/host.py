@@ -1,4 +1,4 @@
-"""Which machine this is: a store is looked at where its disk is, and nowhere else by mistake."""
+"""Which machine this is, and who its users are: a store is looked at where its disk is."""
 
 from __future__ import annotations
 
@@ -31,21 +31,22 @@ def person() -> str:
 
     Of root it is also who became root by sudo, which only root's environment can be believed in.
     """
-    name = _user_name(os.getuid())
+    name = user_name(os.getuid())
     behind = os.environ.get("SUDO_USER", "") if os.getuid() == 0 else ""
     return f"{name} for {behind}" if behind and behind != name else name
-
-
-def _user_name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:  # as in a container
-        return f"uid {uid}"
 
 
 def is_this_host(host: str | None) -> bool:
     """Return whether a machine id or host name is this machine's."""
     return host in (this_host(), socket.gethostname())
+
+
+def user_name(uid: int) -> str:
+    """Return a user's name, or the number where this machine knows none, as in a container."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
 
 
 def may_have_come(stated: str | None, first_seen: str | None) -> bool:

@@ -61,14 +61,17 @@ def test_what_is_new_is_its_owners_alone_whatever_the_umask(tmp_path: Path, umas
     assert [mode(path) for path in made] == [0o700, 0o700, 0o600, 0o600]
 
 
-def test_below_a_setgid_directory_its_group_may_read(tmp_path: Path, umask: int) -> None:
+@pytest.mark.parametrize(("lake", "writes"), [(0o2755, 0), (0o2770, 0o020), (0o3770, 0)])
+def test_below_a_setgid_directory_its_group_may_read_and_write_as_there(
+    tmp_path: Path, umask: int, lake: int, writes: int
+) -> None:
     (tmp_path / "lake").mkdir()
-    (tmp_path / "lake").chmod(0o2755)
+    (tmp_path / "lake").chmod(lake)
     durable.make_dirs(tmp_path / "lake" / "a" / "b")
     durable.write_file(tmp_path / "lake" / "a" / "b" / "file", b"messages")
     made = [tmp_path / "lake" / "a", tmp_path / "lake" / "a" / "b", tmp_path / "lake" / "a" / "b" / "file"]
-    assert [mode(path) for path in made] == [0o2750, 0o2750, 0o640]
-    assert mode(tmp_path / "lake") == 0o2755
+    assert [mode(path) for path in made] == [0o2750 | writes, 0o2750 | writes, 0o640 | writes]
+    assert mode(tmp_path / "lake") == lake
 
 
 @pytest.mark.parametrize(("parent", "writes"), [(0o755, 0), (0o775, 0o020), (0o777, 0o020)])

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import pwd
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from storage_engine.core.host import user_name
 from storage_engine.core.own_directory import writable_by_all
 from storage_engine.model.report.diagnosis import Finding, Severity, named_in_short
 
@@ -34,8 +34,8 @@ def look_at_access(root: str, directories: Sequence[Path]) -> AccessRights:
     """Look at the directories that segments and what points to them lie in, as far as they are there."""
     there = [path for path in dict.fromkeys((Path(root), *directories)) if path.is_dir()]
     return AccessRights(
-        user=_name(os.geteuid()),
-        owner=_name(Path(root).stat().st_uid),
+        user=user_name(os.geteuid()),
+        owner=user_name(Path(root).stat().st_uid),
         unwritable=tuple(str(path) for path in there if not _may_delete(path)),
         unreadable=tuple(str(path) for path in there if not _may(path, os.R_OK | os.X_OK)),
         open_to_all=tuple(map(str, writable_by_all(there))),
@@ -52,13 +52,6 @@ def _may_delete(path: Path) -> bool:
         return False
     # On a file system that is mounted read-only nobody may: that is told of the mount.
     return _may(path, os.W_OK | os.X_OK) or bool(os.statvfs(path).f_flag & os.ST_RDONLY)
-
-
-def _name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:  # as in a container
-        return f"uid {uid}"
 
 
 def access_findings(found: AccessRights) -> Iterator[Finding]:
