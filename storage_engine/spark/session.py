@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from storage_engine.core.extras import SPARK_JAVA
 from storage_engine.core.wording import reason_text
-from storage_engine.exceptions import SparkJobError
+from storage_engine.exceptions import BadInputError, SparkJobError
 from storage_engine.spark.installation import VECTOR_MODULE_FLAG, SparkInstallation, installed_spark
 from storage_engine.spark.python_daemon import DRIVER_VERSIONS, versions
 
@@ -194,8 +194,16 @@ def spark_environment(
     :param spark: whose ``spark-submit`` is run; None: the installed ``pyspark``'s.
     :param python: the driver's interpreter, and of a local master's tasks; all that a task imports is there.
     :raises SparkJobError: when no usable Java is found.
-    :raises BadInputError: the installed pyspark can't be used.
+    :raises BadInputError: the installed pyspark can't be used, or the master is a Spark Connect server.
     """
+    server = master if master.startswith("sc://") else os.environ.get("SPARK_REMOTE")
+    if server is not None:
+        raise BadInputError(
+            f"{server}: expected Spark's master alone, such as local[2] or spark://HOST:7077, found a Spark "
+            "Connect server, which runs none of our jobs. Nothing was changed. Name its cluster's master, "
+            "and take SPARK_REMOTE out of the environment.",
+            page="spark",
+        )
     spark = spark or installed_spark()
     environment = {
         "JAVA_HOME": str(java_home(spark)),
@@ -266,12 +274,9 @@ def spark_session(
             f"{app_name}: expected no running Spark session in this process, found "
             f"{SparkContext._active_spark_context.appName!r}. Stop it first."
         )
-    expected = (f"spark.executorEnv.{DRIVER_VERSIONS}", versions())
-    builder = SparkSession.builder.appName(app_name).config(*expected)
+    conf = SparkConf().setAppName(app_name).set(f"spark.executorEnv.{DRIVER_VERSIONS}", versions())
     if not submitted:
-        for key, value in {**spark_settings(master), **(settings or {})}.items():
-            builder = builder.config(key, value)
-        builder = builder.master(master)
+        conf.setAll([*{**spark_settings(master), **(settings or {})}.items()]).setMaster(master)
     try:
         with (
             # A local cluster's executors would work below the installed pyspark.
@@ -280,7 +285,8 @@ def spark_session(
             _sockets_closed_after_use(),
         ):
             try:
-                session = builder.getOrCreate()
+                # Its builder may start a Spark Connect server instead (spark.api.mode).
+                session = SparkSession(SparkContext(conf=conf))
             except Exception as error:
                 # spark-submit's command line names the master, and its JVM alone knows it.
                 named = SparkConf().get("spark.master", master) if submitted else master

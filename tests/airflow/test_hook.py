@@ -134,16 +134,17 @@ def test_a_connection_that_a_field_names_has_to_be_there(
     assert said in message
 
 
+@pytest.mark.parametrize("kind", ["http", "spark_connect"])
 def test_a_spark_connection_of_another_type_is_refused_before_any_work(
-    store_connection: Any, monkeypatch: pytest.MonkeyPatch
+    kind: str, store_connection: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_JOBS", json.dumps({"conn_type": "http", "host": "spark"}))
+    monkeypatch.setenv("AIRFLOW_CONN_JOBS", json.dumps({"conn_type": kind, "host": "spark"}))
     store = store_connection(extra={"spark_conn_id": "jobs"})
     with pytest.raises(BadInputError) as raised:
         _ = StorageEngineHook(store.conn_id).managed_store
     assert str(raised.value).startswith(
         "connection a_store: field spark_conn_id: expected a connection of the type spark, found 'jobs' of "
-        "the type 'http'. Nothing was read or changed."
+        f"the type {kind!r}. Nothing was read or changed."
     )
 
 

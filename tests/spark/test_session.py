@@ -8,6 +8,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
+from storage_engine.exceptions import BadInputError
 from storage_engine.spark.python_daemon import versions
 from storage_engine.spark.session import (
     _start_error,
@@ -25,6 +26,15 @@ def test_environment_names_this_python_and_this_spark(master: str) -> None:
     assert (Path(environment["SPARK_HOME"]) / "bin" / "spark-submit").exists()
     assert (Path(environment["JAVA_HOME"]) / "bin" / "java").exists()
     assert environment["SPARK_LOCAL_IP"] == "127.0.0.1"
+
+
+def test_a_spark_connect_server_is_refused_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BadInputError, match="sc://server:15002: expected Spark's master alone"):
+        spark_environment("sc://server:15002")
+    # PySpark and spark-submit would turn to it, whatever the master.
+    monkeypatch.setenv("SPARK_REMOTE", "sc://of-the-worker")
+    with pytest.raises(BadInputError, match="sc://of-the-worker: expected Spark's master alone"):
+        spark_environment("local[2]")
 
 
 def test_temporary_files_lie_where_spark_itself_looks_first() -> None:
