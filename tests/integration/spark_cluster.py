@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -87,11 +87,13 @@ def _started(
     try:
         yield
     finally:
-        family = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
-        for each in family:
-            each.kill()
+        # A test may have killed it, and waited for its end.
+        with suppress(psutil.NoSuchProcess):
+            family = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
+            for each in family:
+                each.kill()
+            psutil.wait_procs(family, timeout=30)
         process.wait()
-        psutil.wait_procs(family, timeout=30)
 
 
 def processes(word: str, *, root: psutil.Process | None = None) -> list[psutil.Process]:

@@ -53,6 +53,7 @@ LOCAL_CLUSTER = "local-cluster[2,1,1024]"
 SEGMENT_BYTES = 4 << 20
 PYTHON_WORKER = "storage_engine.spark.python_daemon"
 EXECUTOR = "CoarseGrainedExecutorBackend"
+WORKER = "org.apache.spark.deploy.worker.Worker"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -361,7 +362,8 @@ class TestStandalone:
         _wait_until_idle(spark)
         _assert_nothing_is_left_but_garbage(lake)
 
-    @KILLS
+    # Of two workers the last of these leaves one.
+    @pytest.mark.parametrize("victim", [PYTHON_WORKER, EXECUTOR, WORKER])
     def test_a_task_whose_process_is_killed_is_done_again_and_the_table_is_the_same(
         self,
         victim: str,
@@ -372,3 +374,35 @@ class TestStandalone:
         tmp_path: Path,
     ) -> None:
         _killed_amid_a_task(victim, spark, made_locally, lake, segments, tmp_path / "restored")
+
+
+@pytest.mark.again
+class TestDynamicAllocation:
+    """A master with two workers, whose executors come when there are tasks, and go when there are none."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def spark(cls, made_locally: Made, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+        settings = {
+            **CLUSTER_SETTINGS,
+            "spark.dynamicAllocation.enabled": "true",
+            "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+            "spark.dynamicAllocation.initialExecutors": "0",
+            "spark.dynamicAllocation.executorIdleTimeout": "1s",
+            "spark.executor.cores": "1",
+        }
+        with (
+            standalone(tmp_path_factory.mktemp("cluster")) as url,
+            spark_session("test allocation", url, settings) as session,
+        ):
+            yield session
+
+    def test_executors_that_come_and_go_make_the_same_table(
+        self, spark: SparkSession, made_locally: Made, lake: Lake, segments: list[Path], tmp_path: Path
+    ) -> None:
+        for some in (segments[:2], segments[2:]):
+            wait_until(lambda: not processes(EXECUTOR), "all executors to go")
+            archive_segments(spark, _jobs(lake, some))
+        _assert_each_is_there_once(lake, segments, tmp_path / "restored")
+        assert Made.of(lake) == made_locally
+        _assert_nothing_is_left_but_garbage(lake)
