@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import runpy
+import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import time
 from collections.abc import Callable, Iterator
@@ -329,6 +331,39 @@ def test_an_executor_without_this_package_is_named_and_nothing_is_committed(
             archive_segments(spark, _jobs(lake, segments))
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", bare.parents[1]], check=True)
     assert receipts(lake, "store-1") == ()
+
+
+@pytest.fixture
+def other_python(tmp_path: Path) -> Path:
+    """A Python of another minor version that has this package; what of it is compiled can't be imported."""
+    siblings = Path(sys.base_prefix).parent.glob(f"{sys.version_info.major}.*/bin/python3")
+    on_path = (shutil.which(f"python3.{minor}") for minor in range(10, 20) if minor != sys.version_info.minor)
+    candidates = [*(str(path) for path in siblings), *filter(None, on_path)]
+    question = "import sys; print(sys.version_info >= (3, 10), sys.version_info.minor)"
+    for candidate in candidates:
+        answer = subprocess.run([candidate, "-c", question], capture_output=True, text=True, check=False)
+        if answer.stdout.startswith("True") and answer.stdout.split()[1] != str(sys.version_info.minor):
+            break
+    else:
+        pytest.skip("needs a Python of another minor version")
+    subprocess.run([candidate, "-m", "venv", "--without-pip", tmp_path / "other"], check=True)
+    (packages,) = (tmp_path / "other").glob("lib/python*/site-packages")
+    (packages / "other.pth").write_text(f"{sysconfig.get_path('purelib')}\n{Path(__file__).parents[2]}\n")
+    return tmp_path / "other" / "bin" / "python"
+
+
+@pytest.mark.again
+@pytest.mark.integration
+def test_an_executor_of_another_python_is_named_before_any_task(
+    executors: Any, spark: Any, lake: Lake, segments: list[Path], other_python: Path
+) -> None:
+    executors.pythonExec = str(other_python)
+    executors.environment[DRIVER_VERSIONS] = versions()
+    differs = rf"{other_python} on host \S+: expected {versions()}, as the driver has, found Python 3\.\d+, "
+    with pytest.raises(SparkJobError, match=differs):
+        archive_segments(spark, _jobs(lake, segments))
+    assert receipts(lake, "store-1") == ()
+    assert _staged(lake) == []
 
 
 @pytest.mark.integration
