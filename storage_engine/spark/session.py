@@ -227,6 +227,8 @@ def spark_settings(master: str = LOCAL_MASTER) -> dict[str, str]:
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log_configuration} {_SHORT_LIVED_JVM}",
         "spark.sql.session.timeZone": "UTC",
         "spark.python.daemon.module": "storage_engine.spark.python_daemon",
+        # Else DataFrames' tasks have an environment, and so a daemon, of their own: 2 s of imports.
+        "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
     }
     if _is_local(master):
         settings |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}

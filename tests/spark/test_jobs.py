@@ -180,6 +180,16 @@ def test_workers_start_with_what_tasks_import_and_read_no_archives(spark: Any) -
 
 
 @pytest.mark.integration
+def test_tasks_of_rdds_and_of_dataframes_have_one_daemon(spark: Any) -> None:
+    def daemon(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"daemon": [os.getppid()]})
+
+    (of_frames,) = spark.range(1).coalesce(1).mapInArrow(daemon, "daemon long").collect()
+    assert spark.sparkContext.parallelize([0], 1).map(lambda _: os.getppid()).collect() == [of_frames.daemon]
+
+
+@pytest.mark.integration
 def test_segments_are_archived_by_tasks_and_committed_together(
     spark: Any, lake: Lake, segments: list[Path], tmp_path: Path
 ) -> None:
