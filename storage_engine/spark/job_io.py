@@ -178,7 +178,7 @@ def task_error(error: Exception) -> StorageEngineError | None:
         return SparkJobError(
             f"{python} on host {lacking['host']}: expected an executor's Python with storage-engine "
             f"{__version__}, found {found_there}. Nothing was committed or deleted. Install both there, or "
-            "name another Python by spark.pyspark.python."
+            "name another Python by spark.pyspark.python, at a shell by PYSPARK_PYTHON."
         )
     return None
 

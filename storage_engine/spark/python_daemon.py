@@ -43,7 +43,7 @@ def check_versions(expected: str | None) -> None:
         raise SparkJobError(
             f"{sys.executable} on host {socket.gethostname()}: expected {expected}, as the driver has, found "
             f"{found}. Nothing was committed or deleted. Install the same there, or name another Python by "
-            "spark.pyspark.python."
+            "spark.pyspark.python, at a shell by PYSPARK_PYTHON."
         )
 
 

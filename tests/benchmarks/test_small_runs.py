@@ -38,7 +38,10 @@ SMALL = {
         "b.SETTINGS['deleteFileBatchMax'] = b.SEGMENTS_A_CYCLE; b.run()"
     ),
     "query": "b.MESSAGES, b.TOPICS, b.SEGMENT_BYTES = 3_000, 10, 1 << 20; b.main()",
-    "scale": "b.ROUNDS = 1; b.MUST_BY_MASTER = {'local[2]': 1.4}; b.run(segments=3, segment_bytes=1 << 20)",
+    "scale": (
+        "b.ROUNDS, b.HASHED_BYTES = 1, 1 << 20; b.MUST_BY_MASTER = {'local[2]': 1.4}; "
+        "b.run(segments=3, segment_bytes=1 << 20)"
+    ),
     "stages": "sys.argv[1:] = ['--segments', '2', '--segment-bytes', '1048576']; b.main()",
 }
 PARTS = {"common", "history"}

@@ -10,8 +10,9 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,10 @@ from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.model.store.store import FileFacts, Segment, SegmentState
+from storage_engine.project.sample import unpack_sample_store
+from storage_engine.retention.lag.lag_table import read_lag_table
 from storage_engine.spark.archive_segments import ArchiveRequest, ArchiveResult
+from storage_engine.spark.consumer_lag import ConsumerLagRequest, ConsumerLagResult, lag_without_spark
 from storage_engine.spark.job_io import read_result, write_request
 from storage_engine.spark.session import spark_environment, spark_settings
 from tests.integration.spark_cluster import CLUSTER_SETTINGS, standalone
@@ -37,6 +41,7 @@ DRIVER, EXECUTORS, GROUP = "daemon", "nobody", "users"
 """Users and a group that every Linux has: Java runs as nobody whose name it can't look up."""
 
 SEGMENT_BYTES = 1 << 20
+NOW_MS = 1_790_000_000_000
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,11 @@ class Cluster:
     place: Place
 
     def archive(self, directory: Path, request: ArchiveRequest) -> ArchiveResult:
-        """Submit the job as the driver's user."""
+        result: ArchiveResult = self.submit(directory, "archive_segments.py", request, ArchiveResult)
+        return result
+
+    def submit(self, directory: Path, job: str, request: Any, kind: type[Any]) -> Any:
+        """Submit a job as the driver's user."""
         asked, answered = directory / "request.json", directory / "result.json"
         write_request(asked, request)
         python = str(self.place.python)
@@ -95,11 +104,10 @@ class Cluster:
             str(Path(environment["SPARK_HOME"]) / "bin" / "spark-submit"),
             *("--master", self.url),
             *(word for name, value in settings.items() for word in ("--conf", f"{name}={value}")),
-            *map(str, (ROOT / "spark_jobs" / "archive_segments.py", asked, answered)),
+            *map(str, (ROOT / "spark_jobs" / job, asked, answered)),
         ]
         subprocess.run(command, env=environment, cwd=directory, check=False)
-        result: ArchiveResult = read_result(answered, asked, ArchiveResult)
-        return result
+        return read_result(answered, asked, kind)
 
 
 @pytest.fixture(scope="module")
@@ -164,6 +172,28 @@ def test_executors_of_another_user_archive_into_a_lake_of_a_group_of_both(cluste
     restored = restore(work.lake, "s", work.directory / "restored", files_only=True)
     assert [Path(r.path).read_bytes() for r in restored] == [path.read_bytes() for path in work.segments]
     assert collect(work.lake, grace_ms=0, delete=False).garbage == ()
+
+
+def test_executors_of_another_user_measure_lag_beside_reports_of_a_group_of_both(cluster: Cluster) -> None:
+    directory = cluster.place.directory / "lag"
+    reports = directory / "reports"
+    reports.mkdir(parents=True)
+    sample = unpack_sample_store(directory)
+    subprocess.run(["chmod", "--recursive", "a+rX", directory], check=True)
+    for path in (directory, reports):
+        shutil.chown(path, DRIVER, GROUP)
+    reports.chmod(0o2770)
+    settings: Any = {
+        "store_root": str(sample.root),
+        "broker_conf": str(sample.broker_conf),
+        "now_ms": NOW_MS,
+    }
+    request = ConsumerLagRequest(table_path=str(reports / "table"), **settings)
+    done = cluster.submit(directory, "consumer_lag.py", request, ConsumerLagResult)
+    here = lag_without_spark(replace(request, table_path=str(directory / "here")), None)
+    assert here is not None
+    assert done.summary == here.summary
+    assert read_lag_table(reports / "table").num_rows == done.summary.queues
 
 
 @pytest.mark.parametrize(
