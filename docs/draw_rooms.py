@@ -22,7 +22,7 @@ PACKAGE = "storage_engine"
 FLOORS = {
     "Airflow": ("operators", "sensors", "triggers", "hooks"),
     "Shell and demos": ("cli", "project"),
-    "Jobs": ("spark", "quality"),
+    "Jobs": ("spark", "quality", "lake_server"),
     "Engine": ("retention",),
     "Lake and pages": ("lake", "pages"),
     "Brokers": ("brokers", "rocketmq"),

@@ -41,6 +41,7 @@ COMMANDS = {
     "restore": ("lake.restore", "Bring archived segments back as identical files."),
     "gc": ("lake.garbage", "Take from the lake what it holds twice."),
     "maintain": ("lake.maintain", "Remove reports and history that have expired."),
+    "serve-lake": ("serve_lake", "Let consumers of Kafka read archived records."),
     "export": ("lake.restore", "Write archived messages into a file."),
     "kafka": ("kafka.kafka", "Make room in a node of Kafka; its broker's tasks."),
     "clean": ("clean", "The whole job, once: archive, prove, delete."),

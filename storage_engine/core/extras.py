@@ -55,6 +55,7 @@ AIRFLOW = Extra("airflow", "Airflow", "airflow")
 CHARTS = Extra("charts", "the picture library resvg_py", "resvg_py")
 KAFKA = Extra("kafka", "Kafka's client confluent-kafka", "confluent_kafka")
 POSTGRES = Extra("postgres", "the PostgreSQL driver psycopg", "psycopg")
+SERVER = Extra("serve-lake", "Kafka's protocol in kio, and scramp", "kio")
 QUALITY = Extra("quality", "Great Expectations", "great_expectations")
 # Airflow brings pyspark-client, whose module is called pyspark as well, without jars or what calls them.
 SPARK = Extra("spark", "Spark", "py4j")

@@ -261,29 +261,51 @@ def segment_bytes(
     buffers = (memory or WindowMemory()).buffers(longest)
     for window, buffer in zip(windows, buffers, strict=False):
         out = buffer[: window.end_position - window.start_position]
-        # What a codec leaves out must not be found there by chance, as another segment with the same bytes.
-        np.frombuffer(out, np.uint8).fill(0)
-        written = 0
-        starts: list[np.ndarray[Any, Any]] = []
-        ends: list[np.ndarray[Any, Any]] = []
-        for group in range(window.first_row_group, window.end_row_group):
-            rows = parquet.read_row_group(group, columns=columns, use_threads=False)
-            starts.append(rows["physical_offset"].to_numpy())
-            ends.append(starts[-1] + rows["size"].to_numpy())
-            written += encode_rows(codec, rows, out, window.start_position, name)
-            if counter is not None:
-                counter.add(rows)
-            # Or two row groups would be in memory while the next is read.
-            del rows
-        check_tiled(
-            np.concatenate(starts), np.concatenate(ends), window.start_position, window.end_position, name
-        )
-        if written != len(out):
-            raise ProofError(
-                f"{name}: expected {len(out)} bytes of the segment from position {window.start_position} on, "
-                f"found {written} encoded. The file can't be turned back into its segment."
-            )
+        read_window(parquet, codec, window, out, name, columns, counter)
         yield window.start_position, out
+
+
+def read_window(
+    parquet: pq.ParquetFile,
+    codec: SegmentCodec,
+    window: Window,
+    out: memoryview,
+    name: str,
+    columns: list[str] | None = None,
+    counter: RowCounter | None = None,
+) -> None:
+    """Put a window's bytes together.
+
+    :param out: as long as the window.
+    :param name: of the data file, for messages.
+    :param columns: to read; None: those that the bytes are made of.
+    :param counter: is given all rows.
+    :raises ProofError: when the rows don't cover the window exactly once.
+    """
+    # What a codec leaves out must not be found there by chance, as another segment with the same bytes.
+    np.frombuffer(out, np.uint8).fill(0)
+    written = 0
+    starts: list[np.ndarray[Any, Any]] = []
+    ends: list[np.ndarray[Any, Any]] = []
+    for group in range(window.first_row_group, window.end_row_group):
+        rows = parquet.read_row_group(
+            group, columns=columns or list(codec.encoded_columns), use_threads=False
+        )
+        starts.append(rows["physical_offset"].to_numpy())
+        ends.append(starts[-1] + rows["size"].to_numpy())
+        written += encode_rows(codec, rows, out, window.start_position, name)
+        if counter is not None:
+            counter.add(rows)
+        # Or two row groups would be in memory while the next is read.
+        del rows
+    check_tiled(
+        np.concatenate(starts), np.concatenate(ends), window.start_position, window.end_position, name
+    )
+    if written != len(out):
+        raise ProofError(
+            f"{name}: expected {len(out)} bytes of the segment from position {window.start_position} on, "
+            f"found {written} encoded. The file can't be turned back into its segment."
+        )
 
 
 def plan_windows(metadata: pq.FileMetaData, origin: int, size_bytes: int, name: str) -> tuple[Window, ...]:

@@ -1,0 +1,150 @@
+"""serve-lake: consumers of Kafka read what is archived, at the offsets that they know."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from contextlib import closing, suppress
+from pathlib import Path
+
+import click
+
+from storage_engine.cli.options.options import lake_option
+from storage_engine.cli.output.output import say
+from storage_engine.cli.shell.command import command
+from storage_engine.cli.shell.values import NamedPath, size_bytes
+from storage_engine.core.extras import SERVER
+from storage_engine.exceptions import BadInputError
+from storage_engine.lake.catalog.config import LakeConfig
+
+_POSITIONS = "consumer-positions.json"
+
+
+def _address(_context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[str, int] | None:
+    """A host and a port; a click callback."""
+    if text is None:
+        return None
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not (host and colon and port.isascii() and port.isdecimal() and int(port) < 1 << 16):
+        raise click.BadParameter(
+            f"expected a host and a port such as 127.0.0.1:9092; found {text!r}", param=parameter
+        )
+    return host, int(port)
+
+
+@command()
+@lake_option()
+@click.option(
+    "--kafka",
+    "address",
+    metavar="HOST:PORT",
+    callback=_address,
+    default="127.0.0.1:9092",
+    show_default=True,
+    help="Where consumers connect.",
+)
+@click.option(
+    "--advertised",
+    metavar="HOST:PORT",
+    callback=_address,
+    help="What consumers are told to connect to, where that is another address (advertised.listeners).",
+)
+@click.option("--cluster", metavar="ID", help="Which cluster; needed only where the lake has several.")
+@click.option(
+    "--holes",
+    type=click.Choice(["refuse", "skip"]),
+    default="refuse",
+    show_default=True,
+    help="What a consumer gets at offsets that no receipt has: nothing, or what lies behind them.",
+)
+@click.option(
+    "--cache",
+    "cache_bytes",
+    metavar="SIZE",
+    default="2G",
+    show_default=True,
+    callback=size_bytes,
+    help="Decoded batches that are kept for the next consumer.",
+)
+@click.option(
+    "--positions",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help=f"File of what groups have committed; default: {_POSITIONS} in the lake's directory.",
+)
+@click.option("--tls-cert", type=NamedPath(dir_okay=False), help="Certificate of this server, as PEM.")
+@click.option("--tls-key", type=NamedPath(dir_okay=False), help="Its key, where that is another file.")
+@click.option("--users", type=click.Path(dir_okay=False, path_type=Path), help="File of who may read what.")
+@click.option("--set-user", metavar="NAME", help="Set a user's password in --users, and end.")
+@click.option(
+    "--topics", metavar="NAMES", help="What this user may read: names separated by commas, with * for any."
+)
+@click.option("--insecure", is_flag=True, help="Let other hosts connect without TLS.")
+def serve_lake(
+    lake_dir: Path,
+    address: tuple[str, int],
+    advertised: tuple[str, int] | None,
+    cluster: str | None,
+    holes: str,
+    cache_bytes: int,
+    positions: Path | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    users: Path | None,
+    set_user: str | None,
+    topics: str | None,
+    insecure: bool,
+) -> int:
+    """Serve archived records to consumers of Kafka, at the offsets that they know. Nothing is restored first.
+
+    A consumer is started with another address and reads on. Nothing can be written: what producers send is
+    refused, and groups commit into a file of this server. What is committed to the lake meanwhile is served
+    within seconds. Ends on SIGTERM and SIGINT.
+    """
+    SERVER.require("serve-lake")
+    from storage_engine.lake.catalog.catalog import open_lake
+    from storage_engine.lake_server.positions import GroupPositions
+    from storage_engine.lake_server.reader import LakeReader
+    from storage_engine.lake_server.server import Listening, serve
+    from storage_engine.lake_server.users import read_users
+    from storage_engine.lake_server.users import set_user as keep_user
+
+    if set_user is not None:
+        if users is None or not topics:
+            raise BadInputError(
+                "serve-lake --set-user: expected --users FILE and --topics NAMES beside it, found one "
+                "missing. Nothing was changed."
+            )
+        password = click.prompt(
+            f"Password of {set_user}", hide_input=True, confirmation_prompt=True, err=True
+        )
+        keep_user(users, set_user, password, topics.split(","))
+        return 0
+    listening = Listening(
+        *address, advertised, tls_cert, tls_key, insecure, None if users is None else read_users(users)
+    )
+    listening.tls()
+    lake = open_lake(LakeConfig.local(lake_dir))
+    reader = LakeReader(lake, cluster, cache_bytes=cache_bytes, skip_holes=holes == "skip")
+    for log in reader.archive.unnamed:
+        say(f"{log} isn't served: its receipts say no topic's id.", err=True)
+
+    def started(port: int) -> None:
+        found = reader.archive
+        partitions = sum(map(len, found.topics.values()))
+        say(
+            f"{lake.location}: {partitions} partitions of {len(found.topics)} topics of cluster "
+            f"{found.cluster} are served at {address[0]}:{port}."
+        )
+
+    async def run() -> None:
+        serving = asyncio.current_task()
+        assert serving is not None
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
+        with suppress(asyncio.CancelledError):
+            await serve(reader, kept, listening, lambda line: say(line, err=True), started)
+
+    with closing(GroupPositions(positions or lake_dir / _POSITIONS)) as kept, closing(reader):
+        asyncio.run(run())
+    return 0

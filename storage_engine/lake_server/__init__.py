@@ -1,0 +1,1 @@
+"""A server that gives archived records to consumers of Kafka, at the offsets that they know."""

@@ -1,0 +1,199 @@
+"""Which records of Kafka's topics a lake has: ranges of each partition, by the receipts of all its stores.
+
+A partition is a cluster's id, a topic's id and a number, whatever its directory was called. Replicas may have
+archived the same offsets: each is served once.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from storage_engine.core.nearest import meant
+from storage_engine.exceptions import BadInputError, ReceiptError
+from storage_engine.kafka.format.checkpoints import START_EVIDENCE
+from storage_engine.kafka.format.file_names import PartitionDirectory, partition_directory
+from storage_engine.kafka.format.partition_metadata import cluster_of, topic_of
+from storage_engine.lake.catalog.catalog import Lake
+from storage_engine.lake.soundness.chain import row_fault
+from storage_engine.lake.soundness.receipts import list_stores, receipts
+from storage_engine.model.proof.receipt import Receipt
+
+_ID_SHOWN = 8
+"""Letters of an older topic's id behind its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedRange:
+    """Offsets [first, end) of a partition that one receipt's segment is read for.
+
+    :param refused: why nothing is served of it; "": it is served.
+    """
+
+    receipt: Receipt
+    first: int
+    end: int
+    refused: str = ""
+
+
+@dataclass(frozen=True)
+class ArchivedPartition:
+    """What a lake has of a partition.
+
+    :param topic: what consumers call its topic.
+    :param ranges: by offset, none over another.
+    :param start: the first offset that is served: what the log began with when it was archived, or later.
+    """
+
+    topic: str
+    number: int
+    ranges: tuple[ArchivedRange, ...]
+    start: int
+
+    @property
+    def end(self) -> int:
+        """Return the offset behind the last that is archived."""
+        return self.ranges[-1].end
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        return [one.end for one in self.ranges]
+
+    def range_at(self, offset: int) -> ArchivedRange:
+        """Return the range that has an offset, or the first one behind it.
+
+        :param offset: below ``end``.
+        """
+        return self.ranges[bisect_right(self._ends, offset)]
+
+    def holes(self) -> list[tuple[int, int]]:
+        """Return the offsets between two ranges that no receipt has, as (first, end)."""
+        pairs = zip(self.ranges[:-1], self.ranges[1:], strict=True)
+        return [(left.end, right.first) for left, right in pairs if left.end < right.first]
+
+
+@dataclass(frozen=True)
+class Archive:
+    """The partitions of one cluster that a lake has.
+
+    :param topics: partitions by number, by topic.
+    :param unnamed: logs whose receipts say no topic's id, which can't be told from others of their name.
+    """
+
+    cluster: str
+    topics: Mapping[str, Mapping[int, ArchivedPartition]]
+    unnamed: tuple[str, ...]
+
+
+def read_archive(lake: Lake, cluster: str | None) -> Archive:
+    """Return what a lake has of a cluster of Kafka.
+
+    :param cluster: its id; None: the lake has one.
+    :raises BadInputError: the lake is another broker's, or the cluster isn't the one or isn't there.
+    :raises LakeUnavailableError: the lake can't be read.
+    """
+    if lake.broker != "kafka":
+        raise BadInputError(
+            f"lake {lake.location}: expected one of Kafka, found one of {lake.broker}, whose consumers speak "
+            "another protocol. Nothing was started. Export its messages, or restore its segments."
+        )
+    return archive_of(_newest_lineages(lake), cluster, lake.location)
+
+
+def archive_of(rows: Iterable[Receipt], cluster: str | None, location: str) -> Archive:
+    """Return the partitions that receipts are of. Pure.
+
+    :param rows: those that count, of every log's newest lineage.
+    :param location: of the lake, for messages.
+    :raises BadInputError: the cluster isn't the one, or isn't there.
+    """
+    logs: dict[str, list[Receipt]] = defaultdict(list)
+    unnamed = set()
+    for row in rows:
+        if row.log_id is None:
+            unnamed.add(row.log)
+        else:
+            logs[row.log_id].append(row)
+    chosen = _cluster({cluster_of(log_id) for log_id in logs}, cluster, location)
+    of_topic: dict[str, list[str]] = defaultdict(list)
+    for log_id in logs:
+        if cluster_of(log_id) == chosen:
+            of_topic[topic_of(log_id)].append(log_id)
+    newest: dict[str, tuple[int, str]] = {}
+    names: dict[str, str] = {}
+    for topic_id, of_id in of_topic.items():
+        last = max((row for log_id in of_id for row in logs[log_id]), key=lambda row: row.proven_at_ms)
+        names[topic_id] = _directory(last).topic
+        newest[names[topic_id]] = max(newest.get(names[topic_id], (-1, "")), (last.proven_at_ms, topic_id))
+    topics: dict[str, dict[int, ArchivedPartition]] = {}
+    for topic_id, name in names.items():
+        shown = name if newest[name][1] == topic_id else f"{name}@{topic_id[:_ID_SHOWN]}"
+        found = [_partition(shown, logs[log_id]) for log_id in of_topic[topic_id]]
+        topics[shown] = {one.number: one for one in found}
+    return Archive(chosen, topics, tuple(sorted(unnamed)))
+
+
+def _newest_lineages(lake: Lake) -> Iterable[Receipt]:
+    for store in list_stores(lake):
+        for row in receipts(lake, store.store_id):
+            if row.lineage == store.log_lineages[row.log]:
+                yield row
+
+
+def _cluster(clusters: set[str], asked: str | None, location: str) -> str:
+    if asked is None and len(clusters) == 1:
+        return clusters.pop()
+    if asked in clusters:
+        return str(asked)
+    listed = ", ".join(sorted(clusters)) or "none"
+    expected = "an archived cluster" if asked else "one cluster, or --cluster that says which"
+    near = meant(asked, clusters) if asked else ""
+    raise BadInputError(
+        f"lake {location}: expected {expected}, found {asked or f'those of {listed}'}.{near} Nothing was "
+        f"started. The lake has: {listed}."
+    )
+
+
+def _partition(topic: str, rows: Sequence[Receipt]) -> ArchivedPartition:
+    """Lay a partition's receipts one behind the other, whichever store they are of."""
+    ordered = sorted(rows, key=lambda row: (row.base_offset, -row.end))
+    contents: dict[tuple[int, int], set[str]] = defaultdict(set)
+    for row in ordered:
+        contents[row.base_offset, row.end].add(row.sha256)
+    ranges: list[ArchivedRange] = []
+    reached = ordered[0].base_offset
+    for row in ordered:
+        if row.end <= reached:
+            continue
+        refused = f"its receipt can't be trusted: {fault}" if (fault := row_fault(row)) else ""
+        if len(contents[row.base_offset, row.end]) > 1:
+            refused = "two stores have archived other bytes of the same offsets"
+        ranges.append(ArchivedRange(row, max(reached, row.base_offset), row.end, refused))
+        reached = row.end
+    first = ranges[0]
+    # A log begins inside a segment once records have been deleted from it (DeleteRecords).
+    start = first.receipt.known.get(START_EVIDENCE)
+    inside = isinstance(start, int) and first.first < start < first.end
+    return ArchivedPartition(
+        topic,
+        _directory(first.receipt).partition,
+        tuple(ranges),
+        int(start) if inside and isinstance(start, int) else first.first,
+    )
+
+
+def _directory(row: Receipt) -> PartitionDirectory:
+    """Return what a receipt's log is called.
+
+    :raises ReceiptError: it is the name of no log.
+    """
+    found = partition_directory(row.log)
+    if found is None:
+        raise ReceiptError(
+            f"receipt of {row.log}/{row.base_offset:020d}: expected the log of a partition, found another "
+            "name. Nothing was started. Run verify: the receipts were tampered with."
+        )
+    return found

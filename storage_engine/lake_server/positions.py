@@ -1,0 +1,77 @@
+"""GroupPositions that consumer groups have committed to this server, in a file of its own."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from storage_engine.core.durable import make_dirs, open_lock, write_file
+from storage_engine.exceptions import BadInputError
+
+Position = tuple[int, str | None]
+"""The offset to read next, and what the client has written beside it."""
+
+
+class GroupPositions:
+    """The file, which one server has at a time.
+
+    :param path: of the file; it is made with the first commit.
+    :raises BadInputError: another server has it, or it has something else.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        make_dirs(path.parent)
+        self._lock = open_lock(path.with_name(f"{path.name}.lock"))
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock)
+            raise BadInputError(
+                f"{path}: expected a file that no other server has, found one that has it locked. Nothing "
+                "was started. Name another file by --positions."
+            ) from None
+        try:
+            self.groups = self._read()
+        except BadInputError:
+            self.close()
+            raise
+
+    def of(self, group: str, topic: str, partition: int) -> Position | None:
+        """Return what a group has committed; None: nothing."""
+        return self.groups.get(group, {}).get(topic, {}).get(partition)
+
+    def commit(self, group: str, found: dict[tuple[str, int], Position]) -> None:
+        """Keep positions; they are on disk when this returns."""
+        for (topic, partition), position in found.items():
+            self.groups.setdefault(group, {}).setdefault(topic, {})[partition] = position
+        write_file(self._path, json.dumps({"version": 1, "groups": self.groups}).encode())
+
+    def close(self) -> None:
+        """Let another server have the file."""
+        os.close(self._lock)
+
+    def _read(self) -> dict[str, dict[str, dict[int, Position]]]:
+        try:
+            text = self._path.read_bytes()
+        except FileNotFoundError:
+            return {}
+        try:
+            said: Any = json.loads(text)
+            if said["version"] != 1:
+                raise ValueError(f"version {said['version']}")
+            return {
+                group: {
+                    topic: {int(number): (int(offset), note) for number, (offset, note) in of_topic.items()}
+                    for topic, of_topic in topics.items()
+                }
+                for group, topics in said["groups"].items()
+            }
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise BadInputError(
+                f"{self._path}: expected the positions of groups, of version 1, found something else: "
+                f"{error}. Nothing was started or changed. Name another file by --positions."
+            ) from error

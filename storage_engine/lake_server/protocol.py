@@ -1,0 +1,148 @@
+"""Requests and responses of Kafka's protocol, by kio's types of them.
+
+A response names all that any version of it has, and each version takes the fields that it knows.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from dataclasses import dataclass
+from datetime import timedelta
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+from kio.serial import entity_reader, entity_writer
+
+from storage_engine.exceptions import StorageEngineError
+from storage_engine.lake_server.users import Login
+
+API_VERSIONS: Final = 18
+FETCH: Final = 1
+PRODUCE: Final = 0
+
+APIS = MappingProxyType(
+    {
+        # librdkafka fetches from brokers alone that name it; each request of it is refused.
+        PRODUCE: ("produce", 3, 3),
+        FETCH: ("fetch", 4, 11),
+        2: ("list_offsets", 1, 5),
+        3: ("metadata", 1, 8),
+        8: ("offset_commit", 2, 7),
+        9: ("offset_fetch", 1, 5),
+        10: ("find_coordinator", 0, 2),
+        11: ("join_group", 2, 5),
+        12: ("heartbeat", 0, 3),
+        13: ("leave_group", 0, 2),
+        14: ("sync_group", 0, 3),
+        15: ("describe_groups", 0, 4),
+        16: ("list_groups", 0, 2),
+        17: ("sasl_handshake", 1, 1),
+        API_VERSIONS: ("api_versions", 0, 3),
+        23: ("offset_for_leader_epoch", 2, 3),
+        32: ("describe_configs", 1, 3),
+        36: ("sasl_authenticate", 0, 1),
+        60: ("describe_cluster", 0, 0),
+    }
+)
+"""By key: the name in kio, the lowest and the highest version that is answered.
+
+Later versions have tagged fields, where kio takes none that it doesn't know and librdkafka sends some. They
+tell nothing that a reader of archived records needs. Nothing that changes a topic is named, nor the groups of
+KIP-848: a client with ``group.protocol=consumer`` says itself that it can't.
+"""
+
+_BEFORE_LOGIN = (API_VERSIONS, 17, 36)
+_NONE = timedelta(0)
+_PREFIX = struct.Struct(">hhi")
+
+
+class ProtocolError(StorageEngineError):
+    """A request that can't be answered; its connection is closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request of a client.
+
+    :param version: -1: of ApiVersions, in one that isn't answered.
+    :param host: of the client.
+    :param login: who the client is.
+    :param body: as kio has it.
+    """
+
+    name: str
+    version: int
+    correlation_id: int
+    client_id: str
+    host: str
+    login: Login
+    body: Any
+
+
+def read_request(data: bytes, host: str, login: Login) -> Request:
+    """Parse a request without its length.
+
+    :param host: of the client.
+    :raises ProtocolError: it is none, or none that is answered.
+    """
+    if len(data) < _PREFIX.size:
+        raise ProtocolError(f"expected a request of Kafka's protocol, found {len(data)} bytes")
+    key, version, correlation_id = _PREFIX.unpack_from(data)
+    name, lowest, highest = APIS.get(key, ("", 0, -1))
+    if not login.is_done and key not in _BEFORE_LOGIN:
+        raise ProtocolError("expected a client that has logged in, found one that has not")
+    if not lowest <= version <= highest:
+        if key == API_VERSIONS:
+            # Whoever asks in a version of later takes version 0 as the answer (KIP-511).
+            return Request(name, -1, correlation_id, "", host, login, None)
+        raise ProtocolError(
+            f"expected a request that ApiVersions names, found key {key} in version {version}"
+        )
+    try:
+        schema = _class(name, version, "request", None)
+        header, size = entity_reader(schema.__header_schema__)(data, 0)
+        body, _ = entity_reader(schema)(data, size)
+    # Whatever the bytes are: they come from outside.
+    except Exception as error:
+        raise ProtocolError(
+            f"expected a request of {name} in version {version}, found {len(data)} other bytes: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    return Request(name, version, correlation_id, getattr(header, "client_id", None) or "", host, login, body)
+
+
+def response(request: Request, **values: Any) -> bytes:
+    """Return a response with its length, ready to be sent."""
+    version = max(request.version, 0)
+    schema = _class(request.name, version, "response", None)
+    fields = {"throttle_time": _NONE, "session_lifetime": _NONE, "error_code": ErrorCode.none, **values}
+    out = io.BytesIO()
+    out.write(bytes(4))
+    head = schema.__header_schema__
+    entity_writer(head)(out, head(correlation_id=request.correlation_id))
+    entity_writer(schema)(out, _made(schema, fields))
+    frame = out.getbuffer()
+    struct.pack_into(">i", frame, 0, len(frame) - 4)
+    return bytes(frame)
+
+
+def part(request: Request, kind: str, **values: Any) -> Any:
+    """Return a part of the response to a request.
+
+    :param kind: what kio calls it.
+    """
+    return _made(_class(request.name, max(request.version, 0), "response", kind), values)
+
+
+def _made(schema: Any, values: dict[str, Any]) -> Any:
+    return schema(**{name: value for name, value in values.items() if name in schema.__dataclass_fields__})
+
+
+def _class(name: str, version: int, side: str, kind: str | None) -> Any:
+    module = import_module(f"kio.schema.{name}.v{version}.{side}")
+    if kind is None:
+        kind = "".join(word.title() for word in name.split("_")) + side.title()
+    return getattr(module, kind)

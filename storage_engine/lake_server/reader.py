@@ -1,0 +1,199 @@
+"""Archived batches for many consumers: decoded once, kept while there is room, eight at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from pyiceberg.table import Table
+
+from storage_engine.exceptions import StorageEngineError
+from storage_engine.lake.catalog.catalog import Lake
+from storage_engine.lake_server.archived_partitions import (
+    Archive,
+    ArchivedPartition,
+    ArchivedRange,
+    read_archive,
+)
+from storage_engine.lake_server.segment_batches import Piece, SegmentInLake
+from storage_engine.lake_server.transactions import Transactions, read_transactions
+from storage_engine.model.proof.receipt import Receipt
+
+T = TypeVar("T")
+
+_THREADS = 8
+_MOST_SEGMENTS = 256
+_MOST_PIECES = 512
+"""Each has a file open."""
+
+
+class HoleError(StorageEngineError):
+    """Offsets between archived ones that no receipt has."""
+
+
+class LakeReader:
+    """Gives batches of a lake. Used in one event loop; what takes time runs in threads.
+
+    :param cluster: id of a cluster; None: the lake has one.
+    :param cache_bytes: of decoded batches that are kept for the next consumer.
+    :param skip_holes: go on behind offsets that no receipt has.
+    :raises BadInputError: the lake is another broker's, or has no such cluster.
+    :raises LakeUnavailableError: the lake can't be read.
+    """
+
+    def __init__(self, lake: Lake, cluster: str | None, *, cache_bytes: int, skip_holes: bool) -> None:
+        self._lake = lake
+        self._cache_bytes, self._skip_holes = cache_bytes, skip_holes
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="lake-reader")
+        self._segments: OrderedDict[str, SegmentInLake] = OrderedDict()
+        self._segments_lock = threading.Lock()
+        self._pieces: OrderedDict[tuple[str, int], asyncio.Future[Piece]] = OrderedDict()
+        self._transactions: dict[tuple[str, int], asyncio.Future[Transactions]] = {}
+        self._snapshot = lake.segments().metadata.current_snapshot_id
+        self._table: Table = lake.messages()
+        self.archive: Archive = read_archive(lake, cluster)
+        self.changed = asyncio.Event()
+
+    async def renew(self) -> None:
+        """Read the receipts again if the lake has been committed to since.
+
+        :raises LakeUnavailableError: the lake can't be read; what was known stays.
+        """
+
+        def look() -> tuple[int | None, Table, Archive] | None:
+            snapshot = self._lake.segments().metadata.current_snapshot_id
+            if snapshot == self._snapshot:
+                return None
+            return snapshot, self._lake.messages(), read_archive(self._lake, self.archive.cluster)
+
+        found = await self._in_thread(look)
+        if found is not None:
+            self._snapshot, self._table, self.archive = found
+            self._transactions.clear()
+            with self._segments_lock:
+                self._segments.clear()
+            self.changed.set()
+            self.changed = asyncio.Event()
+
+    async def batches(
+        self, partition: ArchivedPartition, offset: int, end: int, max_bytes: int
+    ) -> memoryview:
+        """Return whole batches from an offset on, at least one.
+
+        :param offset: that the partition has.
+        :param end: only batches that begin below it.
+        :return: nothing: no batch begins below ``end``.
+        :raises HoleError: no receipt has it.
+        :raises DamagedRangeError: what is archived there is no batch.
+        :raises ProofError: the data file can't be turned back into its segment.
+        :raises LakeUnavailableError: the lake can't be read.
+        """
+        while offset < min(end, partition.end):
+            found = partition.range_at(offset)
+            self._check(partition, found, offset)
+            offset = max(offset, found.first)
+            segment = await self._in_thread(self._segment, found.receipt)
+            for number in range(await self._in_thread(segment.number_of, offset), segment.count):
+                piece = await self._piece(segment, number)
+                batches = piece.batches(offset, end, max_bytes)
+                if batches is not None:
+                    return batches
+            # A cleaner took the last records of this segment.
+            offset = found.end
+        return memoryview(b"")
+
+    async def offset_at(self, partition: ArchivedPartition, timestamp_ms: int) -> tuple[int, int] | None:
+        """Return the first record that has this timestamp or a later one, and its own; None: none has."""
+
+        def look() -> tuple[int, int] | None:
+            for one in partition.ranges:
+                last = one.receipt.last_store_timestamp_ms
+                if last is not None and last >= timestamp_ms and one.end > partition.start:
+                    first = max(one.first, partition.start)
+                    found = self._segment(one.receipt).offset_at(timestamp_ms, first)
+                    if found is not None:
+                        return found
+            return None
+
+        return await self._in_thread(look)
+
+    async def transactions(self, partition: ArchivedPartition) -> Transactions:
+        """Return what is known of a partition's transactions."""
+        key = (partition.topic, partition.number)
+        if key not in self._transactions:
+            task = asyncio.ensure_future(
+                self._in_thread(lambda: read_transactions(partition, self._all_pieces))
+            )
+            self._transactions[key] = task
+        try:
+            return await asyncio.shield(self._transactions[key])
+        except StorageEngineError:
+            self._transactions.pop(key, None)
+            raise
+
+    def close(self) -> None:
+        """End the threads."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _check(self, partition: ArchivedPartition, found: ArchivedRange, offset: int) -> None:
+        where = f"{partition.topic}-{partition.number}, offsets"
+        if offset < found.first and not self._skip_holes:
+            raise HoleError(
+                f"{where} [{offset}, {found.first}): no receipt has them, so that consumers stop before "
+                "them. Run verify, which says what became of them; --holes skip goes on behind them."
+            )
+        if found.refused:
+            raise HoleError(
+                f"{where} [{found.first}, {found.end}): nothing is served, since {found.refused}."
+            )
+
+    async def _piece(self, segment: SegmentInLake, number: int) -> Piece:
+        key = (segment.receipt.row_hash, number)
+        if key in self._pieces:
+            self._pieces.move_to_end(key)
+        else:
+            self._pieces[key] = asyncio.ensure_future(self._in_thread(segment.piece, number))
+        try:
+            piece = await asyncio.shield(self._pieces[key])
+        except StorageEngineError:
+            self._pieces.pop(key, None)
+            raise
+        self._make_room()
+        return piece
+
+    def _make_room(self) -> None:
+        sizes = {
+            key: len(future.result().data)
+            for key, future in self._pieces.items()
+            if future.done() and not future.cancelled() and future.exception() is None
+        }
+        total = sum(sizes.values())
+        for key in list(sizes)[:-1]:
+            if total <= self._cache_bytes and len(self._pieces) <= _MOST_PIECES:
+                return
+            # Whoever still sends of it holds on to its mapping.
+            del self._pieces[key]
+            total -= sizes[key]
+
+    def _segment(self, receipt: Receipt) -> SegmentInLake:
+        with self._segments_lock:
+            if (known := self._segments.get(receipt.row_hash)) is not None:
+                self._segments.move_to_end(receipt.row_hash)
+                return known
+        made = SegmentInLake(self._table, receipt)
+        with self._segments_lock:
+            self._segments[receipt.row_hash] = made
+            while len(self._segments) > _MOST_SEGMENTS:
+                self._segments.popitem(last=False)
+        return made
+
+    def _all_pieces(self, receipt: Receipt) -> Iterator[Piece]:
+        segment = self._segment(receipt)
+        return (segment.piece(number) for number in range(segment.count))
+
+    async def _in_thread(self, work: Callable[..., T], *arguments: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work, *arguments)

@@ -1,0 +1,177 @@
+"""Who may read: a file of users, none of whose passwords it has, and how a client shows that it has one.
+
+PLAIN and SCRAM (RFC 5802) are what Kafka's clients have; both are told by the same salted keys.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from scramp import ScramException, ScramMechanism
+
+from storage_engine.core.durable import write_file
+from storage_engine.exceptions import BadInputError, StorageEngineError
+
+T = TypeVar("T")
+
+PLAIN: Final = "PLAIN"
+SCRAM: Final = "SCRAM-SHA-256"
+MECHANISMS: Final = (PLAIN, SCRAM)
+_OTHERS_MAY = 0o077
+_KEYS = ("salt", "stored_key", "server_key")
+_UNKNOWN_SALT = b"\0" * 16
+
+
+class LoginError(StorageEngineError):
+    """A client has not shown that it is who it says."""
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A user; ``topics`` are the names that it may read, where ``*`` stands for any letters."""
+
+    name: str
+    topics: tuple[str, ...]
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: int
+
+    def may_read(self, topic: str) -> bool:
+        return any(fnmatchcase(topic, pattern) for pattern in self.topics)
+
+
+def read_users(path: Path) -> Mapping[str, User]:
+    """Read a file of users.
+
+    :raises BadInputError: it isn't there, is none, or others than its owner may read it.
+    """
+    try:
+        mode = path.stat().st_mode
+        text = path.read_bytes()
+    except OSError as error:
+        raise BadInputError(
+            f"{path}: expected a file of users, found none that can be read: {error.strerror}. Nothing was "
+            "started. Make it: storage-engine serve-lake --users FILE --set-user NAME"
+        ) from error
+    if mode & _OTHERS_MAY:
+        raise BadInputError(
+            f"{path}: expected a file that its owner alone can read, found mode {mode & 0o777:03o}. Nothing "
+            f"was started. Run chmod 600 {path}, and set its passwords again."
+        )
+    try:
+        said: Any = json.loads(text)
+        return {name: _user(name, one) for name, one in said.items()}
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise BadInputError(
+            f"{path}: expected users with their keys and topics, found something else: {error}. Nothing was "
+            "started. Set them again by --set-user."
+        ) from error
+
+
+def set_user(path: Path, name: str, password: str, topics: Sequence[str]) -> None:
+    """Add a user to a file, or give one another password and other topics."""
+    users = dict(read_users(path)) if path.exists() else {}
+    users[name] = User(name, tuple(topics), *ScramMechanism(SCRAM).make_auth_info(password))
+    said = {
+        one.name: {
+            "topics": one.topics,
+            "salt": _text(one.salt),
+            "stored_key": _text(one.stored_key),
+            "server_key": _text(one.server_key),
+            "iterations": one.iterations,
+        }
+        for one in users.values()
+    }
+    previous = os.umask(_OTHERS_MAY)
+    try:
+        write_file(path, json.dumps(said, indent=1).encode() + b"\n")
+    finally:
+        os.umask(previous)
+
+
+class Login:
+    """The steps by which one client logs in.
+
+    :param users: of the server; None: everybody may read everything.
+    """
+
+    def __init__(self, users: Mapping[str, User] | None) -> None:
+        self._users = users
+        self.user: User | None = None
+        self._mechanism = ""
+        self._scram: Any = None
+        self._name = ""
+
+    @property
+    def is_done(self) -> bool:
+        return self._users is None or self.user is not None
+
+    def visible(self, topics: Mapping[str, T]) -> Mapping[str, T]:
+        """Return the topics that the client may read."""
+        if self.user is None:
+            return topics if self._users is None else {}
+        return {name: topic for name, topic in topics.items() if self.user.may_read(name)}
+
+    def begin(self, mechanism: str) -> bool:
+        """Return whether a client may go on by a mechanism."""
+        self._mechanism, self._scram, self.user = mechanism, None, None
+        return self._users is not None and mechanism in MECHANISMS
+
+    def go_on(self, said: bytes) -> bytes:
+        """Take what a client says, and return what it is to be told.
+
+        :raises LoginError: it isn't who it says.
+        """
+        try:
+            return self._plain(said) if self._mechanism == PLAIN else self._scram_step(said)
+        except (ScramException, ValueError, LookupError) as error:
+            raise LoginError("expected a user and its password, found others") from error
+
+    def _plain(self, said: bytes) -> bytes:
+        _, name, password = said.decode().split("\0")
+        user = (self._users or {}).get(name)
+        # As long for a user that isn't there.
+        salt, iterations = (user.salt, user.iterations) if user else (_UNKNOWN_SALT, None)
+        stored_key = ScramMechanism(SCRAM).make_auth_info(password, iterations, salt)[1]
+        if user is None or not hmac.compare_digest(stored_key, user.stored_key):
+            raise LookupError(name)
+        self.user = user
+        return b""
+
+    def _scram_step(self, said: bytes) -> bytes:
+        if self._mechanism != SCRAM:
+            raise LookupError(self._mechanism)
+        if self._scram is None:
+            self._scram = ScramMechanism(SCRAM).make_server(self._keys)
+            self._scram.set_client_first(said.decode())
+            return str(self._scram.get_server_first()).encode()
+        self._scram.set_client_final(said.decode())
+        answer = str(self._scram.get_server_final()).encode()
+        self.user = (self._users or {})[self._name]
+        return answer
+
+    def _keys(self, name: str) -> tuple[bytes, bytes, bytes, int]:
+        self._name = name
+        user = (self._users or {})[name]
+        return user.salt, user.stored_key, user.server_key, user.iterations
+
+
+def _user(name: str, said: Any) -> User:
+    salt, stored_key, server_key = (
+        base64.b64decode(said[key]) for key in ("salt", "stored_key", "server_key")
+    )
+    topics = tuple(map(str, said["topics"]))
+    return User(name, topics, salt, stored_key, server_key, int(said["iterations"]))
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode()

@@ -1,0 +1,99 @@
+"""Batches out of data files: all that a broker wrote, wherever a window ends, and nothing that is damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage_engine.kafka.codec.record_batch import read_batches
+from storage_engine.lake.catalog.catalog import Lake
+from storage_engine.lake.file import row_groups
+from storage_engine.lake_server.archived_partitions import ArchivedPartition, read_archive
+from storage_engine.lake_server.segment_batches import DamagedRangeError, Piece, SegmentInLake
+from tests.kafka.lakes import archivable_segments, archive, new_lake
+from tests.kafka_fixture import unpack
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return unpack(tmp_path_factory.mktemp("node"))
+
+
+@pytest.mark.parametrize("row_group_bytes", [300, 20_000, row_groups.ROW_GROUP_BYTES])
+@pytest.mark.parametrize("max_bytes", [1, 5_000])
+def test_a_log_comes_back_batch_by_batch_wherever_windows_end(
+    node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row_group_bytes: int, max_bytes: int
+) -> None:
+    monkeypatch.setattr(row_groups, "ROW_GROUP_BYTES", row_group_bytes)
+    logs = ("txn-1", "hdrs-0") if row_group_bytes > 300 else ("hdrs-0",)
+    segments = [one for one in archivable_segments(node) if one.log in logs]
+    lake = new_lake(tmp_path / "lake")
+    archive(lake, node, segments)
+    topics = read_archive(lake, None).topics
+    for log in logs:
+        topic, _, number = log.rpartition("-")
+        written = b"".join(Path(one.facts.path).read_bytes() for one in segments if one.log == log)
+        assert b"".join(served(lake, topics[topic][int(number)], max_bytes)) == written
+
+
+def served(lake: Lake, partition: ArchivedPartition, max_bytes: int) -> Iterator[bytes]:
+    """What a consumer gets that asks for the offset behind what it got."""
+    table, offset = lake.messages(), partition.ranges[0].first
+    known: dict[str, SegmentInLake] = {}
+    pieces: dict[tuple[str, int], Piece] = {}
+    while offset < partition.end:
+        found = partition.range_at(offset)
+        hash_ = found.receipt.row_hash
+        segment = known.get(hash_) or known.setdefault(hash_, SegmentInLake(table, found.receipt))
+        for number in range(segment.number_of(offset), segment.count):
+            piece = pieces.get((hash_, number)) or pieces.setdefault((hash_, number), segment.piece(number))
+            if (batches := piece.batches(offset, partition.end, max_bytes)) is not None:
+                yield bytes(batches)
+                offset = int(read_batches(batches).last_offsets[-1]) + 1
+                break
+        else:
+            offset = found.end
+
+
+@given(st.data())
+def test_no_batch_is_served_that_is_damaged(node: Path, data: st.DataObject) -> None:
+    path = next(node.glob("logs/hdrs-0/*.log"))
+    whole = path.read_bytes()
+    batches = read_batches(whole)
+    at = data.draw(st.integers(0, len(whole) - 1))
+    changed = bytearray(whole)
+    changed[at] ^= data.draw(st.integers(1, 255))
+    piece = Piece.of(memoryview(bytes(changed)))
+    offset, got = int(batches.base_offsets[0]), []
+    end = int(batches.last_offsets[-1]) + 1
+    try:
+        while offset < end and (found := piece.batches(offset, end, 1)) is not None:
+            got.append(bytes(found))
+            offset = int(read_batches(found).last_offsets[-1]) + 1
+    except DamagedRangeError:
+        pass
+    # Neither the offset nor the leader's epoch is in a batch's CRC, as the broker itself sets them.
+    for batch in got:
+        assert batch[12 + 9 :] in whole
+    damaged = int((batches.positions <= at).sum()) - 1
+    place = at - int(batches.positions[damaged])
+    if place > 16:
+        assert len(got) == damaged
+
+
+def test_more_than_is_asked_for_is_served_where_one_batch_has_it(node: Path) -> None:
+    whole = next(node.glob("logs/hdrs-0/*.log")).read_bytes()
+    batches = read_batches(whole)
+    piece = Piece.of(memoryview(whole))
+    first = piece.batches(int(batches.base_offsets[0]), 1 << 40, 0)
+    assert first is not None
+    assert len(first) == batches.sizes[0]
+    inside = int(batches.last_offsets[-1])
+    last = piece.batches(inside, 1 << 40, 1 << 30)
+    assert last is not None
+    assert bytes(last) == whole[int(batches.positions[-1]) :]
+    assert piece.batches(inside + 1, 1 << 40, 1 << 30) is None
