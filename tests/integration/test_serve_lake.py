@@ -289,10 +289,7 @@ def test_it_is_served_as_the_page_says(lake: Lake, base: Path, tmp_path: Path) -
     plain, secured = (
         shlex.split(text.removeprefix("$ ").partition("\n/")[0].replace("\\\n", " "))[4:] for text in blocks
     )
-    with serving(base / "lake", *at_a_free_port(plain), "--positions", str(tmp_path / "a")) as (
-        address,
-        process,
-    ):
+    with serving(base / "lake", *at_a_free_port(plain), "--positions", str(tmp_path / "a")) as (address, _):
         consumer = consumer_at(address, "page")
         assert consumed(consumer, "hdrs")
         consumer.close()

@@ -1,0 +1,135 @@
+"""What a server gives of a lake that grows or has holes, and what it makes of strange requests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from storage_engine.kafka.codec.record_batch import read_batches
+from storage_engine.lake.catalog.catalog import Lake
+from storage_engine.lake_server.archived_partitions import ArchivedPartition
+from storage_engine.lake_server.positions import GroupPositions
+from storage_engine.lake_server.reader import HoleError, LakeReader
+from storage_engine.lake_server.server import Listening, serve
+from tests.kafka.lakes import archive, new_lake, segments_of
+from tests.kafka_fixture import unpack
+
+CACHE_BYTES = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return unpack(tmp_path_factory.mktemp("node"))
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return new_lake(tmp_path / "lake")
+
+
+async def offsets(reader: LakeReader, partition: ArchivedPartition) -> list[int]:
+    """The offsets of all batches that a consumer gets from the start on."""
+    found: list[int] = []
+    offset = partition.start
+    while len(batches := await reader.batches(partition, offset, partition.end, 1 << 20)):
+        read = read_batches(batches)
+        found += read.base_offsets.tolist()
+        offset = int(read.last_offsets[-1]) + 1
+    return found
+
+
+def test_what_is_archived_later_is_served_after_a_renewal(lake: Lake, node: Path) -> None:
+    first, second, *_ = segments_of(node, "tinyseg-0")
+    archive(lake, node, [first])
+
+    async def ends() -> tuple[int, int, list[int]]:
+        reader = LakeReader(lake, None, cache_bytes=CACHE_BYTES, skip_holes=False)
+        before = reader.archive.topics["tinyseg"][0].end
+        changed = reader.changed
+        archive(lake, node, [second])
+        await reader.renew()
+        assert changed.is_set()
+        partition = reader.archive.topics["tinyseg"][0]
+        found = await offsets(reader, partition)
+        reader.close()
+        return before, partition.end, found
+
+    before, after, found = asyncio.run(ends())
+    assert (before, after) == (first.end_offset, second.end_offset)
+    assert any(first.end_offset <= one < second.end_offset for one in found)
+
+
+@pytest.mark.parametrize("skips", [False, True])
+def test_a_hole_ends_what_is_served_unless_it_is_skipped(lake: Lake, node: Path, skips: bool) -> None:
+    first, second, third, *_ = segments_of(node, "tinyseg-0")
+    archive(lake, node, [first, third])
+
+    async def read() -> list[int]:
+        reader = LakeReader(lake, None, cache_bytes=CACHE_BYTES, skip_holes=skips)
+        try:
+            return await offsets(reader, reader.archive.topics["tinyseg"][0])
+        finally:
+            reader.close()
+
+    if not skips:
+        with pytest.raises(HoleError, match=rf"\[{second.base_offset}, {second.end_offset}\): no receipt"):
+            asyncio.run(read())
+        return
+    found = asyncio.run(read())
+    assert found
+    assert not [one for one in found if second.base_offset <= one < second.end_offset]
+    assert max(found) >= third.base_offset
+
+
+@asynccontextmanager
+async def served(lake: Lake, positions: Path) -> AsyncIterator[tuple[int, list[str]]]:
+    """A server of a lake in this event loop: its port, and the lines that it logs."""
+    reader = LakeReader(lake, None, cache_bytes=CACHE_BYTES, skip_holes=False)
+    kept, lines = GroupPositions(positions), list[str]()
+    port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    task = asyncio.create_task(serve(reader, kept, Listening("127.0.0.1", 0), lines.append, port.set_result))
+    try:
+        yield await port, lines
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        kept.close()
+        reader.close()
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", "found a length of 1195725856 bytes"),
+        (b"\0\0\0\0", "found a length of 0 bytes"),
+        (b"\0\0\0\2\0\1", "found 2 bytes"),
+        (b"\0\0\0\x08\0\x13\0\0\0\0\0\1", "found key 19 in version 0"),
+        (b"\0\0\0\x0b\0\1\0\4\0\0\0\1\0\0\xff", "expected a request of fetch in version 4"),
+    ],
+)
+def test_a_strange_request_ends_its_connection_alone(
+    lake: Lake, node: Path, tmp_path: Path, data: bytes, expected: str
+) -> None:
+    archive(lake, node, segments_of(node, "hdrs-0"))
+
+    async def ask() -> tuple[bytes, bytes, list[str]]:
+        async with served(lake, tmp_path / "positions.json") as (port, lines):
+            answers = []
+            # The second asks in a version that isn't answered, and is told which are.
+            for asked in (data, b"\0\0\0\x0a\0\x12\0\x09\0\0\0\7\xff\xff"):
+                incoming, outgoing = await asyncio.open_connection("127.0.0.1", port)
+                outgoing.write(asked)
+                outgoing.write_eof()
+                answers.append(await incoming.read())
+                outgoing.close()
+            return answers[0], answers[1], lines
+
+    nothing, versions, lines = asyncio.run(ask())
+    assert nothing == b""
+    assert [expected in line for line in lines] == [True]
+    assert versions[4:10] == b"\0\0\0\7" + (35).to_bytes(2, "big")
