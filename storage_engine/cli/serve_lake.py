@@ -103,7 +103,7 @@ def serve_lake(
     """
     SERVER.require("serve-lake")
     from storage_engine.lake.catalog.catalog import open_lake
-    from storage_engine.lake_server.positions import GroupPositions
+    from storage_engine.lake_server.positions import CommittedPositions
     from storage_engine.lake_server.reader import LakeReader
     from storage_engine.lake_server.server import Listening, serve
     from storage_engine.lake_server.users import read_users
@@ -145,6 +145,6 @@ def serve_lake(
         with suppress(asyncio.CancelledError):
             await serve(reader, kept, listening, lambda line: say(line, err=True), started)
 
-    with closing(GroupPositions(positions or lake_dir / _POSITIONS)) as kept, closing(reader):
+    with closing(CommittedPositions(positions or lake_dir / _POSITIONS)) as kept, closing(reader):
         asyncio.run(run())
     return 0

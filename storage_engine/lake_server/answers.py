@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.lake_server.group_answers import NODE_ID, UNDEFINED, UNKNOWN, GroupAnswers
-from storage_engine.lake_server.positions import GroupPositions
+from storage_engine.lake_server.positions import CommittedPositions
 from storage_engine.lake_server.protocol import APIS, Request, part, response
 from storage_engine.lake_server.reader import LakeReader
 from storage_engine.lake_server.users import MECHANISMS, LoginError
@@ -31,7 +31,7 @@ class Answers(GroupAnswers):
     def __init__(
         self,
         reader: LakeReader,
-        positions: GroupPositions,
+        positions: CommittedPositions,
         address: tuple[str, int],
         log: Callable[[str], None],
     ) -> None:

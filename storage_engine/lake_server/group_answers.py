@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from storage_engine.lake_server.archived_partitions import ArchivedPartition
 from storage_engine.lake_server.groups import GroupCoordinator
-from storage_engine.lake_server.positions import GroupPositions, Position
+from storage_engine.lake_server.positions import CommittedPositions, Position
 from storage_engine.lake_server.protocol import Request, part, response
 from storage_engine.lake_server.reader import LakeReader
 
@@ -25,7 +25,7 @@ class GroupAnswers:
     :param address: what clients are told to connect to, as host and port.
     """
 
-    def __init__(self, reader: LakeReader, positions: GroupPositions, address: tuple[str, int]) -> None:
+    def __init__(self, reader: LakeReader, positions: CommittedPositions, address: tuple[str, int]) -> None:
         self._reader, self._positions, self._address = reader, positions, address
         self._commits = asyncio.Lock()
         self.groups = GroupCoordinator()

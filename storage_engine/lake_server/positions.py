@@ -1,4 +1,4 @@
-"""GroupPositions that consumer groups have committed to this server, in a file of its own."""
+"""CommittedPositions that consumer groups have committed to this server, in a file of its own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Position = tuple[int, str | None]
 """The offset to read next, and what the client has written beside it."""
 
 
-class GroupPositions:
+class CommittedPositions:
     """The file, which one server has at a time.
 
     :param path: of the file; it is made with the first commit.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from storage_engine.exceptions import BadInputError, LakeUnavailableError
 from storage_engine.lake_server.answers import Answers
-from storage_engine.lake_server.positions import GroupPositions
+from storage_engine.lake_server.positions import CommittedPositions
 from storage_engine.lake_server.protocol import ProtocolError, read_request
 from storage_engine.lake_server.reader import LakeReader
 from storage_engine.lake_server.users import Login, User
@@ -74,7 +74,7 @@ def _is_loopback(host: str) -> bool:
 
 async def serve(
     reader: LakeReader,
-    positions: GroupPositions,
+    positions: CommittedPositions,
     listening: Listening,
     log: Callable[[str], None],
     started: Callable[[int], None] = lambda port: None,

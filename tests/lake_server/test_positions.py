@@ -1,4 +1,4 @@
-"""GroupPositions of groups are on disk when they are kept, for one server at a time."""
+"""CommittedPositions of groups are on disk when they are kept, for one server at a time."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 from storage_engine.exceptions import BadInputError
-from storage_engine.lake_server.positions import GroupPositions
+from storage_engine.lake_server.positions import CommittedPositions
 
 
 def test_what_was_committed_is_there_for_the_next_server(tmp_path: Path) -> None:
     path = tmp_path / "made" / "positions.json"
-    with closing(GroupPositions(path)) as first:
+    with closing(CommittedPositions(path)) as first:
         first.commit("g", {("orders", 0): (5, None), ("orders", 1): (7, "note")})
         first.commit("g", {("orders", 0): (6, "")})
         with pytest.raises(BadInputError, match="no other server has"):
-            GroupPositions(path)
-    with closing(GroupPositions(path)) as second:
+            CommittedPositions(path)
+    with closing(CommittedPositions(path)) as second:
         assert second.of("g", "orders", 0) == (6, "")
         assert second.of("g", "orders", 1) == (7, "note")
         assert second.of("other", "orders", 1) is None
@@ -31,5 +31,5 @@ def test_another_file_is_refused_and_left_as_it_is(tmp_path: Path, text: bytes) 
     path = tmp_path / "positions.json"
     path.write_bytes(text)
     with pytest.raises(BadInputError, match="expected the positions of groups"):
-        GroupPositions(path)
+        CommittedPositions(path)
     assert path.read_bytes() == text

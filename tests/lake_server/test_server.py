@@ -12,7 +12,7 @@ import pytest
 from storage_engine.kafka.codec.record_batch import read_batches
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake_server.archived_partitions import ArchivedPartition
-from storage_engine.lake_server.positions import GroupPositions
+from storage_engine.lake_server.positions import CommittedPositions
 from storage_engine.lake_server.reader import HoleError, LakeReader
 from storage_engine.lake_server.server import Listening, serve
 from tests.kafka.lakes import archive, new_lake, segments_of
@@ -89,7 +89,7 @@ def test_a_hole_ends_what_is_served_unless_it_is_skipped(lake: Lake, node: Path,
 async def served(lake: Lake, positions: Path) -> AsyncIterator[tuple[int, list[str]]]:
     """A server of a lake in this event loop: its port, and the lines that it logs."""
     reader = LakeReader(lake, None, cache_bytes=CACHE_BYTES, skip_holes=False)
-    kept, lines = GroupPositions(positions), list[str]()
+    kept, lines = CommittedPositions(positions), list[str]()
     port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     task = asyncio.create_task(serve(reader, kept, Listening("127.0.0.1", 0), lines.append, port.set_result))
     try:

@@ -1,0 +1,166 @@
+"""A consumer of archived records against the same consumer at a real broker: ``python -m benchmarks.read_on``.
+
+A real broker takes records of 1 KiB and is stopped; what its log directory has is archived, but for the last
+segment. One consumer (librdkafka, CRCs compared) then reads the topic from serve-lake, out of the lake and
+once more out of what is decoded by then, and from that broker started again. Said are megabytes of records a
+second of wall time and processor seconds of the server.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from benchmarks.common import Bench, report
+from benchmarks.kafka_archive import values_of
+from storage_engine.kafka.store.store import KafkaStore
+from storage_engine.lake.archive.archive import archive_all, segment_jobs
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.move.making import make_lake
+from storage_engine.project.kafka import Kafka, find_jars
+
+MUST = 0.5
+TOPIC = "orders"
+CODECS = ("none", "zstd")
+RECORDS, RECORD_BYTES = 400_000, 1024
+SEEKS = 10
+_WAIT_SECONDS = 60.0
+_SETTINGS = {"log.segment.bytes": 64 << 20, "log.initial.task.delay.ms": 3_600_000}
+
+
+def run(records: int = RECORDS) -> list[Bench]:
+    """Measure both ways with and without compression."""
+    with tempfile.TemporaryDirectory() as work:
+        jars = find_jars(Path(work))
+        return [_compare(codec, Path(work) / codec, records, jars) for codec in CODECS]
+
+
+def _compare(codec: str, work: Path, records: int, jars: object) -> Bench:
+    kafka = Kafka(work / "kafka", jars, _SETTINGS, {})  # type: ignore[arg-type]
+    kafka.start()
+    try:
+        _produce(kafka.address, codec, records)
+        kafka.stop()
+        lake = make_lake(LakeConfig.local(work / "lake"), "kafka")
+        store = KafkaStore(kafka.server_properties)
+        segments = [one for one in store.archivable(store.snapshot(0)).segments if one.log == f"{TOPIC}-0"]
+        jobs = segment_jobs(
+            lake,
+            segments,
+            store_id="bench",
+            lineage=0,
+            broker="kafka",
+            store_root=str(kafka.server_properties),
+            contexts=store.contexts(segments),
+        )
+        archive_all(lake, jobs)
+        end = segments[-1].end_offset
+        with _serving(work / "lake") as (address, server):
+            cold, warm = _speed(address, end, server), _speed(address, end, server)
+            seeks_ms = [_first_ms(address, end * number // SEEKS) for number in range(SEEKS)]
+        kafka.start()
+        (broker,) = (one for one in psutil.Process().children() if one.name() == "java")
+        peer = _speed(kafka.address, end, broker)
+    finally:
+        kafka.kill()
+    return Bench(
+        f"read_on_{codec}",
+        cold[0] / peer[0],
+        MUST,
+        {
+            "records": end,
+            "lake_mb_per_second": round(cold[0], 1),
+            "decoded_mb_per_second": round(warm[0], 1),
+            "broker_mb_per_second": round(peer[0], 1),
+            "lake_server_processor_seconds": round(cold[1], 2),
+            "decoded_server_processor_seconds": round(warm[1], 2),
+            "broker_processor_seconds": round(peer[1], 2),
+            "first_record_ms_median": round(sorted(seeks_ms)[SEEKS // 2]),
+        },
+    )
+
+
+def _produce(address: str, codec: str, records: int) -> None:
+    made = AdminClient({"bootstrap.servers": address}).create_topics([NewTopic(TOPIC, 1, 1)])
+    made[TOPIC].result(_WAIT_SECONDS)
+    producer = Producer(
+        {"bootstrap.servers": address, "compression.type": codec, "linger.ms": 20, "batch.size": 1 << 18}
+    )
+    values = values_of(RECORD_BYTES)
+    for number in range(records):
+        while True:
+            try:
+                producer.produce(TOPIC, values[number % len(values)], b"%d" % number)
+                break
+            except BufferError:
+                producer.poll(0.1)
+        producer.poll(0)
+    producer.flush(_WAIT_SECONDS)
+
+
+def _consumer(address: str, first: int) -> Consumer:
+    consumer = Consumer(
+        {"bootstrap.servers": address, "group.id": "bench", "check.crcs": True, "queued.min.messages": 100_000}
+    )
+    consumer.assign([TopicPartition(TOPIC, 0, first)])
+    return consumer
+
+
+def _speed(address: str, end: int, server: psutil.Process) -> tuple[float, float]:
+    """Return megabytes of values a second, and processor seconds of the server."""
+    consumer = _consumer(address, 0)
+    before, began, read_bytes, behind = _processor(server), time.perf_counter(), 0, 0
+    while behind < end:
+        for message in consumer.consume(5000, 1.0):
+            if message.error() is None:
+                value, offset = message.value(), message.offset()
+                read_bytes += len(value or b"")
+                behind = (offset or 0) + 1
+    seconds = time.perf_counter() - began
+    consumer.close()
+    return read_bytes / seconds / 1e6, _processor(server) - before
+
+
+def _first_ms(address: str, offset: int) -> float:
+    consumer = _consumer(address, 0)
+    while consumer.poll(_WAIT_SECONDS) is None:
+        pass
+    began = time.perf_counter()
+    consumer.seek(TopicPartition(TOPIC, 0, offset))
+    while (message := consumer.poll(_WAIT_SECONDS)) is None or message.offset() != offset:
+        pass
+    ms = (time.perf_counter() - began) * 1000
+    consumer.close()
+    return ms
+
+
+def _processor(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+@contextmanager
+def _serving(lake: Path) -> Iterator[tuple[str, psutil.Process]]:
+    command = str(Path(sys.executable).with_name("storage-engine"))
+    words = [command, "serve-lake", "--lake", str(lake), "--kafka", "127.0.0.1:0"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        yield said.rpartition(" at ")[2].strip(" .\n"), psutil.Process(process.pid)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+if __name__ == "__main__":
+    report(run())
