@@ -1,4 +1,4 @@
-"""A consumer of archived records against the same consumer at a real broker: ``python -m benchmarks.read_on``.
+"""A consumer of archived records against the same one at a real broker: ``python -m benchmarks.read_on``.
 
 A real broker takes records of 1 KiB and is stopped; what its log directory has is archived, but for the last
 segment. One consumer (librdkafka, CRCs compared) then reads the topic from serve-lake, out of the lake and
@@ -90,8 +90,8 @@ def _compare(codec: str, work: Path, records: int, jars: object) -> Bench:
 
 
 def _produce(address: str, codec: str, records: int) -> None:
-    made = AdminClient({"bootstrap.servers": address}).create_topics([NewTopic(TOPIC, 1, 1)])
-    made[TOPIC].result(_WAIT_SECONDS)
+    admin = AdminClient({"bootstrap.servers": address})
+    admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(_WAIT_SECONDS)
     producer = Producer(
         {"bootstrap.servers": address, "compression.type": codec, "linger.ms": 20, "batch.size": 1 << 18}
     )
@@ -109,7 +109,12 @@ def _produce(address: str, codec: str, records: int) -> None:
 
 def _consumer(address: str, first: int) -> Consumer:
     consumer = Consumer(
-        {"bootstrap.servers": address, "group.id": "bench", "check.crcs": True, "queued.min.messages": 100_000}
+        {
+            "bootstrap.servers": address,
+            "group.id": "bench",
+            "check.crcs": True,
+            "queued.min.messages": 100_000,
+        }
     )
     consumer.assign([TopicPartition(TOPIC, 0, first)])
     return consumer

@@ -7,6 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TypeVar
 
 from pyiceberg.table import Table
@@ -57,6 +58,13 @@ class LakeReader:
         self._table: Table = lake.messages()
         self.archive: Archive = read_archive(lake, cluster)
         self.changed = asyncio.Event()
+
+    async def warm_up(self) -> None:
+        """Decode something, so that the first consumer doesn't wait for compiled code to be loaded."""
+        first = next((one for topic in self.archive.topics.values() for one in topic.values()), None)
+        if first is not None:
+            with suppress(StorageEngineError):
+                await self.transactions(first)
 
     async def renew(self) -> None:
         """Read the receipts again if the lake has been committed to since.
@@ -152,18 +160,28 @@ class LakeReader:
             )
 
     async def _piece(self, segment: SegmentInLake, number: int) -> Piece:
+        waiting = self._begin(segment, number)
+        try:
+            piece = await asyncio.shield(waiting)
+        except StorageEngineError:
+            self._pieces.pop((segment.receipt.row_hash, number), None)
+            raise
+        self._make_room()
+        if number + 1 < segment.count:
+            # Most consumers read on.
+            self._begin(segment, number + 1)
+        return piece
+
+    def _begin(self, segment: SegmentInLake, number: int) -> asyncio.Future[Piece]:
+        """Have a piece decoded, unless it is there."""
         key = (segment.receipt.row_hash, number)
         if key in self._pieces:
             self._pieces.move_to_end(key)
         else:
             self._pieces[key] = asyncio.ensure_future(self._in_thread(segment.piece, number))
-        try:
-            piece = await asyncio.shield(self._pieces[key])
-        except StorageEngineError:
-            self._pieces.pop(key, None)
-            raise
-        self._make_room()
-        return piece
+            # Of what nobody has asked for yet, nobody hears why it failed.
+            self._pieces[key].add_done_callback(lambda done: done.cancelled() or done.exception())
+        return self._pieces[key]
 
     def _make_room(self) -> None:
         sizes = {

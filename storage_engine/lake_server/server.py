@@ -113,6 +113,7 @@ async def serve(
     async with server, asyncio.TaskGroup() as tasks:
         tasks.create_task(answers.groups.watch())
         tasks.create_task(_renew(reader, log))
+        await reader.warm_up()
         await server.start_serving()
         started(port)
         await server.serve_forever()
