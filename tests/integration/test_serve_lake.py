@@ -208,7 +208,7 @@ def test_java_reads_it_as_a_group(
         "-Xmx128m",
         "-cp",
         jars.class_path,
-        str(JAVA_PROJECTS / "ReadsOn.java"),
+        str(JAVA_PROJECTS / "kafka_broker" / "ReadsOn.java"),
         address,
         level,
         "txn",
