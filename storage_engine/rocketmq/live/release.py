@@ -93,9 +93,9 @@ def delete_segments(
     if not segments:
         return
     _, state = _standing_hold(store)
-    _check_release(store, state)
     prefix = _prefix(store, segments)
     _check_unchanged(store, prefix, state)
+    _check_release(store, state)
     info = store.admin.runtime_info()
     if info.boot_timestamp_ms != state.boot_timestamp_ms:
         raise GateRefusedError(
@@ -149,12 +149,16 @@ def _standing_hold(store: LiveParts) -> tuple[HoldMemory, HoldState]:
 
 
 def _check_release(store: LiveParts, state: HoldState) -> None:
-    """
+    """Ask for the release now: since the store was opened, its broker may have been upgraded.
+
+    To be asked before the boot time, which then says that no other process came in between.
+
     :raises GateRefusedError: nobody tried what a broker of this release deletes, and nobody accepts that.
     """
-    if not state.may_delete(store.settings.get(RELEASE, "")):
+    settings = store.admin.config()
+    if not state.may_delete(settings.get(RELEASE, "")):
         raise GateRefusedError(
-            f"{root_of(store)}: {untried_text(store.settings)}. Nothing was deleted, and it stays archived."
+            f"{root_of(store)}: {untried_text(settings)}. Nothing was deleted, and it stays archived."
         )
 
 
