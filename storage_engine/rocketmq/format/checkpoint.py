@@ -8,15 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from storage_engine.rocketmq.format.broker_config import CONTROLLER_MODE, BrokerConfig
-from storage_engine.rocketmq.format.layout import StoreLayout
 from storage_engine.rocketmq.format.stored_files import read_stored
 
 FILE_BYTES = 4096
 _FORMAT = struct.Struct(">5q")
 _VALUE_BYTES = 8
-_EPOCHS = "epochFileCheckpoint"
-"""Beside the log of a broker that a controller gives its role (MessageStoreConfig#getStorePathEpochFile)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,23 +55,6 @@ def read_known_values(path: Path) -> Mapping[str, int] | None:
     names = [field.name for field in fields(Checkpoint)][: len(data) // _VALUE_BYTES]
     found = _parse(data)
     return {name: getattr(found, name) for name in names}
-
-
-def confirmed_offset(config: BrokerConfig, layout: StoreLayout) -> int | None:
-    """Return up to where all replicas in sync had a log when its broker flushed the checkpoint last.
-
-    A broker that a controller makes a slave cuts off what its new master doesn't have, and that is above
-    this offset (AutoSwitchHAService#computeConfirmOffset, AutoSwitchHAClient#doTruncate). The others set
-    the value when they recover, and never again (CommitLog#recoverNormally).
-
-    :return: 0 where the checkpoint doesn't say; None: no controller decides on the broker's role. Where no
-        settings are known, what such a broker keeps beside its log tells.
-    """
-    says = config.raw.get(CONTROLLER_MODE)
-    is_unknown = says is None and config.source is None
-    if not ((layout.root / _EPOCHS).exists() if is_unknown else (says or "").strip().lower() == "true"):
-        return None
-    return (read_known_values(layout.checkpoint) or {}).get("confirm_phy_offset", 0)
 
 
 def _read(path: Path) -> bytes | None:

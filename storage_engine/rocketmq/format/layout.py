@@ -14,11 +14,13 @@ from pathlib import Path
 
 from storage_engine.core.turns import SharedLock
 from storage_engine.exceptions import StoreLayoutError, StoreNotFoundError, UnsupportedLayoutError
-from storage_engine.rocketmq.format.broker_config import BrokerConfig, container_hint
+from storage_engine.rocketmq.format.broker_config import CONTROLLER_MODE, BrokerConfig, container_hint
 from storage_engine.rocketmq.format.mapped_files import MappedFile, list_mapped_files
 
 LOG = "commitlog"
 """Directory of a store's log, where its settings name no other (StorePathConfigHelper)."""
+_EPOCHS = "epochFileCheckpoint"
+"""Beside the log of a broker that a controller gives its role (MessageStoreConfig#getStorePathEpochFile)."""
 _RIGHTS = ("acls", "users")
 """Databases of who may do what, below config, which say nothing of messages (AuthConfig)."""
 
@@ -338,3 +340,17 @@ def _unsupported(root: Path, kind: str, where: str) -> UnsupportedLayoutError:
         f"{root}: this store uses {kind} (seen by {where}), which this version doesn't handle: expected a "
         f"file-based commitlog with file-based consume queues. Nothing was changed.{advice}"
     )
+
+
+def has_controller(config: BrokerConfig, layout: StoreLayout) -> bool:
+    """Return whether a controller decides which broker is the master of this log.
+
+    A broker that it makes a slave cuts off what its new master doesn't have (AutoSwitchHAClient#doTruncate),
+    and no file says up to where that can't be: the checkpoint of a slave has the offset that its master
+    sent, which is the master's end unless ``allAckInSyncStateSet`` is set (CommitLog#getConfirmOffset), and
+    that of a broker without a controller has its own end.
+
+    :return: also where the settings don't say, and the broker kept beside its log what only such ones keep.
+    """
+    says = config.raw.get(CONTROLLER_MODE, "").strip().lower()
+    return says == "true" or (says != "false" and (layout.root / _EPOCHS).exists())

@@ -93,9 +93,9 @@ class BrokerAdmin:
         )
 
     def confirmed_offset(self) -> int | None:
-        """Return up to where all replicas in sync have a log (GET_BROKER_HA_STATUS).
+        """Return up to where all connected replicas have a log (GET_BROKER_HA_STATUS).
 
-        :return: None: the broker isn't its master, or isn't connected with one of them.
+        :return: None: the broker isn't its master, or isn't connected with all that are in sync.
         """
         return self._read(codes.GET_BROKER_HA_STATUS, lambda answer: bodies.confirmed_offset(answer.body))
 

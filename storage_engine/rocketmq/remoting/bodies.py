@@ -77,15 +77,20 @@ def runtime_info(body: bytes, release: str = "") -> RuntimeInfo:
 
 
 def confirmed_offset(body: bytes) -> int | None:
-    """Read up to where all replicas in sync have a log (AutoSwitchHAService#computeConfirmOffset)."""
+    """Read up to where all connected replicas have a log (AutoSwitchHAService#getRuntimeInfo).
+
+    Not only those in sync: of what a controller has just added to them the master may not know yet.
+
+    :return: None: it is no master, or one in sync isn't connected, or no controller has chosen it yet.
+    """
     found = _object(body)
     if _required(found, "master") != "True":
         return None
     replicas = _list(found.get("haConnectionInfo"), "haConnectionInfo")
-    in_sync = [_integer(one, "slaveAckOffset") for one in replicas if _required(one, "inSync") == "True"]
-    if len(in_sync) != _integer(found, "inSyncSlaveNums"):
+    if [_required(one, "inSync") for one in replicas].count("True") != _integer(found, "inSyncSlaveNums"):
         return None
-    return min([_integer(found, "masterCommitLogMaxOffset"), *in_sync])
+    acknowledged = (_integer(one, "slaveAckOffset") for one in replicas)
+    return min([_integer(found, "masterCommitLogMaxOffset"), *acknowledged])
 
 
 def config(body: bytes) -> dict[str, str]:

@@ -70,10 +70,15 @@ def archivable(snapshot: StoreSnapshot) -> Archivable:
 
 def unconfirmed_text(log: LogSnapshot) -> str:
     """Say why a segment of a log isn't final that its broker no longer writes to."""
+    cut = "may be cut off, and written again, when another becomes the master"
+    if not log.confirmed_offset:
+        return (
+            "a controller chooses the master, and only a running master says what all replicas in sync have: "
+            f"the rest {cut}. Archive beside the master while it runs and its replicas are connected"
+        )
     return (
-        f"all replicas in sync have the log up to {log.confirmed_offset}: what is behind it may be cut off, "
-        "and written again, when another becomes the master; until they have it, and the broker has flushed "
-        "its checkpoint"
+        f"all replicas in sync have the log up to {log.confirmed_offset}: what is behind it {cut}; until "
+        "they have it"
     )
 
 

@@ -16,8 +16,14 @@ from storage_engine.exceptions import StoreBusyError, StoreLayoutError
 from storage_engine.model.store.store import FileFacts, LogSnapshot, Segment, SegmentState, StoreSnapshot
 from storage_engine.rocketmq.codec.commitlog import find_logical_end
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
-from storage_engine.rocketmq.format.checkpoint import confirmed_offset
-from storage_engine.rocketmq.format.layout import LOG, StoreLayout, is_new, list_segments, resolve_layout
+from storage_engine.rocketmq.format.layout import (
+    LOG,
+    StoreLayout,
+    has_controller,
+    is_new,
+    list_segments,
+    resolve_layout,
+)
 from storage_engine.rocketmq.format.mapped_files import MappedFile, list_raw_files, mapped, readable_files
 from storage_engine.rocketmq.format.stored_files import open_stored
 from storage_engine.rocketmq.lag.dispatch import dispatched_offset
@@ -102,8 +108,9 @@ class RocketMQStore:
             file for file in found if file.size_bytes == size_bytes and names[file.base_offset] == 1
         )
         active, max_offset = find_active(files) if files else (0, 0)
-        confirmed = confirmed_offset(self.config, self.layout)
-        return LogSnapshot(LOG, _segments(files, active), max_offset, 0, confirmed_offset=confirmed)
+        return LogSnapshot(
+            LOG, _segments(files, active), max_offset, 0, confirmed_offset=self._confirmed_offset()
+        )
 
     @contextmanager
     def read_segment(self, segment: Segment) -> Iterator[memoryview]:
@@ -123,7 +130,6 @@ class RocketMQStore:
         return store_lock.lock(self.layout)
 
     def _log(self, files: tuple[MappedFile, ...], find_end: FindEnd) -> LogSnapshot:
-        confirmed = confirmed_offset(self.config, self.layout)
         active, max_offset = find_active(files, find_end)
         return LogSnapshot(
             name=LOG,
@@ -133,8 +139,12 @@ class RocketMQStore:
             dispatched_offset=files[active].base_offset
             if self.layout.archive_only
             else dispatched_offset(self.layout, files, files[active].base_offset, max_offset),
-            confirmed_offset=confirmed,
+            confirmed_offset=self._confirmed_offset(),
         )
+
+    def _confirmed_offset(self) -> int | None:
+        """Nothing is confirmed by files alone where a controller may have the log cut off."""
+        return 0 if has_controller(self.config, self.layout) else None
 
     def _used_bytes(self, log: LogSnapshot) -> int:
         """Return what the store takes of its share of the disk (DefaultMessageStore#getMajorFileSize)."""

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -8,14 +7,11 @@ from typing import Any
 
 import pytest
 
-from storage_engine.rocketmq.format.broker_config import load_broker_config
 from storage_engine.rocketmq.format.checkpoint import (
     Checkpoint,
-    confirmed_offset,
     read_checkpoint,
     read_known_values,
 )
-from storage_engine.rocketmq.format.layout import store_layout
 
 
 @pytest.mark.parametrize("name", ["clean-stop", "kill9", "cqext-batchcq", "multipath", "edge-frames"])
@@ -30,42 +26,6 @@ def test_every_value_equals_what_the_broker_reads(
         master_flushed_offset=truth["masterFlushedOffset"],
         confirm_phy_offset=truth["confirmPhyOffset"],
     )
-
-
-@pytest.mark.parametrize(
-    ("conf", "overrides", "has_epochs", "expected"),
-    [
-        ("enableControllerMode=true", {}, False, 7_000),
-        ("enableControllerMode=false", {}, True, None),
-        ("", {}, True, None),
-        (None, {"enableControllerMode": "true"}, False, 7_000),
-        (None, {"enableControllerMode": "false"}, True, None),
-        (None, {}, True, 7_000),
-        (None, {}, False, None),
-    ],
-)
-@pytest.mark.parametrize("has_checkpoint", [True, False])
-def test_a_log_is_confirmed_by_others_where_a_controller_gives_the_roles(
-    tmp_path: Path,
-    conf: str | None,
-    overrides: dict[str, str],
-    has_epochs: bool,
-    expected: int | None,
-    has_checkpoint: bool,
-) -> None:
-    """Of settings that are known a broker without this one is in no such mode."""
-    root = tmp_path / "store"
-    root.mkdir()
-    if has_checkpoint:
-        (root / "checkpoint").write_bytes(struct.pack(">5q", 1, 2, 3, 4, 7_000).ljust(4096, b"\0"))
-    if has_epochs:
-        (root / "epochFileCheckpoint").write_text("1-0\n")
-    path = None if conf is None else tmp_path / "broker.conf"
-    if path is not None:
-        path.write_text(f"{conf}\n")
-    config = load_broker_config(path, overrides, root=root)
-    found = confirmed_offset(config, store_layout(root, config))
-    assert found == (expected if has_checkpoint or expected is None else 0)
 
 
 def test_a_store_may_have_none(tmp_path: Path) -> None:

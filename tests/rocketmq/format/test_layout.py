@@ -10,6 +10,7 @@ from storage_engine.exceptions import StoreLayoutError, StoreNotFoundError, Unsu
 from storage_engine.rocketmq.format.broker_config import load_broker_config
 from storage_engine.rocketmq.format.layout import (
     StoreLayout,
+    has_controller,
     list_segment_files,
     list_segments,
     resolve_layout,
@@ -381,3 +382,29 @@ def test_another_log_is_refused_whatever_else_there_is(
     with pytest.raises(UnsupportedLayoutError, match="DLedger commitlog") as refused:
         resolve_layout(load_broker_config(None, overrides, root=root), to_archive=True)
     assert "all the same" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("conf", "overrides", "has_epochs", "expected"),
+    [
+        ("enableControllerMode=true", {}, False, True),
+        ("enableControllerMode=false", {}, True, False),
+        ("", {}, True, True),
+        ("", {}, False, False),
+        (None, {"enableControllerMode": "true"}, False, True),
+        (None, {"enableControllerMode": "false"}, True, False),
+        (None, {}, True, True),
+        (None, {}, False, False),
+    ],
+)
+def test_a_controller_is_known_by_the_settings_or_by_what_lies_beside_the_log(
+    tmp_path: Path, conf: str | None, overrides: dict[str, str], has_epochs: bool, expected: bool
+) -> None:
+    root = make_store(tmp_path / "store", 0)
+    if has_epochs:
+        (root / "epochFileCheckpoint").write_text("1-0\n")
+    path = None if conf is None else tmp_path / "broker.conf"
+    if path is not None:
+        path.write_text(f"{conf}\n")
+    config = load_broker_config(path, overrides, root=root)
+    assert has_controller(config, resolve_layout(config)) is expected

@@ -95,16 +95,18 @@ def test_what_a_broker_does_not_know_is_none() -> None:
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ((b"", b""), 70),
+        ((b"", b""), 5),  # also what the master doesn't take for in sync
+        ((b'"slaveAckOffset":5', b'"slaveAckOffset":80'), 70),
         ((b'true,"slaveAckOffset":70', b'false,"slaveAckOffset":70'), None),
         ((b'"inSyncSlaveNums":1', b'"inSyncSlaveNums":2'), None),
+        ((b'"inSyncSlaveNums":1', b'"inSyncSlaveNums":-1'), None),
         ((b'"inSync":false', b'"inSync":true'), None),
         ((b"70", b"-1"), -1),
         ((b'"master":true', b'"master":false'), None),
-        ((b"90", b"60"), 60),
+        ((b"90", b"3"), 3),
     ],
 )
-def test_a_log_is_confirmed_up_to_what_all_in_sync_have(
+def test_a_log_is_confirmed_up_to_what_all_connected_replicas_have(
     change: tuple[bytes, bytes], expected: int | None
 ) -> None:
     assert bodies.confirmed_offset(READERS[bodies.confirmed_offset].replace(*change)) == expected
@@ -113,6 +115,8 @@ def test_a_log_is_confirmed_up_to_what_all_in_sync_have(
 def test_a_master_alone_confirms_its_log() -> None:
     alone = b'{"haConnectionInfo":[],"inSyncSlaveNums":0,"master":true,"masterCommitLogMaxOffset":90}'
     assert bodies.confirmed_offset(alone) == 90
+    # No controller has chosen it yet.
+    assert bodies.confirmed_offset(alone.replace(b'Nums":0', b'Nums":-1')) is None
 
 
 def test_passwords_among_the_settings_are_left_out() -> None:

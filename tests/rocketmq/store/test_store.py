@@ -191,3 +191,18 @@ def test_a_half_written_store_has_nothing_to_read(tmp_path: Path) -> None:
     (tmp_path / "commitlog" / file_name(0)).write_bytes(b"")
     with pytest.raises(StoreNotFoundError, match="empty store"):
         snapshot_of(tmp_path)
+
+
+@pytest.mark.parametrize(("says", "confirmed"), [({}, 0), ({"enableControllerMode": "false"}, None)])
+def test_no_number_in_a_controllers_store_confirms_its_log(
+    says: dict[str, str], confirmed: int | None, store_copy: Callable[[str], Path]
+) -> None:
+    """A broker that ran without a controller has the end of its log there, and a slave what it was sent."""
+    root = store_copy("clean-stop")
+    (root / "epochFileCheckpoint").write_text("1-0\n")
+    (log,) = snapshot_of(root, **says).logs
+    with (root / "checkpoint").open("r+b") as checkpoint:
+        checkpoint.seek(32)
+        checkpoint.write(log.max_offset.to_bytes(8))
+    assert snapshot_of(root, **says).logs[0].confirmed_offset == confirmed
+    assert open_store(root, **says).raw_log().confirmed_offset == confirmed
