@@ -15,6 +15,9 @@ RELEASE: Final = "brokerVersion"
 TRIED: Final = ("4.9", "5.0", "5.1", "5.2", "5.3", "5.4", "5.5")
 """Lines of releases of which a broker deleted exactly what it was told to."""
 
+TRIED_FROM: Final = "4.9.4"
+"""Earlier ones know no request to delete what has expired (RequestCode.DELETE_EXPIRED_COMMITLOG)."""
+
 DELETE_FILES_BATCH_MAX: Final = 10
 """Files that a pass deletes where no setting says so (MappedFileQueue.DELETE_FILES_BATCH_MAX until 4.9)."""
 
@@ -60,7 +63,8 @@ def release_of(ordinal: int) -> str:
 
 def is_tried(release: str) -> bool:
     """Return whether brokers of this release's line were seen to delete exactly what they were told to."""
-    return release.rpartition(".")[0] in TRIED
+    # Of all tried lines only 4.9 has earlier releases, and no part of a release has two digits.
+    return release.rpartition(".")[0] in TRIED and release >= TRIED_FROM
 
 
 def ignored_settings(release: str) -> frozenset[str]:

@@ -13,7 +13,7 @@ from storage_engine.core.wording import time_text
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.model.hold.hold import BrokerProgress, Drift, DriftKind, HoldStatus
 from storage_engine.model.store.store import DiskUsage
-from storage_engine.rocketmq.format.releases import RELEASE, TRIED
+from storage_engine.rocketmq.format.releases import RELEASE, TRIED, TRIED_FROM
 from storage_engine.rocketmq.hold import fence, marker
 from storage_engine.rocketmq.hold.fence import (
     HOUR_MS,
@@ -109,7 +109,7 @@ def untried_text(settings: Mapping[str, str]) -> str:
     """
     release = settings.get(RELEASE, "unknown")
     return (
-        f"expected a broker of a release that was tried, from {TRIED[0]} to {TRIED[-1]}, found {release}, "
+        f"expected a broker of a release that was tried, from {TRIED_FROM} to {TRIED[-1]}, found {release}, "
         "which may delete by other rules. See whether a newer storage-engine knows it, or try it on a store "
         f"of no worth and accept it by name: --accept-version {release}"
     )

@@ -10,6 +10,7 @@ from storage_engine.rocketmq.format.releases import is_tried, release_of
 @pytest.mark.parametrize(
     ("ordinal", "release"),
     [
+        (401, "4.9.4"),
         (407, "4.9.7"),
         (412, "5.0.0"),  # its snapshot
         (413, "5.0.0"),
@@ -25,7 +26,7 @@ def test_a_release_is_known_by_the_number_in_its_brokers_answers(ordinal: int, r
     assert is_tried(release)
 
 
-@pytest.mark.parametrize("ordinal", [0, 212, 391, 533, 611, 612])
+@pytest.mark.parametrize("ordinal", [0, 212, 391, 399, 533, 611, 612])
 def test_a_release_that_nobody_tried_is_known_for_one(ordinal: int) -> None:
     assert release_of(ordinal)
     assert not is_tried(release_of(ordinal))
