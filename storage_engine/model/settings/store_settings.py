@@ -361,7 +361,7 @@ STORE_SETTINGS = (
         "accept_version",
         Kind.TEXT,
         "Of a store of RocketMQ, release of its broker that nobody tried, such as 5.6.0: it may delete what "
-        "is proven nevertheless. It counts for that release alone.",
+        "is proven nevertheless. It counts for that release alone, also without the option, until unmanage.",
         option="--accept-version",
         argument="VERSION",
         live=True,

@@ -127,8 +127,8 @@ class HoldState:
     accepted_by: str = ""
 
     def may_delete(self, release: str) -> bool:
-        """Return whether a broker of this release may be told to delete."""
-        return is_tried(release) or release == self.accepted_release
+        """Return whether a broker of this release may be told to delete; "": it isn't known."""
+        return bool(release) and (is_tried(release) or release == self.accepted_release)
 
     def touched_at(self, base_offset: int) -> Touched | None:
         return next((t for t in self.touched if t.base_offset == base_offset), None)

@@ -155,6 +155,7 @@ def test_a_release_that_nobody_tried_is_held_and_told_to_delete_nothing_until_it
     before = [FileFacts.of(file.path) for file in files]
     segment = Segment("commitlog", 0, before[0], SegmentState.SEALED)
 
+    assert not store.memory.state.may_delete("")
     assert "--accept-version" not in renew("5.5.9")
     assert "nothing is deleted through this broker: " in renew("5.6.0")
     with pytest.raises(GateRefusedError, match=r"found 5\.6\.0, .* --accept-version 5\.6\.0\. Nothing was"):
