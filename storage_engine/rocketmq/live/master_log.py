@@ -55,10 +55,17 @@ def check_goes_on(
                     f"{receipts[-1].base_offset}), or the lineage that the master has (--lineage)."
                 )
     except (BrokerError, NotOnBrokerError) as error:
+        if isinstance(error, NotOnBrokerError):
+            advice = "Start the master first; or, for a store without one, set brokerRole to ASYNC_MASTER."
+        else:
+            advice = (
+                "Make it answer. It is asked without an access key and without TLS: where it or its name "
+                "server requires one (ACL, tls.server.mode=enforcing), let it take such requests of this "
+                "host meanwhile."
+            )
         raise RestoreError(
             f"{slave.source}: brokerRole: expected for SLAVE a master that shows whether its log is the "
-            f"archived one, found that it can't be asked: {error} {_NOTHING_WRITTEN} Start the master first; "
-            "or, for a store without one, set brokerRole to ASYNC_MASTER."
+            f"archived one, found that it can't be asked: {error} {_NOTHING_WRITTEN} {advice}"
         ) from error
 
 

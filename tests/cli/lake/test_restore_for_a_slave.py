@@ -27,12 +27,14 @@ class Master:
     """Answers as the name server and the master of a log.
 
     :param role: its brokerRole.
+    :param refuses: says that who asks may not.
     """
 
     log: Path
     min_offset: int = 0
     role: str = "ASYNC_MASTER"
     change: Callable[[bytes], bytes] = bytes
+    refuses: bool = False
 
     def behave(self, connection: socket.socket, request: RemotingCommand) -> None:
         host, port = connection.getsockname()
@@ -40,6 +42,9 @@ class Master:
         if request.code == codes.GET_BROKER_CLUSTER_INFO:
             members = {"brokerName": "b", "cluster": "c", "brokerAddrs": {"0": f"{host}:{port}"}}
             body = {"brokerAddrTable": {"b": members}, "clusterAddrTable": {"c": ["b"]}}
+        elif self.refuses:
+            answer(codes.NO_PERMISSION)(connection, request)
+            return
         elif request.code == codes.GET_BROKER_CONFIG:
             body = f"brokerName=b\nbrokerRole={self.role}\n".encode()
         elif request.code == codes.GET_BROKER_RUNTIME_INFO:
@@ -132,6 +137,16 @@ def test_a_slave_whose_master_can_not_be_asked_is_refused(
     assert refused.exit_code == code
     assert says in refused.err
     assert "Nothing was written" in refused.err
+    assert not (tmp_path / "back").exists()
+
+
+def test_a_master_that_lets_nobody_ask_is_not_passed_by(restore, master, tmp_path) -> None:
+    """To make the store a master's would keep anybody from asking."""
+    refused, _ = restore(replace(master, refuses=True))
+    assert refused.exit_code == 1
+    for part in ("it can't be asked", "without an access key and without TLS", "Nothing was written"):
+        assert part in refused.err
+    assert "ASYNC_MASTER" not in refused.err
     assert not (tmp_path / "back").exists()
 
 
