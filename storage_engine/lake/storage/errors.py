@@ -85,7 +85,8 @@ def parquet_errors(location: str) -> Iterator[None]:
     """
     try:
         yield
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, KeyError) as error:
+        # PyArrow opens a file whose footer names other columns, and raises a KeyError for those asked for.
         if is_file_failure(error):
             raise lake_unavailable(location, "read a data file", error) from error
         raise ProofError(
