@@ -80,7 +80,7 @@ def choose(
                     f"{left.end}, the next one is at {right.base_offset}. Nothing was written. A "
                     "broker takes no hole: restore each side of it into a directory of its own, by "
                     + ", ".join(f"--from-offset {start} --to-offset {end}" for start, end in runs(of_span))
-                    + ". verify says what became of the bytes in between."
+                    + f". verify says what became of the bytes in between.{_who_has(left, right, replicas)}"
                 )
         chosen += of_span
     missing = sorted(set(span.segments or ()) - {receipt.base_offset for receipt in chosen})
@@ -101,6 +101,20 @@ def choose(
             + " Nothing was written."
         )
     return tuple(chosen)
+
+
+def _who_has(left: Receipt, right: Receipt, replicas: Sequence[Receipt]) -> str:
+    """Say which other stores archived bytes between two segments, though nothing shows that they join."""
+    stores = {
+        row.store_id: None
+        for row in replicas
+        if row.log_id == right.log_id and row.base_offset < right.base_offset and left.end < row.end
+    }
+    return "".join(
+        f" Store {store_id} has archived some of them, and receipts don't show that they join: if it is a "
+        f"replica of this one, restore these by --store-id {store_id}."
+        for store_id in stores
+    )
 
 
 def _with_replicas(own: Sequence[Receipt], replicas: Sequence[Receipt]) -> list[Receipt]:

@@ -296,6 +296,18 @@ def test_a_hole_in_the_span_is_refused(archived: tuple[Receipt, ...]) -> None:
     assert choose((archived[0], archived[2]), Span(to_offset=1), "store-1", "x") == archived[:1]
 
 
+def test_a_hole_that_another_store_may_fill_names_it(archived: tuple[Receipt, ...]) -> None:
+    first, middle, last = (replace(row, log_id="named:c/b") for row in archived[:3])
+    # An older version's receipt has no identity of its log.
+    for before in (first, archived[0]):
+        with pytest.raises(RestoreError, match="restore these by --store-id store-2"):
+            choose((before, last), Span(), "store-1", "x", [replace(middle, store_id="store-2")])
+    other = replace(middle, store_id="store-2", log_id="named:c/d")
+    with pytest.raises(RestoreError) as refused:
+        choose((first, last), Span(), "store-1", "x", [other])
+    assert "store-2" not in str(refused.value)
+
+
 def test_an_unknown_store_is_refused(lake: Lake, tmp_path: Path) -> None:
     with pytest.raises(RestoreError, match="found none of this store, log and lineage at all"):
         restore(lake, "store-9", tmp_path / "restored")
