@@ -34,7 +34,7 @@ from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.store.lineages import Lineages
 from storage_engine.quality.explained_ranges import explained, other_logs
 from storage_engine.quality.lake_facts import NO_LAKE, LakeFacts, Slot, collect_lake, laid_over
-from storage_engine.retention.proof.history import releases
+from storage_engine.retention.proof.history import compared_receipts, releases
 from storage_engine.retention.proof.proofs import reachable_lakes, without_older
 from storage_engine.retention.proof.shielding import shielded_spans
 from storage_engine.retention.ranges.drift import all_gone_spans
@@ -135,7 +135,8 @@ def _collect(place: AnyStore, run_key: str | None, *, full: bool, with_lake: boo
     ranges = lay_over(witnesses=witnesses)
     if store_id is not None:
         lost = lost_ranges(ranges)
-        others = [span for each in lakes for span in replica_spans(each, store_id, names, lost)]
+        compared = partial(compared_receipts, _journal(place)[0], store_id)
+        others = [span for each in lakes for span in replica_spans(each, store_id, names, lost, compared)]
         ranges = lay_over(witnesses=replace(witnesses, replicas=others)) if others else ranges
     other = other_logs(store, _journal(place)[1], lake.receipts) if store_id is not None else {}
     ranges = explained(ranges, other, local.cleaned_to)

@@ -7,7 +7,7 @@ counts as part of the interval, so that a loss at its beginning can't hide.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import attrgetter
@@ -92,6 +92,10 @@ class ReplicaSpan:
     store_id: str
 
 
+ComparedReceipts = Callable[[], Collection[str | SegmentIdentity]]
+"""Gives receipts of other stores, by row hash or identity, whose bytes were found to be a store's own."""
+
+
 @dataclass(frozen=True, slots=True)
 class Witnesses:
     """Who may know of bytes that are in no place that was looked at.
@@ -99,11 +103,13 @@ class Witnesses:
     :param present: by name, the identity of the log on disk, as receipts have it; "": it can't be told.
     :param replicas: what sound receipts of other stores have; counts where nothing of the store does.
     :param unasked: lakes that may have them and were not asked, each as a clause that names it.
+    :param compared: by the journal.
     """
 
     present: Mapping[str, str] = field(default_factory=dict)
     replicas: Sequence[ReplicaSpan] = ()
     unasked: Sequence[str] = ()
+    compared: ComparedReceipts = frozenset
 
 
 def names_of_logs(

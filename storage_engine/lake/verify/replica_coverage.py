@@ -8,22 +8,23 @@ offsets, have its SHA-256.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Protocol
 
 from pyiceberg.expressions import And, BooleanExpression, In, NotEqualTo
 
+from storage_engine.brokers import find_broker
 from storage_engine.lake.catalog.catalog import Lake
-from storage_engine.lake.coverage.coverage import ReplicaSpan
+from storage_engine.lake.coverage.coverage import ComparedReceipts, ReplicaSpan
 from storage_engine.lake.file.filters import between
 from storage_engine.lake.file.scan import EVERY_OFFSET
-from storage_engine.lake.soundness.receipts import current, read_receipts
+from storage_engine.lake.soundness.receipts import current, read_receipts, receipts
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
-from storage_engine.model.proof.receipt import Receipt
-from storage_engine.model.store.known_logs import LogNames
+from storage_engine.model.proof.receipt import Receipt, SegmentIdentity
+from storage_engine.model.store.known_logs import LogNames, is_unique
 from storage_engine.model.store.store import Segment
 
 
@@ -139,14 +140,16 @@ def receipts_of_replicas(lake: Lake, rows: Sequence[Receipt]) -> tuple[Receipt, 
 
 
 def replica_spans(
-    lake: Lake, store_id: str, names: LogNames, lost: Iterable[LostRange]
+    lake: Lake, store_id: str, names: LogNames, lost: Iterable[LostRange], compared: ComparedReceipts
 ) -> tuple[ReplicaSpan, ...]:
     """Return what stores other than one have archived of ranges that it has lost.
 
-    Whether their bytes were this one's, nobody can tell any more: the log is the same by its identity.
+    A log with a unique identity is the same by it. Of names alone, a receipt counts whose bytes were
+    compared, or behind whose very segment such bytes or the store's own archived ones were written.
 
     :param names: of the store's logs; where none of the ranges has an identity nothing is read.
     :param lost: what disk and receipts of the store don't have.
+    :param compared: asked only where an identity isn't unique.
     :raises LakeUnavailableError: the lake can't be read.
     """
     ranges = [(one.log, one.start_offset, one.end_offset) for one in lost]
@@ -162,6 +165,9 @@ def replica_spans(
             log == called[log_id] and row.base_offset < end and row.end > start for log, start, end in ranges
         )
     ]
+    if not all(map(is_unique, called)):
+        credited = _credited(lake, store_id, found, compared())
+        inside = [(log, row) for log, row in inside if is_unique(str(row.log_id)) or row.row_hash in credited]
     broken = broken_receipts(lake, [row for _, row in inside], Depth.SIZES)
     return tuple(
         ReplicaSpan(log, row.base_offset, row.end, row.store_id)
@@ -170,8 +176,60 @@ def replica_spans(
     )
 
 
+def _credited(
+    lake: Lake,
+    store_id: str,
+    found: Mapping[str, Sequence[Receipt]],
+    compared: Collection[str | SegmentIdentity],
+) -> set[str]:
+    """Return row hashes of receipts that were compared or are the store's own, and of what leads up to these.
+
+    Not of those behind the last one: there the log may have gone on otherwise.
+
+    :param found: other stores' receipts, by ``Receipt.log_id``.
+    """
+    own = receipts(lake, store_id)
+    credited: set[str] = set()
+    for log_id, others in found.items():
+        of_log = [row for row in own if row.log_id == log_id]
+        newest = max((row.lineage for row in of_log), default=0)
+        known: dict[int, list[Receipt]] = {}
+        for row in sorted((*of_log, *others), key=attrgetter("base_offset"), reverse=True):
+            is_own = row.store_id == store_id and row.lineage == newest
+            if (
+                is_own
+                or _is_compared(row, compared)
+                or any(find_broker(row.broker).continues(row, right) for right in known.get(row.end, ()))
+            ):
+                known.setdefault(row.base_offset, []).append(row)
+                credited.add(row.row_hash)
+    return credited
+
+
+def is_replica(lake: Lake, store_id: str, found: Sequence[Receipt], compared: ComparedReceipts) -> bool:
+    """Return whether other stores' receipts are of a store's log, at least up to where these went apart.
+
+    :param found: of one log; one was compared, or was written behind the store's own archived segment.
+    :raises LakeUnavailableError: the lake can't be read.
+    """
+    known, own = compared(), {row.end: row for row in receipts(lake, store_id)}
+    return any(
+        _is_compared(row, known)
+        or ((left := own.get(row.base_offset)) and find_broker(row.broker).continues(left, row))
+        for row in found
+    )
+
+
+def _is_compared(row: Receipt, compared: Collection[str | SegmentIdentity]) -> bool:
+    return row.row_hash in compared or row.identity in compared
+
+
 def compare_with_replicas(
-    lake: Lake, segments: Sequence[Segment], found: Sequence[Receipt], hash_range: HashRange
+    lake: Lake,
+    segments: Sequence[Segment],
+    found: Sequence[Receipt],
+    hash_range: HashRange,
+    depth: Depth = Depth.SIZES,
 ) -> ReplicaComparison:
     """Compare segments of a log, byte for byte, with what other replicas have archived of it.
 
@@ -181,6 +239,7 @@ def compare_with_replicas(
     :param segments: of one log, oldest first.
     :param found: of :func:`replica_receipts`, for this log.
     :param hash_range: of this log's files.
+    :param depth: to which the receipts' files are read.
     :raises LakeUnavailableError: the lake can't be read.
     """
     ends = [segment.end_offset for segment in segments]
@@ -190,7 +249,7 @@ def compare_with_replicas(
         return place < len(ends) and segments[place].base_offset < row.end
 
     wanted = {row.identity: row for row in found if meets_one(row)}
-    broken = broken_receipts(lake, list(wanted.values()), Depth.SIZES)
+    broken = broken_receipts(lake, list(wanted.values()), depth)
     same: list[Receipt] = []
     others: list[tuple[Receipt, str | None]] = []
     for row in wanted.values():

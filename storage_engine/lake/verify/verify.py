@@ -230,7 +230,7 @@ class _Turn:
         witnesses = self._witnesses[state.store_id]
         ranges = lay_over(witnesses=witnesses)
         names = names_of_logs(witnesses.present, everywhere, gone)
-        if others := replica_spans(lake, state.store_id, names, lost_ranges(ranges)):
+        if others := replica_spans(lake, state.store_id, names, lost_ranges(ranges), witnesses.compared):
             ranges = lay_over(witnesses=replace(witnesses, replicas=(*witnesses.replicas, *others)))
         last = state.receipts[-1] if state.receipts else None
         return StoreVerification(

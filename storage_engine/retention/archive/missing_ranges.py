@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 
 from storage_engine.journal.journal import Journal, StoreRecord
@@ -16,7 +17,7 @@ from storage_engine.model.store.known_logs import LogNames, log_label, may_be_on
 from storage_engine.model.store.lineages import Lineages
 from storage_engine.model.store.store import WENT, FileFacts
 from storage_engine.retention.archive.archivable import Listed
-from storage_engine.retention.proof.history import open_releases
+from storage_engine.retention.proof.history import compared_receipts, open_releases
 from storage_engine.retention.proof.proofs import reachable_lakes
 from storage_engine.retention.proof.shielding import shielded_spans
 from storage_engine.retention.ranges.drift import all_gone_spans, spans_in_unasked_lakes
@@ -178,7 +179,7 @@ def find_missing_ranges(
     missing = tuple(missing_ranges(parts, known, covered, lineages))
     if missing:
         covered += spans_in_unasked_lakes(journal, record, missing, unasked)
-        covered += (span for lake in lakes for span in _of_replicas(lake, record, missing))
+        covered += (span for lake in lakes for span in _of_replicas(lake, journal, record, missing))
         missing = tuple(missing_ranges(parts, known, covered, lineages))
     return tuple(one for one in missing if not (unasked and one.is_earlier))
 
@@ -196,12 +197,15 @@ def _meant_spans(journal: Journal, record: StoreRecord) -> Iterator[ReleasedSpan
             )
 
 
-def _of_replicas(lake: Lake, record: StoreRecord, missing: Sequence[MissingRange]) -> Iterator[ReleasedSpan]:
+def _of_replicas(
+    lake: Lake, journal: Journal, record: StoreRecord, missing: Sequence[MissingRange]
+) -> Iterator[ReleasedSpan]:
     """Yield what other replicas have archived of logs."""
     named = {log_label(one.log, one.log_id): one for one in missing if one.log_id}
     names = LogNames(ids={label: one.log_id for label, one in named.items()})
     wanted = [replace(one, log=log_label(one.log, one.log_id)) for one in missing if one.log_id]
-    for span in replica_spans(lake, record.store_id, names, wanted):
+    compared = partial(compared_receipts, journal, record.store_id)
+    for span in replica_spans(lake, record.store_id, names, wanted, compared):
         log = named[span.log].log
         yield ReleasedSpan(
             log,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import StoreLayoutError
 from storage_engine.journal.journal import Run
+from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.model.broker.broker_store import BrokerStore
 from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.store.store import FileFacts, Segment, SegmentId
@@ -96,7 +97,7 @@ def to_archive(
     """Return which planned segments have to be archived, and may be.
 
     What another replica has archived isn't archived again, as in an archive run ahead: the release compares
-    it once more.
+    it once more. Its files are read here, so that what the release would refuse is archived.
 
     :raises StoreLayoutError: something is wrong with a log, or not known of it.
     :raises LakeConflictError: another replica archived other bytes of a log, or the same of other leaders.
@@ -109,7 +110,7 @@ def to_archive(
             raise StoreLayoutError(f"{why}.")
     may = {segment.id for segment in listed.archivable.segments}
     wanted = [segment for segment in unproven if segment.id in may]
-    return without_replicas_work(context, run, proofs, wanted, listed.archivable.segments)
+    return without_replicas_work(context, run, proofs, wanted, listed.archivable.segments, Depth.FILES)
 
 
 def planned_kept_out(

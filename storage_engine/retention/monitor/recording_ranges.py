@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import StorageEngineError
@@ -19,6 +20,7 @@ from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.store.known_logs import LogNames
 from storage_engine.model.store.store import SegmentId, StoreSnapshot
 from storage_engine.retention.archive.sealed import MeasuredLag
+from storage_engine.retention.proof.history import compared_receipts
 from storage_engine.retention.proof.proofs import LakeProofs
 from storage_engine.retention.proof.shielding import shielded_spans
 from storage_engine.retention.proof.verification_memory import checks_of_faulty
@@ -151,10 +153,12 @@ def _of_replicas(
     if not lost or not has_replicas(context.broker):
         return ()
     lineages = {one.log: one.lineage for one in lost}
+    store_id = context.record.store_id
+    compared = partial(compared_receipts, context.journal, store_id)
     return tuple(
         ArchivedSpan(span.log, lineages[span.log], span.start_offset, span.end_offset, size_bytes=0)
         for asked in measured.proofs.asked
-        for span in replica_spans(asked.lake, context.record.store_id, names, lost)
+        for span in replica_spans(asked.lake, store_id, names, lost, compared)
     )
 
 

@@ -146,6 +146,24 @@ def spans_of_results(
     )
 
 
+def compared_receipts(journal: Journal, store_id: str) -> frozenset[str | SegmentIdentity]:
+    """Return receipts of other stores whose bytes were found to be a store's, by row hash or identity.
+
+    Of a deletion they were compared right before. What was found of segments that stayed counts in the
+    present lineage alone: another one may have other bytes.
+    """
+    record = journal.store_with_id(store_id)
+    found: set[str | SegmentIdentity] = set()
+    for event in journal.store_events(store_id, Step.REPLICA, Phase.RESULT):
+        log = event.subject.rpartition("/")[0]
+        if record is not None and event.payload["lineage"] == record.lineage_of(log):
+            found.update(event.payload["receipts"])
+    for event in journal.store_events(store_id, Step.RELEASE, Phase.RESULT):
+        if event.payload.get("replicas"):
+            found.update(_release(event.payload).replicas)
+    return frozenset(found)
+
+
 def release_by_any_run(journal: Journal, store_id: str, segment: Segment) -> SegmentRelease | None:
     """The deletion of this very file by whichever of our runs meant it; None: none did.
 

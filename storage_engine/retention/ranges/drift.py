@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from storage_engine.core.jsonable import from_jsonable
 from storage_engine.exceptions import LakeUnavailableError, ReceiptError
@@ -28,7 +29,7 @@ from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.store.by_log import by_log
 from storage_engine.model.store.known_logs import log_label
 from storage_engine.retention.proof.current_receipts import current_receipts
-from storage_engine.retention.proof.history import released_spans, segment_subject
+from storage_engine.retention.proof.history import compared_receipts, released_spans, segment_subject
 from storage_engine.retention.proof.shielding import changed_spans, shielded_spans
 from storage_engine.retention.ranges.losses import accepted_gaps, accepted_losses, excused_parts
 from storage_engine.retention.ranges.seen_logs import Missing
@@ -171,7 +172,8 @@ def gone_ranges(
 
     ranges = lay_over(witnesses)
     lost = lost_ranges(ranges)
-    others = [span for lake in lakes for span in replica_spans(lake, record.store_id, names, lost)]
+    compared = partial(compared_receipts, journal, record.store_id)
+    others = [span for lake in lakes for span in replica_spans(lake, record.store_id, names, lost, compared)]
     return lay_over(replace(witnesses, replicas=others)) if others else ranges
 
 

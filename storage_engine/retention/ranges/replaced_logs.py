@@ -67,7 +67,7 @@ def proven_of_log(lake: Lake, record: StoreRecord, log: str, log_id: str, offset
     rows = [row for row in rows if row.lineage == newest]
     unsound = losses(find_faults(lake, rows))
     names = LogNames(ids={log: log_id})
-    others = replica_spans(lake, record.store_id, names, [ReleasedSpan(log, *offsets)])
+    others = replica_spans(lake, record.store_id, names, [ReleasedSpan(log, *offsets)], frozenset)
     own = [(row.base_offset, row.end) for row in rows if row.identity not in unsound]
     return [*own, *((span.start_offset, span.end_offset) for span in others)]
 

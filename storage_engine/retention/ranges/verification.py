@@ -30,7 +30,7 @@ from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.report.validation import Status
 from storage_engine.model.report.verification import Finding, StoreVerification, VerifyLevel
 from storage_engine.model.store.store import SegmentId, StoreSnapshot
-from storage_engine.retention.proof.history import released_spans
+from storage_engine.retention.proof.history import compared_receipts, released_spans
 from storage_engine.retention.proof.proofs import LakeProofs, Proofs, reachable_lakes, without_older
 from storage_engine.retention.proof.shielding import shielded_spans
 from storage_engine.retention.proof.verification_memory import VerificationMemory
@@ -134,7 +134,11 @@ def verify_store(
         if max_bytes is not None:
             raise
     others = heads_unasked(known.heads, lakes, unreachable)
-    witnesses = Witnesses(present, unasked=lakes_unasked(known.heads, lakes, unreachable))
+    witnesses = Witnesses(
+        present,
+        unasked=lakes_unasked(known.heads, lakes, unreachable),
+        compared=partial(compared_receipts, journal, store_id),
+    )
     results: list[StoreVerification] = []
     for i, lake in enumerate(lakes):
         elsewhere = [row for j, other in enumerate(lakes) if j != i for row in _holding(other, rows[j])]
@@ -240,8 +244,9 @@ def _journalled(lake: Lake, journal: Journal, store_id: str) -> tuple[ChainHead,
 
 
 def _journalled_witnesses(lake: Lake, journal: Journal, store_id: str) -> Witnesses:
-    """Return which other lakes have receipts of a store by the journal's word."""
-    return Witnesses(unasked=lakes_unasked(journalled_heads(journal, store_id), (lake,), {}))
+    """Return which other lakes and stores have receipts of a store's bytes by the journal's word."""
+    unasked = lakes_unasked(journalled_heads(journal, store_id), (lake,), {})
+    return Witnesses(unasked=unasked, compared=partial(compared_receipts, journal, store_id))
 
 
 def _known_of(known: KnownHeads, lake: Lake, _store_id: str) -> tuple[ChainHead, ...]:

@@ -15,10 +15,14 @@ from operator import attrgetter
 from storage_engine.brokers import store_called
 from storage_engine.journal.records import StoreRecord
 from storage_engine.lake.catalog.catalog import Lake
+from storage_engine.lake.coverage.coverage import ComparedReceipts
+from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.verify.replica_coverage import (
+    EVERY_RECORD,
     Difference,
     ReplicaComparison,
     compare_with_replicas,
+    is_replica,
     replica_receipts,
 )
 from storage_engine.model.broker.broker_store import BrokerStore
@@ -58,10 +62,14 @@ def compare_logs(
     record: StoreRecord,
     segments: Sequence[Segment],
     there: Sequence[Segment],
+    compared: ComparedReceipts = frozenset,
+    depth: Depth = Depth.SIZES,
 ) -> Iterator[ComparedLog]:
     """Yield the logs of some segments that other stores have archived in a lake, too.
 
     :param there: all archivable segments of these logs, by which bytes are compared.
+    :param compared: receipts that were found equal before.
+    :param depth: to which their receipts' files are read.
     :raises LakeUnavailableError: the lake can't be read.
     """
     if not segments or not has_replicas(broker):
@@ -74,15 +82,24 @@ def compare_logs(
     log_ids = {one.log: context.log_id for one, context in contexts.items() if context.log_id is not None}
     wanted = {log: of_log for log, of_log in wanted.items() if log in log_ids}
     files = by_log(sorted(there, key=attrgetter("log", "base_offset")))
-    spans = {log_ids[log]: (files[log][0].base_offset, files[log][-1].end_offset) for log in wanted}
+    spans = {
+        log_ids[log]: (files[log][0].base_offset, files[log][-1].end_offset)
+        if is_unique(log_ids[log])
+        else EVERY_RECORD
+        for log in wanted
+    }
     receipts = replica_receipts(lake, record.store_id, spans)
     for log, of_log in wanted.items():
         if rows := receipts.get(log_ids[log], ()):
-            compare = partial(_compare, broker, lake, record, of_log, rows)
+            compare = partial(_compare, broker, lake, record, of_log, rows, depth)
             left, found = answer_for_left(files[log], compare)
             said = divergence(broker, record, log, found.same)
-            if found.same or is_unique(log_ids[log]):
-                # Of those with equal names only what has some of the same bytes is a replica.
+            if (
+                found.same
+                or is_unique(log_ids[log])
+                or (found.differences and is_replica(lake, record.store_id, rows, compared))
+            ):
+                # Of those with equal names only what has, or had, some of the same bytes is a replica.
                 said = said or _other_bytes(record, found, left)
             yield ComparedLog(log, log_ids[log], found, said)
 
@@ -93,6 +110,7 @@ def _compare(
     record: StoreRecord,
     segments: Sequence[Segment],
     rows: Sequence[Receipt],
+    depth: Depth,
     files: Sequence[Segment],
 ) -> ReplicaComparison:
     """Compare those of some segments that are among a log's files, by what lies inside of these."""
@@ -108,6 +126,7 @@ def _compare(
         [one for one in segments if one.id in there],
         [row for row in rows if first <= row.base_offset and row.end <= end],
         hash_range,
+        depth,
     )
 
 

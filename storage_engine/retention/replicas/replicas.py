@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
@@ -19,7 +20,7 @@ from storage_engine.lake.verify.replica_coverage import ReplicaCover, replica_re
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.store.store import FileFacts, Segment, SegmentId
 from storage_engine.retention.proof.gate import same_files
-from storage_engine.retention.proof.history import segment_subject
+from storage_engine.retention.proof.history import compared_receipts, segment_subject
 from storage_engine.retention.proof.proofs import LakeProofs, Proofs
 from storage_engine.retention.replicas.replica_divergence import NOTHING, compare_logs, divergence
 from storage_engine.retention.store.context import Context
@@ -31,18 +32,21 @@ def without_replicas_work(
     proofs: Proofs,
     unproven: Sequence[Segment],
     there: Sequence[Segment],
+    depth: Depth = Depth.SIZES,
 ) -> list[Segment]:
     """Return the segments that no other replica has archived either, and record which receipts cover others.
 
     :param unproven: what no receipt of this store proves.
     :param there: all archivable segments of the store, by which bytes are compared.
+    :param depth: to which the other replicas' files in the lake are read.
     :raises LakeUnavailableError: a lake can't be read.
     :raises LakeConflictError: another replica archived other bytes of a log, or the same of other leaders.
     """
     covered: set[SegmentId] = set()
+    record, compared = context.record, partial(compared_receipts, context.journal, context.record.store_id)
     for asked in proofs.asked:
         left = [segment for segment in unproven if segment.id not in covered]
-        for one in compare_logs(context.broker, asked.lake, context.record, left, there):
+        for one in compare_logs(context.broker, asked.lake, record, left, there, compared, depth):
             if one.divergence:
                 raise diverged(context, one.log, one.divergence)
             _record(context, run, asked, one.log_id, one.found.covers)

@@ -48,21 +48,87 @@ def test_what_one_has_archived_counts_for_the_other(run, store_copy, expire, tmp
     run("verify", other)
 
 
+def test_what_is_damaged_of_the_other_is_archived_before_it_goes(
+    run, store_copy, expire, lake, tmp_path
+) -> None:
+    one, other = store_copy("clean-stop"), tmp_path / "other"
+    shutil.copytree(one, other)
+    expire(other)
+    run("archive", one)
+    assert bases(run("archive", other, "--json")) == []
+    for path in (lake / "warehouse").rglob("messages/**/*.parquet"):
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+    run("clean", other, "--manual", "--max-segments", 2)
+    assert min(int(path.name) for path in (other / "commitlog").iterdir()) == 2 * SEGMENT_BYTES
+    (checked,) = run("verify", other, "--json").json["stores"]
+    assert checked["receipt_count"] == 2
+
+
 def test_others_of_the_same_names_are_no_replicas(run, store_copy) -> None:
     assert len(bases(run("archive", store_copy("clean-stop"), "--json"))) == 7
     assert len(bases(run("archive", store_copy("edge-frames"), "--json"))) == 2
 
 
-def test_one_that_went_on_otherwise_is_adopted(cli, run, store_copy, lake, tmp_path, conf) -> None:
+@pytest.mark.parametrize("is_credited_before", [True, pytest.param(False, marks=pytest.mark.again)])
+def test_one_that_went_on_otherwise_is_adopted(
+    cli, run, store_copy, lake, tmp_path, conf, is_credited_before
+) -> None:
     one, other = store_copy("clean-stop"), tmp_path / "other"
     run("archive", one)
     words = ("--to", other, "--to-offset", 3 * SEGMENT_BYTES, "--for-store", conf)
     restored = cli("restore", "--lake", lake, *words)
     assert restored.exit_code == 0, restored.err
+    if is_credited_before:
+        _write(other, 20)
+        assert bases(run("archive", other, "--json")) == []
     _write(other, 400)
     assert "its replica of store" in run("archive", other, code=1).err
     run("adopt", other, "--reason", "it was promoted")
     assert bases(run("archive", other, "--json")) == [3 * SEGMENT_BYTES]
+
+
+def test_one_that_went_on_otherwise_behind_its_own_is_refused(run, store_copy, tmp_path) -> None:
+    one, other = store_copy("clean-stop"), tmp_path / "other"
+    shutil.copytree(one, other)
+    assert bases(run("archive", other, "--budget", "3MiB", "--json")) == [0, SEGMENT_BYTES, 2 * SEGMENT_BYTES]
+    run("archive", one)
+    for path in sorted((other / "commitlog").iterdir())[3:]:
+        path.unlink()
+    for name in ("consumequeue", "index"):
+        shutil.rmtree(other / name)
+    (other / "checkpoint").unlink()
+    _write(other, 400)
+    assert "its replica of store" in run("archive", other, code=1).err
+
+
+def test_what_nobody_compared_is_lost_whatever_its_names(run, store_copy) -> None:
+    run("archive", store_copy("clean-stop"))
+    other = store_copy("edge-frames")
+    _write(other, 1500)
+    assert bases(run("archive", other, "--budget", "2MiB", "--json")) == [0, SEGMENT_BYTES]
+    for number in range(4):
+        (other / "commitlog" / f"{number * SEGMENT_BYTES:020d}").unlink()
+    (checked,) = run("verify", other, "--json", code=1).json["stores"]
+    lost = [(row["start_offset"], row["end_offset"]) for row in checked["ranges"] if row["where"] == "LOST"]
+    assert lost == [(2 * SEGMENT_BYTES, 4 * SEGMENT_BYTES)]
+    assert "ExpectNoLostRanges" in run("validate", other, code=1).out
+
+
+def test_what_went_before_equal_segments_is_in_the_lake(run, store_copy, tmp_path) -> None:
+    one, other = store_copy("clean-stop"), tmp_path / "other"
+    shutil.copytree(one, other)
+    assert bases(run("archive", other, "--budget", "1MiB", "--json")) == [0]
+    run("archive", one)
+    for number in range(3):
+        (other / "commitlog" / f"{number * SEGMENT_BYTES:020d}").unlink()
+    assert bases(run("archive", other, "--json")) == []
+    (checked,) = run("verify", other, "--json").json["stores"]
+    assert {row["where"] for row in checked["ranges"]} == {"ARCHIVED", "LOCAL"}
+    (other / "commitlog" / f"{3 * SEGMENT_BYTES:020d}").unlink()
+    run("verify", other)
+    run("validate", other)
 
 
 @pytest.mark.again
