@@ -88,7 +88,9 @@ def _distribution(module: str) -> str:
 def test_provider_has_the_version_of_the_code_and_brings_all_that_an_airflow_needs() -> None:
     assert PROVIDER["version"] == storage_engine.__version__
     (code,) = (one for one in PROVIDER["dependencies"] if _name(one) == "storage-engine")
-    extras = ",".join(sorted(set(CODE["optional-dependencies"]) - {"charts", "dev", "kafka", "postgres"}))
+    extras = ",".join(
+        sorted(set(CODE["optional-dependencies"]) - {"charts", "dev", "kafka", "postgres", "serve-lake"})
+    )
     assert code == f"storage-engine[{extras}]=={storage_engine.__version__}"
 
 
@@ -112,7 +114,17 @@ def test_every_import_is_declared() -> None:
 
 
 def test_no_command_and_no_job_of_the_shell_imports_an_extra_before_it_is_needed() -> None:
-    shell = ("cli", "cycle", "lake", "pages", "project", "quality.validate", "retention", "rocketmq", "spark")
+    shell = (
+        "cli",
+        "cycle",
+        "lake.",
+        "pages",
+        "project",
+        "quality.validate",
+        "retention",
+        "rocketmq",
+        "spark",
+    )
     starts = [name for name in _modules() if name.removeprefix("storage_engine.").startswith(shell)]
     ways = _reached(starts)
     needed = {_name(one) for one in CODE["dependencies"]}

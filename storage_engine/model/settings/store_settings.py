@@ -360,7 +360,7 @@ STORE_SETTINGS = (
     _broker_setting(
         "accept_version",
         Kind.TEXT,
-        "Of a store of RocketMQ, release of its broker that nobody tried, such as 5.6.0: it may delete what "
+        "A release of the broker that nobody tried, such as 5.6.0: it may delete what "
         "is proven nevertheless. It counts for that release alone, also without the option, until unmanage.",
         option="--accept-version",
         argument="VERSION",
