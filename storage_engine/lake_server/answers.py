@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,6 +19,9 @@ from storage_engine.lake_server.users import MECHANISMS, LoginError
 _LATEST, _EARLIEST = -1, -2
 _READ_COMMITTED = 1
 _TOPIC_RESOURCE = 2
+_MOST_BYTES = 55 << 20
+"""Of one answer, however much is asked for; as a broker's fetch.max.bytes."""
+_LONGEST_WAIT_SECONDS = 30.0
 
 
 class Answers(GroupAnswers):
@@ -73,7 +76,7 @@ class Answers(GroupAnswers):
 
     async def _metadata(self, request: Request) -> bytes:
         topics = self._topics(request)
-        asked = topics if request.body.topics is None else [one.name for one in request.body.topics]
+        asked = topics if request.body.topics is None else {one.name: None for one in request.body.topics}
         host, port = self._address
         broker = part(request, "MetadataResponseBroker", node_id=NODE_ID, host=host, port=port, rack=None)
         return response(
@@ -81,11 +84,10 @@ class Answers(GroupAnswers):
             brokers=(broker,),
             cluster_id=self._reader.archive.cluster,
             controller_id=NODE_ID,
-            topics=tuple(self._topic(request, name) for name in asked),
+            topics=tuple(self._topic(request, name, topics.get(name, {})) for name in asked),
         )
 
-    def _topic(self, request: Request, name: str) -> Any:
-        partitions = self._topics(request).get(name, {})
+    def _topic(self, request: Request, name: str, partitions: Collection[int]) -> Any:
         return part(
             request,
             "MetadataResponseTopic",
@@ -165,10 +167,11 @@ class Answers(GroupAnswers):
     async def _fetch(self, request: Request) -> bytes:
         body = request.body
         has_records, responses = await self._fetched(request)
-        if not has_records and body.max_wait.total_seconds() > 0:
+        wait = min(body.max_wait.total_seconds(), _LONGEST_WAIT_SECONDS)
+        if not has_records and wait > 0:
             # Nothing new comes but by a commit to the lake.
             try:
-                await asyncio.wait_for(self._reader.changed.wait(), body.max_wait.total_seconds())
+                await asyncio.wait_for(self._reader.changed.wait(), wait)
             except TimeoutError:
                 pass
             else:
@@ -177,7 +180,7 @@ class Answers(GroupAnswers):
 
     async def _fetched(self, request: Request) -> tuple[bool, tuple[Any, ...]]:
         """Return whether there is something to send at once, and what there is of each partition."""
-        left, at_once, topics = request.body.max_bytes, False, []
+        left, at_once, topics = min(request.body.max_bytes, _MOST_BYTES), False, []
         for topic in request.body.topics:
             partitions = []
             for asked in topic.partitions:
@@ -210,7 +213,7 @@ class Answers(GroupAnswers):
                 with self._failures(topic, asked.partition) as failed:
                     if committed:
                         transactions = await self._reader.transactions(partition)
-                        stable, aborted = transactions.stable, ()
+                        stable, aborted = transactions.stable_at(offset), ()
                     records = bytes(await self._reader.batches(partition, offset, stable, max_bytes))
                     if committed and records:
                         last = min(stable, end)
@@ -270,7 +273,7 @@ class Answers(GroupAnswers):
             if asked.timestamp >= 0:
                 found = await self._reader.offset_at(partition, asked.timestamp)
             elif getattr(request.body, "isolation_level", 0) == _READ_COMMITTED:
-                found = (await self._reader.transactions(partition)).stable, UNDEFINED
+                found = (await self._reader.transactions(partition)).stable_at(partition.end), UNDEFINED
             else:
                 found = partition.end, UNDEFINED
         if failed:

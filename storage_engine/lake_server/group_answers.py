@@ -116,34 +116,40 @@ class GroupAnswers:
         body = request.body
         error = self.groups.may_commit(body)
         kept: dict[tuple[str, int], Position] = {}
-        topics = []
         for topic in body.topics:
-            partitions = []
             for one in topic.partitions:
-                known = self._partition(request, topic.name, one.partition_index) is not None
-                if error is ErrorCode.none and known:
+                if self._partition(request, topic.name, one.partition_index) is not None:
                     kept[topic.name, one.partition_index] = (one.committed_offset, one.committed_metadata)
-                partitions.append(
+        if kept and error is ErrorCode.none:
+            try:
+                async with self._commits:
+                    await asyncio.to_thread(self._positions.commit, body.group_id, kept)
+            except OSError:
+                error = ErrorCode.kafka_storage_error
+        topics = tuple(
+            part(
+                request,
+                "OffsetCommitResponseTopic",
+                name=topic.name,
+                partitions=tuple(
                     part(
                         request,
                         "OffsetCommitResponsePartition",
                         partition_index=one.partition_index,
-                        error_code=error if known else UNKNOWN,
+                        error_code=error if (topic.name, one.partition_index) in kept else UNKNOWN,
                     )
-                )
-            topics.append(
-                part(request, "OffsetCommitResponseTopic", name=topic.name, partitions=tuple(partitions))
+                    for one in topic.partitions
+                ),
             )
-        if kept:
-            async with self._commits:
-                await asyncio.to_thread(self._positions.commit, body.group_id, kept)
-        return response(request, topics=tuple(topics))
+            for topic in body.topics
+        )
+        return response(request, topics=topics)
 
     async def _offset_fetch(self, request: Request) -> bytes:
-        body = request.body
+        body, visible = request.body, self._topics(request)
         if body.topics is None:
             of_group = self._positions.groups.get(body.group_id, {})
-            asked = [(name, sorted(numbers)) for name, numbers in of_group.items()]
+            asked = [(name, sorted(numbers)) for name, numbers in of_group.items() if name in visible]
         else:
             asked = [(one.name, list(one.partition_indexes)) for one in body.topics]
         topics = tuple(
@@ -158,7 +164,12 @@ class GroupAnswers:
         return response(request, topics=topics)
 
     def _position(self, request: Request, group: str, topic: str, number: int) -> Any:
-        offset, note = self._positions.of(group, topic, number) or (UNDEFINED, "")
+        known = (
+            None
+            if self._partition(request, topic, number) is None
+            else self._positions.of(group, topic, number)
+        )
+        offset, note = known or (UNDEFINED, "")
         return part(
             request,
             "OffsetFetchResponsePartition",

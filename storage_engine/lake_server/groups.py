@@ -19,6 +19,9 @@ EMPTY, PREPARING, COMPLETING, STABLE = "Empty", "PreparingRebalance", "Completin
 _FIRST_WAIT_SECONDS = 0.5
 """How long the first member of an empty group waits for others (group.initial.rebalance.delay.ms)."""
 _LOOK_SECONDS = 0.25
+_ID_LETTERS = 200
+_SESSION_SECONDS = (1.0, 1800.0)
+"""The shortest and the longest (group.max.session.timeout.ms)."""
 
 
 class Joined(NamedTuple):
@@ -105,6 +108,8 @@ class GroupCoordinator:
         """
         if not request.group_id:
             return Joined(ErrorCode.invalid_group_id, request.member_id)
+        if not _SESSION_SECONDS[0] <= _limits(request)[0] <= _SESSION_SECONDS[1]:
+            return Joined(ErrorCode.invalid_session_timeout, request.member_id)
         group = self.groups.setdefault(request.group_id, ConsumerGroup(request.group_id))
         protocols = {str(one.name): bytes(one.metadata) for one in request.protocols}
         if not self._agree(group, request, protocols):
@@ -113,13 +118,15 @@ class GroupCoordinator:
         member_id = request.member_id
         same = _with_instance(group, instance_id)
         if not member_id:
-            member_id = f"{instance_id or client_id}-{uuid.uuid4()}"
+            member_id = f"{(instance_id or client_id)[:_ID_LETTERS]}-{uuid.uuid4()}"
             if ask_for_id and instance_id is None:
                 group.known_ids.add(member_id)
                 return Joined(ErrorCode.member_id_required, member_id)
             if same is not None:
                 # A member with an id of its own that has started again takes its old place.
                 self._forget(group, same, ErrorCode.fenced_instance_id)
+                if not group.members:
+                    group.state = EMPTY
         elif member_id not in group.members and member_id not in group.known_ids:
             return Joined(ErrorCode.unknown_member_id, member_id)
         elif same is not None and same.id != member_id:

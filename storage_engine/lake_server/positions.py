@@ -45,10 +45,16 @@ class CommittedPositions:
         return self.groups.get(group, {}).get(topic, {}).get(partition)
 
     def commit(self, group: str, found: dict[tuple[str, int], Position]) -> None:
-        """Keep positions; they are on disk when this returns."""
+        """Keep positions; they are on disk when this returns.
+
+        :raises OSError: they can't be written; what was committed before stays.
+        """
+        of_group = {topic: dict(numbers) for topic, numbers in self.groups.get(group, {}).items()}
         for (topic, partition), position in found.items():
-            self.groups.setdefault(group, {}).setdefault(topic, {})[partition] = position
-        write_file(self._path, json.dumps({"version": 1, "groups": self.groups}).encode())
+            of_group.setdefault(topic, {})[partition] = position
+        groups = {**self.groups, group: of_group}
+        write_file(self._path, json.dumps({"version": 1, "groups": groups}).encode())
+        self.groups = groups
 
     def close(self) -> None:
         """Let another server have the file."""

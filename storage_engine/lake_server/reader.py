@@ -54,8 +54,8 @@ class LakeReader:
         self._segments_lock = threading.Lock()
         self._pieces: OrderedDict[tuple[str, int], asyncio.Future[Piece]] = OrderedDict()
         self._transactions: dict[tuple[str, int], asyncio.Future[Transactions]] = {}
-        self._snapshot = lake.segments().metadata.current_snapshot_id
         self._table: Table = lake.messages()
+        self._snapshots = self._current(self._table)
         self.archive: Archive = read_archive(lake, cluster)
         self.changed = asyncio.Event()
 
@@ -72,20 +72,25 @@ class LakeReader:
         :raises LakeUnavailableError: the lake can't be read; what was known stays.
         """
 
-        def look() -> tuple[int | None, Table, Archive] | None:
-            snapshot = self._lake.segments().metadata.current_snapshot_id
-            if snapshot == self._snapshot:
+        def look() -> tuple[tuple[int | None, int | None], Table, Archive] | None:
+            table = self._lake.messages()
+            snapshots = self._current(table)
+            if snapshots == self._snapshots:
                 return None
-            return snapshot, self._lake.messages(), read_archive(self._lake, self.archive.cluster)
+            return snapshots, table, read_archive(self._lake, self.archive.cluster)
 
         found = await self._in_thread(look)
         if found is not None:
-            self._snapshot, self._table, self.archive = found
+            self._snapshots, self._table, self.archive = found
             self._transactions.clear()
             with self._segments_lock:
                 self._segments.clear()
             self.changed.set()
             self.changed = asyncio.Event()
+
+    def _current(self, table: Table) -> tuple[int | None, int | None]:
+        """Return which snapshots the two tables are at: rows are moved without a new receipt, too."""
+        return self._lake.segments().metadata.current_snapshot_id, table.metadata.current_snapshot_id
 
     async def batches(
         self, partition: ArchivedPartition, offset: int, end: int, max_bytes: int
@@ -139,7 +144,7 @@ class LakeReader:
             self._transactions[key] = task
         try:
             return await asyncio.shield(self._transactions[key])
-        except StorageEngineError:
+        except Exception:
             self._transactions.pop(key, None)
             raise
 
@@ -163,7 +168,7 @@ class LakeReader:
         waiting = self._begin(segment, number)
         try:
             piece = await asyncio.shield(waiting)
-        except StorageEngineError:
+        except Exception:
             self._pieces.pop((segment.receipt.row_hash, number), None)
             raise
         self._make_room()

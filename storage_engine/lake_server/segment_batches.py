@@ -44,6 +44,10 @@ class DamagedRangeError(StorageEngineError):
     """Archived bytes that are no batch with the right CRC, so nothing is served of them."""
 
 
+class NoRoomError(StorageEngineError):
+    """Decoded batches can't be kept in the directory of temporary files."""
+
+
 @dataclass(frozen=True, eq=False)
 class Piece:
     """Batches that lie one behind the other, with what is no batch between them.
@@ -142,17 +146,25 @@ class SegmentInLake:
 
         :raises ProofError: the data file can't be turned back into its segment.
         :raises LakeUnavailableError: the lake can't be read.
+        :raises NoRoomError: there is no place for it.
         """
         with self._lock:
             parts = list(self._parts(number))
         size_bytes = sum(len(part) for part in parts)
         if not size_bytes:
             return Piece.of(memoryview(b""))
-        with tempfile.TemporaryFile(prefix="storage-engine-") as file:
-            for part in parts:
-                file.write(part)
-            file.flush()
-            return Piece.of(memoryview(mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_READ)))
+        try:
+            with tempfile.TemporaryFile(prefix="storage-engine-") as file:
+                for part in parts:
+                    file.write(part)
+                file.flush()
+                data = mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_READ)
+        except OSError as error:
+            raise NoRoomError(
+                f"{tempfile.gettempdir()}: expected room for {size_bytes} decoded bytes, found that none can "
+                f"be written: {error.strerror}. Free space, or name another directory by TMPDIR"
+            ) from error
+        return Piece.of(memoryview(data))
 
     def offset_at(self, timestamp_ms: int, start: int) -> tuple[int, int] | None:
         """Return the first record from ``start`` on that has this timestamp or a later one, and its own.

@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 
-from storage_engine.exceptions import BadInputError, LakeUnavailableError
+from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.lake_server.answers import Answers
 from storage_engine.lake_server.positions import CommittedPositions
 from storage_engine.lake_server.protocol import ProtocolError, read_request
 from storage_engine.lake_server.reader import LakeReader
 from storage_engine.lake_server.users import Login, User
 
-_LONGEST_REQUEST_BYTES = 8 << 20
+_LONGEST_REQUEST_BYTES = 1 << 20
+_LONGEST_LOGIN_BYTES = 64 << 10
 _RENEWAL_SECONDS = 10.0
 _LENGTH = struct.Struct(">i")
 
@@ -125,7 +126,7 @@ async def _renew(reader: LakeReader, log: Callable[[str], None]) -> None:
         await asyncio.sleep(_RENEWAL_SECONDS)
         try:
             await reader.renew()
-        except LakeUnavailableError as error:
+        except (StorageEngineError, OSError) as error:
             if not failed:
                 log(f"what was committed to the lake since isn't served: {error}")
             failed = True
@@ -145,7 +146,8 @@ async def _converse(
     try:
         while True:
             (length,) = _LENGTH.unpack(await incoming.readexactly(_LENGTH.size))
-            if not 0 < length <= _LONGEST_REQUEST_BYTES:
+            longest = _LONGEST_REQUEST_BYTES if login.is_done else _LONGEST_LOGIN_BYTES
+            if not 0 < length <= longest:
                 raise ProtocolError(f"expected a request, found a length of {length} bytes")
             request = read_request(await incoming.readexactly(length), host, login)
             frame = await answers.answer(request)
@@ -158,6 +160,9 @@ async def _converse(
     except (asyncio.IncompleteReadError, ConnectionError):
         # The client has gone, as clients do.
         pass
+    # Whatever one client makes of its requests is no other's matter.
+    except Exception as error:
+        log(f"client {host}: a request can't be answered: {type(error).__name__}: {error}")
     finally:
         outgoing.close()
         with suppress(OSError):

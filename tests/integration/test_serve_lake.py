@@ -261,6 +261,18 @@ def test_the_partitions_of_a_group_are_shared_by_its_members(address: str) -> No
     members[1].close()
 
 
+def test_a_member_with_an_id_of_its_own_goes_on_at_once_when_it_starts_again(address: str) -> None:
+    settings = {"group_instance_id": "one", "max_poll_interval_ms": 300_000, "session_timeout_ms": 45_000}
+    for _ in range(2):
+        member = consumer_at(address, "static", **settings)
+        member.subscribe(["plain"])
+        # Far below the time that a group waits for a member that went.
+        assert member.poll(30) is not None
+        # It leaves without a word, as one that was killed.
+        member.unsubscribe()
+        del member
+
+
 def test_seeks_by_time_find_the_first_record_of_it(address: str, node: Path, lake: Lake) -> None:
     records = [one for one in archived(node, lake, "plain", LEVELS[0]) if one[0] == 0]
     consumer = consumer_at(address, "by-time")

@@ -33,3 +33,14 @@ def test_another_file_is_refused_and_left_as_it_is(tmp_path: Path, text: bytes) 
     with pytest.raises(BadInputError, match="expected the positions of groups"):
         CommittedPositions(path)
     assert path.read_bytes() == text
+
+
+def test_what_can_not_be_written_is_not_committed(tmp_path: Path) -> None:
+    path = tmp_path / "made" / "positions.json"
+    with closing(CommittedPositions(path)) as positions:
+        positions.commit("g", {("orders", 0): (5, None)})
+        path.unlink()
+        path.mkdir()
+        with pytest.raises(OSError, match="positions"):
+            positions.commit("g", {("orders", 0): (6, None)})
+        assert positions.of("g", "orders", 0) == (5, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -14,6 +15,7 @@ from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake_server.archived_partitions import ArchivedPartition
 from storage_engine.lake_server.positions import CommittedPositions
 from storage_engine.lake_server.reader import HoleError, LakeReader
+from storage_engine.lake_server.segment_batches import NoRoomError
 from storage_engine.lake_server.server import Listening, serve
 from tests.kafka.lakes import archive, new_lake, segments_of
 from tests.kafka_fixture import unpack
@@ -83,6 +85,43 @@ def test_a_hole_ends_what_is_served_unless_it_is_skipped(lake: Lake, node: Path,
     assert found
     assert not [one for one in found if second.base_offset <= one < second.end_offset]
     assert max(found) >= third.base_offset
+
+
+def test_a_transaction_that_is_open_at_a_hole_isnt_committed_there(lake: Lake, node: Path) -> None:
+    """Its abort lies in the hole, and what comes behind that says that nothing is open."""
+    segments = segments_of(node, "txn-0")
+    (missing,) = (one for one in segments if one.base_offset == 768)
+    archive(lake, node, [one for one in segments[:-1] if one is not missing])
+
+    async def look() -> tuple[int, int, int]:
+        reader = LakeReader(lake, None, cache_bytes=CACHE_BYTES, skip_holes=True)
+        partition = reader.archive.topics["txn"][0]
+        found = await reader.transactions(partition)
+        reader.close()
+        return found.stable_at(740), found.stable_at(missing.base_offset), partition.end
+
+    before, behind, end = asyncio.run(look())
+    assert before == 752
+    assert missing.end_offset < behind <= end
+
+
+def test_what_could_not_be_kept_once_is_read_again(
+    lake: Lake, node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive(lake, node, segments_of(node, "hdrs-0"))
+
+    async def read() -> bool:
+        reader = LakeReader(lake, None, cache_bytes=CACHE_BYTES, skip_holes=False)
+        partition = reader.archive.topics["hdrs"][0]
+        with monkeypatch.context() as without:
+            without.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+            with pytest.raises(NoRoomError, match="expected room for"):
+                await reader.batches(partition, 0, partition.end, 1)
+        found = await reader.batches(partition, 0, partition.end, 1)
+        reader.close()
+        return bool(len(found))
+
+    assert asyncio.run(read())
 
 
 @asynccontextmanager
