@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import hmac
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -91,11 +90,7 @@ def set_user(path: Path, name: str, password: str, topics: Sequence[str]) -> Non
         }
         for one in users.values()
     }
-    previous = os.umask(_OTHERS_MAY)
-    try:
-        write_file(path, json.dumps(said, indent=1).encode() + b"\n")
-    finally:
-        os.umask(previous)
+    write_file(path, json.dumps(said, indent=1).encode() + b"\n")
 
 
 class Login:
