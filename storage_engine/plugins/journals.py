@@ -102,6 +102,8 @@ Of those that were never looked up so many, too: the more Airflow has looked up,
 _LOOKING_SECONDS = 0.1
 """After so long, no more of those are looked up that never were."""
 _NOT_YET = "Its connection was not looked up yet, as many were at once. Ask again in a moment."
+_OF_ANOTHER = (ProblemKind.NO_STORE, ProblemKind.JOURNAL)
+"""What a journal says where a store whose connection was not looked up may be in another one."""
 _MOST_JOURNALS = 256
 _WAIT_SECONDS = 2.0 * ANSWER_SECONDS
 """For all journals together, which are asked at the same time: one to take a connection, one to answer."""
@@ -189,7 +191,7 @@ def overview(conn_ids: Sequence[str], now_ms: int) -> StoresAnswer:
     for (reader, asked), answer in zip(names.items(), answers, strict=True):
         found = _late(reader, asked, now_ms) if answer is None else answer
         lines += [
-            _not_yet(one.store) if one.store in later and one.problem_kind is ProblemKind.NO_STORE else one
+            _not_yet(one.store) if one.store in later and one.problem_kind in _OF_ANOTHER else one
             for one in found.stores
         ]
         problems += [found.problem] if found.problem else []
