@@ -51,7 +51,13 @@ from storage_engine.lake.move.moving import (
     placed_tables,
 )
 from storage_engine.lake.soundness.chain import row_fault
-from storage_engine.lake.soundness.leaves import Chosen, TableState, choose, find_metadata, of_one_table
+from storage_engine.lake.soundness.metadata_ends import (
+    Chosen,
+    TableState,
+    choose,
+    find_metadata,
+    of_one_table,
+)
 from storage_engine.lake.soundness.receipts import receipts_of_files
 from storage_engine.lake.storage.errors import metadata_errors
 from storage_engine.lake.storage.small_files import list_files
