@@ -359,3 +359,26 @@ def call_zstd(
         return builder.call(builder.inttoptr(args[0], prototype.as_pointer()), args[1:])
 
     return types.int64(*[types.int64] * 6), generate
+
+
+def _call_libcrypto(parameters: int) -> Any:
+    """Call a function ``int function(…)`` of pointers and sizes at an address."""
+    typed = [types.int64] * parameters
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        int32, int64 = ir.IntType(32), ir.IntType(64)
+        prototype = ir.FunctionType(int32, [int64] * parameters)
+        builder.call(builder.inttoptr(args[0], prototype.as_pointer()), args[1:])
+        return context.get_dummy_value()
+
+    signature = types.void(types.int64, *typed)
+    if parameters == 1:
+        return intrinsic(lambda typingctx, function, first: (signature, generate))
+    if parameters == 2:
+        return intrinsic(lambda typingctx, function, first, second: (signature, generate))
+    return intrinsic(lambda typingctx, function, first, second, third: (signature, generate))
+
+
+call_1: Callable[[int, int], None] = _call_libcrypto(1)
+call_2: Callable[[int, int, int], None] = _call_libcrypto(2)
+call_3: Callable[[int, int, int, int], None] = _call_libcrypto(3)

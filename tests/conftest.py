@@ -167,3 +167,11 @@ def before_the_seam(pytestconfig: pytest.Config) -> Iterator[Released]:
     assert pytestconfig.cache is not None
     with released_package("before-the-seam", pytestconfig.cache.mkdir("releases")) as package:
         yield package
+
+
+@pytest.fixture(scope="session")
+def before_trees(pytestconfig: pytest.Config) -> Iterator[Released]:
+    """The package whose receipts had no root; it is asked for its commands alone."""
+    assert pytestconfig.cache is not None
+    with released_package("before-trees", pytestconfig.cache.mkdir("releases")) as package:
+        yield package

@@ -54,6 +54,7 @@ def _calls(store: Path, lake: Path, tmp_path: Path) -> dict[str, list[object]]:
         "lake relocate": ["--lake", lake],
         "lake copy": ["--lake", lake, "--to", copy],
         "lake promote": ["--lake", copy, *why],
+        "lake upgrade": ["--lake", lake],
         "lake rebuild": ["--lake", lake],
         "init-lake": ["--lake", tmp_path / "new"],
         "info": ["--lake", lake],

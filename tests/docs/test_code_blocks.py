@@ -212,10 +212,10 @@ def test_queries_find_something_on_the_sample_store(tmp_path: Path, monkeypatch:
 
 
 def test_python_is_run_by_a_test_that_says_so() -> None:
-    engines = ("pandas", "pyiceberg", "duckdb")
+    engines = ("pandas", "pyiceberg", "duckdb", "pyarrow")
     python = [b for b in EVERY if b.language in ("python", "sql") and _runs(b)]
     assert [b.place for b in python if b.said.get("engine") not in engines] == []
-    assert {b.page.name for b in python} <= {"query.md"}
+    assert {b.page.name for b in python} <= {"query.md", "format.md"}
     for block in python:
         compile(block.text, block.place, "exec")
 

@@ -1,13 +1,13 @@
-"""Kills the making of a lake, the takeover of an older one, and the choice of its kind, at their durable
-operations; a script.
+"""Kills the making of a lake, the takeover or upgrade of an older one, and the choice of its kind, at their
+durable operations; a script.
 
 As the script that kills runs of a cleanup: each attempt is a fork that dies before the chosen operation. What
 it left is looked at: it is no lake yet, or a whole one. Then the same is done again, and must come to what
 it comes to undisturbed. Prints one JSON object.
 
-Usage: making_kill_runner.py make|take-over|settle LAKE_DIRECTORY WORK_DIRECTORY MOST_KILLS
+Usage: making_kill_runner.py make|take-over|upgrade|settle LAKE_DIRECTORY WORK_DIRECTORY MOST_KILLS
 With take-over the directory has a lake that a release of version 1 made, and no other has been there; with
-settle an empty one that takes any kind, which becomes Kafka's.
+upgrade one of version 2; with settle an empty one that takes any kind, which becomes Kafka's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.identity import LAKE_ID_PROPERTY, lake_id_of, read_mark
 from storage_engine.lake.catalog.kind import settle_broker
 from storage_engine.lake.catalog.tables import DELETIONS, SCHEMA_VERSION_PROPERTY
-from storage_engine.lake.catalog.writing import mark_commits, ready_to_write
+from storage_engine.lake.catalog.writing import mark_commits, ready_to_write, upgrade
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.soundness.chain import check_chain
 from storage_engine.lake.soundness.receipts import list_stores, receipt_history, receipts
@@ -107,6 +107,8 @@ def main(what: str, directory: Path, work: Path, most: int) -> None:
             settle_broker(lake, "kafka")
             # As the commit does that comes next.
             mark_commits(lake)
+        elif what == "upgrade":
+            upgrade(open_lake(config))
         else:
             lake = open_lake(config)
             ready_to_write(lake)

@@ -16,7 +16,6 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
-from storage_engine.lake.archive import archive
 from storage_engine.lake.archive.archive import SegmentJob, archive_all
 from storage_engine.lake.archive.commit import append_receipts
 from storage_engine.lake.catalog import catalog, tables, writing
@@ -42,9 +41,9 @@ pytestmark = pytest.mark.slow
 MakeJobs = Callable[..., tuple[SegmentJob, ...]]
 
 LATER = "unique_key"
-"""Taken for a column that came after version 2.0."""
+"""Taken for a column that came after version 3.0."""
 
-LATER_OF_RECEIPTS = "evidence"
+LATER_OF_RECEIPTS = "act"
 
 
 class _OlderCodec:
@@ -70,9 +69,8 @@ def _older_version(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     fields = [field for field in tables.segments_schema().fields if field.name != LATER_OF_RECEIPTS]
     with monkeypatch.context() as patched:
         patched.setattr(tables, "LATER_COLUMNS", ())
-        patched.setattr(archive, "settled_with", lambda evidence: None)
         for module in (making, tables, writing):
-            patched.setattr(module, "segments_schema", lambda: Schema(*fields))
+            patched.setattr(module, "segments_schema", lambda **_: Schema(*fields))
         patched.setattr(RocketMQ, "codec", _OlderCodec())
         yield
 
@@ -95,7 +93,7 @@ def test_a_lake_of_an_older_version_goes_on(
     assert LATER_OF_RECEIPTS not in before[1]
 
     monkeypatch.setattr(tables, "LATER_COLUMNS", (LATER,))
-    monkeypatch.setattr(tables, "SCHEMA_VERSION", "2.1")
+    monkeypatch.setattr(tables, "SCHEMA_VERSION", "3.1")
     # Reading changes nothing, and an older lake can be read.
     lake = open_lake(config)
     assert [_ids(table.schema()) for table in (lake.messages(), lake.segments())] == before
@@ -106,7 +104,7 @@ def test_a_lake_of_an_older_version_goes_on(
     after = [_ids(table.schema()) for table in (lake.messages(), lake.segments())]
     assert [{name: new[name] for name in old} for old, new in zip(before, after, strict=True)] == before
     assert after[0][LATER] == max(before[0].values()) + 1
-    assert lake.messages().properties[tables.SCHEMA_VERSION_PROPERTY] == "2.1"
+    assert lake.messages().properties[tables.SCHEMA_VERSION_PROPERTY] == "3.1"
     # A new lake of this version has the same ids.
     new_lake = make_lake(LakeConfig.local(tmp_path / "new"))
     ready_to_write(new_lake)

@@ -181,9 +181,9 @@ def test_links_alone_show_what_was_done_to_the_rows(
 
 def test_a_newer_major_schema_version_is_refused(lake: Lake) -> None:
     with lake.segments().transaction() as transaction:
-        transaction.set_properties({tables.SCHEMA_VERSION_PROPERTY: "3.0"})
+        transaction.set_properties({tables.SCHEMA_VERSION_PROPERTY: "4.0"})
     with pytest.raises(
-        BadInputError, match=r"expected schema version 1\.x or 2\.x, found 3\.0.*or a later one"
+        BadInputError, match=r"expected schema version 1\.x or 2\.x or 3\.x, found 4\.0.*or a later one"
     ):
         make_lake(lake.config)
 

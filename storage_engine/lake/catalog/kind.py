@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.table import Table
 
 from storage_engine.brokers import broker_names, find_broker
@@ -28,9 +28,7 @@ from storage_engine.lake.catalog.identity import (
 )
 from storage_engine.lake.catalog.tables import (
     BROKER_PROPERTY,
-    first_messages_schema,
-    messages_properties,
-    partition_by_store,
+    make_rows_table,
 )
 from storage_engine.lake.storage.errors import lake_errors
 from storage_engine.lake.storage.small_files import delete_small_file
@@ -72,19 +70,11 @@ def _make_rows(lake: Lake, segments: Table, broker: str) -> None:
     codec, name = kind.codec, (lake.config.namespace, kind.rows_table)
     lake_id = segments.properties[LAKE_ID_PROPERTY]
     location = f"{segments.location().rstrip('/').rpartition('/')[0]}/{kind.rows_table}"
-    schema = first_messages_schema(codec.schema, codec.columns.comments)
     own = {LAKE_ID_PROPERTY: lake_id, BROKER_PROPERTY: broker}
     with lake_errors(location, "make the table"):
         if not lake.catalog.table_exists(name):
             remove_old_mark(lake, segments, location)
-            with suppress(TableAlreadyExistsError):
-                lake.catalog.create_table(
-                    name,
-                    schema=schema,
-                    location=location,
-                    partition_spec=partition_by_store(schema),
-                    properties={**messages_properties(codec.columns), **own},
-                )
+            make_rows_table(lake.catalog, name, codec, location, own)
         table = lake.catalog.load_table(name)
         if read_mark(table) is None:
             put_mark(table.io, table.location(), mark_of(table, lake_id, lake.catalog_id))

@@ -6,7 +6,8 @@ ones that a catalog gives when it creates the table; :func:`check_messages_schem
 A table's property says which version of the schema it has, ``<major>.<minor>``. A minor version adds columns
 that may be empty, so that whatever knows an older or a younger one can read and write the table; a major
 version is anything else, and who doesn't know it must not touch the table. Version 1 had no identity and
-named data files by whole locations; it is read, and becomes version 2 where it is written to.
+named data files by whole locations; it is read, and becomes version 2 where it is written to. Version 3 has
+trees: ``storage-engine lake upgrade`` alone makes it of version 2, which is written as it is until then.
 """
 
 from __future__ import annotations
@@ -14,10 +15,13 @@ from __future__ import annotations
 import itertools
 import typing
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
 import pyarrow as pa
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
 from pyiceberg.io.pyarrow import pyarrow_to_schema
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -26,7 +30,7 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import IcebergType, IntegerType, LongType, NestedField, StringType
 
 from storage_engine.exceptions import BadInputError, LakeUnavailableError
-from storage_engine.model.broker.codec import Columns
+from storage_engine.model.broker.codec import Columns, SegmentCodec
 from storage_engine.model.proof.deleted_range import DeletedRange
 from storage_engine.model.proof.receipt import Receipt
 
@@ -74,6 +78,18 @@ SEGMENTS_COMMENTS: Mapping[str, str] = {
     "log_id": "the broker's own identity of the log; null: its name is all",
     "digest": "the broker's digest of the segment's content; null: sha256 is",
     "evidence": "JSON object of what else is known of the proof, and of the last deletion before it",
+    "root": "root of the tree over the segment's rows, in hex; null: it has none yet",
+    "streams": "JSON list of the streams below the root; null: there is one, and nothing of it is gone",
+    "row_groups": "row groups FIRST-END of data_file with the rows, END exclusive; null: all of them",
+    "state": "partial: rows of it are gone; expired: all are; null: it is whole",
+    "act": "JSON object of the act by which the row was written; null: by archiving",
+}
+
+TREE_COMMENTS: Mapping[str, str] = {
+    "leaf_key": "key of the row's salt, one for a run of rows; null: the row has no byte, or leaf_salt",
+    "leaf_salt": "salt of the row's leaf, where the key of its run is gone",
+    "leaf_hash": "the row's leaf, where its bytes are gone",
+    "gone": "id of the act by which the row's bytes went; null: they are here",
 }
 
 DELETIONS_COMMENTS: Mapping[str, str] = {
@@ -104,14 +120,33 @@ SEGMENTS = "segments"
 DELETIONS = "deletions"
 """The table of what runs released or found gone. A lake is whole without it: it is made from the journal."""
 
-SCHEMA_VERSION = "2.0"
+SCHEMA_VERSION = "3.0"
+"""Of a new lake."""
+VERSION_WITHOUT_TREES = "2.0"
+"""Of an older lake that was written to, and of the table of deletions."""
 SCHEMA_VERSION_PROPERTY = "storage-engine.schema-version"
 
-READABLE_MAJORS = ("1", "2")
+_MAJOR_WITH_TREES = "3"
+READABLE_MAJORS = ("1", "2", _MAJOR_WITH_TREES)
+
+LEAF_KEY, LEAF_SALT = "leaf_key", "leaf_salt"
+
+_TREE_TYPES: dict[str, pa.DataType] = {
+    LEAF_KEY: pa.binary(),
+    LEAF_SALT: pa.binary(),
+    "leaf_hash": pa.binary(),
+    "gone": pa.string(),
+}
+TREE_COLUMNS = pa.schema([pa.field(name, kind) for name, kind in _TREE_TYPES.items()])
+"""What the lake adds behind a codec's columns since version 3."""
+
+TREE_FIELDS = ("root", "streams", "row_groups", "state", "act")
+"""What receipts have since version 3."""
 
 LATER_COLUMNS: tuple[str, ...] = ()
-"""Columns of the table of rows that version 1.0 did not have, in the order in which they came. A new table
-gets the columns of 1.0 first and then these, so that each has the same field id in every lake."""
+"""A codec's columns that version 3.0 did not have, in the order in which they came. A new table gets the
+columns of 1.0 first, then :data:`TREE_COLUMNS`, then these, with the same field ids in every lake of version
+3."""
 
 COMMIT_RETRIES_PROPERTY = "commit.retry.num-retries"
 
@@ -159,13 +194,27 @@ OWN_PROPERTIES = {
 
 _COMMON_PROPERTIES = {**OWN_PROPERTIES, SCHEMA_VERSION_PROPERTY: SCHEMA_VERSION}
 
+
+def has_trees(properties: Mapping[str, str]) -> bool:
+    """Return whether a lake's segments get trees, by the properties of its table ``segments``. Pure."""
+    return properties.get(SCHEMA_VERSION_PROPERTY, "").partition(".")[0] == _MAJOR_WITH_TREES
+
+
+def version_to_write(properties: Mapping[str, str]) -> str:
+    """Return the schema version that a table has once it was written to: never a lower one, nor trees. Pure.
+
+    :param properties: of the table as it was.
+    """
+    return SCHEMA_VERSION if has_trees(properties) else VERSION_WITHOUT_TREES
+
+
 SEGMENTS_PROPERTIES = {
     **_COMMON_PROPERTIES,
     # Of a log's own identity the beginning says little.
     "write.metadata.metrics.column.log_id": "truncate(64)",
 }
 
-DELETIONS_PROPERTIES = _COMMON_PROPERTIES
+DELETIONS_PROPERTIES = {**OWN_PROPERTIES, SCHEMA_VERSION_PROPERTY: VERSION_WITHOUT_TREES}
 
 _INTEGERS = {"lineage", "proof_version"}
 
@@ -187,34 +236,46 @@ def messages_properties(columns: Columns) -> dict[str, str]:
     return {**_COMMON_PROPERTIES, "write.metadata.metrics.default": "none", **bounds}
 
 
-def messages_arrow_schema(codec_schema: pa.Schema) -> pa.Schema:
-    """Columns of a data file: identity, then the codec's, each with its Iceberg field id.
+def messages_arrow_schema(codec_schema: pa.Schema, *, trees: bool = True) -> pa.Schema:
+    """Columns of a data file: identity, the codec's, then those of trees, each with its Iceberg field id.
 
     Ids are given as a catalog does when it creates a table: all columns first, then what is nested in
-    them (Java's AssignFreshIds, PyIceberg's assign_fresh_schema_ids); then those of :data:`LATER_COLUMNS`.
+    them (Java's AssignFreshIds, PyIceberg's assign_fresh_schema_ids); then those of :data:`TREE_COLUMNS` and
+    of :data:`LATER_COLUMNS`.
+
+    :param trees: of a lake that has them; else without :data:`TREE_COLUMNS`.
     """
-    return _with_field_ids(codec_schema, LATER_COLUMNS)
+    schema = _with_field_ids(codec_schema, LATER_COLUMNS)
+    return schema if trees else pa.schema(list(schema)[: -len(TREE_COLUMNS)])
 
 
 @cache
 def _with_field_ids(codec_schema: pa.Schema, later: tuple[str, ...]) -> pa.Schema:
     ids = itertools.count(1)
-    every = [*IDENTITY_COLUMNS, *codec_schema]
-    first = [_with_id(field, next(ids)) for field in every if field.name not in later]
+    every = pa.schema([*IDENTITY_COLUMNS, *codec_schema, *TREE_COLUMNS])
+    added = (*TREE_COLUMNS.names, *later)
+    first = [_with_id(field, next(ids)) for field in every if field.name not in added]
     columns = {field.name: _with_nested_ids(field, ids) for field in first}
-    for name in later:
-        field = _with_id(codec_schema.field(name), next(ids))
+    for name in added:
+        field = _with_id(every.field(name), next(ids))
         columns[name] = _with_nested_ids(field, ids)
     return pa.schema([columns[field.name] for field in every])
 
 
-def messages_schema(codec_schema: pa.Schema, comments: Mapping[str, str] | None = None) -> Schema:
+def messages_schema(
+    codec_schema: pa.Schema, comments: Mapping[str, str] | None = None, *, trees: bool = True
+) -> Schema:
     """The Iceberg schema of the table of rows for a codec's columns.
 
     :param comments: of the codec's columns; None: without any comment, for who only reads or compares.
+    :param trees: of a lake that has them.
     """
     schema = _messages_schema(codec_schema, LATER_COLUMNS)
-    return schema if comments is None else _with_comments(schema, {**IDENTITY_COMMENTS, **comments})
+    if not trees:
+        schema = schema.select(*(field.name for field in schema.fields[: -len(TREE_COLUMNS)]))
+    if comments is None:
+        return schema
+    return _with_comments(schema, {**IDENTITY_COMMENTS, **comments, **TREE_COMMENTS})
 
 
 @cache
@@ -224,16 +285,19 @@ def _messages_schema(codec_schema: pa.Schema, later: tuple[str, ...]) -> Schema:
 
 def first_messages_schema(codec_schema: pa.Schema, comments: Mapping[str, str]) -> Schema:
     """The same as version 1.0 had it."""
-    later = [name for name in LATER_COLUMNS if name in codec_schema.names]
-    return messages_schema(codec_schema, comments).select(
-        *(name for name in (*IDENTITY_COLUMNS.names, *codec_schema.names) if name not in later)
+    return messages_schema(codec_schema, comments, trees=False).select(
+        *(name for name in (*IDENTITY_COLUMNS.names, *codec_schema.names) if name not in LATER_COLUMNS)
     )
 
 
 @cache
-def segments_schema() -> Schema:
-    """The Iceberg schema of ``segments``: one column a field of :class:`Receipt`."""
-    return Schema(*_fields_of(Receipt, SEGMENTS_COMMENTS))
+def segments_schema(*, trees: bool = True) -> Schema:
+    """The Iceberg schema of ``segments``: one column a field of :class:`Receipt`.
+
+    :param trees: of a lake that has them; else without :data:`TREE_FIELDS`.
+    """
+    fields = _fields_of(Receipt, SEGMENTS_COMMENTS)
+    return Schema(*(field for field in fields if trees or field.name not in TREE_FIELDS))
 
 
 @cache
@@ -253,10 +317,12 @@ def partition_by_store(schema: Schema) -> PartitionSpec:
 def check_messages_schema(location: str, expected: Schema, found: Schema) -> None:
     """Make sure that the table's columns have the ids and types that data files are written with.
 
-    :raises LakeUnavailableError: when they haven't; further columns, and missing :data:`LATER_COLUMNS`,
-        are fine.
+    :raises LakeUnavailableError: when they haven't; further columns, and missing :data:`TREE_COLUMNS` and
+        :data:`LATER_COLUMNS`, are fine.
     """
-    _check_schema(location, expected, found, lambda field: field.name in LATER_COLUMNS)
+    _check_schema(
+        location, expected, found, lambda field: field.name in (*TREE_COLUMNS.names, *LATER_COLUMNS)
+    )
 
 
 def _check_schema(
@@ -348,7 +414,38 @@ def evolve(table: Table, expected: Schema, properties: Mapping[str, str] | None 
                     update.add_column(field.name, field.field_type, doc=field.doc)
                 for field in uncommented:
                     update.update_column(field.name, doc=field.doc)
-        transaction.set_properties({SCHEMA_VERSION_PROPERTY: SCHEMA_VERSION, **(properties or {})})
+        version = version_to_write(table.properties)
+        transaction.set_properties({SCHEMA_VERSION_PROPERTY: version, **(properties or {})})
+    return True
+
+
+def make_rows_table(
+    catalog: Catalog,
+    name: tuple[str, str],
+    codec: SegmentCodec,
+    location: str | None,
+    said: Mapping[str, str],
+) -> bool:
+    """Make a table of rows where there is none, with the same field ids as one that was upgraded.
+
+    Killed between its two commits it lacks :data:`TREE_COLUMNS`, which it gets when it is written to.
+
+    :param said: properties beside those of every table of rows of this codec.
+    :return: whether it was made here.
+    """
+    first = first_messages_schema(codec.schema, codec.columns.comments)
+    try:
+        table = catalog.create_table(
+            name,
+            schema=first,
+            location=location,
+            partition_spec=partition_by_store(first),
+            properties={**messages_properties(codec.columns), **said},
+        )
+    except TableAlreadyExistsError:
+        return False
+    with suppress(CommitFailedException):
+        evolve(table, messages_schema(codec.schema, codec.columns.comments))
     return True
 
 

@@ -47,11 +47,13 @@ from storage_engine.lake.catalog.tables import (
     SCHEMA_VERSION_PROPERTY,
     check_messages_schema,
     evolve,
+    has_trees,
     messages_schema,
     missing_columns,
     missing_comments,
     missing_properties,
     segments_schema,
+    version_to_write,
 )
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.storage.errors import lake_errors, metadata_errors
@@ -126,10 +128,10 @@ def _lake_id(table: Table) -> str:
     return lake_id
 
 
-def _schemas(messages: Table, segments: Table) -> tuple[tuple[Table, Schema], ...]:
+def _schemas(messages: Table, segments: Table, *, trees: bool) -> tuple[tuple[Table, Schema], ...]:
     codec = find_broker(broker_in(segments.properties)).codec
-    rows = messages_schema(codec.schema, codec.columns.comments)
-    return ((segments, segments_schema()), (messages, rows))
+    rows = messages_schema(codec.schema, codec.columns.comments, trees=trees)
+    return ((segments, segments_schema(trees=trees)), (messages, rows))
 
 
 def _bring_up_to_date(lake: Lake, messages: Table, segments: Table) -> tuple[Table, Table]:
@@ -137,7 +139,7 @@ def _bring_up_to_date(lake: Lake, messages: Table, segments: Table) -> tuple[Tab
     for _ in range(_ATTEMPTS):
         lacking = [
             (table, schema)
-            for table, schema in _schemas(messages, segments)
+            for table, schema in _schemas(messages, segments, trees=has_trees(segments.properties))
             if missing_columns(table, schema) or missing_comments(table, schema) or _given(lake, table)
         ]
         if not lacking:
@@ -149,7 +151,8 @@ def _bring_up_to_date(lake: Lake, messages: Table, segments: Table) -> tuple[Tab
         messages, segments = lake.tables()
     else:
         raise _overtaken(lake, "add columns")
-    check_messages_schema(messages.location(), _schemas(messages, segments)[1][1], messages.schema())
+    _, (_, rows) = _schemas(messages, segments, trees=has_trees(segments.properties))
+    check_messages_schema(messages.location(), rows, messages.schema())
     return messages, segments
 
 
@@ -159,7 +162,7 @@ def _given(lake: Lake, table: Table) -> dict[str, str]:
     given = missing_properties(found_properties(table))
     is_ours = table.metadata_location.startswith(f"{table.location().rstrip('/')}/metadata/")
     if not is_ours and isinstance(lake.catalog, SqlCatalog):
-        return {SCHEMA_VERSION_PROPERTY: SCHEMA_VERSION, **given}
+        return {SCHEMA_VERSION_PROPERTY: version_to_write(table.properties), **given}
     return given
 
 
@@ -187,7 +190,7 @@ def give_identity(lake: Lake) -> None:
         lake_id = _chosen_id(lake)
         # First the catalog, so that an attempt which goes on from a killed one finds the same UUID.
         name_in_catalog(lake, lake_id)
-        for table, schema in _schemas(*lake.tables()):
+        for table, schema in _schemas(*lake.tables(), trees=False):
             if lake_id_of(table) is not None:
                 continue
             write_mark(table, lake_id, lake.catalog_id, pending=True)
@@ -202,6 +205,33 @@ def give_identity(lake: Lake) -> None:
     else:
         raise _overtaken(lake, "take the lake over")
     mark_commits(lake)
+
+
+def upgrade(lake: Lake) -> tuple[str, str]:
+    """Raise a lake to this version, which gives trees to what is archived from then on.
+
+    Killed at any instant and run again, it goes on: the lake is of the version that ``segments`` says, which
+    is raised last. No data file is touched. A release that doesn't know this version refuses the lake.
+
+    :return: the schema version before, and now.
+    :raises LakeIdentityError: as :func:`ready_to_write` does.
+    :raises LakeUnavailableError: the lake can't be read or written.
+    """
+    before = lake.segments().properties[SCHEMA_VERSION_PROPERTY]
+    ready_to_write(lake)
+    with CHANGE_LOCK, nobody_commits(lake):
+        for _ in range(_ATTEMPTS):
+            schemas = reversed(_schemas(*lake.tables(), trees=True))
+            lacking = [(table, schema) for table, schema in schemas if not has_trees(table.properties)]
+            if not lacking:
+                break
+            with lake_errors(lake.location, "upgrade the lake"), suppress(CommitFailedException):
+                for table, schema in lacking:
+                    evolve(table, schema, {SCHEMA_VERSION_PROPERTY: SCHEMA_VERSION})
+        else:
+            raise _overtaken(lake, "upgrade the lake")
+        mark_commits(lake)
+    return before, lake.segments().properties[SCHEMA_VERSION_PROPERTY]
 
 
 def _chosen_id(lake: Lake) -> str:

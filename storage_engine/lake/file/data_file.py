@@ -20,10 +20,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from storage_engine.exceptions import CorruptFrameError, ProofError, StorageEngineError
-from storage_engine.lake.catalog.tables import IDENTITY_COLUMNS, messages_arrow_schema
+from storage_engine.lake.catalog.tables import IDENTITY_COLUMNS, LEAF_KEY, messages_arrow_schema
 from storage_engine.lake.file.file_options import writer_options
 from storage_engine.lake.file.jobs import SegmentJob
 from storage_engine.lake.file.row_groups import cut_rows
+from storage_engine.lake.file.segment_tree import SegmentTree, add_leaf_keys, tree_columns
 from storage_engine.model.broker.codec import Columns, Damage, SegmentCodec
 
 MIN_CHUNK_BYTES = 32 << 20
@@ -153,20 +154,22 @@ def write_rows(job: SegmentJob, codec: SegmentCodec, chunks: Iterable[pa.Table],
 
     :param sink: open binary file, which is left open, or a path.
     """
-    schema = _file_schema(codec.schema)
+    schema = _file_schema(codec.schema, trees=job.trees)
     following = iter(chunks)
     rows = next(following, None)
     with pq.ParquetWriter(sink, schema, **writer_options(schema, codec.columns, rows)) as writer:
         while rows is not None:
-            _write_chunk(writer, job, rows, schema)
+            _write_chunk(writer, job, rows, codec.columns, schema)
             # The next chunk is decoded before this name is bound again.
             del rows
             rows = next(following, None)
 
 
-def _write_chunk(writer: pq.ParquetWriter, job: SegmentJob, rows: pa.Table, schema: pa.Schema) -> None:
+def _write_chunk(
+    writer: pq.ParquetWriter, job: SegmentJob, rows: pa.Table, columns: Columns, schema: pa.Schema
+) -> None:
     for group in cut_rows(rows):
-        table = _with_identity(job, group, schema)
+        table = _with_own_columns(job, group, columns, schema)
         writer.write_table(table, row_group_size=max(1, table.num_rows))
 
 
@@ -235,6 +238,18 @@ class WindowMemory:
             yield self._buffers[number].data
 
 
+def open_rows(stored: Any, coded: Iterable[str] = ()) -> pq.ParquetFile:
+    """Open a data file; keys of leaves are read as the codes that they have there.
+
+    :param stored: open file.
+    :param coded: further columns that are.
+    """
+    footer = pq.read_metadata(stored)
+    there = set(footer.schema.to_arrow_schema().names)
+    codes = [name for name in (*coded, LEAF_KEY) if name in there]
+    return pq.ParquetFile(stored, metadata=footer, read_dictionary=codes)
+
+
 def segment_bytes(
     parquet: pq.ParquetFile,
     codec: SegmentCodec,
@@ -243,6 +258,7 @@ def segment_bytes(
     name: str,
     counter: RowCounter | None = None,
     memory: WindowMemory | None = None,
+    tree: SegmentTree | None = None,
 ) -> Iterator[tuple[int, memoryview]]:
     """Yield a segment's bytes from its data file, in order, as (position, bytes).
 
@@ -253,15 +269,18 @@ def segment_bytes(
     :param counter: is given all rows; None: who reads wants the bytes, and only the columns that they are
         made of are read.
     :param memory: says how long the bytes are valid; None: until the next are asked for.
+    :param tree: is given all leaves; for a file that has keys.
     :raises ProofError: when the rows don't cover [origin, origin + size_bytes) exactly once.
     """
     columns = list(codec.encoded_columns if counter is None else codec.schema.names)
+    if tree is not None:
+        columns = list(dict.fromkeys((*columns, *tree_columns(codec.columns))))
     windows = plan_windows(parquet.metadata, origin, size_bytes, name)
     longest = max((w.end_position - w.start_position for w in windows), default=0)
     buffers = (memory or WindowMemory()).buffers(longest)
     for window, buffer in zip(windows, buffers, strict=False):
         out = buffer[: window.end_position - window.start_position]
-        read_window(parquet, codec, window, out, name, columns, counter)
+        read_window(parquet, codec, window, out, name, columns, counter, tree)
         yield window.start_position, out
 
 
@@ -273,6 +292,7 @@ def read_window(
     name: str,
     columns: list[str] | None = None,
     counter: RowCounter | None = None,
+    tree: SegmentTree | None = None,
 ) -> None:
     """Put a window's bytes together.
 
@@ -280,6 +300,7 @@ def read_window(
     :param name: of the data file, for messages.
     :param columns: to read; None: those that the bytes are made of.
     :param counter: is given all rows.
+    :param tree: is given all leaves.
     :raises ProofError: when the rows don't cover the window exactly once.
     """
     # What a codec leaves out must not be found there by chance, as another segment with the same bytes.
@@ -296,16 +317,19 @@ def read_window(
         written += encode_rows(codec, rows, out, window.start_position, name)
         if counter is not None:
             counter.add(rows)
+        if tree is not None:
+            tree.add(rows)
         # Or two row groups would be in memory while the next is read.
         del rows
-    check_tiled(
-        np.concatenate(starts), np.concatenate(ends), window.start_position, window.end_position, name
-    )
+    first, last = np.concatenate(starts), np.concatenate(ends)
+    order = check_tiled(first, last, window.start_position, window.end_position, name)
     if written != len(out):
         raise ProofError(
             f"{name}: expected {len(out)} bytes of the segment from position {window.start_position} on, "
             f"found {written} encoded. The file can't be turned back into its segment."
         )
+    if tree is not None:
+        tree.push(order, first, last - first, out, window.start_position)
 
 
 def plan_windows(metadata: pq.FileMetaData, origin: int, size_bytes: int, name: str) -> tuple[Window, ...]:
@@ -350,15 +374,18 @@ def plan_windows(metadata: pq.FileMetaData, origin: int, size_bytes: int, name: 
 
 def check_tiled(
     starts: np.ndarray[Any, Any], ends: np.ndarray[Any, Any], start: int, end: int, name: str
-) -> None:
+) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Make sure that rows cover [start, end) exactly once; one without bytes lies where another begins.
 
     :param starts: position of each row, in any order.
     :param ends: position behind each.
+    :return: the rows that have bytes, by position.
     :raises ProofError: they don't.
     """
     owning = ends != starts
+    places: np.ndarray[Any, np.dtype[np.int64]] | None = None
     if not owning.all():
+        places = np.flatnonzero(owning)
         lone = starts[~owning]
         # Those of one row's bytes mostly follow each other, and there may be hundreds.
         lone = np.setdiff1d(lone[np.append(True, lone[1:] != lone[:-1])], starts[owning])
@@ -377,9 +404,10 @@ def check_tiled(
             f"{name}: expected a row that begins at physical offset {int(expected[at])}, found "
             f"{int(found[at])}. The data file is not the segment."
         )
+    return order if places is None else places[order]
 
 
-def _with_identity(job: SegmentJob, rows: pa.Table, schema: pa.Schema) -> pa.Table:
+def _with_own_columns(job: SegmentJob, rows: pa.Table, columns: Columns, schema: pa.Schema) -> pa.Table:
     # Dictionaries of one value: the writer has nothing to hash.
     zeros = np.zeros(rows.num_rows, np.int32)
     identity = [
@@ -388,15 +416,16 @@ def _with_identity(job: SegmentJob, rows: pa.Table, schema: pa.Schema) -> pa.Tab
             IDENTITY_COLUMNS, (job.store_id, job.lineage, job.log, job.base_offset), strict=True
         )
     ]
-    return pa.Table.from_arrays([*identity, *rows.columns], schema=schema)
+    leaves = add_leaf_keys(rows, columns) if job.trees else []
+    return pa.Table.from_arrays([*identity, *rows.columns, *leaves], schema=schema)
 
 
-def _file_schema(codec_schema: pa.Schema) -> pa.Schema:
+def _file_schema(codec_schema: pa.Schema, *, trees: bool) -> pa.Schema:
     """The lake's columns as they are handed to the Parquet writer: to a reader a dictionary is its values."""
-    names = IDENTITY_COLUMNS.names
+    names = (*IDENTITY_COLUMNS.names, LEAF_KEY)
     return pa.schema(
         [
             field.with_type(pa.dictionary(pa.int32(), field.type)) if field.name in names else field
-            for field in messages_arrow_schema(codec_schema)
+            for field in messages_arrow_schema(codec_schema, trees=trees)
         ]
     )

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import zstandard
 
-from storage_engine.lake.catalog.tables import IDENTITY_COLUMNS, SELECTIVE_COLUMNS
+from storage_engine.lake.catalog.tables import IDENTITY_COLUMNS, LEAF_KEY, SELECTIVE_COLUMNS
 from storage_engine.model.broker.codec import Columns
 
 COMPRESSION_LEVEL: Final = 1
@@ -35,7 +35,7 @@ def writer_options(schema: pa.Schema, columns: Columns, rows: pa.Table | None) -
     names = set(schema.names)
     sample = schema.empty_table() if rows is None else rows.slice(0, _SAMPLE_ROWS)
     coded = [name for name in columns.dictionary if name not in columns.keys or _has_repeats(sample[name])]
-    dictionary = (*IDENTITY_COLUMNS.names, "kind", *coded)
+    dictionary = (*IDENTITY_COLUMNS.names, "kind", *coded, LEAF_KEY)
     bounds = (*SELECTIVE_COLUMNS, *columns.bounds, *columns.file_bounds)
     plain = [name for name in sample.column_names if name not in columns.dictionary]
     return {

@@ -34,6 +34,7 @@ class SegmentJob:
     :param end_offset: see ``Segment.end``; None where it is base offset + size.
     :param companions: see ``Segment``, as they were when they were chosen.
     :param context: what its broker knows of it beside its files.
+    :param trees: the lake is of a version that has trees.
     """
 
     store_id: str
@@ -54,6 +55,7 @@ class SegmentJob:
     end_offset: int | None = None
     companions: tuple[FileFacts, ...] = ()
     context: SegmentContext = field(default_factory=SegmentContext)
+    trees: bool = False
 
     @property
     def path(self) -> str:
@@ -112,6 +114,8 @@ class ProvenSegment:
     evidence: str | None = None
     end_offset: int | None = None
     files: str | None = field(default=None, repr=False)
+    root: str | None = None
+    streams: str | None = field(default=None, repr=False)
 
     @property
     def identity(self) -> SegmentIdentity:
@@ -135,6 +139,13 @@ def new_attempt() -> str:
 def data_file_name(identity: SegmentIdentity, attempt: str = "") -> str:
     """``<lineage>-<log>-<base offset, 20 digits>-<first 16 digits of the SHA-256>[-<attempt>].parquet``"""
     return f"{slot_prefix(identity)}{identity.sha256[:16]}{attempt and '-'}{attempt}.parquet"
+
+
+def with_attempt(location: str, attempt: str) -> str:
+    """Return a data file's location as another attempt names it."""
+    directory, _, name = location.rpartition("/")
+    slot, digits = split_data_file_name(name)
+    return f"{directory}/{slot}{digits}-{attempt}.parquet"
 
 
 def slot_prefix(identity: SegmentIdentity) -> str:

@@ -12,12 +12,13 @@ import hashlib
 import os
 import uuid
 from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from storage_engine.core.durable import fsync_path, unlink
-from storage_engine.exceptions import ProofError
 from storage_engine.lake.durable_io import local_path
-from storage_engine.lake.file.jobs import ProvenSegment
+from storage_engine.lake.file.jobs import ProvenSegment, new_attempt, with_attempt
 from storage_engine.lake.storage.errors import lake_errors
 
 PARTIAL_SUFFIX = ".partial"
@@ -28,34 +29,51 @@ def staged_location(data_file: str) -> str:
     return f"{data_file}.{uuid.uuid4().hex}{PARTIAL_SUFFIX}"
 
 
-def publish(segments: Iterable[ProvenSegment]) -> None:
+def publish(segments: Iterable[ProvenSegment]) -> tuple[ProvenSegment, ...]:
     """Give proven files their final names, durably. Doing it again, or beside another attempt, is fine.
 
-    :raises ProofError: a file with other bytes than were proven has the name already.
+    :return: the segments, with a name of its own for each whose name another attempt's file has: two files of
+        one segment have other keys. Who commits first wins, as on an object store.
     :raises LakeUnavailableError: when the lake can't be written.
     """
     directories = set()
+    published = []
     for segment in segments:
-        if local_path(segment.data_file) is None:
-            continue
-        staged, final = _paths(segment)
-        # A file that was there already may be of an attempt killed before it synced the directory.
-        directories.add(final.parent)
-        if staged == final:
-            continue
-        with lake_errors(segment.data_file, "publish a data file"):
-            try:
-                os.link(staged, final)
-            except FileExistsError:
-                _check_published(segment, final)
-            except FileNotFoundError:
-                # Another attempt at the same segment committed, and swept this one's file away.
-                if not final.exists():
-                    raise
-                _check_published(segment, final)
+        if local_path(segment.data_file) is not None:
+            # A file that was there already may be of an attempt killed before it synced the directory.
+            directories.add(_paths(segment)[1].parent)
+            with lake_errors(segment.data_file, "publish a data file"):
+                segment = _published(segment)
+        published.append(segment)
     for directory in directories:
         with lake_errors(str(directory), "publish data files"):
             fsync_path(directory)
+    return tuple(published)
+
+
+def _published(segment: ProvenSegment) -> ProvenSegment:
+    """
+    :raises OSError: its file can't be given a final name.
+    """
+    staged, final = _paths(segment)
+    if staged == final:
+        return segment
+    try:
+        os.link(staged, final)
+        return segment
+    except FileExistsError:
+        pass
+    except FileNotFoundError:
+        # Another attempt at the same segment committed, and swept this one's file away.
+        if not final.exists():
+            raise
+    if final.stat().st_size == segment.data_file_bytes and sha256_of(final) == segment.data_file_sha256:
+        return segment
+    own = replace(segment, data_file=with_attempt(segment.data_file, new_attempt()))
+    # Where it was swept away, its segment is committed, and nobody asks for the file.
+    with suppress(FileNotFoundError):
+        os.link(staged, _paths(own)[1])
+    return own
 
 
 def discard(segments: Iterable[ProvenSegment]) -> None:
@@ -100,13 +118,3 @@ def _paths(segment: ProvenSegment) -> tuple[Path, Path]:
     assert staged is not None
     assert final is not None
     return staged, final
-
-
-def _check_published(segment: ProvenSegment, final: Path) -> None:
-    if final.stat().st_size == segment.data_file_bytes and sha256_of(final) == segment.data_file_sha256:
-        return
-    raise ProofError(
-        f"{segment.source_path}: expected its data file {final} to have the {segment.data_file_bytes} bytes "
-        f"with SHA-256 {segment.data_file_sha256}, found others: another attempt wrote it meanwhile. "
-        "Nothing was committed. Run archive again: it proves the file that is there."
-    )

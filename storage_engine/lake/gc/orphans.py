@@ -22,15 +22,16 @@ from storage_engine.lake.catalog.catalog import broker_in
 from storage_engine.lake.catalog.placed_table import PlacedTable, live_files
 from storage_engine.lake.catalog.tables import IDENTITY_COLUMNS
 from storage_engine.lake.durable_io import open_data_file, sha256_of_file
-from storage_engine.lake.file.data_file import RowCounter, segment_bytes
+from storage_engine.lake.file.data_file import RowCounter, open_rows, segment_bytes
 from storage_engine.lake.file.jobs import ProvenSegment, slot_prefix, split_data_file_name
 from storage_engine.lake.file.manifest_entry import packed_facts
+from storage_engine.lake.file.segment_tree import tree_of_file
 from storage_engine.lake.soundness.file_checks import is_relative
 from storage_engine.lake.soundness.receipts import by_store, current
 from storage_engine.lake.storage.errors import parquet_errors
 from storage_engine.lake.storage.small_files import list_files
 from storage_engine.model.broker.codec import offsets_count_bytes
-from storage_engine.model.proof.receipt import PROOF_VERSION, Receipt, SegmentIdentity
+from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, proof_version_of
 
 _PARTITION = "store_id="
 
@@ -102,11 +103,12 @@ def _here(messages: PlacedTable, name: str) -> str:
 
 
 def prove_orphan(
-    messages: PlacedTable, orphan: Orphan, earlier: Mapping[SegmentIdentity, Receipt]
+    messages: PlacedTable, orphan: Orphan, earlier: Mapping[SegmentIdentity, Receipt], *, trees: bool
 ) -> ProvenSegment:
     """Prove that a file is the segment that its name says.
 
     :param earlier: receipts that don't count any more, or never did: they know what the broker's file was.
+    :param trees: the lake is of a version that has them.
     :raises ProofError: it isn't.
     :raises LakeUnavailableError: it can't be read.
     """
@@ -116,12 +118,15 @@ def prove_orphan(
     with (
         parquet_errors(orphan.location),
         open_data_file(messages.io, orphan.location) as stored,
-        pq.ParquetFile(stored) as parquet,
+        open_rows(stored) as parquet,
     ):
         lineage, log, base_offset, end = _identity(orphan, parquet)
         origin = codec.origin(base_offset)
         size_bytes = end - origin
-        for _, chunk in segment_bytes(parquet, codec, origin, size_bytes, orphan.location, counter):
+        leaves = tree_of_file(parquet, codec.columns, orphan.location) if trees else None
+        for _, chunk in segment_bytes(
+            parquet, codec, origin, size_bytes, orphan.location, counter, tree=leaves
+        ):
             digest.update(chunk)
         identity = SegmentIdentity(orphan.store_id, lineage, log, base_offset, digest.hexdigest())
         if slot_prefix(identity) != orphan.slot or identity.sha256[:16] != orphan.digest:
@@ -130,6 +135,7 @@ def prove_orphan(
                 f"{slot_prefix(identity)}{identity.sha256[:16]}. Nothing was committed; the file is left "
                 "alone."
             )
+        tree = None if leaves is None else leaves.tree(base_offset, size_bytes, identity.sha256)
         facts = packed_facts(parquet.metadata, codec)
         stored_bytes, stored_sha256 = stored.size(), sha256_of_file(stored)
     stats, known = counter.stats(), earlier.get(identity)
@@ -162,7 +168,7 @@ def prove_orphan(
         data_file=orphan.location,
         data_file_bytes=stored_bytes,
         data_file_sha256=stored_sha256,
-        proof_version=PROOF_VERSION,
+        proof_version=proof_version_of(None if tree is None else tree.root),
         proven_at_ms=time.time_ns() // 1_000_000,
         staged_file=orphan.location,
         manifest_facts=facts,
@@ -172,6 +178,8 @@ def prove_orphan(
         evidence=known.evidence if known else None,
         end_offset=known.end_offset if known else None,
         files=known.files if known else None,
+        root=None if tree is None else tree.root,
+        streams=None if tree is None else tree.streams,
     )
 
 

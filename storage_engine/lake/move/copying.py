@@ -36,7 +36,7 @@ from storage_engine.lake.catalog.nesting import refuse_nested
 from storage_engine.lake.catalog.place import is_catalog_there, own_directory, sqlite_file_of
 from storage_engine.lake.catalog.placed_table import PlacedTable, live_files
 from storage_engine.lake.catalog.pointers import make_catalog_tables, read_pointers, repoint
-from storage_engine.lake.catalog.tables import DELETIONS, SCHEMA_VERSION, SCHEMA_VERSION_PROPERTY, SEGMENTS
+from storage_engine.lake.catalog.tables import DELETIONS, SEGMENTS
 from storage_engine.lake.file.jobs import file_name, split_data_file_name
 from storage_engine.lake.file.staging import PARTIAL_SUFFIX
 from storage_engine.lake.move.file_copy import copy_file
@@ -153,7 +153,6 @@ class _Work:
             COPY_OF_PROPERTY: intent.copy_of,
             COPIED_HEADS_PROPERTY: heads_text(self._rows),
             PROMOTED_PROPERTY: None,
-            SCHEMA_VERSION_PROPERTY: SCHEMA_VERSION,
         }
         written = {}
         for name, table in self._source.items():

@@ -55,8 +55,7 @@ from storage_engine.lake.catalog.tables import (
     BROKER_PROPERTY,
     SEGMENTS,
     SEGMENTS_PROPERTIES,
-    first_messages_schema,
-    messages_properties,
+    make_rows_table,
     partition_by_store,
     segments_schema,
 )
@@ -204,30 +203,37 @@ def _tables(lake: Lake, broker: str, lake_id: str, locations: dict[str, str]) ->
     catalog, namespace = lake.catalog, lake.config.namespace
     kind = find_broker(broker or default_broker())
     said = {BROKER_PROPERTY: broker} if broker else {}
-    codec = kind.codec
-    for name, schema, properties in (
-        (SEGMENTS, segments_schema(), SEGMENTS_PROPERTIES),
-        (
-            kind.rows_table,
-            first_messages_schema(codec.schema, codec.columns.comments),
-            messages_properties(codec.columns),
-        ),
-    ):
-        is_new = False
+    for name in (SEGMENTS, kind.rows_table):
+        is_new, location = False, locations.get(name)
+        said[LAKE_ID_PROPERTY] = lake_id
         # Asked first: creating writes metadata before the catalog refuses a table that is there.
         if not catalog.table_exists((namespace, name)):
-            with suppress(TableAlreadyExistsError):
-                catalog.create_table(
-                    (namespace, name),
-                    schema=schema,
-                    location=locations.get(name),
-                    partition_spec=partition_by_store(schema),
-                    properties={**properties, LAKE_ID_PROPERTY: lake_id, **said},
-                )
-                is_new = True
+            if name == SEGMENTS:
+                is_new = _make_segments(catalog, (namespace, name), location, said)
+            else:
+                is_new = make_rows_table(catalog, (namespace, name), kind.codec, location, said)
         table = catalog.load_table((namespace, name))
         lake_id = lake_id_of(table) or lake_id
         yield table, is_new
+
+
+def _make_segments(
+    catalog: Catalog, name: tuple[str, str], location: str | None, said: dict[str, str]
+) -> bool:
+    """
+    :return: whether it was made here.
+    """
+    schema = segments_schema()
+    with suppress(TableAlreadyExistsError):
+        catalog.create_table(
+            name,
+            schema=schema,
+            location=location,
+            partition_spec=partition_by_store(schema),
+            properties={**SEGMENTS_PROPERTIES, **said},
+        )
+        return True
+    return False
 
 
 def check_empty(config: LakeConfig, location: str, catalog_id: str | None) -> None:

@@ -43,8 +43,6 @@ from storage_engine.lake.catalog.placed_table import PlacedTable, live_files, re
 from storage_engine.lake.catalog.pointers import read_pointers, repoint
 from storage_engine.lake.catalog.tables import (
     DELETIONS,
-    SCHEMA_VERSION,
-    SCHEMA_VERSION_PROPERTY,
     SEGMENTS,
     check_version_of,
 )
@@ -222,7 +220,6 @@ def move_tables(
             LAKE_ID_PROPERTY: intent.lake_id,
             COPY_OF_PROPERTY: intent.copy_of,
             COPIED_HEADS_PROPERTY: heads_text(rows),
-            SCHEMA_VERSION_PROPERTY: SCHEMA_VERSION,
         }
     changes = {}
     for name, table in tables.items():

@@ -33,7 +33,7 @@ from storage_engine.lake.catalog.own_tables import own_place
 from storage_engine.lake.catalog.place import is_catalog_there, sqlite_file_of
 from storage_engine.lake.catalog.placed_table import PlacedTable, live_files, rows_of, with_own_place
 from storage_engine.lake.catalog.pointers import make_catalog_tables, read_pointers, repoint
-from storage_engine.lake.catalog.tables import DELETIONS, SEGMENTS, check_version_of
+from storage_engine.lake.catalog.tables import DELETIONS, SEGMENTS, check_version_of, has_trees
 from storage_engine.lake.catalog.writing import give_identity
 from storage_engine.lake.file.jobs import ProvenSegment
 from storage_engine.lake.gc.orphans import Orphan, Orphans, find_orphans, prove_orphan
@@ -51,7 +51,13 @@ from storage_engine.lake.move.moving import (
     placed_tables,
 )
 from storage_engine.lake.soundness.chain import row_fault
-from storage_engine.lake.soundness.leaves import Chosen, TableState, choose, find_metadata, of_one_table
+from storage_engine.lake.soundness.metadata_ends import (
+    Chosen,
+    TableState,
+    choose,
+    find_metadata,
+    of_one_table,
+)
 from storage_engine.lake.soundness.receipts import receipts_of_files
 from storage_engine.lake.storage.errors import metadata_errors
 from storage_engine.lake.storage.small_files import list_files
@@ -367,6 +373,7 @@ def _bring_in(lake: Lake, work: _Rebuild) -> tuple[list[str], list[str]]:
     done: set[tuple[str, str, str]] = set()
     waiting: list[ProvenSegment] = []
     messages = rows_of(work.tables)
+    trees = has_trees(work.tables[SEGMENTS].metadata.properties)
 
     def commit() -> None:
         try:
@@ -387,7 +394,7 @@ def _bring_in(lake: Lake, work: _Rebuild) -> tuple[list[str], list[str]]:
             key = (orphan.store_id, orphan.slot, orphan.digest)
             if key not in done:
                 try:
-                    waiting.append(prove_orphan(messages, orphan, earlier))
+                    waiting.append(prove_orphan(messages, orphan, earlier, trees=trees))
                     done.add(key)
                 except ProofError as error:
                     refused.append(str(error))

@@ -37,7 +37,7 @@ from storage_engine.lake.move.moving import (
     placed_tables,
 )
 from storage_engine.lake.soundness.file_checks import check_files
-from storage_engine.lake.soundness.leaves import find_metadata
+from storage_engine.lake.soundness.metadata_ends import find_metadata
 
 
 @dataclass(frozen=True, slots=True)

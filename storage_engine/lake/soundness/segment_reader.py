@@ -15,10 +15,18 @@ from pyiceberg.table import Table
 from storage_engine.brokers import find_broker
 from storage_engine.exceptions import ProofError
 from storage_engine.lake.catalog.names import data_file_of
+from storage_engine.lake.catalog.tables import TREE_COLUMNS
 from storage_engine.lake.durable_io import open_data_file
-from storage_engine.lake.file.data_file import WindowMemory, check_tiled, encode_rows, segment_bytes
+from storage_engine.lake.file.data_file import (
+    WindowMemory,
+    check_tiled,
+    encode_rows,
+    open_rows,
+    segment_bytes,
+)
 from storage_engine.lake.file.filters import segment_rows
 from storage_engine.lake.file.live_files import live_data_files
+from storage_engine.lake.file.segment_tree import SegmentTree
 from storage_engine.lake.soundness.message_batches import message_batches
 from storage_engine.lake.storage.errors import lake_errors, parquet_errors
 from storage_engine.model.proof.receipt import Receipt
@@ -39,7 +47,12 @@ def untouched_files(table: Table, rows: Sequence[Receipt]) -> frozenset[str]:
 
 
 def read_segment(
-    table: Table, receipt: Receipt, *, untouched: Set[str] | None = None, memory: WindowMemory | None = None
+    table: Table,
+    receipt: Receipt,
+    *,
+    untouched: Set[str] | None = None,
+    memory: WindowMemory | None = None,
+    tree: SegmentTree | None = None,
 ) -> Iterator[tuple[int, memoryview]]:
     """Yield a segment's bytes in order, as (position, bytes); the first position is :func:`origin_of` it.
 
@@ -49,14 +62,41 @@ def read_segment(
     :param table: that of rows, as loaded.
     :param untouched: what :func:`untouched_files` says of the table; None: it is asked for this segment.
     :param memory: says how long the bytes are valid; None: until the next are asked for.
+    :param tree: is given all leaves.
     :raises ProofError: the data file is no Parquet file, or the rows are not a whole segment.
     :raises LakeUnavailableError: the lake can't be read.
     """
     location = data_file_of(table, receipt)
     if location in (untouched_files(table, [receipt]) if untouched is None else untouched):
-        yield from _from_data_file(table, location, receipt, memory)
+        yield from _from_data_file(table, location, receipt, memory, tree)
     else:
-        yield from _from_rows(table, receipt)
+        yield from _from_rows(table, receipt, tree)
+
+
+def tree_to_compare(receipt: Receipt, name: str) -> SegmentTree | None:
+    """Return what makes a tree to hold against a receipt's; None: that has none.
+
+    :param name: of the file or table that has the rows, for messages.
+    """
+    return None if receipt.root is None else SegmentTree(find_broker(receipt.broker).codec.columns, name)
+
+
+def tree_fault(receipt: Receipt, leaves: SegmentTree | None) -> str:
+    """Return how the tree over a segment's rows differs from its receipt's; "" where it doesn't.
+
+    :param leaves: what :func:`tree_to_compare` gave, once all rows were read.
+    """
+    if leaves is None:
+        return ""
+    try:
+        tree = leaves.tree(receipt.base_offset, receipt.size_bytes, receipt.sha256)
+    except ProofError as error:
+        return str(error)
+    if tree.root != receipt.root:
+        return f"expected the root {receipt.root}, found {tree.root}"
+    if tree.streams != receipt.streams:
+        return f"expected the streams {receipt.streams}, found {tree.streams}"
+    return ""
 
 
 def origin_of(receipt: Receipt) -> int:
@@ -89,30 +129,33 @@ def narrow_rows(
 
 
 def _from_data_file(
-    table: Table, location: str, receipt: Receipt, memory: WindowMemory | None
+    table: Table, location: str, receipt: Receipt, memory: WindowMemory | None, tree: SegmentTree | None
 ) -> Iterator[tuple[int, memoryview]]:
     codec = find_broker(receipt.broker).codec
     with (
         parquet_errors(location),
         open_data_file(table.io, location) as stored,
-        pq.ParquetFile(stored) as parquet,
+        open_rows(stored) as parquet,
     ):
         yield from segment_bytes(
-            parquet, codec, origin_of(receipt), receipt.size_bytes, location, memory=memory
+            parquet, codec, origin_of(receipt), receipt.size_bytes, location, memory=memory, tree=tree
         )
 
 
-def _from_rows(table: Table, receipt: Receipt) -> Iterator[tuple[int, memoryview]]:
+def _from_rows(table: Table, receipt: Receipt, tree: SegmentTree | None) -> Iterator[tuple[int, memoryview]]:
     codec, origin = find_broker(receipt.broker).codec, origin_of(receipt)
     where = segment_rows(receipt.store_id, receipt.lineage, receipt.log, receipt.base_offset)
     out = np.zeros(receipt.size_bytes, dtype=np.uint8).data
     offsets, sizes = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     with lake_errors(table.location(), "read a segment's rows"):
-        scan = table.scan(row_filter=where, selected_fields=tuple(codec.schema.names))
+        schema = codec.schema if tree is None else pa.schema([*codec.schema, *TREE_COLUMNS])
+        scan = table.scan(row_filter=where, selected_fields=tuple(schema.names))
         for batch in scan.to_arrow_batch_reader():
             # PyIceberg widens strings and binaries; the codec knows its own types.
-            rows = pa.Table.from_batches([batch]).select(codec.schema.names).cast(codec.schema)
+            rows = pa.Table.from_batches([batch]).select(schema.names).cast(schema)
             encode_rows(codec, rows, out, origin, table.location())
+            if tree is not None:
+                tree.add(rows)
             offsets.append(rows["physical_offset"].to_numpy())
             sizes.append(rows["size"].to_numpy().astype(np.int64))
     starts = np.concatenate(offsets)
@@ -123,5 +166,7 @@ def _from_rows(table: Table, receipt: Receipt) -> Iterator[tuple[int, memoryview
             f"{receipt.base_offset:020d}, found {len(starts)}. Another engine changed them."
         )
     ends = starts + np.concatenate(sizes)
-    check_tiled(starts, ends, origin, origin + receipt.size_bytes, table.location())
+    order = check_tiled(starts, ends, origin, origin + receipt.size_bytes, table.location())
+    if tree is not None:
+        tree.push(order, starts, ends - starts, out, origin)
     yield origin, out

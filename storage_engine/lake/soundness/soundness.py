@@ -52,6 +52,7 @@ class ReceiptFault(StrEnum):
     STATISTICS = "statistics"
     ROWS = "rows"
     UNDECODED = "undecoded"
+    TREE = "tree"
 
     @property
     def is_displaced(self) -> bool:
@@ -61,13 +62,14 @@ class ReceiptFault(StrEnum):
     @property
     def loses(self) -> bool:
         """Return whether nothing proves the bytes any more. Else the files that do are in the table: what is
-        wrong is the chain, or what queries go by.
+        wrong is the chain, the tree, or what queries go by.
         """
         return self not in (
             ReceiptFault.CHAIN,
             ReceiptFault.LISTED_TWICE,
             ReceiptFault.ENTRY,
             ReceiptFault.STATISTICS,
+            ReceiptFault.TREE,
         )
 
 
@@ -93,6 +95,7 @@ _TEXTS = {
     ReceiptFault.STATISTICS: "the table's {found} of {subject} are not those in the file's footer",
     ReceiptFault.ROWS: "its rows have SHA-256 {found}, expected {expected}",
     ReceiptFault.UNDECODED: "{found}",
+    ReceiptFault.TREE: "the tree over its rows is not the one that was proven: {found}",
 }
 
 
@@ -146,6 +149,7 @@ class Seen:
     :param statistics: what of ``own`` is not as in the file's footer; "" where all is, or nobody compared.
     :param rows_sha256: of the rows, turned back into the segment; None: nobody read them.
     :param undecoded: why they can't be turned back; "" where they can, or nobody tried.
+    :param tree: how the tree over them differs from the receipt's; "" where it doesn't, or nobody compared.
     """
 
     row: str = ""
@@ -155,6 +159,7 @@ class Seen:
     statistics: str = ""
     rows_sha256: str | None = None
     undecoded: str = ""
+    tree: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +276,8 @@ def _rows_faults(receipt: Receipt, seen: Seen) -> Iterable[Fault]:
         yield Fault(ReceiptFault.UNDECODED, receipt, "rows that are the segment", seen.undecoded)
     elif seen.rows_sha256 not in (None, receipt.sha256):
         yield Fault(ReceiptFault.ROWS, receipt, receipt.sha256, str(seen.rows_sha256))
+    elif seen.tree:
+        yield Fault(ReceiptFault.TREE, receipt, f"the root {receipt.root}", seen.tree)
 
 
 def _entry_faults(receipt: Receipt, seen: Seen) -> Iterable[Fault]:

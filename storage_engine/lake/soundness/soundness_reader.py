@@ -26,7 +26,7 @@ from storage_engine.lake.catalog.tables import IDENTITY_COLUMNS
 from storage_engine.lake.durable_io import open_data_file, sha256_of_file
 from storage_engine.lake.file.live_files import LiveFile, live_data_files
 from storage_engine.lake.soundness.chain import row_fault
-from storage_engine.lake.soundness.segment_reader import read_segment
+from storage_engine.lake.soundness.segment_reader import read_segment, tree_fault, tree_to_compare
 from storage_engine.lake.soundness.soundness import (
     NO_SUCH_FILE,
     Depth,
@@ -133,8 +133,9 @@ class Reader:
 
     def _with_rows(self, receipt: Receipt, seen: Seen, chunk: Chunk | None) -> Seen:
         digest = hashlib.sha256()
+        leaves = tree_to_compare(receipt, receipt.data_file)
         try:
-            for position, data in read_segment(self._table, receipt):
+            for position, data in read_segment(self._table, receipt, tree=leaves):
                 digest.update(data)
                 if chunk is not None:
                     chunk(position, data)
@@ -145,7 +146,9 @@ class Reader:
         except Exception as error:
             # PyArrow and PyIceberg raise anything at all over bytes that they can't make sense of.
             return replace(seen, undecoded=_undecoded(error))
-        return replace(seen, rows_sha256=digest.hexdigest())
+        # Of rows that are others than were proven, nobody asks for the tree.
+        wrong = tree_fault(receipt, leaves) if digest.hexdigest() == receipt.sha256 else ""
+        return replace(seen, rows_sha256=digest.hexdigest(), tree=wrong)
 
     def _encode(self, column: int, value: str | int) -> tuple[str, int, bytes]:
         name, field_id, kind = self._columns[column]

@@ -19,10 +19,10 @@ from storage_engine.lake.file.filters import segment_rows
 from storage_engine.lake.file.live_files import live_data_files
 from storage_engine.lake.file.scan import read_files
 from storage_engine.lake.soundness.receipts import receipts_in
-from storage_engine.lake.soundness.segment_reader import read_segment
+from storage_engine.lake.soundness.segment_reader import read_segment, tree_fault, tree_to_compare
 from storage_engine.lake.soundness.soundness_reader import Reader, moved_receipts
 from storage_engine.lake.storage.errors import lake_errors, metadata_errors
-from storage_engine.model.proof.receipt import PROOF_VERSION, Receipt, StoredFile, files_text
+from storage_engine.model.proof.receipt import Receipt, StoredFile, files_text, proof_version_of
 
 _THREADS = 2
 
@@ -67,15 +67,17 @@ def _prove_all(table: Table, rows: Sequence[Receipt], advance: Callable[[int], N
 
 def _prove(table: Table, receipt: Receipt, stored: Callable[[str], StoredFile]) -> Receipt | None:
     digest = hashlib.sha256()
+    leaves = tree_to_compare(receipt, table.location())
     try:
         files = tuple(stored(location) for location in _files_with_rows(table, receipt))
         # Whatever file the rows lie in: read by the table, they are what every engine sees.
-        for _, chunk in read_segment(table, receipt):
+        for _, chunk in read_segment(table, receipt, tree=leaves):
             digest.update(chunk)
     except Exception:
         # PyArrow and PyIceberg raise anything at all over what another engine left; nothing is proven then.
         return None
-    if digest.hexdigest() != receipt.sha256:
+    # A rewrite gets no new root: it keeps what the old one is made of, or it proves nothing.
+    if digest.hexdigest() != receipt.sha256 or tree_fault(receipt, leaves):
         return None
     location = data_file_of(table, receipt)
     own = (StoredFile(location, receipt.data_file_bytes, receipt.data_file_sha256),)
@@ -84,7 +86,7 @@ def _prove(table: Table, receipt: Receipt, stored: Callable[[str], StoredFile]) 
         receipt,
         data_file=relative_name(table, location),
         moved_to=None if files == own else files_text(named),
-        proof_version=PROOF_VERSION,
+        proof_version=proof_version_of(receipt.root),
         proven_at_ms=time.time_ns() // 1_000_000,
     )
 

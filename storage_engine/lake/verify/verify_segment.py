@@ -62,6 +62,11 @@ _ADVICE = {
         "No byte is lost, but queries may pass the file by: a manifest was changed or damaged. Roll the "
         "table of rows back to a sound snapshot, or delete and add the file again."
     ),
+    ReceiptFault.TREE: (
+        "No byte is lost, but no single row can be proven by this receipt: the keys of its rows, or the "
+        "receipt along with its hash, were changed. Roll the table back to the snapshot before the change, "
+        "and find out who wrote to it. If the broker still has the segment, keep it until then."
+    ),
 }
 """What to do where bytes are proven, and a receipt is not sound all the same."""
 

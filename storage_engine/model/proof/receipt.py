@@ -10,9 +10,17 @@ from typing import Any
 from storage_engine.model.proof.companions import Companion, read_companions
 from storage_engine.model.store.store import FileFacts
 
-PROOF_VERSION = 2
+PROOF_VERSION = 3
 """Raised when what "proven" means changes, or a receipt gets another field; a receipt with a higher one is
-not trusted by older code. Version 1 names data files by whole locations, with no field after ``row_hash``."""
+not trusted by older code. Version 1 names data files by whole locations, with no field after ``row_hash``.
+Version 3 has a root."""
+
+_VERSION_WITHOUT_ROOT = 2
+
+
+def proof_version_of(root: str | None) -> int:
+    """Return the version of a proof with this root; None: it has none."""
+    return _VERSION_WITHOUT_ROOT if root is None else PROOF_VERSION
 
 
 SETTLED = json.dumps({"settled": True})
@@ -74,6 +82,11 @@ class Receipt:
     :param log_id: the broker's own identity of the log, where its name is none.
     :param digest: the broker's digest of the segment's content; None: ``sha256`` is.
     :param evidence: what else is known of the proof, as JSON; see :data:`SETTLED`.
+    :param root: of the tree over the segment's rows, in hex; None: it has none yet.
+    :param streams: JSON list of the streams below the root; None: there is one, and nothing of it is gone.
+    :param row_groups: ``FIRST-END`` of ``data_file``, END exclusive; None: all of them have the rows.
+    :param state: ``partial`` or ``expired``; None: the segment is whole.
+    :param act: JSON object of the act by which the row was written; None: by archiving or proving again.
     """
 
     store_id: str
@@ -110,6 +123,11 @@ class Receipt:
     log_id: str | None = None
     digest: str | None = None
     evidence: str | None = None
+    root: str | None = None
+    streams: str | None = None
+    row_groups: str | None = None
+    state: str | None = None
+    act: str | None = None
 
     @property
     def identity(self) -> SegmentIdentity:

@@ -15,6 +15,8 @@ from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake.archive.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.tables import (
+    TREE_COLUMNS,
+    TREE_FIELDS,
     check_messages_schema,
     messages_arrow_schema,
     messages_schema,
@@ -27,15 +29,19 @@ from tests.lakes import path_of
 
 
 def test_field_ids_are_those_that_a_catalog_gives() -> None:
-    schema = messages_schema(CODEC.schema)
+    schema = messages_schema(CODEC.schema, trees=False)
     assert assign_fresh_schema_ids(schema) == schema
+    later = messages_schema(CODEC.schema).fields[len(schema.fields) :]
+    assert [(field.field_id, field.name, field.required) for field in later] == [
+        (schema.highest_field_id + number, name, False) for number, name in enumerate(TREE_COLUMNS.names, 1)
+    ]
     assert assign_fresh_schema_ids(segments_schema()) == segments_schema()
 
 
 def test_every_field_of_a_receipt_is_a_column() -> None:
     assert [column.name for column in segments_schema().fields] == [field.name for field in fields(Receipt)]
     optional = {column.name for column in segments_schema().fields if not column.required}
-    later = {"end_offset", "files", "store_name", "store_host", "log_id", "digest", "evidence"}
+    later = {"end_offset", "files", "store_name", "store_host", "log_id", "digest", "evidence", *TREE_FIELDS}
     assert optional == {"first_store_timestamp_ms", "last_store_timestamp_ms", "moved_to"} | later
     # So that their ids come after those that every lake has.
     assert {column.name for column in segments_schema().fields[-len(later) :]} == later

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from storage_engine.exceptions import LakeUnavailableError, ProofError
-from storage_engine.lake.file.jobs import ProvenSegment
+from storage_engine.exceptions import LakeUnavailableError
+from storage_engine.lake.file.jobs import ProvenSegment, attempt_of, split_data_file_name
 from storage_engine.lake.file.staging import discard, publish, staged_location, sweep
+
+NAME = f"0-commitlog-{0:020d}-{'ab' * 8}.parquet"
 
 
 def _proven(data_file: str, content: bytes, staged_file: str | None = None) -> ProvenSegment:
@@ -42,7 +45,7 @@ def _proven(data_file: str, content: bytes, staged_file: str | None = None) -> P
 
 @pytest.fixture
 def staged(tmp_path: Path) -> ProvenSegment:
-    proven = _proven(f"file://{tmp_path}/x.parquet", b"rows")
+    proven = _proven(f"file://{tmp_path}/{NAME}", b"rows")
     Path(proven.staged_file.removeprefix("file://")).write_bytes(b"rows")
     return proven
 
@@ -61,17 +64,17 @@ def test_an_object_store_has_no_staged_files() -> None:
 def test_publishing_gives_the_final_name_and_can_be_repeated(tmp_path: Path, staged: ProvenSegment) -> None:
     publish([staged])
     publish([staged])
-    assert (tmp_path / "x.parquet").read_bytes() == b"rows"
+    assert (tmp_path / NAME).read_bytes() == b"rows"
     sweep([staged])
-    assert [path.name for path in tmp_path.iterdir()] == ["x.parquet"]
+    assert [path.name for path in tmp_path.iterdir()] == [NAME]
 
 
 def test_publishing_finds_what_another_attempt_published(tmp_path: Path, staged: ProvenSegment) -> None:
-    (tmp_path / "x.parquet").write_bytes(b"rows")
+    (tmp_path / NAME).write_bytes(b"rows")
     publish([staged])
     sweep([staged])
     publish([staged])
-    assert (tmp_path / "x.parquet").read_bytes() == b"rows"
+    assert (tmp_path / NAME).read_bytes() == b"rows"
 
 
 def test_a_name_that_a_killed_attempt_left_unsynced_is_synced(
@@ -79,18 +82,26 @@ def test_a_name_that_a_killed_attempt_left_unsynced_is_synced(
 ) -> None:
     synced: list[Path] = []
     monkeypatch.setattr("storage_engine.lake.file.staging.fsync_path", synced.append)
-    data_file = f"file://{tmp_path}/x.parquet"
+    data_file = f"file://{tmp_path}/{NAME}"
     publish([_proven(data_file, b"rows", staged_file=data_file)])
     assert synced == [tmp_path]
 
 
+@pytest.mark.parametrize("swept", [False, True])
 def test_a_published_file_with_other_bytes_is_never_overwritten(
-    tmp_path: Path, staged: ProvenSegment
+    tmp_path: Path, staged: ProvenSegment, swept: bool
 ) -> None:
-    (tmp_path / "x.parquet").write_bytes(b"wors")
-    with pytest.raises(ProofError, match="another attempt wrote it meanwhile"):
-        publish([staged])
-    assert (tmp_path / "x.parquet").read_bytes() == b"wors"
+    (tmp_path / NAME).write_bytes(b"wors")
+    if swept:
+        discard([staged])
+    (published,) = publish([staged])
+    assert (tmp_path / NAME).read_bytes() == b"wors"
+    name = published.data_file.rpartition("/")[2]
+    assert split_data_file_name(name) == split_data_file_name(NAME)
+    assert attempt_of(name) != ""
+    assert replace(published, data_file=staged.data_file) == staged
+    there = {path.name: path.read_bytes() for path in tmp_path.glob("*.parquet")}
+    assert there == {NAME: b"wors"} | ({} if swept else {name: b"rows"})
 
 
 def test_a_staged_file_that_is_gone_cannot_be_published(staged: ProvenSegment) -> None:
@@ -100,18 +111,18 @@ def test_a_staged_file_that_is_gone_cannot_be_published(staged: ProvenSegment) -
 
 
 def test_discarding_takes_only_this_attempts_file(tmp_path: Path, staged: ProvenSegment) -> None:
-    other = tmp_path / "x.parquet.other.partial"
+    other = tmp_path / f"{NAME}.other.partial"
     other.touch()
     publish([staged])
     discard([staged])
     discard([staged])
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.parquet", other.name]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [NAME, other.name]
 
 
 def test_sweeping_takes_every_attempts_files_of_these_segments_only(
     tmp_path: Path, staged: ProvenSegment
 ) -> None:
-    (tmp_path / "x.parquet.killed.partial").touch()
+    (tmp_path / f"{NAME}.killed.partial").touch()
     (tmp_path / "y.parquet.alive.partial").touch()
     sweep([staged])
     assert [path.name for path in tmp_path.iterdir()] == ["y.parquet.alive.partial"]

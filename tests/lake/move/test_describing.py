@@ -62,15 +62,15 @@ def test_a_lake_of_a_newer_major_version_is_described_as_far_as_that_is_known(
     lake = filled(1)
     for table in lake.every_table():
         with table.transaction() as change:
-            change.set_properties({SCHEMA_VERSION_PROPERTY: "3.0"})
+            change.set_properties({SCHEMA_VERSION_PROPERTY: "4.0"})
     before = tree(tmp_path / "lake")
     found = describe(at(tmp_path / "lake"))
-    assert "found 3.0" in found.refused
+    assert "found 4.0" in found.refused
     assert (found.lake_id, found.catalog) == (lake_id_of(lake.segments()), lake.catalog_id)
     assert [(table.schema_version, table.file_count, table.fault) for table in found.tables] == [
-        ("3.0", 1, ""),
-        ("3.0", 1, ""),
-        ("3.0", 0, ""),
+        ("4.0", 1, ""),
+        ("4.0", 1, ""),
+        ("4.0", 0, ""),
     ]
     assert found.stores == ()
     assert tree(tmp_path / "lake") == before

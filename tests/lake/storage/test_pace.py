@@ -113,7 +113,8 @@ def test_without_a_limit_files_are_used_as_they_are(tmp_path: Path) -> None:
 def test_same_data_file_with_and_without_a_limit(
     lake: Lake, segments: list[Path], make_jobs: MakeJobs
 ) -> None:
-    job = make_jobs(lake, segments[0])[0]
+    # Keys of leaves are others in each file.
+    job = replace(make_jobs(lake, segments[0])[0], trees=False)
     unlimited = archive_segment(job)
     limited = archive_segment(replace(job, bytes_per_second=1 << 30))
     assert limited.staged_file != unlimited.staged_file

@@ -1,7 +1,7 @@
 """The metadata files below a table's location, and which of them is the state that the lake is in.
 
-Each commit writes one, which lists those before it. One that no other lists is a leaf: the last state, that
-of a commit that was killed before the catalog knew of it, or the end of another branch.
+Each commit writes one, which lists those before it. One that no other lists is an end: the last state, that
+of a commit that was killed before the catalog knew of it, or that of another branch.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class TableState:
 
         :param before: see :class:`Chosen`.
         """
-        ends = leaves(self.found.readable.values())
+        ends = ends_of(self.found.readable.values())
         others = tuple(sorted(end.file_name for end in ends if end is not self.chosen))
         now = self.chosen.metadata_location
         return Chosen(self.chosen.name, before, now, others, self.found.damaged)
@@ -119,7 +119,7 @@ def of_one_table(found: MetadataFiles, mark: Mark | None, pointer: str | None) -
     return chosen
 
 
-def leaves(tables: Iterable[PlacedTable]) -> list[PlacedTable]:
+def ends_of(tables: Iterable[PlacedTable]) -> list[PlacedTable]:
     """Return those that no other came after."""
     tables = list(tables)
     listed = {
@@ -156,7 +156,7 @@ def choose(
     def by_rank(table: PlacedTable) -> Rank:
         return rank(table, mark, pointer)
 
-    ends = leaves(tables)
+    ends = ends_of(tables)
     readable = [(value, by_rank(table), table) for table in ends if (value := worth(table)) is not None]
     if readable:
         return max(readable, key=lambda item: item[:2])[2]

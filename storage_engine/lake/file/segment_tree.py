@@ -1,0 +1,292 @@
+"""The tree of a segment's rows, from its leaves to its root; docs/format.md specifies it.
+
+Each row that has bytes is a leaf of the tree of its stream, which is its topic; the root is over all
+streams. Salts keep a leaf from telling what its bytes were: they come from keys that stand in the rows alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from dataclasses import dataclass
+from struct import pack
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from storage_engine.arrow.memory import address_of
+from storage_engine.arrow.name_columns import one_array
+from storage_engine.exceptions import ProofError
+from storage_engine.lake.catalog.tables import LEAF_KEY, LEAF_SALT, TREE_COLUMNS
+from storage_engine.lake.file.sha256_kernels import DIGEST_BYTES, sha256_engine
+from storage_engine.lake.file.tree_kernels import (
+    LEVELS,
+    NODE,
+    SALT_BYTES,
+    TREE_SCRATCH_BYTES,
+    push_leaves,
+)
+from storage_engine.model.broker.codec import Columns
+
+RUN_LEAVES = 4096
+"""At most so many leaves of a stream share a key."""
+
+_STREAM, _ROOT = b"\x03", b"\x04"
+_FORMAT = b"storage-engine/3"
+_INT64 = np.iinfo(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """What a receipt says of a segment's tree.
+
+    :param root: in hex.
+    :param streams: JSON list of the streams by name; None: there is one, and nothing of it is gone.
+    """
+
+    root: str
+    streams: str | None
+
+
+def tree_columns(columns: Columns) -> tuple[str, ...]:
+    """Return the columns that a tree is made of, beside those that the bytes are made of."""
+    times = () if columns.stored_at is None else (columns.stored_at,)
+    return (*columns.streams[:1], *times, "kind", LEAF_KEY, LEAF_SALT)
+
+
+class SegmentTree:
+    """Makes a segment's tree while its rows are turned back into its bytes.
+
+    :param columns: of the codec that made the rows.
+    :param name: of the file that has them, for messages.
+    """
+
+    def __init__(self, columns: Columns, name: str) -> None:
+        self._topic = columns.streams[0] if columns.streams else None
+        self._stored_at = columns.stored_at
+        self._name = name
+        self._numbers: dict[str, int] = {}
+        self._subtrees = np.empty((0, LEVELS, DIGEST_BYTES), np.uint8)
+        self._counts = self._sizes = np.empty(0, np.int64)
+        self._first_us = self._last_us = np.empty(0, np.int64)
+        self._scratch = np.empty(TREE_SCRATCH_BYTES, np.uint8)
+        self._fault = ""
+        self._forget()
+
+    def _forget(self) -> None:
+        self._secrets = b""
+        self._streams: list[npt.NDArray[np.int32]] = []
+        self._places: list[npt.NDArray[np.int64]] = []
+        self._are_salts: list[npt.NDArray[np.uint8]] = []
+
+    def add(self, rows: pa.Table) -> None:
+        """Take rows whose bytes come next. That a tree can't be made of them is said at its end.
+
+        :param rows: with :func:`tree_columns`.
+        """
+        if LEAF_KEY not in rows.column_names:
+            self._fault = self._fault or f"expected a column {LEAF_KEY}, found none"
+        if self._fault:
+            return
+        streams = self._streams_of(*_runs_of(rows, self._topic))
+        self._streams.append(streams)
+        self._add_times(rows, streams)
+        places, secret = self._secrets_of(rows[LEAF_KEY])
+        places = np.where(places < 0, -1, places + len(self._secrets) // SALT_BYTES)
+        self._secrets += secret
+        are_salts = np.zeros(rows.num_rows, np.uint8)
+        if rows[LEAF_SALT].null_count < rows.num_rows:
+            own, secret = self._secrets_of(rows[LEAF_SALT])
+            places = np.where(own < 0, places, own + len(self._secrets) // SALT_BYTES)
+            self._secrets += secret
+            are_salts = (own >= 0).astype(np.uint8)
+        self._places.append(places)
+        self._are_salts.append(are_salts)
+
+    def push(
+        self,
+        order: npt.NDArray[np.int64],
+        positions: npt.NDArray[np.int64],
+        sizes: npt.NDArray[np.int64],
+        data: memoryview,
+        first_position: int,
+    ) -> None:
+        """Add the leaves of the rows that were added since the last time.
+
+        :param order: of those that have bytes, by position; they cover ``data`` exactly once.
+        :param positions: of all.
+        :param sizes: of all.
+        :param first_position: of the first of ``data``.
+        """
+        if self._fault:
+            return
+        places = np.concatenate(self._places)
+        if len(order) and (missing := places[order] < 0).any():
+            self._fault = (
+                "expected leaf_key or leaf_salt in each row with bytes, found neither in the row at physical "
+                f"offset {int(positions[order[np.argmax(missing)]])}"
+            )
+            return
+        memory, secret = np.frombuffer(data, np.uint8), np.frombuffer(self._secrets, np.uint8)
+        push_leaves(
+            address_of(sha256_engine()),
+            address_of(self._scratch),
+            address_of(memory),
+            first_position,
+            order,
+            positions,
+            sizes,
+            np.concatenate(self._streams),
+            address_of(secret),
+            places,
+            np.concatenate(self._are_salts),
+            address_of(self._subtrees),
+            self._counts,
+            self._sizes,
+        )
+        self._forget()
+
+    def tree(self, base_offset: int, size_bytes: int, sha256: str) -> Tree:
+        """Return the tree over all that was pushed.
+
+        :param base_offset: of the segment.
+        :param size_bytes: of the segment.
+        :param sha256: of the segment's file, in hex.
+        :raises ProofError: the rows lack what a tree is made of.
+        """
+        if self._fault:
+            raise ProofError(f"{self._name}: {self._fault}. The root of its rows can't be computed.")
+        names = sorted(name for name, number in self._numbers.items() if self._counts[number])
+        streams = [self._stream(name, self._numbers[name]) for name in names]
+        root = hashlib.sha256(
+            _ROOT
+            + _FORMAT
+            + pack(">QQ", base_offset, size_bytes)
+            + bytes.fromhex(sha256)
+            + pack(">I", len(streams))
+        )
+        for stream in streams:
+            root.update(bytes.fromhex(stream["root"]))
+        text = json.dumps(streams, separators=(",", ":")) if len(streams) > 1 else None
+        return Tree(root.hexdigest(), text)
+
+    def _stream(self, name: str, number: int) -> dict[str, Any]:
+        leaves, size_bytes = int(self._counts[number]), int(self._sizes[number])
+        levels = [level for level in range(LEVELS) if leaves >> level & 1]
+        top = b""
+        for level in levels:
+            whole = self._subtrees[number, level].tobytes()
+            top = hashlib.sha256(bytes([NODE]) + whole + top).digest() if top else whole
+        text = name.encode()
+        head = _STREAM + pack(">I", len(text)) + text + pack(">QQ", leaves, size_bytes)
+        first, last = int(self._first_us[number]), int(self._last_us[number])
+        return {
+            "name": name,
+            "leaves": leaves,
+            "bytes": size_bytes,
+            "first_ms": None if first == _INT64.max else first // 1000,
+            "last_ms": None if last == _INT64.min else last // 1000,
+            "root": hashlib.sha256(head + top).hexdigest(),
+            "gone": None,
+        }
+
+    def _streams_of(self, ends: npt.NDArray[np.int64], names: list[str]) -> npt.NDArray[np.int32]:
+        """Return the number of each row's stream."""
+        numbers = np.array([self._number(name) for name in names], np.int32)
+        return np.repeat(numbers, np.diff(ends, prepend=0))
+
+    def _number(self, name: str) -> int:
+        number = self._numbers.setdefault(name, len(self._numbers))
+        if number == len(self._counts):
+            more = max(8, number)
+            self._subtrees = np.concatenate(
+                [self._subtrees, np.empty((more, LEVELS, DIGEST_BYTES), np.uint8)]
+            )
+            self._counts = np.append(self._counts, np.zeros(more, np.int64))
+            self._sizes = np.append(self._sizes, np.zeros(more, np.int64))
+            self._first_us = np.append(self._first_us, np.full(more, _INT64.max))
+            self._last_us = np.append(self._last_us, np.full(more, _INT64.min))
+        return number
+
+    def _add_times(self, rows: pa.Table, streams: npt.NDArray[np.int32]) -> None:
+        """Widen the streams' spans of time by the times at which messages were stored."""
+        if self._stored_at is None:
+            return
+        times: Any = rows[self._stored_at]
+        is_message: Any = pc.equal(rows["kind"], pa.scalar("message"))
+        micros = times.cast(pa.timestamp("us", tz=times.type.tz)).cast(pa.int64())
+        counts: npt.NDArray[np.bool_] = is_message.to_numpy() & times.is_valid().to_numpy()
+        if not counts.all():
+            streams, micros = streams[counts], micros.filter(pa.array(counts))
+        np.minimum.at(self._first_us, streams, micros.to_numpy())
+        np.maximum.at(self._last_us, streams, micros.to_numpy())
+
+    def _secrets_of(self, column: pa.ChunkedArray[Any]) -> tuple[npt.NDArray[np.int64], bytes]:
+        """Return the place of each row's key or salt among the distinct ones, -1 without one, and these."""
+        coded = one_array(column)
+        indices: Any = coded.indices
+        codes: npt.NDArray[np.int64] = pc.fill_null(indices, -1).to_numpy().astype(np.int64)
+        values: Any = coded.dictionary
+        lengths = set(pc.unique(pc.binary_length(values)).to_pylist()) - {SALT_BYTES}
+        if lengths:
+            self._fault = f"expected keys and salts of {SALT_BYTES} bytes, found one of {max(lengths)}"
+            return codes, bytes(SALT_BYTES * len(values))
+        return codes, b"".join(values.to_pylist())
+
+
+def tree_of_file(parquet: pq.ParquetFile, columns: Columns, name: str) -> SegmentTree | None:
+    """Return what makes the tree of a data file; None: it was written before its lake had trees.
+
+    :param columns: of the codec that made its rows.
+    :param name: of the file, for messages.
+    """
+    return SegmentTree(columns, name) if LEAF_KEY in parquet.schema_arrow.names else None
+
+
+def add_leaf_keys(rows: pa.Table, columns: Columns) -> list[pa.Array[Any]]:
+    """Return the columns of :data:`TREE_COLUMNS` for rows of one row group, as they are written first.
+
+    A run of rows of one stream has a key for each :data:`RUN_LEAVES` leaves.
+
+    :param columns: of the codec that made the rows.
+    """
+    count = rows.num_rows
+    are_leaves = rows["size"].to_numpy() > 0
+    ends, _ = _runs_of(rows, columns.streams[0] if columns.streams else None)
+    # By leaves: rows without bytes share no key.
+    leaves = np.diff(np.cumsum(are_leaves)[ends - 1], prepend=0)
+    keyed = -(-leaves // RUN_LEAVES)
+    lengths = np.full(int(keyed.sum()), RUN_LEAVES)
+    lasts = np.cumsum(keyed)[keyed > 0] - 1
+    lengths[lasts] = (leaves - RUN_LEAVES * (keyed - 1))[keyed > 0]
+    keys = np.zeros(count, np.int32)
+    keys[are_leaves] = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
+    known = secrets.token_bytes(SALT_BYTES * len(lengths))
+    dictionary = pa.array(
+        [known[at : at + SALT_BYTES] for at in range(0, len(known), SALT_BYTES)], pa.binary()
+    )
+    indices: Any = pa.array(keys, mask=None if are_leaves.all() else ~are_leaves)
+    return [
+        pa.DictionaryArray.from_arrays(indices, dictionary),
+        *(pa.nulls(count, field.type) for field in list(TREE_COLUMNS)[1:]),
+    ]
+
+
+def _runs_of(rows: pa.Table, topic: str | None) -> tuple[npt.NDArray[np.int64], list[str]]:
+    """Return the ends of runs of rows of one stream, and the stream of each.
+
+    :param topic: column of the stream's name; None: all rows are of one.
+    """
+    if topic is None:
+        return np.array([rows.num_rows], np.int64), [""]
+    column: Any = rows[topic]
+    run_end_encode: Any = getattr(pc, "run_end_encode")  # noqa: B009 (pyarrow-stubs lack it)
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(pa.string())
+    encoded = run_end_encode(column.combine_chunks(), run_end_type=pa.int64())
+    return encoded.run_ends.to_numpy(), [name or "" for name in encoded.values.to_pylist()]
