@@ -9,6 +9,8 @@ small segments before; of both the best round counts, with everything in the pag
 copies from page to page in the kernel and leaves the disk for later; the figures also have ``cp`` with
 ``sync``.
 Both on 1 GiB of segments with bodies around 1 KiB and, as ``-small``, on 256 MiB with bodies of 100 bytes.
+``archive_tree``: processor time of all threads for one segment without a tree over its rows, against the time
+with one, in turns; the least of each counts.
 ``archive_memory`` and ``restore_memory``: 2.5 segments over what one task takes beyond an idle one.
 """
 
@@ -34,6 +36,7 @@ from storage_engine.lake.archive.commit import commit_segments
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.file.data_file import write_rows
+from storage_engine.lake.file.staging import discard
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.restore.restore import restore
 from storage_engine.model.store.store import FileFacts, Segment, SegmentState
@@ -43,6 +46,7 @@ from storage_engine.spark.session import spark_session
 
 ROUNDS = 3
 PEER_PROCESSES = 2
+TREE_ROUNDS = 10
 MEMORY_LIMIT = 2.5
 WARM_UP_BYTES = 4 << 20
 
@@ -140,6 +144,19 @@ def measure_restore(lake: Lake, paths: list[Path], directory: Path) -> tuple[flo
     return min(restored), min(copied), min(synced)
 
 
+def measure_tree(lake: Lake, path: Path) -> tuple[float, float]:
+    """Seconds of a processor to archive a segment without a tree, and with one."""
+    (job,) = jobs_of(lake, [path], "tree")
+    least = {False: math.inf, True: math.inf}
+    for number in range(TREE_ROUNDS):
+        for trees in (True, False) if number % 2 else (False, True):
+            began = time.process_time()
+            proven = archive_segment(replace(job, trees=trees))
+            least[trees] = min(least[trees], time.process_time() - began)
+            discard([proven])
+    return least[False], least[True]
+
+
 def measure_memory(lake: Lake, path: Path, warm_up: Path, directory: Path) -> tuple[int, int]:
     """Peak bytes beyond an idle task's, of archiving and of restoring one segment."""
     context = multiprocessing.get_context("spawn")
@@ -187,8 +204,11 @@ def _status_bytes(name: str) -> int:
     raise KeyError(name)
 
 
-def measure(directory: Path, shape: Shape) -> list[Bench]:
-    """Measure everything on a store of this shape, in a directory on the disk to be measured."""
+def measure(directory: Path, shape: Shape, most_of_tree: float = 0.12) -> list[Bench]:
+    """Measure everything on a store of this shape, in a directory on the disk to be measured.
+
+    :param most_of_tree: part of a segment's time that its tree may cost on top.
+    """
     directory.mkdir()
     paths = write_store(directory / "store", shape)[:-1]
     warm_up = write_store(directory / "warm-up", Shape(segments=3, segment_bytes=WARM_UP_BYTES))[:-1]
@@ -196,6 +216,7 @@ def measure(directory: Path, shape: Shape) -> list[Bench]:
     size_mib = shape.segment_bytes * len(paths) / (1 << 20)
     ours, peer = measure_archive(lake, paths, warm_up), measure_peer(lake, paths, directory)
     restored, copied, synced = measure_restore(lake, paths, directory)
+    without_tree, with_tree = measure_tree(lake, paths[0])
     archive_peak, restore_peak = measure_memory(lake, paths[0], warm_up[0], directory)
     limit = MEMORY_LIMIT * shape.segment_bytes
     stored = sum(
@@ -226,6 +247,12 @@ def measure(directory: Path, shape: Shape) -> list[Bench]:
                 "ratio_to_cp_and_sync": round(synced / restored, 2),
             },
         ),
+        Bench(
+            "archive_tree",
+            without_tree / with_tree,
+            1 / (1 + most_of_tree),
+            {"tree_percent": round((with_tree / without_tree - 1) * 100, 1)},
+        ),
         Bench("archive_memory", limit / archive_peak, 1.0, {"peak_mib": archive_peak >> 20}),
         Bench("restore_memory", limit / restore_peak, 1.0, {"peak_mib": restore_peak >> 20}),
     ]
@@ -242,7 +269,7 @@ def run(directory: Path | None = None, segments: int = 9, segment_bytes: int = 1
     with tempfile.TemporaryDirectory(dir=directory) as work:
         small = Shape(segments=min(3, segments), segment_bytes=segment_bytes, body_bytes=100)
         benches += [
-            replace(bench, name=f"{bench.name}-small") for bench in measure(Path(work, "small"), small)
+            replace(bench, name=f"{bench.name}-small") for bench in measure(Path(work, "small"), small, 0.17)
         ]
     return benches
 

@@ -426,27 +426,29 @@ def make_rows_table(
     location: str | None,
     said: Mapping[str, str],
 ) -> bool:
-    """Make a table of rows where there is none, with the same field ids as one that was upgraded.
-
-    Killed between its two commits it lacks :data:`TREE_COLUMNS`, which it gets when it is written to.
+    """Make a table of rows where there is none, in one commit, with the field ids of one that was upgraded.
 
     :param said: properties beside those of every table of rows of this codec.
     :return: whether it was made here.
     """
     first = first_messages_schema(codec.schema, codec.columns.comments)
-    try:
-        table = catalog.create_table(
+    every = messages_schema(codec.schema, codec.columns.comments)
+    # A catalog numbers the columns of the first schema itself: those of trees come behind them.
+    with suppress(TableAlreadyExistsError, CommitFailedException):
+        creation = catalog.create_table_transaction(
             name,
             schema=first,
             location=location,
             partition_spec=partition_by_store(first),
             properties={**messages_properties(codec.columns), **said},
         )
-    except TableAlreadyExistsError:
-        return False
-    with suppress(CommitFailedException):
-        evolve(table, messages_schema(codec.schema, codec.columns.comments))
-    return True
+        with creation.update_schema() as update:
+            later = (field for field in every.fields if field.name not in first.column_names)
+            for field in sorted(later, key=lambda field: field.field_id):
+                update.add_column(field.name, field.field_type, doc=field.doc)
+        creation.commit_transaction()
+        return True
+    return False
 
 
 def _fields_of(rows: type, comments: Mapping[str, str]) -> Iterator[NestedField]:

@@ -91,11 +91,13 @@ class SegmentTree:
         """
         if LEAF_KEY not in rows.column_names:
             self._fault = self._fault or f"expected a column {LEAF_KEY}, found none"
-        if self._fault:
+        if self._fault or not rows.num_rows:
             return
-        streams = self._streams_of(*_runs_of(rows, self._topic))
+        ends, names = _runs_of(rows, self._topic)
+        numbers = np.array([self._number(name) for name in names], np.int32)
+        streams = np.repeat(numbers, np.diff(ends, prepend=0))
         self._streams.append(streams)
-        self._add_times(rows, streams)
+        self._add_times(rows, streams, ends, numbers)
         places, secret = self._secrets_of(rows[LEAF_KEY])
         places = np.where(places < 0, -1, places + len(self._secrets) // SALT_BYTES)
         self._secrets += secret
@@ -123,10 +125,10 @@ class SegmentTree:
         :param sizes: of all.
         :param first_position: of the first of ``data``.
         """
-        if self._fault:
+        if self._fault or not len(order):
             return
         places = np.concatenate(self._places)
-        if len(order) and (missing := places[order] < 0).any():
+        if (missing := places[order] < 0).any():
             self._fault = (
                 "expected leaf_key or leaf_salt in each row with bytes, found neither in the row at physical "
                 f"offset {int(positions[order[np.argmax(missing)]])}"
@@ -195,11 +197,6 @@ class SegmentTree:
             "gone": None,
         }
 
-    def _streams_of(self, ends: npt.NDArray[np.int64], names: list[str]) -> npt.NDArray[np.int32]:
-        """Return the number of each row's stream."""
-        numbers = np.array([self._number(name) for name in names], np.int32)
-        return np.repeat(numbers, np.diff(ends, prepend=0))
-
     def _number(self, name: str) -> int:
         number = self._numbers.setdefault(name, len(self._numbers))
         if number == len(self._counts):
@@ -213,18 +210,33 @@ class SegmentTree:
             self._last_us = np.append(self._last_us, np.full(more, _INT64.min))
         return number
 
-    def _add_times(self, rows: pa.Table, streams: npt.NDArray[np.int32]) -> None:
-        """Widen the streams' spans of time by the times at which messages were stored."""
+    def _add_times(
+        self,
+        rows: pa.Table,
+        streams: npt.NDArray[np.int32],
+        ends: npt.NDArray[np.int64],
+        numbers: npt.NDArray[np.int32],
+    ) -> None:
+        """Widen the streams' spans of time by the times at which messages were stored.
+
+        :param streams: of the rows.
+        :param ends: of runs of rows of one stream.
+        :param numbers: of these streams.
+        """
         if self._stored_at is None:
             return
         times: Any = rows[self._stored_at]
-        is_message: Any = pc.equal(rows["kind"], pa.scalar("message"))
         micros = times.cast(pa.timestamp("us", tz=times.type.tz)).cast(pa.int64())
+        is_message: Any = pc.equal(rows["kind"], pa.scalar("message"))
+        if times.null_count == 0 and pc.all(is_message).as_py():
+            begins, known = np.append(0, ends[:-1]), micros.to_numpy()
+            np.minimum.at(self._first_us, numbers, np.minimum.reduceat(known, begins))
+            np.maximum.at(self._last_us, numbers, np.maximum.reduceat(known, begins))
+            return
         counts: npt.NDArray[np.bool_] = is_message.to_numpy() & times.is_valid().to_numpy()
-        if not counts.all():
-            streams, micros = streams[counts], micros.filter(pa.array(counts))
-        np.minimum.at(self._first_us, streams, micros.to_numpy())
-        np.maximum.at(self._last_us, streams, micros.to_numpy())
+        known = micros.filter(pa.array(counts)).to_numpy()
+        np.minimum.at(self._first_us, streams[counts], known)
+        np.maximum.at(self._last_us, streams[counts], known)
 
     def _secrets_of(self, column: pa.ChunkedArray[Any]) -> tuple[npt.NDArray[np.int64], bytes]:
         """Return the place of each row's key or salt among the distinct ones, -1 without one, and these."""
@@ -286,7 +298,9 @@ def _runs_of(rows: pa.Table, topic: str | None) -> tuple[npt.NDArray[np.int64], 
         return np.array([rows.num_rows], np.int64), [""]
     column: Any = rows[topic]
     run_end_encode: Any = getattr(pc, "run_end_encode")  # noqa: B009 (pyarrow-stubs lack it)
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(pa.string())
-    encoded = run_end_encode(column.combine_chunks(), run_end_type=pa.int64())
-    return encoded.run_ends.to_numpy(), [name or "" for name in encoded.values.to_pylist()]
+    coded: Any = one_array(column) if pa.types.is_dictionary(column.type) else None
+    encoded = run_end_encode(
+        column.combine_chunks() if coded is None else coded.indices, run_end_type=pa.int64()
+    )
+    names = encoded.values if coded is None else coded.dictionary.take(encoded.values)
+    return encoded.run_ends.to_numpy(), [name or "" for name in names.to_pylist()]

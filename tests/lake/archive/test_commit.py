@@ -28,9 +28,13 @@ from storage_engine.lake.archive.commit import commit_segments
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.commit_lock import LOCK_NAME, committing
 from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.catalog.tables import SCHEMA_VERSION_PROPERTY, TREE_FIELDS
+from storage_engine.lake.catalog.writing import ready_to_write
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.file.jobs import ProvenSegment
 from storage_engine.lake.soundness.receipts import receipts
+from storage_engine.lake.soundness.soundness import Depth
+from storage_engine.lake.soundness.soundness_reader import broken_receipts
 from tests.lake.committed import assert_each_is_there_once, live_files
 
 MakeJobs = Callable[..., tuple[SegmentJob, ...]]
@@ -144,6 +148,49 @@ def test_staged_files_of_every_attempt_are_gone_after_the_commit(
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["after the other", "before it is published", "before its receipt"])
+def test_of_two_files_of_one_segment_with_other_keys_one_is_committed(
+    lake: Lake, segments: list[Path], make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    jobs = make_jobs(lake, segments[0])
+    first, second = (archive_segment(job) for job in jobs * 2)
+    assert first.data_file == second.data_file
+    assert first.data_file_sha256 != second.data_file_sha256
+    assert first.root != second.root
+    if moment == "after the other":
+        (row,) = commit_segments(lake, [first])
+    else:
+        # The first was killed, and another archives what it has left.
+        at = "publish" if moment == "before it is published" else "prepare_receipts"
+        with monkeypatch.context() as killed:
+            killed.setattr(f"storage_engine.lake.archive.commit.{at}", _raise(KeyboardInterrupt()))
+            with pytest.raises(KeyboardInterrupt):
+                commit_segments(lake, [first])
+        row = None
+    (committed,) = commit_segments(lake, [second])
+    assert row in (None, committed)
+    assert commit_segments(lake, [first]) == (committed,)
+    assert committed.root == (first if row else second).root
+    assert broken_receipts(lake, [committed], Depth.ROWS) == {}
+    assert_each_is_there_once(lake, [first if row else replace(second, data_file=live_files(lake)[0])])
+
+
+@pytest.mark.slow
+def test_a_root_is_never_dropped_where_the_lake_went_back_to_an_older_version(
+    lake: Lake, proven: list[ProvenSegment]
+) -> None:
+    ready_to_write(lake)
+    with lake.segments().update_schema() as update:
+        for name in TREE_FIELDS:
+            update.delete_column(name)
+    with lake.segments().transaction() as change:
+        change.set_properties({SCHEMA_VERSION_PROPERTY: "2.0"})
+    with pytest.raises(LakeUnavailableError, match="expected the columns root, streams, found none"):
+        commit_segments(lake, proven[:1])
+    assert receipts(lake, "store-1") == ()
+
+
 def test_other_bytes_under_the_same_offset_are_refused(
     lake: Lake, segments: list[Path], make_jobs: MakeJobs
 ) -> None:
