@@ -13,8 +13,8 @@ from enum import StrEnum
 
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.exceptions import BadInputError
-from storage_engine.model.keep.keep_policy import KeepPolicy
-from storage_engine.model.keep.rules import Hold, KeepRule, Scope
+from storage_engine.model.keep.keep_policy import NO_POLICY, KeepPolicy
+from storage_engine.model.keep.rules import Hold, KeepRule, Scope, with_rule
 
 SHOWN_CHARACTERS = 12
 """Of an act's SHA-256, where people read or type it."""
@@ -143,3 +143,46 @@ def policies_of(acts: Sequence[RecordedAct]) -> tuple[KeepPolicy, ...]:
             holds = tuple(hold for hold in holds if hold.hold_id != decision.lifts)
         policies.append(KeepPolicy(recorded.sha256, act.at_ms, rules, holds))
     return tuple(policies)
+
+
+def policy_of(acts: Sequence[RecordedAct]) -> KeepPolicy:
+    """Return the policy that is in force."""
+    return policies_of(acts)[-1] if acts else NO_POLICY
+
+
+def decide_rule(acts: Sequence[RecordedAct], scope: Scope, keep: str | None) -> KeepDecision | None:
+    """Return what records a rule for a scope, beside the rules for others; None: it is in force already.
+
+    :param keep: as of :class:`KeepRule`; None: from then on the scope has no rule of its own.
+    """
+    before = policy_of(acts).rules
+    rules = with_rule(before, scope, keep)
+    return None if set(rules) == set(before) else KeepDecision(ActKind.KEEP, rules=rules)
+
+
+def decide_hold(acts: Sequence[RecordedAct], scope: Scope, reason: str) -> KeepDecision | None:
+    """Return what records a hold; None: the same one is in force already."""
+    if any((hold.scope, hold.reason) == (scope, reason) for hold in policy_of(acts).holds):
+        return None
+    return KeepDecision(ActKind.HOLD, scope=scope, reason=reason)
+
+
+def decide_lift(acts: Sequence[RecordedAct], hold_id: str) -> KeepDecision | None:
+    """Return what ends a hold; None: it was lifted before.
+
+    :param hold_id: the beginning of the SHA-256 of its act.
+    :raises BadInputError: no hold, or several, begin so.
+    """
+    holds = [
+        recorded.sha256
+        for recorded in acts
+        if hold_id and recorded.act.decision.kind is ActKind.HOLD and recorded.sha256.startswith(hold_id)
+    ]
+    if len(holds) != 1:
+        in_force = ", ".join(hold.hold_id[:SHOWN_CHARACTERS] for hold in policy_of(acts).holds)
+        raise BadInputError(
+            f"lift: expected the id of a hold ({in_force or 'none is in force'}), found {hold_id!r}, which "
+            f"{len(holds) or 'no'} holds begin with. Nothing was changed."
+        )
+    is_in_force = any(hold.hold_id == holds[0] for hold in policy_of(acts).holds)
+    return KeepDecision(ActKind.LIFT, lifts=holds[0]) if is_in_force else None

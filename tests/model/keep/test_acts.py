@@ -14,6 +14,9 @@ from storage_engine.model.keep.acts import (
     ActKind,
     KeepDecision,
     RecordedAct,
+    decide_hold,
+    decide_lift,
+    decide_rule,
     decode_act,
     order_acts,
     policies_of,
@@ -87,3 +90,29 @@ def test_each_act_begins_a_policy() -> None:
     assert [len(policy.rules) for policy in policies] == [1, 1, 0, 0]
     assert [[hold.reason for hold in policy.holds] for policy in policies] == [[], ["case 7"], ["case 7"], []]
     assert policies[1].holds[0].hold_id == acts[1].sha256
+
+
+def test_a_decision_that_is_in_force_is_not_recorded_again() -> None:
+    acts = chain(KEEP, HOLD)
+    assert decide_rule(acts, Scope(topic="a*"), "30 days") is None
+    assert decide_hold(acts, Scope(topic="orders"), "case 7") is None
+    assert decide_rule(acts, Scope(topic="b"), None) is None
+    changed = decide_rule(acts, Scope(topic="a*"), "40 days")
+    assert changed == KeepDecision(ActKind.KEEP, rules=(KeepRule(Scope(topic="a*"), "40 days"),))
+    added = decide_rule(acts, Scope(topic="b"), "1 year")
+    assert added is not None
+    assert len(added.rules) == 2
+    assert decide_rule(acts, Scope(topic="a*"), None) == KeepDecision(ActKind.KEEP)
+    assert decide_hold(acts, Scope(topic="orders"), "case 8") is not None
+
+
+def test_a_hold_is_lifted_once_by_the_beginning_of_its_id() -> None:
+    acts = chain(KEEP, HOLD)
+    hold_id = acts[1].sha256
+    assert decide_lift(acts, hold_id[:12]) == KeepDecision(ActKind.LIFT, lifts=hold_id)
+    assert decide_lift(chain(KEEP, HOLD, KeepDecision(ActKind.LIFT, lifts=hold_id)), hold_id) is None
+    for wrong in ("", acts[0].sha256, "nothing"):
+        with pytest.raises(
+            BadInputError, match=rf"expected the id of a hold \({hold_id[:12]}\).*Nothing was changed"
+        ):
+            decide_lift(acts, wrong)
