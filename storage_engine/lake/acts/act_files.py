@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from pyiceberg.io import FileIO
+from pyiceberg.table import Table
 
 from storage_engine.core.clock import JUMP_MS, clock_ms
 from storage_engine.core.host import person, this_host
@@ -23,6 +24,7 @@ from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeUnav
 from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake
 from storage_engine.lake.catalog.commit_lock import recording_acts
 from storage_engine.lake.catalog.identity import lake_id_of, mark_location, parse_mark, write_mark
+from storage_engine.lake.catalog.tables import SCHEMA_VERSION_PROPERTY
 from storage_engine.lake.catalog.writing import ready_to_write
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.storage.small_files import (
@@ -54,6 +56,23 @@ _ADVICE = (
 )
 _CLAIM_SECONDS = 600
 """A claim that is older is that of a writer who was killed. No writer takes half as long."""
+
+
+ACTS_MAJOR = 2
+"""Major version of a lake's schema from which on it may have acts: no release that opens it ignores them."""
+
+
+def check_takes_acts(segments: Table) -> None:
+    """
+    :raises BadInputError: an older release may use the lake, which would remove what a hold covers.
+    """
+    version = segments.properties.get(SCHEMA_VERSION_PROPERTY, "1.0")
+    if int(version.partition(".")[0]) < ACTS_MAJOR:
+        raise BadInputError(
+            f"{segments.location()}: expected a lake of version {ACTS_MAJOR}.0 or later, found {version}, "
+            "which older releases use that know neither rules nor holds. Nothing was changed. Raise the "
+            "lake's version first."
+        )
 
 
 def read_acts(lake: Lake) -> Acts:
@@ -129,6 +148,7 @@ def record_act(lake: Lake, decide: Callable[[Acts], KeepDecision | None]) -> Act
     ready_to_write(lake)
     with CHANGE_LOCK, recording_acts(lake):
         segments = lake.segments()
+        check_takes_acts(segments)
         location, lake_id = segments.location().rstrip("/"), lake_id_of(segments)
         assert lake_id is not None, location
         with _claimed(segments.io, location) as check_turn:

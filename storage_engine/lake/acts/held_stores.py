@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from storage_engine.brokers import store_called
 from storage_engine.lake.acts.act_files import read_acts
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.storage.errors import metadata_errors
@@ -18,7 +19,7 @@ _STORE_FOLDER = "store_id="
 class HeldStores:
     """
     :param holds: that are in force.
-    :param names: by store, each name that receipts say of it, the newest last.
+    :param names: by store, each name that it had, by its receipts; the newest last.
     """
 
     holds: tuple[Hold, ...]
@@ -54,25 +55,33 @@ def read_held_stores(lake: Lake) -> HeldStores:
 
 
 def read_store_names(lake: Lake) -> dict[str, tuple[str, ...]]:
-    """Return by store each name that receipts say of it, the newest last.
+    """Return by store each name that it had, the newest last.
+
+    The names that its places give it come before those that people gave it.
 
     :raises LakeUnavailableError: the receipts can't be read.
     """
     table = lake.segments()
+    columns = ("store_id", "store_name", "broker", "store_root", "sequence")
     with metadata_errors(table.location(), "read receipts"):
-        rows = table.scan(selected_fields=("store_id", "store_name", "sequence")).to_arrow()
-    return newest_last(rows.sort_by("sequence").select(["store_id", "store_name"]).to_pylist())
+        receipts = table.scan(selected_fields=columns).to_arrow().sort_by("sequence")
+    places = receipts.group_by(["store_id", "broker", "store_root"], use_threads=False).aggregate([])
+    by_place = (
+        (row["store_id"], store_called(None, row["broker"], row["store_root"])) for row in places.to_pylist()
+    )
+    given = ((row["store_id"], row["store_name"]) for row in receipts.to_pylist())
+    return newest_last((*by_place, *given))
 
 
-def newest_last(rows: Iterable[Mapping[str, str | None]]) -> dict[str, tuple[str, ...]]:
+def newest_last(rows: Iterable[tuple[str, str | None]]) -> dict[str, tuple[str, ...]]:
     """Return names by store. Pure.
 
-    :param rows: ``store_id`` and ``store_name``, the oldest first.
+    :param rows: store and name, the oldest first; None: nobody has named it.
     """
     names: dict[str, dict[str, None]] = {}
-    for row in rows:
-        of_store = names.setdefault(str(row["store_id"]), {})
-        if name := row["store_name"]:
+    for store_id, name in rows:
+        of_store = names.setdefault(store_id, {})
+        if name:
             of_store.pop(name, None)
             of_store[name] = None
     return {store_id: tuple(of_store) for store_id, of_store in names.items()}

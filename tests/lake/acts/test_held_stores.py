@@ -40,7 +40,9 @@ def deleted(found: Collection) -> int:
     return len([file for file in found.deleted if file.path.endswith(".parquet")])
 
 
-@pytest.mark.parametrize("scope", [{}, {"topic": "orders"}, {"store": "store-1", "log": "commitlog"}])
+@pytest.mark.parametrize(
+    "scope", [{}, {"topic": "orders"}, {"store": "store-1", "log": "commitlog"}, {"store": "store"}]
+)
 def test_what_is_held_stays_in_the_trash_until_the_hold_is_lifted(
     trashed: tuple[Lake, Path], scope: dict[str, str]
 ) -> None:
@@ -76,10 +78,7 @@ def test_nothing_is_removed_while_acts_are_no_chain(trashed: tuple[Lake, Path]) 
 
 
 def test_a_file_is_held_by_its_store_and_one_of_no_known_store_by_any_hold() -> None:
-    names = newest_last(
-        {"store_id": store_id, "store_name": name}
-        for store_id, name in (("1", "first"), ("2", None), ("1", "second"), ("1", "first"))
-    )
+    names = newest_last((("1", "first"), ("2", None), ("1", "second"), ("1", "first")))
     assert names == {"1": ("second", "first"), "2": ()}
     held = HeldStores((Hold("h", Scope(store="second"), "why", "ann", 0),), names)
     assert held.holds_file("data/store_id=1/x.parquet")
