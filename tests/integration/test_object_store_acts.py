@@ -83,6 +83,7 @@ def test_the_claim_of_a_writer_keeps_others_away_until_it_is_old(
     assert not [name for name in object_store.names() if name.endswith(".claim")]
 
 
+@pytest.mark.again
 def test_a_writer_that_took_too_long_for_its_turn_writes_nothing(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

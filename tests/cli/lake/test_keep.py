@@ -12,6 +12,8 @@ from storage_engine.core.clock import clock_ms
 from storage_engine.model.keep.keep_policy import DAY_MS
 from tests.kafka_fixture import unpack as unpack_node
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def archived(cli, store_copy, lake):
@@ -133,3 +135,20 @@ def test_a_record_of_kafka_counts_from_its_first_proof_whatever_its_timestamp(cl
     days = {topic["topic"]: [going["day"] for going in topic["goes"]] for topic in found["topics"]}
     assert days["plain"] == [proven_day + 10]
     assert {topic for topic, of_topic in days.items() if of_topic} == {"plain"}
+
+
+def test_doctor_and_info_say_that_an_act_is_lost(cli, store_copy, lake) -> None:
+    store = store_copy("clean-stop")
+    assert cli("archive", store, "--lake", lake, "--budget", "1MiB").exit_code == 0
+    keep(cli, lake, "--hold", "case 7")
+    (act,) = lake.rglob("_storage-engine/acts/*.json")
+    act.unlink()
+    findings = cli("doctor", store, "--lake", lake, "--json").json["findings"]
+    (finding,) = (finding for finding in findings if finding["kind"] == "lake-acts")
+    assert finding["severity"] == "urgent"
+    assert act.stem in str(finding)
+    told = cli("lake", "info", "--lake", lake, "--json").json
+    assert (told["acts"], act.stem in told["acts_fault"]) == (None, True)
+    done = cli("gc", "--lake", lake, "--delete")
+    assert done.exit_code == 1
+    assert "nothing is removed from the lake until that is mended" in done.err

@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from storage_engine.exceptions import LakeIdentityError, LakeUnavailableError
+from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeUnavailableError
 from storage_engine.lake.acts import act_files
 from storage_engine.lake.acts.act_files import Acts, read_acts, record_act
 from storage_engine.lake.archive.archive import archive_all
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.identity import read_mark
+from storage_engine.lake.catalog.tables import SCHEMA_VERSION_PROPERTY as VERSION
 from storage_engine.lake.gc.garbage import collect
 from storage_engine.lake.move.copying import copy_lake
 from storage_engine.lake.move.making import make_lake
@@ -29,6 +31,7 @@ from storage_engine.model.report.validation import Status
 from storage_engine.model.report.verification import VerifyLevel
 from tests.lake.conftest import MakeJobs
 from tests.lake.lake_acts import at
+from tests.services.forks import begun
 
 KEEP = KeepDecision(ActKind.KEEP, rules=(KeepRule(Scope(topic="a*"), "30 days"),))
 HOLD = KeepDecision(ActKind.HOLD, scope=Scope(topic="orders"), reason="case 7")
@@ -94,13 +97,15 @@ def test_a_commit_leaves_the_act_in_the_mark(
 
 @pytest.mark.usefixtures("no_turns")
 def test_of_many_writers_each_adds_to_the_chain_of_the_others(lake: Lake) -> None:
-    decisions = [
-        KeepDecision(ActKind.HOLD, scope=Scope(topic=f"t{number}"), reason="why") for number in range(6)
-    ]
-    with ThreadPoolExecutor(3) as threads:
-        list(threads.map(lambda decision: record(open_lake(lake.config), decision), decisions))
+    def hold_two(number: int) -> None:
+        for topic in (f"a{number}", f"b{number}"):
+            record(open_lake(lake.config), replace(HOLD, scope=Scope(topic=topic)))
+
+    ends = [begun(partial(hold_two, number)) for number in range(3)]
+    assert [end()[0] for end in ends] == [0, 0, 0]
     acts = read_acts(lake)
-    assert sorted(str(recorded.act.decision.scope.topic) for recorded in acts) == [f"t{n}" for n in range(6)]
+    topics = sorted(str(recorded.act.decision.scope.topic) for recorded in acts)
+    assert topics == ["a0", "a1", "a2", "b0", "b1", "b2"]
     assert marked(lake) == acts[-1].sha256
 
 
@@ -257,3 +262,11 @@ def test_each_act_begins_a_policy_of_the_lake(lake: Lake) -> None:
     (policy,) = policies_of(acts)
     assert policy.version == acts[0].sha256
     assert policy.since_ms == acts[0].act.at_ms
+
+
+def test_a_lake_that_older_releases_open_takes_no_act(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    major = int(lake.segments().properties[VERSION].partition(".")[0])
+    monkeypatch.setattr(act_files, "ACTS_MAJOR", major + 1)
+    with pytest.raises(BadInputError, match=rf"expected a lake of version {major + 1}.0 or later, found"):
+        record(lake, HOLD)
+    assert read_acts(lake) == ()
