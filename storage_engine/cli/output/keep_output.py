@@ -41,7 +41,7 @@ def print_forecast(found: KeepForecast) -> None:
             ("topic~", "store~", "size#", "in the lake#", *(("a month#",) if priced else ()), "keep", "goes"),
             (
                 (
-                    it.topic or "(several)",
+                    it.topic or "(no topic)",
                     it.store,
                     bytes_text(it.size_bytes),
                     bytes_text(it.lake_bytes),

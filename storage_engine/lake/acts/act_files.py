@@ -24,7 +24,7 @@ from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeUnav
 from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake
 from storage_engine.lake.catalog.commit_lock import recording_acts
 from storage_engine.lake.catalog.identity import lake_id_of, mark_location, parse_mark, write_mark
-from storage_engine.lake.catalog.tables import SCHEMA_VERSION_PROPERTY
+from storage_engine.lake.catalog.tables import SCHEMA_VERSION, SCHEMA_VERSION_PROPERTY, has_trees
 from storage_engine.lake.catalog.writing import ready_to_write
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.storage.small_files import (
@@ -58,20 +58,16 @@ _CLAIM_SECONDS = 600
 """A claim that is older is that of a writer who was killed. No writer takes half as long."""
 
 
-ACTS_MAJOR = 2
-"""Major version of a lake's schema from which on it may have acts: no release that opens it ignores them."""
-
-
 def check_takes_acts(segments: Table) -> None:
     """
     :raises BadInputError: an older release may use the lake, which would remove what a hold covers.
     """
-    version = segments.properties.get(SCHEMA_VERSION_PROPERTY, "1.0")
-    if int(version.partition(".")[0]) < ACTS_MAJOR:
+    if not has_trees(segments.properties):
+        version = segments.properties.get(SCHEMA_VERSION_PROPERTY, "1.0")
         raise BadInputError(
-            f"{segments.location()}: expected a lake of version {ACTS_MAJOR}.0 or later, found {version}, "
-            "which older releases use that know neither rules nor holds. Nothing was changed. Raise the "
-            "lake's version first."
+            f"{segments.location()}: expected a lake of version {SCHEMA_VERSION} or later, found {version}, "
+            "which older releases use that know neither rules nor holds. Nothing was changed. Run "
+            "storage-engine lake upgrade, once every host that opens the lake has this release."
         )
 
 

@@ -19,7 +19,7 @@ class ArchivedStream:
 
     :param size_bytes: as the broker stores them.
     :param lake_bytes: its share of the data file.
-    :param newest_ms: by :func:`~storage_engine.model.keep.keep_policy.age_begins_ms`, at most a day too late.
+    :param newest_ms: from when its age counts; by a journal's counts up to a day too late.
     """
 
     stream: Stream

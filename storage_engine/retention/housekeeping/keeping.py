@@ -1,10 +1,11 @@
-"""What a lake keeps of each topic, by its receipts and by what its journal recorded of topics and days.
+"""What a lake keeps of each topic, by its receipts, and where these don't tell by its journal's counts.
 
 No data file is read. What no journal counted is told as that.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 
 from storage_engine.brokers import find_broker
@@ -101,17 +102,29 @@ def _streams(
     newest = {(row.log, row.base_offset): row for row in sorted(rows, key=lambda row: row.lineage)}
     for slot, row in newest.items():
         broker = find_broker(row.broker)
-        for topic in counted.get(slot, ()):
-            last_ms = (topic.newest_day + 1) * DAY_MS - 1
+        for topic, size_bytes, last_ms in _topics_of(row, counted.get(slot, ())):
             newest_ms = age_begins_ms(
                 broker_sets_times=broker.sets_times,
                 last_ms=last_ms,
                 first_proven_at_ms=first_proven[row.identity],
             )
-            is_system = broker.is_system_topic(topic.topic)
             yield ArchivedStream(
-                Stream(row.store_id, names, row.log, topic.topic, is_system),
-                topic.size_bytes,
-                row.data_file_bytes * topic.size_bytes // max(1, row.size_bytes),
+                Stream(row.store_id, names, row.log, topic, broker.is_system_topic(topic)),
+                size_bytes,
+                row.data_file_bytes * size_bytes // max(1, row.size_bytes),
                 newest_ms,
             )
+
+
+def _topics_of(row: Receipt, counted: Sequence[SlotTopic]) -> Iterator[tuple[str, int, int | None]]:
+    """Yield each topic of a segment, its bytes, and when its newest message was stored; None: not known.
+
+    By the receipt, where it names streams; a receipt of an older lake, or of a single stream, does not.
+    """
+    if row.streams is None:
+        for topic in counted:
+            yield topic.topic, topic.size_bytes, (topic.newest_day + 1) * DAY_MS - 1
+        return
+    for stream in json.loads(row.streams):
+        if stream["gone"] is None:
+            yield stream["name"], stream["bytes"], stream["last_ms"]

