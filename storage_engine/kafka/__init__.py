@@ -49,6 +49,11 @@ class Kafka(Broker):
 
         return CODEC
 
+    def is_system_topic(self, topic: str) -> bool:
+        from storage_engine.kafka.format.file_names import INTERNAL_TOPICS
+
+        return topic in INTERNAL_TOPICS
+
     def cleans_up(self, live: LiveBroker | None) -> bool:
         return live is not None and live.deletes == WE_DELETE
 

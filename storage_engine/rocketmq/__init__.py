@@ -37,6 +37,7 @@ class RocketMQ(Broker):
     words = WORDS
     is_default = True
     has_engine = True
+    sets_times = True
     crash_sign = "the file 'abort' is there"
     task_modules = (
         "storage_engine.rocketmq.codec.codec",
@@ -55,6 +56,12 @@ class RocketMQ(Broker):
         from storage_engine.rocketmq.codec import body
 
         return body
+
+    def is_system_topic(self, topic: str) -> bool:
+        """As TopicValidator#isSystemTopic says, and in capital letters, as the names of newer ones are."""
+        from storage_engine.rocketmq.codec.frame import SYSTEM_PREFIX, SYSTEM_TOPICS
+
+        return topic in SYSTEM_TOPICS or topic.lower().startswith(SYSTEM_PREFIX)
 
     def restored_config(self, serving: Sequence[Path]) -> RestoredConfig:
         from storage_engine.rocketmq.restored_store import RestoredStore

@@ -50,6 +50,7 @@ def _calls(store: Path, lake: Path, tmp_path: Path) -> dict[str, list[object]]:
         "stamp": [*at, *why],
         "adopt": [*at, "--force", *why],
         "move": ["store", *at],
+        "lake keep": ["--lake", lake, "--keep", "30 days"],
         "lake info": ["--lake", lake],
         "lake relocate": ["--lake", lake],
         "lake copy": ["--lake", lake, "--to", copy],

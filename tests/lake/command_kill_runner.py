@@ -1,4 +1,4 @@
-"""Kills relocate, copy, promote and rebuild at their durable operations, and runs them again; a script.
+"""Kills relocate, copy, promote, rebuild and acts at their durable operations, and runs them again; a script.
 
 As the script that kills runs of a cleanup: each attempt is a fork that dies before the chosen operation. What
 it left is looked at: a lake that opens must be whole. Then the same command is run again, and must come to
@@ -14,13 +14,15 @@ import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from storage_engine.exceptions import StorageEngineError
+from storage_engine.lake.acts.act_files import read_acts, record_act
 from storage_engine.lake.archive.archive import archive_all, segment_jobs
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.lake.catalog.identity import copy_of
+from storage_engine.lake.catalog.identity import copy_of, read_mark
 from storage_engine.lake.move.copying import copy_lake
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.move.promoting import promote
@@ -31,6 +33,8 @@ from storage_engine.lake.soundness.receipts import receipt_history, receipts
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
 from storage_engine.lake.verify.verify import verify
+from storage_engine.model.keep.acts import decide_hold, decide_rule
+from storage_engine.model.keep.rules import Scope
 from storage_engine.model.report.validation import Status
 from storage_engine.model.report.verification import VerifyLevel
 from storage_engine.model.store.store import FileFacts, Segment, SegmentState
@@ -39,6 +43,8 @@ from tests.retention.kill_runner import Moment, count_durable_operations, not_ki
 from tests.services.forks import in_child
 
 STEP = "command"
+KEEP = partial(decide_rule, scope=Scope(topic="a*"), keep="30 days")
+HOLD = partial(decide_hold, scope=Scope(topic="orders"), reason="case 7")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +80,7 @@ def archive(lake: Lake, *paths: Path) -> None:
 def cases(work: Path, segments: list[Path]) -> dict[str, Case]:
     lake, copy, back = work / "lake", work / "copy", work / "back"
     archive(make_lake(at(lake)), segments[0])
+    record_act(open_lake(at(lake)), KEEP)
     shutil.copy2(lake / "catalog.db", work / "first.db")
     archive(open_lake(at(lake)), segments[1])
     shutil.copytree(lake, work / "two")
@@ -93,8 +100,12 @@ def cases(work: Path, segments: list[Path]) -> dict[str, Case]:
     def three() -> None:
         put(lake="two", back="back-of-two", copy=None)
         archive(open_lake(at(lake)), segments[2])
+        record_act(open_lake(at(lake)), HOLD)
 
     return {
+        "hold": Case(
+            lambda: put(lake="two"), lambda: record_act(open_lake(at(lake)), HOLD), lake, None, 2, False
+        ),
         "relocate a moved lake": Case(
             lambda: put(lake=None, copy="two"), lambda: relocate(at(copy)), copy, None, 2, False
         ),
@@ -154,13 +165,17 @@ def whole(directory: Path) -> list[str]:
     except (StorageEngineError, OSError):
         return []
     check_chain(receipt_history(lake, "store-1"))
+    read_acts(lake)
     return list(broken_receipts(lake, receipts(lake, "store-1"), Depth.FILES).values())
 
 
 def end_state(case: Case) -> dict[str, object]:
     lake = open_lake(at(case.lake))
     (found,) = verify(lake, VerifyLevel.BYTES)
+    acts, mark = read_acts(lake), read_mark(lake.segments())
     return {
+        "acts": [recorded.act.decision.kind.value for recorded in acts],
+        "newest is marked": mark is not None and mark.act == acts[-1].sha256,
         "verified": found.overall is Status.OK,
         "segments": held(case.lake),
         "is_copy": copy_of(lake.segments()) is not None,

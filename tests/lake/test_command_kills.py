@@ -1,4 +1,4 @@
-"""relocate, copy, promote and rebuild, killed anywhere and run again, end as if nobody had killed them."""
+"""relocate, copy, promote, rebuild and a hold, killed and run again, end as if nobody had killed them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.again]
 RUNNER = Path(__file__).with_name("command_kill_runner.py")
 KILLS = rounds("STORAGE_ENGINE_COMMAND_KILLS", 1, 1_000)
 """At most so many a command; more than it has operations means every one of them."""
-CASES = [] if KILLS > 1 else ["relocate a plain copy", "copy what is new", "promote", "rebuild two branches"]
+CASES = (
+    []
+    if KILLS > 1
+    else ["hold", "relocate a plain copy", "copy what is new", "promote", "rebuild two branches"]
+)
 """Each command where it has most to do; none means all that the script knows."""
 
 

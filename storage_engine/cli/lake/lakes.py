@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
+from storage_engine.cli.lake.keep import keep
 from storage_engine.cli.lake.witnesses import part_journal, witness_options, witnessed_lake
 from storage_engine.cli.options.airflow_connection import store_of_connection
 from storage_engine.cli.options.options import journal_of, json_option, lake_option
@@ -71,7 +72,10 @@ _take_over_option = click.option(
 
 @click.group(cls=Group)
 def lake() -> None:
-    """Describe, move, copy and rebuild lakes."""
+    """Describe, move, copy and rebuild lakes, and say what they keep."""
+
+
+lake.add_command(keep)
 
 
 @lake.command()

@@ -26,6 +26,8 @@ def print_info(found: LakeInfo) -> None:
     if found.promoted is not None:
         said = found.promoted
         facts.append(("promoted", f"by {said['person']}: {said['reason']}; was a copy of {said['copy_of']}"))
+    if found.acts:
+        facts.append(("acts", f"{found.acts} of what it keeps: storage-engine lake keep shows what holds"))
     for table in found.tables:
         for former in table.former_locations:
             facts.append((f"{table.name} was at", former))
@@ -66,6 +68,8 @@ def print_info(found: LakeInfo) -> None:
             for log, lineage, start, end in store.ranges
         ),
     )
+    if found.acts_fault:
+        say(f"\nActs: {found.acts_fault}")
     if found.refused:
         say(f"\nRefused: {found.refused}")
 

@@ -58,6 +58,7 @@ from storage_engine.journal.tables.schema import (
     schema_version,
     stores,
 )
+from storage_engine.journal.tables.topic_days import Slot, SlotTopic
 from storage_engine.model.store.topic_days import TopicDay
 
 T = TypeVar("T")
@@ -268,6 +269,10 @@ class JournalReader:
         :param start_day: from this day on, counted from 1970-01-01, up to ``end_day``, which is not included.
         """
         return self.read(lambda c: topic_days.read_topic_days(c, store_id, start_day, end_day, limit))
+
+    def archived_topics(self, store_id: str) -> dict[Slot, list[SlotTopic]]:
+        """Return by log and base offset of a segment which topics it has, as they were counted."""
+        return self.read(lambda connection: topic_days.read_archived_topics(connection, store_id))
 
     def rules(self, store_id: str, start_ms: int, end_ms: int) -> tuple[RulesRow, ...]:
         """Return the rules that held between two moments, by time; the first may be older than that."""

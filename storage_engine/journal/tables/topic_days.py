@@ -4,7 +4,7 @@ caller."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import BigInteger, Connection, cast, delete, func, insert, select
 
@@ -13,6 +13,17 @@ from storage_engine.model.store.topic_days import TopicDay
 
 Slot = tuple[str, int]
 """Log and base offset of a segment."""
+
+
+class SlotTopic(NamedTuple):
+    """What a segment has of one topic; of topic "" are several that have no row of their own.
+
+    :param newest_day: UTC day of its newest message, counted from 1970-01-01.
+    """
+
+    topic: str
+    newest_day: int
+    size_bytes: int
 
 
 def put_topic_days(connection: Connection, store_id: str, found: Mapping[Slot, Sequence[TopicDay]]) -> None:
@@ -49,3 +60,21 @@ def read_topic_days(
         .limit(limit)
     )
     return tuple(TopicDay(**row._mapping) for row in connection.execute(query))
+
+
+def read_archived_topics(connection: Connection, store_id: str) -> dict[Slot, list[SlotTopic]]:
+    """Return by segment which topics a store's archived segments have."""
+    columns = (topic_days.c.log, topic_days.c.base_offset, topic_days.c.topic)
+    query = (
+        select(
+            *columns,
+            func.max(topic_days.c.day).label("day"),
+            cast(func.sum(topic_days.c.bytes), BigInteger).label("bytes"),
+        )
+        .where(topic_days.c.store_id == store_id)
+        .group_by(*columns)
+    )
+    topics: dict[Slot, list[SlotTopic]] = {}
+    for row in connection.execute(query):
+        topics.setdefault((row.log, row.base_offset), []).append(SlotTopic(row.topic, row.day, row.bytes))
+    return topics

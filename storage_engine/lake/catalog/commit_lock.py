@@ -25,13 +25,19 @@ from storage_engine.lake.storage.small_files import HIDDEN_PREFIX
 
 LOCK_NAME = f"{HIDDEN_PREFIX}commit.lock"
 
+_ACTS_LOCK_NAME = f"{HIDDEN_PREFIX}acts.lock"
+
 UNLOCKED_GRACE_MS = 24 * 3_600_000
 """How long a file that nothing refers to is left alone, at least, in a lake that has no lock."""
 
 UNLOCKED_PROOF_MS = UNLOCKED_GRACE_MS // 2
 """How old a proof may be that is committed to such a lake: its file must outlast the commit."""
 
-_OTHERS = {fcntl.LOCK_EX: "commits to it", fcntl.LOCK_SH: "removes files from it"}
+_OTHERS = {
+    (LOCK_NAME, fcntl.LOCK_EX): "commits to it",
+    (LOCK_NAME, fcntl.LOCK_SH): "removes files from it",
+    (_ACTS_LOCK_NAME, fcntl.LOCK_EX): "records an act in it",
+}
 
 
 @contextmanager
@@ -67,12 +73,22 @@ def nobody_commits_at(location: str) -> Iterator[None]:
 
 
 @contextmanager
-def _held(location: str, operation: int) -> Iterator[None]:
+def recording_acts(lake: Lake) -> Iterator[None]:
+    """Hold off whoever removes files and whoever records an act, while others may commit.
+
+    :raises LakeUnavailableError: somebody does either for longer than is waited, or a lock can't be had.
+    """
+    with committing(lake), _held(lake.segments().location(), fcntl.LOCK_EX, _ACTS_LOCK_NAME):
+        yield
+
+
+@contextmanager
+def _held(location: str, operation: int, name: str = LOCK_NAME) -> Iterator[None]:
     root = local_path(location)
     if root is None:
         yield
         return
-    path = root / LOCK_NAME
+    path = root / name
     with lake_errors(str(path), "lock the lake"):
         make_dirs(root)
         descriptor = open_lock(path)
@@ -81,11 +97,11 @@ def _held(location: str, operation: int) -> Iterator[None]:
         deadline = time.monotonic() + seconds
         while not _lock(descriptor, operation, str(path)):
             if time.monotonic() > deadline:
+                others = f"{_holders_text(descriptor)} {_OTHERS[name, operation]}"
                 raise LakeUnavailableError(
                     f"{path}: expected that nobody else holds the lake, but for {seconds:g} s "
-                    f"{_holders_text(descriptor)} {_OTHERS[operation]}, or keeps the file locked; only who "
-                    "may write there can. Nothing was changed. Run again when that has ended; --wait says "
-                    "how long to wait for it."
+                    f"{others}, or keeps the file locked; only who may write there can. Nothing was changed. "
+                    "Run again when that has ended; --wait says how long to wait for it."
                 )
             time.sleep(0.05)
         yield

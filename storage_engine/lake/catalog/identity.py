@@ -76,6 +76,7 @@ class Mark:
     :param catalog: identity of the catalog that committed last.
     :param metadata: name of the table's metadata file that was committed last.
     :param pending: the lake gets its identity at this moment; the table may not have it yet.
+    :param act: SHA-256 of the newest act of the lake that is known; later ones may be there; "": none is.
     """
 
     lake_id: str
@@ -83,6 +84,7 @@ class Mark:
     catalog: str
     metadata: str
     pending: bool = False
+    act: str = ""
 
 
 def lake_id_of(table: Table) -> str | None:
@@ -188,20 +190,23 @@ def parse_mark(data: bytes, location: str) -> Mark:
     return replace(mark, catalog=written_identity(mark.catalog))
 
 
-def write_mark(table: Table, lake_id: str, catalog: str, *, pending: bool = False) -> None:
+def write_mark(table: Table, lake_id: str, catalog: str, *, pending: bool = False, act: str = "") -> None:
     """Record that a catalog has committed what a table is now. A mark never goes back to an older state.
 
     Two processes may do so at once, and who loaded the table first may write last. So each looks at the table
     again after it has written, until the mark says what the table is.
 
     :param table: loaded again where others commit meanwhile.
+    :param act: the newest of the lake; "": the mark goes on naming the one that it names.
     :raises LakeIdentityError: the mark that is there contradicts the table.
     :raises LakeUnavailableError: it can't be read or written.
     """
     while True:
         check_mark(table, lake_id, catalog)
+        before = read_mark(table)
         mark = mark_of(table, lake_id, catalog, pending=pending)
-        if read_mark(table) == mark:
+        mark = replace(mark, act=act or (before.act if before else ""))
+        if before == mark:
             return
         put_mark(table.io, table.location(), mark)
         table.refresh()
@@ -217,8 +222,11 @@ def put_mark(file_io: FileIO, table_location: str, mark: Mark) -> None:
 
     :raises LakeUnavailableError: it can't be written.
     """
-    data = json.dumps(to_jsonable(mark), indent=1).encode()
-    replace_small_file(file_io, mark_location(table_location), data)
+    fields = to_jsonable(mark)
+    if not mark.act:
+        # A release that knows no acts reads the mark of a lake that has none.
+        del fields["act"]
+    replace_small_file(file_io, mark_location(table_location), json.dumps(fields, indent=1).encode())
 
 
 def mark_location(table_location: str) -> str:

@@ -4,6 +4,8 @@ What may go says :mod:`storage_engine.lake.gc.garbage_rule`. Here the tables are
 and what was decided is done. It is decided twice: once before the lock, for live files are read back and that
 takes its time; and under it, by tables that are loaded again, while our commits wait.
 
+What a hold covers stays in the trash until it is lifted.
+
 Must never do: take a file after a look at the tables that is older than the last commit; remove one that was
 not in the trash before; touch our own small files, or what neither we nor Iceberg name so.
 """
@@ -16,13 +18,21 @@ from dataclasses import dataclass
 from pyiceberg.io import load_file_io
 
 from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeUnavailableError
+from storage_engine.lake.acts.held_stores import read_held_stores
 from storage_engine.lake.catalog.catalog import Lake, connect, rows_table_among
 from storage_engine.lake.catalog.commit_lock import UNLOCKED_GRACE_MS, nobody_commits
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.tables import DELETIONS, SEGMENTS
 from storage_engine.lake.catalog.writing import TAKEN_OVER_PROPERTY, ready_to_write
 from storage_engine.lake.file.filters import all_equal
-from storage_engine.lake.gc.garbage_decisions import DecidedFile, TableDecision, Waits, decide, look
+from storage_engine.lake.gc.garbage_decisions import (
+    DecidedFile,
+    TableDecision,
+    Waits,
+    decide,
+    look,
+    without_held,
+)
 from storage_engine.lake.gc.garbage_files import Place, now_ns
 from storage_engine.lake.gc.garbage_kind import TRASH_MS, GarbageKind
 from storage_engine.lake.gc.live_twins import ReadBack
@@ -112,7 +122,8 @@ def collect(
     :param known_heads: by store, rows that somebody knows that the chain of receipts had.
     :raises BadInputError: the grace is under ``UNLOCKED_GRACE_MS``, and files are to be taken from an
         object store.
-    :raises LakeIdentityError: the lake is an unpromoted copy, or lacks a receipt that is known.
+    :raises LakeIdentityError: the lake is an unpromoted copy, lacks a receipt that is known, or its acts are
+        no one chain.
     :raises LakeUnavailableError: the lake can't be read, listed or written, got its identity within the
         grace, or somebody commits all the time. What was taken before the error was garbage.
     """
@@ -127,16 +138,20 @@ def collect(
     _check_heads(lake, known_heads or {})
     if delete:
         ready_to_write(lake)
+    # Before anything is looked at, so that acts that can't be read end it here.
+    held = read_held_stores(lake)
     scenes = look(lake)
     now = now_ns([scene.place for scene in scenes], may_guess=not delete)
     waits = Waits.at(now, grace_ms, max(trash_ms, grace_ms) if unlocked else trash_ms)
     read_back = ReadBack()
     decisions = decide(lake, scenes, read_back, waits)
     if not delete:
-        return _collection(decisions)
+        return _collection([without_held(it, held.holds_file) for it in decisions])
     _check_taken_over(lake, now // 1_000_000, grace_ms)
     with nobody_commits(lake):
-        decisions = decide(lake, scenes, read_back, waits)
+        # Whoever records a hold waits for this, or has recorded it by now.
+        held = read_held_stores(lake)
+        decisions = [without_held(it, held.holds_file) for it in decide(lake, scenes, read_back, waits)]
         moment = new_moment(now)
         taken, deleted = set[str](), set[str]()
         for decision in decisions:

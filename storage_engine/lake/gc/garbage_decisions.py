@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -366,6 +366,21 @@ def _decide(table: Table, scene: Scene, twins: LiveTwins, waits: Waits) -> Table
     lists = [listed for listed in scene.listing.lists if listed.since_ns <= waits.due_ns]
     decision.over.extend(listed.moment for listed in lists if listed.moment not in staying)
     return decision
+
+
+def without_held(decision: TableDecision, is_held: Callable[[str], bool]) -> TableDecision:
+    """Return a decision by which what is held stays in the trash. Pure.
+
+    :param is_held: asked of a file's path, relative to the table's location.
+    """
+    held = [it for it in decision.due if is_held(it.file.inside)]
+    staying = {it.listed.moment for it in held if it.listed is not None}
+    return replace(
+        decision,
+        due=[it for it in decision.due if it not in held],
+        over=[moment for moment in decision.over if moment not in staying],
+        waiting=[*decision.waiting, *(it.file for it in held)],
+    )
 
 
 def _candidate(

@@ -14,13 +14,12 @@ from pyiceberg.table import Table
 
 from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake.durable_io import local_path
-from storage_engine.lake.storage.errors import lake_errors
 from storage_engine.lake.storage.small_files import (
     HIDDEN_PREFIX,
     ListedFile,
     file_system_of,
     list_files,
-    replace_small_file,
+    read_clock_at,
 )
 
 TRASH = f"{HIDDEN_PREFIX}trash"
@@ -28,8 +27,6 @@ TRASH = f"{HIDDEN_PREFIX}trash"
 
 TAKEN_LIST = f"{HIDDEN_PREFIX}taken.json"
 """In such a directory: what the pass took. On an object store it is all that there is."""
-
-_CLOCK_NAME = f"{HIDDEN_PREFIX}clock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,24 +64,11 @@ class Place:
         return local_path(self.location) is not None
 
     def now_ns(self) -> int:
-        """Return the time there: that of a file that was written a moment ago.
+        """Return the time there.
 
         :raises LakeUnavailableError: nothing can be written there.
         """
-        replace_small_file(self.io, f"{self.location}/{_CLOCK_NAME}", b"The time here.\n")
-        return self.modified_ns(_CLOCK_NAME)
-
-    def modified_ns(self, inside: str) -> int:
-        """Return a file's time of modification.
-
-        :raises LakeUnavailableError: it isn't there.
-        """
-        path = f"{self.root}/{inside}"
-        with lake_errors(path, "look at a file"):
-            found = self.file_system.get_file_info(path)
-        if found.type != pafs.FileType.File:
-            raise LakeUnavailableError(f"{path}: expected a file, found none. Nothing was removed.")
-        return found.mtime_ns or 0
+        return read_clock_at(self.io, self.location)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +142,7 @@ def list_place(place: Place) -> Listing:
                 trashed.setdefault(moment, []).append(_table_file(file, inside))
         elif links.lead_to(file):
             linked.append(file.path)
-        elif HIDDEN_PREFIX not in file.inside:
+        elif HIDDEN_PREFIX not in file.inside and not file.is_ours:
             files.append(_table_file(file, file.inside))
     return Listing(
         tuple(files), tuple(linked), {moment: tuple(taken) for moment, taken in trashed.items()}, tuple(lists)

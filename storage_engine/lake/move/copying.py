@@ -19,6 +19,7 @@ from pyiceberg.manifest import DataFile
 
 from storage_engine.core.long_work import told
 from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeUnavailableError
+from storage_engine.lake.acts.act_files import copy_acts, lacks_acts
 from storage_engine.lake.archive.table_writer import Target, write_table
 from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake, connect, open_lake
 from storage_engine.lake.catalog.commit_lock import committing, nobody_commits_at
@@ -131,13 +132,14 @@ class _Work:
     ) -> None:
         self._lake, self._to, self._source, self._there = lake, to, source, there
         self._rows, self._hashes, self._waiting = rows, hashes, waiting
+        self._acts = _acts_place(source[SEGMENTS])
         self._copied_count = self._copied_bytes = 0
         self._wanted = {name: self._names(table) for name, table in source.items()}
         self._had = {name: self._names(table) for name, table in (there or {}).items()}
 
     def is_done(self) -> bool:
         """Return whether the copy has everything already."""
-        if self._there is None:
+        if self._there is None or lacks_acts(self._acts, _acts_place(self._there[SEGMENTS])):
             return False
         properties = self._there[SEGMENTS].metadata.properties
         return self._wanted == self._had and properties.get(COPIED_HEADS_PROPERTY) == heads_text(self._rows)
@@ -147,6 +149,8 @@ class _Work:
         locations = {name: own_location(self._to, name) for name in self._source}
         ios = {name: load_file_io(self._to.file_io_properties, place) for name, place in locations.items()}
         intent = begin(ios[SEGMENTS], locations[SEGMENTS], intent)
+        # A hold counts here before anything else that is new.
+        copy_acts(self._acts, (ios[SEGMENTS], locations[SEGMENTS]))
         self._copy_files(locations, ios)
         properties: dict[str, str | None] = {
             LAKE_ID_PROPERTY: intent.lake_id,
@@ -212,6 +216,10 @@ class _Work:
                 if copy_file(table.io, source, ios[name], target, size_bytes, sha256, advance):
                     self._copied_count += 1
                     self._copied_bytes += size_bytes
+
+
+def _acts_place(segments: PlacedTable) -> tuple[FileIO, str]:
+    return segments.io, segments.location
 
 
 def _loaded(lake: Lake) -> dict[str, PlacedTable]:

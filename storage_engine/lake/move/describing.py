@@ -13,6 +13,7 @@ from pyiceberg.io import load_file_io
 
 from storage_engine.brokers import store_called
 from storage_engine.exceptions import BadInputError, LakeUnavailableError, StorageEngineError
+from storage_engine.lake.acts.act_files import read_acts_at
 from storage_engine.lake.catalog.catalog import (
     Lake,
     broker_in,
@@ -93,6 +94,8 @@ class LakeInfo:
     :param promoted: who made a copy writable, when and why.
     :param broker: whose segments it has; "": it takes those of the first store; None: its tables can't be
         read.
+    :param acts: how many decisions of people it has recorded of what it keeps; None: they can't be read.
+    :param acts_fault: why not; "": they can.
     :param ignored: what its tables, and a REST catalog, say and nobody here follows: where, and the names.
     """
 
@@ -108,6 +111,8 @@ class LakeInfo:
     stores: tuple[StoreInfo, ...]
     broker: str | None = None
     ignored: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    acts: int | None = 0
+    acts_fault: str = ""
 
 
 def describe(config: LakeConfig) -> LakeInfo:
@@ -128,6 +133,7 @@ def describe(config: LakeConfig) -> LakeInfo:
     except LakeUnavailableError as error:
         refused = str(error)
     stores: tuple[StoreInfo, ...] = ()
+    acts, acts_fault = _acts(placed)
     properties = placed[SEGMENTS].metadata.properties if SEGMENTS in placed else {}
     if SEGMENTS in placed:
         try:
@@ -150,7 +156,19 @@ def describe(config: LakeConfig) -> LakeInfo:
         stores=stores,
         broker=_broker(placed),
         ignored=tuple(_ignored(lake, placed.values())),
+        acts=acts,
+        acts_fault=acts_fault,
     )
+
+
+def _acts(placed: Mapping[str, PlacedTable]) -> tuple[int | None, str]:
+    """Return how many acts a lake has, or why that can't be told."""
+    if SEGMENTS not in placed:
+        return None, ""
+    try:
+        return len(read_acts_at(placed[SEGMENTS].io, placed[SEGMENTS].location)), ""
+    except LakeUnavailableError as error:
+        return None, str(error)
 
 
 def _broker(placed: Mapping[str, PlacedTable]) -> str | None:

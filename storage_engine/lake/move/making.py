@@ -62,6 +62,7 @@ from storage_engine.lake.catalog.tables import (
 from storage_engine.lake.storage.errors import lake_errors, metadata_errors
 from storage_engine.lake.storage.small_files import (
     HIDDEN_PREFIX,
+    OWN_FOLDER,
     ListedFile,
     delete_small_file,
     file_system_of,
@@ -314,6 +315,8 @@ def _fault(file_io: FileIO, catalog_id: str | None, location: str, file: ListedF
         if data is None or (catalog_id and is_same_catalog(parse_mark(data, whole).catalog, catalog_id)):
             return ""
         return f"the mark {file.path}"
+    if file.inside.startswith(f"{OWN_FOLDER}/"):
+        return f"{file.path}, an act of a lake"
     if file.inside.startswith("data/") and not file.is_ours:
         return f"the data file {file.path}"
     if name.endswith(".metadata.json"):

@@ -12,10 +12,12 @@ import json
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from pyiceberg.io import load_file_io
 
 from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeMissingError, LakeUnavailableError
+from storage_engine.lake.acts.act_files import read_acts_at
 from storage_engine.lake.archive.table_writer import Target, write_table
 from storage_engine.lake.catalog.catalog import Lake, name_in_catalog, rows_table_among, rows_table_of
 from storage_engine.lake.catalog.config import LakeConfig
@@ -243,11 +245,21 @@ def finish(lake: Lake, tables: Tables, intent: Intent | None) -> None:
     for table in tables.values():
         # A lake of version 1 has no mark until it is taken over.
         if (lake_id := table.metadata.properties.get(LAKE_ID_PROPERTY)) is not None:
-            uuid_of_table = str(table.metadata.table_uuid)
-            put_mark(table.io, table.location, Mark(lake_id, uuid_of_table, lake.catalog_id, table.file_name))
+            mark = Mark(lake_id, str(table.metadata.table_uuid), lake.catalog_id, table.file_name)
+            act = _newest_act(table) if table is segments else ""
+            put_mark(table.io, table.location, replace(mark, act=act))
             name_in_catalog(lake, lake_id)
     if intent is not None:
         end(segments.io, segments.location, intent)
+
+
+def _newest_act(segments: PlacedTable) -> str:
+    """Return the SHA-256 of the newest act; of acts that are no one chain that which the mark names."""
+    with suppress(LakeUnavailableError):
+        acts = read_acts_at(segments.io, segments.location)
+        return acts[-1].sha256 if acts else ""
+    mark = own_mark(segments)
+    return mark.act if mark else ""
 
 
 def original_is_there(table: PlacedTable, lake_id: str | None) -> bool:

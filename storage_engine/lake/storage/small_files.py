@@ -19,6 +19,11 @@ from storage_engine.lake.storage.errors import lake_errors
 HIDDEN_PREFIX = ".storage-engine-"
 """What the names of our own small files below a table's location begin with."""
 
+OWN_FOLDER = "_storage-engine"
+"""Directory below the location of ``segments`` with our files that are never changed or removed."""
+
+_CLOCK_NAME = f"{HIDDEN_PREFIX}clock"
+
 
 @dataclass(frozen=True, slots=True)
 class ListedFile:
@@ -35,8 +40,9 @@ class ListedFile:
 
     @property
     def is_ours(self) -> bool:
-        """Return whether it is one of our small files, or lies in our trash."""
-        return any(part.startswith(HIDDEN_PREFIX) for part in self.inside.split("/"))
+        """Return whether it is one of our small files, or lies in our trash or our folder."""
+        parts = self.inside.split("/")
+        return parts[0] == OWN_FOLDER or any(part.startswith(HIDDEN_PREFIX) for part in parts)
 
 
 def read_small_file(file_io: FileIO, location: str) -> bytes | None:
@@ -78,6 +84,21 @@ def delete_small_file(file_io: FileIO, location: str) -> None:
             file_io.delete(location)
         elif durable.unlink(path):
             durable.fsync_path(path.parent)
+
+
+def read_clock_at(file_io: FileIO, location: str) -> int:
+    """Return the time at a location, in nanoseconds: that of a file that was written there a moment ago.
+
+    :raises LakeUnavailableError: nothing can be written there.
+    """
+    replace_small_file(file_io, f"{location}/{_CLOCK_NAME}", b"The time here.\n")
+    file_system, root = file_system_of(file_io, location)
+    path = f"{root}/{_CLOCK_NAME}"
+    with lake_errors(path, "look at a file"):
+        found = file_system.get_file_info(path)
+    if found.type != pafs.FileType.File:
+        raise LakeUnavailableError(f"{path}: expected a file, found none. Nothing was changed.")
+    return found.mtime_ns or 0
 
 
 def list_files(file_io: FileIO, location: str) -> list[ListedFile]:

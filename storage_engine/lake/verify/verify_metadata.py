@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyiceberg.manifest import clear_manifest_cache
 from pyiceberg.table import Table
 
-from storage_engine.exceptions import ReceiptError
+from storage_engine.exceptions import LakeUnavailableError, ReceiptError
+from storage_engine.lake.acts.act_files import read_acts
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.names import data_file_of
 from storage_engine.lake.file.table_entries import TableEntry, check_entries, list_entries, unreceipted_files
@@ -71,11 +72,22 @@ def read_state(
     # After the receipts: whatever these name is in the table by now.
     table = lake.messages()
     entries = list_entries(table, store_id)
+    acts = tuple(_faults_of_acts(lake))
     before = {check.store_id for check in remembered} if store_id is None else set()
-    return tuple(
+    states = (
         _state(lake, table, name, rows.get(name, ()), entries.get(name, []), remembered, known(name))
         for name in sorted({*rows, *entries, *before})
     )
+    return tuple(replace(state, findings=(*acts, *state.findings)) for state in states)
+
+
+def _faults_of_acts(lake: Lake) -> Iterator[Finding]:
+    """Yield what is wrong with the lake's acts, which hold for each of its stores."""
+    try:
+        read_acts(lake)
+    except LakeUnavailableError as error:
+        what, _, advice = str(error).partition(". ")
+        yield Finding(Status.FAILURE, "acts", what, advice)
 
 
 def _state(

@@ -49,6 +49,7 @@ class Broker(ABC):
     :cvar has_undo: what is deleted of its stores can be set aside for a while, and brought back.
     :cvar has_shield: segments can have a second name in its stores.
     :cvar offsets_count_bytes: as its codec's positions do; else offsets tell no size.
+    :cvar sets_times: the broker itself writes when it stored a message; else its producers may.
     :cvar undo_outside: it is set aside in directories that a person names, as none within a store will do.
     :cvar rows_table: name of the lakes' table that has its segments' rows; never changes.
     :cvar client_connection: type of the Airflow connections whose extra is the settings of this broker's
@@ -67,6 +68,7 @@ class Broker(ABC):
     has_undo: ClassVar[bool] = True
     has_shield: ClassVar[bool] = True
     offsets_count_bytes: ClassVar[bool] = True
+    sets_times: ClassVar[bool] = False
     undo_outside: ClassVar[bool] = False
     rows_table: ClassVar[str] = "messages"
     client_connection: ClassVar[str] = ""
@@ -84,6 +86,10 @@ class Broker(ABC):
     def bodies(self) -> Bodies | None:
         """Reads payloads that producers compressed; None: there are none."""
         return None
+
+    def is_system_topic(self, topic: str) -> bool:
+        """Return whether a topic is the broker's own. By default each may be one: wildcards match none."""
+        return True
 
     def restored_config(self, serving: Sequence[Path]) -> RestoredConfig | None:
         """Derive what a broker needs beside restored segments; None: segments alone are restored.

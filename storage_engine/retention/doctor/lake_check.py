@@ -48,6 +48,7 @@ class CheckedLake:
     :param store_ids: of the stores that it has segments of.
     :param roots: where these stores lay.
     :param ignored: what its tables and its catalog say and nobody follows: whose word, and the names.
+    :param acts_fault: why what people decided of what it keeps can't be told; "": it can.
     """
 
     title: str
@@ -64,6 +65,7 @@ class CheckedLake:
     store_ids: tuple[str, ...] = ()
     roots: tuple[str, ...] = ()
     ignored: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    acts_fault: str = ""
 
 
 def look_at_lakes(
@@ -106,6 +108,7 @@ def _look(
         store_ids=tuple(one.store_id for one in info.stores),
         roots=tuple(one.root for one in info.stores),
         ignored=info.ignored,
+        acts_fault=info.acts_fault,
     )
 
 
@@ -237,6 +240,9 @@ def _of_lake(lake: CheckedLake, broker: str, unproven_bytes: int | None, now_ms:
         )
         return
     yield from _of_properties(lake)
+    if lake.acts_fault:
+        what, _, advice = lake.acts_fault.partition(". ")
+        yield Finding(Severity.URGENT, "lake-acts", f"of the {lake.title}, {what}", advice.removesuffix("."))
     if lake.copy_of is not None:
         yield Finding(
             Severity.WARNING,

@@ -14,10 +14,13 @@ from dataclasses import dataclass, replace
 
 from storage_engine.core.clock import clock_ms, jumped_forward_ms, read_clock
 from storage_engine.core.wording import bytes_text, count_text, duration_text, reason_text, time_text
-from storage_engine.exceptions import StorageEngineError, StoreBusyError
+from storage_engine.exceptions import LakeMissingError, StorageEngineError, StoreBusyError
 from storage_engine.journal.journal import Journal, Phase, Run, Step, StoreRecord
 from storage_engine.journal.tables.leases import Lease
+from storage_engine.lake.acts.held_stores import read_held_stores
+from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.model.keep.acts import SHOWN_CHARACTERS
 from storage_engine.model.plan.plan import Cause, PlanRequest
 from storage_engine.retention.proof.history import releases, still_proves
 from storage_engine.retention.proof.proofs import read_proofs
@@ -62,7 +65,8 @@ def tend_quarantines(context: Context, request: PlanRequest, now_ms: int) -> tup
     if request.dry_run:
         is_short = _space_is_the_cause(context, request, now_ms)
         there = [one for one in _there(keeper) if is_short or _is_over(one, now_ms)]
-        return tuple(_would_be_emptied(one, now_ms) for one in there)
+        held = _held(keeper) if there else ""
+        return tuple(_would_be_emptied(one, now_ms, held) for one in there)
     try:
         return (*empty_expired(keeper, now_ms), *_empty_for_space(keeper, context, request, now_ms))
     except StoreBusyError as error:
@@ -86,7 +90,8 @@ def empty_expired(keeper: Keeper, now_ms: int, *, dry_run: bool = False) -> tupl
             f"{duration_text(jumped_ms)} within the last day",
         )
     if dry_run:
-        return tuple(_would_be_emptied(one, now_ms) for one in due)
+        held = _held(keeper)
+        return tuple(_would_be_emptied(one, now_ms, held) for one in due)
     return tuple(_empty(keeper, one.run_key, _over(one), now_ms) for one in due)
 
 
@@ -107,9 +112,14 @@ def expired_or_in_the_way(
     )
 
 
-def _would_be_emptied(one: Quarantine, now_ms: int) -> str:
-    """Say what the next run would do, and what kept the last one from it."""
+def _would_be_emptied(one: Quarantine, now_ms: int, held: str = "") -> str:
+    """Say what the next run would do, and what kept the last one from it.
+
+    :param held: why it would stay; "": nobody looked into a lake, or it wouldn't.
+    """
     why = _over(one) if _is_over(one, now_ms) else "space is short"
+    if held:
+        return f"the quarantine of run {one.run_key} would stay, though {why}: {held}"
     if one.stayed_at_ms is None:
         return f"the quarantine of run {one.run_key} would be emptied: {why}"
     return (
@@ -187,6 +197,27 @@ def _reason_to_stay(keeper: Keeper, run: Run, one: Quarantine, lease: Lease) -> 
             f"{unproven}. It may be the last copy: bring it back with storage-engine undo {one.run_key}, and "
             "archive it again"
         )
+    return _held(keeper)
+
+
+def _held(keeper: Keeper) -> str:
+    """Return by whose word nothing of the store is removed now, or which lake can't say; "": by nobody's."""
+    name = keeper.record.name or ""
+    for config in keeper.lakes:
+        try:
+            holds = read_held_stores(open_lake(config)).holds_of(keeper.record.store_id, name)
+        except StorageEngineError as error:
+            known = known_heads(keeper.journal, keeper.record).heads
+            if isinstance(error, LakeMissingError) and config.location not in {it.location for it in known}:
+                # Nothing of the store was ever archived there, and nobody holds it there.
+                continue
+            return f"whether a hold of lake {config.location} covers it can't be told: {reason_text(error)}"
+        if holds:
+            hold = holds[0]
+            return (
+                f"lake {config.location} holds {hold.scope.text}, by {hold.person}: {hold.reason}. "
+                f"storage-engine lake keep --lift {hold.hold_id[:SHOWN_CHARACTERS]} ends that"
+            )
     return ""
 
 

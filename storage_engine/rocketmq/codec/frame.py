@@ -68,6 +68,22 @@ PROPERTY_CRC_BYTES: Final = 20
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 """In which delayed messages wait (TopicValidator#RMQ_SYS_SCHEDULE_TOPIC)."""
 
+SYSTEM_TOPICS: Final = frozenset(
+    {
+        SCHEDULE_TOPIC,
+        "TBW102",
+        "BenchmarkTest",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "CHECKPOINT_TOPIC",
+    }
+)
+"""The broker's own topics (TopicValidator) whose names don't begin with :data:`SYSTEM_PREFIX`."""
+
+SYSTEM_PREFIX: Final = "rmq_sys_"
+"""What the names of the broker's other topics begin with, in small or capital letters."""
+
 
 def ip_bytes(sys_flag: int, ipv6_bit: int) -> int:
     """Bytes of an address in a frame with this system flag (MessageSysFlag)."""

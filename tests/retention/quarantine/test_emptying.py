@@ -15,7 +15,11 @@ from storage_engine.core.wording import time_text
 from storage_engine.exceptions import QuarantineError, RunStateError
 from storage_engine.journal.journal import Journal
 from storage_engine.journal.reading.queries import JournalReader
+from storage_engine.lake.acts.act_files import record_act
+from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.model.keep.acts import decide_hold, decide_lift
+from storage_engine.model.keep.rules import Scope
 from storage_engine.model.plan.plan import Cause, PlanRequest
 from storage_engine.model.settings.policy import ArchiveMode, Policy
 from storage_engine.model.store.store import DiskUsage
@@ -343,3 +347,28 @@ def test_lakes_that_are_not_named_prove_nothing(managed: Stores) -> None:
     (sentence,) = maintain_directory(url, reports, clock_ms() + 2 * DAY_MS, lakes=no_lakes).quarantines
     assert "isn't proven in the lake any more (no valid receipt in a lake)" in sentence
     assert aside(store) == ["r"]
+
+
+@pytest.mark.parametrize("unknown", [False, True])
+def test_what_a_lake_holds_stays_until_the_hold_is_lifted(
+    managed: Stores, lake_dir: Path, unknown: bool
+) -> None:
+    store = managed(policy=Policy(undo_window_hours=24))
+    clean(store, "r", 1)
+    acts = record_act(open_lake(store.lake), lambda acts: decide_hold(acts, Scope(topic="orders"), "case 7"))
+    later_ms = clock_ms() + DAY_MS + 60_000
+    away = lake_dir.with_name("away")
+    if unknown:
+        lake_dir.rename(away)
+    # Where the only lake is away, nothing is proven either, and that is what the second one would say.
+    for dry_run in (True,) if unknown else (True, False):
+        (sentence,) = maintain_store(store, later_ms, dry_run=dry_run).quarantines
+        assert f"{'would stay' if dry_run else 'stays'}, though its window was over" in sentence
+        assert ("covers it can't be told" if unknown else "holds topic orders, by ") in sentence
+    assert aside(store) == ["r"]
+    if unknown:
+        away.rename(lake_dir)
+    record_act(open_lake(store.lake), lambda found: decide_lift(found, acts[-1].sha256))
+    (sentence,) = maintain_store(store, later_ms).quarantines
+    assert sentence.startswith("the quarantine of run r was emptied, ")
+    assert aside(store) == []

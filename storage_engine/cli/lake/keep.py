@@ -1,0 +1,195 @@
+"""lake keep: what a lake keeps of which topic, for how long, and what is held."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import click
+
+from storage_engine.cli.lake.witnesses import WitnessedLake, witness_options, witnessed_lake
+from storage_engine.cli.options.airflow_connection import store_of_connection
+from storage_engine.cli.options.options import json_option, lake_option, second_lake_option
+from storage_engine.cli.output.keep_output import print_forecast
+from storage_engine.cli.output.output import print_json, say
+from storage_engine.cli.output.progress import waiting
+from storage_engine.cli.shell.command import command
+from storage_engine.cli.shell.values import reason_text
+from storage_engine.exceptions import BadInputError, StorageEngineError
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.model.keep.acts import (
+    SHOWN_CHARACTERS,
+    KeepDecision,
+    RecordedAct,
+    decide_hold,
+    decide_lift,
+    decide_rule,
+)
+from storage_engine.model.keep.forecast import KeepForecast
+from storage_engine.model.keep.rules import FOREVER, Scope, keep_days
+
+_DEFAULT = "default"
+"""Typed for a rule that is to go."""
+
+Decide = Callable[[tuple[RecordedAct, ...]], KeepDecision | None]
+
+
+def _keep_text(_context: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
+    """Make sure that a text says how long something is kept; a click callback."""
+    if text not in (None, _DEFAULT):
+        try:
+            keep_days(text)
+        except BadInputError as error:
+            raise click.BadParameter(str(error), param=parameter) from error
+    return text
+
+
+@command("keep")
+@lake_option(required=False)
+@second_lake_option
+@witness_options
+@click.option(
+    "--topic", metavar="PATTERN", help="Topics that a rule or a hold is for: * is any text, ? a character."
+)
+@click.option(
+    "--log", metavar="PATTERN", help="Logs that it is for: commitlog, or a partition such as orders-0."
+)
+@click.option("--store", "store_pattern", metavar="PATTERN", help="Stores that it is for, by name or id.")
+@click.option(
+    "--keep",
+    "keep_text",
+    metavar="TIME",
+    callback=_keep_text,
+    help=f"Record a rule: {FOREVER}, 'N days' or 'N years'; {_DEFAULT}: take the rule of these "
+    "patterns away.",
+)
+@click.option(
+    "--hold",
+    "hold_reason",
+    metavar="REASON",
+    callback=reason_text,
+    help="Record a hold: until it is lifted nothing that it covers goes, whatever the rules say.",
+)
+@click.option("--lift", "lift_id", metavar="ID", help="End the hold of this id, or of one that begins so.")
+@click.option("--dry-run", is_flag=True, help="Show what would be with it, and record nothing.")
+@click.option(
+    "--price",
+    type=click.FloatRange(min=0),
+    metavar="AMOUNT",
+    help="Of 10⁹ bytes in the lake for a month: also show what each topic costs.",
+)
+@json_option
+def keep(
+    lake_dir: Path | None,
+    second_lake_dir: Path | None,
+    journal_url: str | None,
+    conn_id: str | None,
+    topic: str | None,
+    log: str | None,
+    store_pattern: str | None,
+    keep_text: str | None,
+    hold_reason: str | None,
+    lift_id: str | None,
+    dry_run: bool,
+    price: float | None,
+    as_json: bool,
+) -> int:
+    """Show how long a lake keeps the messages of each topic, what of it goes on which day, and what is held;
+    or record a rule or a hold. Nothing is removed by this command, and without rules nothing ever goes.
+
+    The most specific rule applies to a topic: by its topic first, then by log, then by store; of two alike,
+    the one that keeps longer. A rule counts from 24 hours after it is recorded, a hold at once.
+    """
+    target = witnessed_lake(lake_dir, journal_url, conn_id)
+    patterns = {"topic": topic, "log": log, "store": store_pattern}
+    scope = Scope(**{name: pattern for name, pattern in patterns.items() if pattern is not None})
+    decide = _decision(scope, keep_text, hold_reason, lift_id)
+    if decide is None and scope != Scope():
+        raise click.UsageError("Expected --keep TIME or --hold REASON beside patterns.")
+    lakes = _lakes(target, second_lake_dir, conn_id)
+    faults: list[str] = []
+    forecasts: list[KeepForecast] = []
+    for config in lakes:
+        try:
+            with waiting("Looking at receipts"):
+                forecasts.append(_keep(config, target.journal_url, decide, price, dry_run=dry_run))
+        except StorageEngineError as error:
+            if len(lakes) == 1:
+                raise
+            faults.append(f"{config.location}: {error}")
+    notes = _notes(target.journal_url, lakes) if hold_reason is not None and not dry_run else []
+    if as_json:
+        print_json("lake keep", {"dry_run": dry_run, "lakes": forecasts, "faults": faults, "notes": notes})
+    else:
+        for forecast in forecasts:
+            print_forecast(forecast)
+        if dry_run and decide is not None:
+            say("Nothing was recorded.")
+        for note in notes:
+            say(f"Note: {note}")
+        for fault in faults:
+            say(f"Not in this lake: {fault}", err=True)
+    return 1 if faults else 0
+
+
+def _decision(
+    scope: Scope, keep_text: str | None, hold_reason: str | None, lift_id: str | None
+) -> Decide | None:
+    if sum(it is not None for it in (keep_text, hold_reason, lift_id)) > 1:
+        raise click.UsageError("Expected one of --keep, --hold and --lift.")
+    if keep_text is not None:
+        return partial(decide_rule, scope=scope, keep=None if keep_text == _DEFAULT else keep_text)
+    if hold_reason is not None:
+        return partial(decide_hold, scope=scope, reason=hold_reason)
+    if lift_id is not None:
+        if scope != Scope():
+            raise click.UsageError("Expected --lift ID alone: the hold says what it covers.")
+        return partial(decide_lift, hold_id=lift_id)
+    return None
+
+
+def _lakes(
+    target: WitnessedLake, second_lake_dir: Path | None, conn_id: str | None
+) -> tuple[LakeConfig, ...]:
+    if second_lake_dir is not None:
+        return target.config, LakeConfig.local(second_lake_dir)
+    second = store_of_connection(conn_id).second_lake if conn_id is not None else None
+    return (target.config,) if second in (None, target.config) else (target.config, second)
+
+
+def _keep(
+    config: LakeConfig, journal_url: str | None, decide: Decide | None, price: float | None, *, dry_run: bool
+) -> KeepForecast:
+    """Record what is to be, and return what the lake keeps then."""
+    from storage_engine.lake.acts.act_files import read_acts, record_act
+    from storage_engine.lake.catalog.catalog import open_lake
+    from storage_engine.retention.housekeeping.keeping import forecast_lake
+
+    lake = open_lake(config)
+    if decide is None or dry_run:
+        acts = read_acts(lake)
+        return forecast_lake(lake, journal_url, acts, price, None if decide is None else decide(acts))
+    acts = record_act(lake, decide)
+    say(f"Recorded in {lake.location}, as act {acts[-1].sha256[:SHOWN_CHARACTERS]}.", err=True)
+    return forecast_lake(lake, journal_url, acts, price)
+
+
+def _notes(journal_url: str | None, lakes: tuple[LakeConfig, ...]) -> list[str]:
+    """Return which further lakes have segments of the journal's stores, where the hold is not recorded."""
+    from storage_engine.lake.catalog.catalog import open_lake
+    from storage_engine.lake.catalog.identity import ancestors_of, lake_id_of
+    from storage_engine.retention.housekeeping.keeping import other_lakes
+
+    named: list[str | None] = []
+    for config in lakes:
+        # One that can't be opened is told of already.
+        with suppress(StorageEngineError):
+            segments = open_lake(config).segments()
+            named += (lake_id_of(segments), *ancestors_of(segments))
+    return [
+        f"store {store} has segments in lake {head.lake_id or 'without a UUID'} at {head.location}, too, "
+        "where this hold is not recorded: name that lake as well"
+        for store, head in other_lakes(journal_url, named)
+    ]

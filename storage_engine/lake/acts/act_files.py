@@ -1,0 +1,243 @@
+"""A lake's acts: files below the location of ``segments``, each named by the SHA-256 of its bytes.
+
+An act counts from the moment its file is durable. The mark of ``segments`` names the newest, so that a lake
+which lost it is found. A mark that names an older one is no contradiction: the writer of the newest was
+killed, or somebody committed beside it. No act is ever changed or removed. On this machine's file systems a
+lock lets one writer in; on object stores each writer claims its turn, and goes on where no other claim is.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from pyiceberg.io import FileIO
+from pyiceberg.table import Table
+
+from storage_engine.core.clock import JUMP_MS, clock_ms
+from storage_engine.core.host import person, this_host
+from storage_engine.core.wording import time_text
+from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeUnavailableError
+from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake
+from storage_engine.lake.catalog.commit_lock import recording_acts
+from storage_engine.lake.catalog.identity import lake_id_of, mark_location, parse_mark, write_mark
+from storage_engine.lake.catalog.tables import SCHEMA_VERSION, SCHEMA_VERSION_PROPERTY, has_trees
+from storage_engine.lake.catalog.writing import ready_to_write
+from storage_engine.lake.durable_io import local_path
+from storage_engine.lake.storage.small_files import (
+    OWN_FOLDER,
+    delete_small_file,
+    list_files,
+    read_clock_at,
+    read_small_file,
+    replace_small_file,
+)
+from storage_engine.model.keep.acts import (
+    Act,
+    ActKind,
+    KeepDecision,
+    RecordedAct,
+    decode_act,
+    order_acts,
+    sha256_of_act,
+)
+
+Acts = tuple[RecordedAct, ...]
+
+_ACTS = f"{OWN_FOLDER}/acts"
+_CLAIMS = f"{OWN_FOLDER}/claims"
+_ACT_NAME = re.compile(r"([0-9a-f]{64})\.json")
+_ADVICE = (
+    "Nothing was changed, and nothing is removed from the lake until that is mended. Bring the file back "
+    "from a copy of the lake; if a newer release wrote it, use that one."
+)
+_CLAIM_SECONDS = 600
+"""A claim that is older is that of a writer who was killed. No writer takes half as long."""
+
+
+def check_takes_acts(segments: Table) -> None:
+    """
+    :raises BadInputError: an older release may use the lake, which would remove what a hold covers.
+    """
+    if not has_trees(segments.properties):
+        version = segments.properties.get(SCHEMA_VERSION_PROPERTY, "1.0")
+        raise BadInputError(
+            f"{segments.location()}: expected a lake of version {SCHEMA_VERSION} or later, found {version}, "
+            "which older releases use that know neither rules nor holds. Nothing was changed. Run "
+            "storage-engine lake upgrade, once every host that opens the lake has this release."
+        )
+
+
+def read_acts(lake: Lake) -> Acts:
+    """Return a lake's acts, the newest last.
+
+    :raises LakeIdentityError: they are no one chain, or lack the one that the mark names.
+    :raises LakeUnavailableError: one can't be read, or isn't what its name says.
+    """
+    segments = lake.segments()
+    return read_acts_at(segments.io, segments.location().rstrip("/"))
+
+
+def read_acts_at(file_io: FileIO, location: str) -> Acts:
+    """Return the acts below a location of ``segments``; see :func:`read_acts`."""
+    # The mark first: an act that it names has its file by then.
+    data = read_small_file(file_io, mark_location(location))
+    named = "" if data is None else parse_mark(data, location).act
+    acts = {sha256: _read_act(file_io, location, sha256) for sha256 in list_acts(file_io, location)}
+    try:
+        return order_acts(acts, named)
+    except ValueError as error:
+        raise LakeIdentityError(
+            f"{location}/{_ACTS}: {error}: files were lost, put back from an older copy, or brought from "
+            "another lake. Nothing was changed, and nothing is removed from the lake until that is mended. "
+            "Bring the acts back from a copy of the lake; of two that follow the same one, move the one "
+            "away that is not to count."
+        ) from error
+
+
+def list_acts(file_io: FileIO, location: str) -> tuple[str, ...]:
+    """Return the SHA-256 of each act that has a file, in no order.
+
+    :raises LakeUnavailableError: they can't be listed.
+    """
+    files = list_files(file_io, f"{location}/{_ACTS}")
+    return tuple(name[1] for file in files if (name := _ACT_NAME.fullmatch(file.inside)))
+
+
+def lacks_acts(source: tuple[FileIO, str], target: tuple[FileIO, str]) -> bool:
+    """Return whether an act of one location of ``segments`` isn't at another.
+
+    :raises LakeUnavailableError: they can't be listed.
+    """
+    return not set(list_acts(*source)) <= set(list_acts(*target))
+
+
+def copy_acts(source: tuple[FileIO, str], target: tuple[FileIO, str]) -> None:
+    """Write the acts of one location of ``segments`` below another, byte for byte; those that are there stay.
+
+    A chain that isn't whole is copied as it is: a backup is the last to go without what there is.
+
+    :raises LakeUnavailableError: they can't be read or written, or one isn't what its name says.
+    """
+    there = set(list_acts(*target))
+    missing = [name for name in list_acts(*source) if name not in there]
+    # The first ones first: what a kill leaves is a chain.
+    for name in sorted(missing, key=lambda name: _read_act(*source, name).number):
+        replace_small_file(target[0], _location_of(target[1], name), _read_bytes(*source, name))
+
+
+def record_act(lake: Lake, decide: Callable[[Acts], KeepDecision | None]) -> Acts:
+    """Record what a person decides; durable when this returns.
+
+    Killed at any instant and run again, it goes on.
+
+    :param decide: says by the acts that the lake has what is to be recorded; None: nothing more.
+    :return: the lake's acts, the newest last.
+    :raises BadInputError: of ``decide``; nothing was recorded.
+    :raises LakeIdentityError: the lake may not be written, or its acts are no one chain.
+    :raises LakeUnavailableError: the lake can't be read or written, its clock is wrong, or somebody else
+        records an act.
+    """
+    ready_to_write(lake)
+    with CHANGE_LOCK, recording_acts(lake):
+        segments = lake.segments()
+        check_takes_acts(segments)
+        location, lake_id = segments.location().rstrip("/"), lake_id_of(segments)
+        assert lake_id is not None, location
+        with _claimed(segments.io, location) as check_turn:
+            acts = read_acts_at(segments.io, location)
+            decision = decide(acts)
+            if decision is not None:
+                act = _next_act(acts, lake_id, _read_clock(segments.io, location, decision), decision)
+                data = act.encode()
+                check_turn()
+                replace_small_file(segments.io, _location_of(location, sha256_of_act(data)), data)
+                acts = read_acts_at(segments.io, location)
+            if acts:
+                # Also where the writer of the newest one was killed before it came to this.
+                write_mark(segments.refresh(), lake_id, lake.catalog_id, act=acts[-1].sha256)
+    return acts
+
+
+def _next_act(acts: Acts, lake_id: str, now_ms: int, decision: KeepDecision) -> Act:
+    last = acts[-1] if acts else None
+    # No policy may seem to be older than it is.
+    at_ms = max(now_ms, last.act.at_ms) if last else now_ms
+    previous = last.sha256 if last else ""
+    return Act(len(acts), previous, lake_id, person(), this_host(), at_ms, decision)
+
+
+def _read_clock(file_io: FileIO, location: str, decision: KeepDecision) -> int:
+    """Return the lake's time, in milliseconds since the epoch.
+
+    :raises LakeUnavailableError: it is not this machine's, and the decision lets something go.
+    """
+    now_ms, here_ms = read_clock_at(file_io, location) // 1_000_000, clock_ms()
+    if decision.kind is not ActKind.HOLD and abs(now_ms - here_ms) > JUMP_MS:
+        raise LakeUnavailableError(
+            f"{location}: expected the time of this machine, {time_text(here_ms)}, found {time_text(now_ms)} "
+            "at a file that was written a moment ago: one of both clocks is wrong, and from it would count "
+            "when messages may go. Nothing was changed. Set the clock that is wrong, and run again."
+        )
+    return now_ms
+
+
+def _read_act(file_io: FileIO, location: str, sha256: str) -> Act:
+    try:
+        return decode_act(_read_bytes(file_io, location, sha256), _location_of(location, sha256))
+    except BadInputError as error:
+        raise LakeUnavailableError(f"{error}. {_ADVICE}") from error
+
+
+def _read_bytes(file_io: FileIO, location: str, sha256: str) -> bytes:
+    where = _location_of(location, sha256)
+    data = read_small_file(file_io, where)
+    if data is None or sha256_of_act(data) != sha256:
+        what = "no file" if data is None else sha256_of_act(data)
+        raise LakeUnavailableError(f"{where}: expected bytes with this SHA-256, found {what}. {_ADVICE}")
+    return data
+
+
+def _location_of(location: str, sha256: str) -> str:
+    return f"{location}/{_ACTS}/{sha256}.json"
+
+
+@contextmanager
+def _claimed(file_io: FileIO, location: str) -> Iterator[Callable[[], None]]:
+    """Keep other writers of acts away where no lock does.
+
+    :return: to be called right before an act is written.
+    :raises LakeUnavailableError: somebody else records an act.
+    """
+    if local_path(location) is not None:
+        yield lambda: None
+        return
+    name, begun = f"{uuid.uuid4()}.claim", time.monotonic()
+    claim = f"{location}/{_CLAIMS}/{name}"
+
+    def check_turn() -> None:
+        if time.monotonic() - begun > _CLAIM_SECONDS / 2:
+            raise _taken(location, "took too long for its turn")
+
+    try:
+        replace_small_file(file_io, claim, b"Somebody records an act.\n")
+        claims = {file.inside: file.modified_ns for file in list_files(file_io, f"{location}/{_CLAIMS}")}
+        oldest_ns = claims.get(name, 0) - _CLAIM_SECONDS * 1_000_000_000
+        if others := [other for other, at_ns in claims.items() if other != name and at_ns > oldest_ns]:
+            raise _taken(location, f"found the claim {others[0]} of somebody else")
+        for other in claims.keys() - {name}:
+            delete_small_file(file_io, f"{location}/{_CLAIMS}/{other}")
+        yield check_turn
+    finally:
+        with suppress(LakeUnavailableError):
+            delete_small_file(file_io, claim)
+
+
+def _taken(location: str, what: str) -> LakeUnavailableError:
+    return LakeUnavailableError(
+        f"{location}/{_CLAIMS}: expected to record an act alone, {what}. Nothing was changed. Run again; the "
+        f"claim of a writer that was killed counts for {_CLAIM_SECONDS // 60} minutes."
+    )

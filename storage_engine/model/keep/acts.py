@@ -1,0 +1,188 @@
+"""What people decided about what a lake keeps: acts, each with the hash of the one before. Pure.
+
+An act is never changed. Its name is the SHA-256 of its bytes, so that one changed byte breaks the chain.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from storage_engine.core.jsonable import from_jsonable, to_jsonable
+from storage_engine.exceptions import BadInputError
+from storage_engine.model.keep.keep_policy import NO_POLICY, KeepPolicy
+from storage_engine.model.keep.rules import Hold, KeepRule, Scope, with_rule
+
+SHOWN_CHARACTERS = 12
+"""Of an act's SHA-256, where people read or type it."""
+
+
+class ActKind(StrEnum):
+    """Persisted: never renamed."""
+
+    KEEP = "keep"
+    HOLD = "hold"
+    LIFT = "lift"
+
+
+@dataclass(frozen=True, slots=True)
+class KeepDecision:
+    """
+    :param rules: of a ``keep``: all rules from then on.
+    :param scope: of a ``hold``: what is held.
+    :param reason: of a ``hold``: why.
+    :param lifts: of a ``lift``: SHA-256 of the act whose hold ends.
+    """
+
+    kind: ActKind
+    rules: tuple[KeepRule, ...] = ()
+    scope: Scope | None = None
+    reason: str = ""
+    lifts: str = ""
+
+    def __post_init__(self) -> None:
+        if (self.kind is ActKind.HOLD) != (self.scope is not None) or (self.kind is ActKind.LIFT) != bool(
+            self.lifts
+        ):
+            raise BadInputError(f"decision: expected the fields of a {self.kind}, found others")
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """One decision, as a file of the lake records it.
+
+    :param number: of the act in its chain, from 0.
+    :param previous: SHA-256 of the act before; "" of the first.
+    :param lake_id: of the lake in which it was recorded; a copy has the acts of its original.
+    :param host: machine of the person.
+    :param at_ms: by the lake's clock, in milliseconds since the epoch; never before the act in front of it.
+    """
+
+    number: int
+    previous: str
+    lake_id: str
+    person: str
+    host: str
+    at_ms: int
+    decision: KeepDecision
+
+    def encode(self) -> bytes:
+        """Return the bytes of its file."""
+        return json.dumps(to_jsonable(self), indent=1).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedAct:
+    """:param sha256: of the bytes of its file, in hex."""
+
+    sha256: str
+    act: Act
+
+
+def sha256_of_act(data: bytes) -> str:
+    """Return what an act's file is called by its bytes, in hex."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def decode_act(data: bytes, where: str) -> Act:
+    """
+    :raises BadInputError: it is none, or a newer release wrote it.
+    """
+    try:
+        return from_jsonable(Act, json.loads(data), where)
+    except (ValueError, BadInputError) as error:
+        raise BadInputError(f"{where}: expected an act as JSON, found something else ({error})") from error
+
+
+def order_acts(acts: Mapping[str, Act], named: str) -> tuple[RecordedAct, ...]:
+    """Return acts in the order of their chain. An act counts once its file is there, named or not.
+
+    :param acts: by the SHA-256 of their bytes.
+    :param named: the newest that was recorded as such; "": none was. Later ones may be there.
+    :raises ValueError: they are no one chain, or it lacks the one that is named; with what was expected and
+        found.
+    """
+    ordered: list[RecordedAct] = []
+    following: dict[str, list[str]] = {}
+    for sha256, act in sorted(acts.items()):
+        following.setdefault(act.previous, []).append(sha256)
+    last = ""
+    while names := following.pop(last, []):
+        if len(names) > 1:
+            raise ValueError(f"expected one act after {last or 'the beginning'}, found {' and '.join(names)}")
+        last = names[0]
+        act = acts[last]
+        if act.number != len(ordered) or (ordered and act.at_ms < ordered[-1].act.at_ms):
+            raise ValueError(f"expected act {len(ordered)} at its time, found number {act.number} in {last}")
+        ordered.append(RecordedAct(last, act))
+    if following:
+        missing = min(following)
+        raise ValueError(f"expected the act {missing}, which {following[missing][0]} follows, found none")
+    if named and all(recorded.sha256 != named for recorded in ordered):
+        raise ValueError(
+            f"expected the act {named}, which was recorded as the newest, found acts up to {last or 'none'}"
+        )
+    return tuple(ordered)
+
+
+def policies_of(acts: Sequence[RecordedAct]) -> tuple[KeepPolicy, ...]:
+    """Return the policy that began with each act, in the order of the acts."""
+    policies: list[KeepPolicy] = []
+    rules: tuple[KeepRule, ...] = ()
+    holds: tuple[Hold, ...] = ()
+    for recorded in acts:
+        act, decision = recorded.act, recorded.act.decision
+        if decision.kind is ActKind.KEEP:
+            rules = decision.rules
+        elif decision.scope is not None:
+            holds = (*holds, Hold(recorded.sha256, decision.scope, decision.reason, act.person, act.at_ms))
+        else:
+            holds = tuple(hold for hold in holds if hold.hold_id != decision.lifts)
+        policies.append(KeepPolicy(recorded.sha256, act.at_ms, rules, holds))
+    return tuple(policies)
+
+
+def policy_of(acts: Sequence[RecordedAct]) -> KeepPolicy:
+    """Return the policy that is in force."""
+    return policies_of(acts)[-1] if acts else NO_POLICY
+
+
+def decide_rule(acts: Sequence[RecordedAct], scope: Scope, keep: str | None) -> KeepDecision | None:
+    """Return what records a rule for a scope, beside the rules for others; None: it is in force already.
+
+    :param keep: as of :class:`KeepRule`; None: from then on the scope has no rule of its own.
+    """
+    before = policy_of(acts).rules
+    rules = with_rule(before, scope, keep)
+    return None if set(rules) == set(before) else KeepDecision(ActKind.KEEP, rules=rules)
+
+
+def decide_hold(acts: Sequence[RecordedAct], scope: Scope, reason: str) -> KeepDecision | None:
+    """Return what records a hold; None: the same one is in force already."""
+    if any((hold.scope, hold.reason) == (scope, reason) for hold in policy_of(acts).holds):
+        return None
+    return KeepDecision(ActKind.HOLD, scope=scope, reason=reason)
+
+
+def decide_lift(acts: Sequence[RecordedAct], hold_id: str) -> KeepDecision | None:
+    """Return what ends a hold; None: it was lifted before.
+
+    :param hold_id: the beginning of the SHA-256 of its act.
+    :raises BadInputError: no hold, or several, begin so.
+    """
+    holds = [
+        recorded.sha256
+        for recorded in acts
+        if hold_id and recorded.act.decision.kind is ActKind.HOLD and recorded.sha256.startswith(hold_id)
+    ]
+    if len(holds) != 1:
+        in_force = ", ".join(hold.hold_id[:SHOWN_CHARACTERS] for hold in policy_of(acts).holds)
+        raise BadInputError(
+            f"lift: expected the id of a hold ({in_force or 'none is in force'}), found {hold_id!r}, which "
+            f"{len(holds) or 'no'} holds begin with. Nothing was changed."
+        )
+    is_in_force = any(hold.hold_id == holds[0] for hold in policy_of(acts).holds)
+    return KeepDecision(ActKind.LIFT, lifts=holds[0]) if is_in_force else None

@@ -1,0 +1,176 @@
+"""Rules of how long a lake keeps messages, and holds, with what each applies to. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from storage_engine.core.wording import printable
+from storage_engine.exceptions import BadInputError
+
+FOREVER = "forever"
+DAYS_OF_YEAR = 366
+"""So that no calendar year is cut short."""
+
+_KEEP = re.compile(r"(0|[1-9]\d{0,4}) (day|year)s?")
+_MOST_DAYS = 100 * DAYS_OF_YEAR
+_MOST_CHARACTERS = 255
+_WILDCARDS = "*?"
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """The messages of one topic in one log of a store.
+
+    :param store_names: what people have called the store, the newest name last; (): it has no name.
+    :param topic: "": rows without a topic, which no rule applies to.
+    :param is_system: the topic is the broker's own.
+    """
+
+    store_id: str
+    store_names: tuple[str, ...]
+    log: str
+    topic: str
+    is_system: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Patterns of names: ``*`` stands for any characters, ``?`` for one.
+
+    :param store: of its id or its name.
+    """
+
+    topic: str = "*"
+    log: str = "*"
+    store: str = "*"
+
+    def __post_init__(self) -> None:
+        for pattern in (self.topic, self.log, self.store):
+            if not 0 < len(pattern) <= _MOST_CHARACTERS or pattern != printable(pattern).strip():
+                raise BadInputError(
+                    f"pattern: expected 1 to {_MOST_CHARACTERS} characters that can be printed, without "
+                    f"blanks around them, found {pattern!r}. Nothing was changed."
+                )
+
+    @property
+    def text(self) -> str:
+        """Return the patterns in words, without those that match everything."""
+        patterns = (("topic", self.topic), ("log", self.log), ("store", self.store))
+        return ", ".join(f"{name} {pattern}" for name, pattern in patterns if pattern != "*") or "everything"
+
+    @property
+    def specificity(self) -> tuple[tuple[bool, int], ...]:
+        """Return what is greater the more specific the patterns are: topic first, then log, then store."""
+        return tuple(map(_specificity, (self.topic, self.log, self.store)))
+
+
+@dataclass(frozen=True, slots=True)
+class KeepRule:
+    """:param keep: ``forever``, or days or years since the newest message, such as ``30 days``."""
+
+    scope: Scope
+    keep: str
+
+    def __post_init__(self) -> None:
+        keep_days(self.keep)
+
+    @property
+    def days(self) -> int | None:
+        """Return for how many days it keeps; None: for ever."""
+        return keep_days(self.keep)
+
+    def applies_to(self, stream: Stream) -> bool:
+        """Return whether it says how long a stream is kept.
+
+        Wildcards match no topic of the broker's own. A store is matched by its newest name.
+        """
+        scope = self.scope
+        if not stream.topic or (stream.is_system and scope.topic != stream.topic):
+            return False
+        names = (stream.store_id, *stream.store_names[-1:])
+        return (
+            matches(scope.topic, stream.topic)
+            and matches(scope.log, stream.log)
+            and any(matches(scope.store, name) for name in names)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A person's word that nothing goes, whatever the rules say.
+
+    :param hold_id: SHA-256 of the act that records it.
+    """
+
+    hold_id: str
+    scope: Scope
+    reason: str
+    person: str
+    at_ms: int
+
+    def covers(self, stream: Stream) -> bool:
+        """Return whether a stream is held. The wildcards of a hold match the broker's own topics, too.
+
+        A store is matched by each name that it ever had, and rows without a topic are held with their log.
+        """
+        return (
+            (not stream.topic or matches(self.scope.topic, stream.topic))
+            and matches(self.scope.log, stream.log)
+            and self.covers_store(stream.store_id, stream.store_names)
+        )
+
+    def covers_store(self, store_id: str, names: Iterable[str]) -> bool:
+        """Return whether something of a store is held."""
+        return any(matches(self.scope.store, name) for name in (store_id, *names))
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Return whether a name matches a pattern, whose only wildcards are ``*`` and ``?``."""
+    return fnmatchcase(name, pattern.replace("[", "[[]"))
+
+
+def keep_days(keep: str) -> int | None:
+    """Return for how many days a rule keeps; None: for ever.
+
+    :raises BadInputError: it is none of ``forever``, ``N days``, ``N years``, or too long.
+    """
+    if keep == FOREVER:
+        return None
+    span = _KEEP.fullmatch(keep)
+    days = -1 if span is None else int(span[1]) * (DAYS_OF_YEAR if span[2] == "year" else 1)
+    if not 0 <= days <= _MOST_DAYS:
+        raise BadInputError(
+            f"keep: expected {FOREVER}, a number of days such as '30 days', or of years such as '7 years', "
+            f"100 years at most, found {keep!r}. Nothing was changed."
+        )
+    return days
+
+
+def rule_for(rules: Iterable[KeepRule], stream: Stream) -> KeepRule | None:
+    """Return the most specific of the rules that apply to a stream, of two alike the one that keeps longer.
+
+    :return: None: none applies, so that the stream is kept for ever.
+    """
+    applying = [rule for rule in rules if rule.applies_to(stream)]
+    return max(applying, key=lambda rule: (rule.scope.specificity, _longest(rule)), default=None)
+
+
+def with_rule(rules: Sequence[KeepRule], scope: Scope, keep: str | None) -> tuple[KeepRule, ...]:
+    """Return rules with another one for a scope.
+
+    :param keep: None: with none for it.
+    """
+    others = tuple(rule for rule in rules if rule.scope != scope)
+    return others if keep is None else (*others, KeepRule(scope, keep))
+
+
+def _longest(rule: KeepRule) -> float:
+    return float("inf") if rule.days is None else rule.days
+
+
+def _specificity(pattern: str) -> tuple[bool, int]:
+    literal = [character for character in pattern if character not in _WILDCARDS]
+    return len(literal) == len(pattern), len(literal)

@@ -1,0 +1,130 @@
+"""What a lake keeps of each topic, by its receipts, and where these don't tell by its journal's counts.
+
+No data file is read. What no journal counted is told as that.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+
+from storage_engine.brokers import find_broker
+from storage_engine.core.clock import clock_ms
+from storage_engine.core.host import person, this_host
+from storage_engine.journal.journal import Journal
+from storage_engine.journal.reading.queries import JournalReader
+from storage_engine.journal.tables.topic_days import Slot, SlotTopic
+from storage_engine.lake.acts.act_files import Acts
+from storage_engine.lake.acts.held_stores import read_store_names
+from storage_engine.lake.catalog.catalog import Lake
+from storage_engine.lake.soundness.receipts import current, list_stores, receipt_history
+from storage_engine.model.keep.acts import Act, KeepDecision, RecordedAct, policies_of
+from storage_engine.model.keep.forecast import ArchivedStream, KeepForecast, forecast_topics
+from storage_engine.model.keep.keep_policy import DAY_MS, age_begins_ms
+from storage_engine.model.keep.rules import Stream
+from storage_engine.model.proof.heads import LakeHead
+from storage_engine.model.proof.receipt import Receipt
+from storage_engine.retention.store.known_heads import journalled_heads
+
+
+def forecast_lake(
+    lake: Lake, journal_url: str | None, acts: Acts, price: float | None, decision: KeepDecision | None = None
+) -> KeepForecast:
+    """Return what leaves a lake on which day, if its policy stays as it is.
+
+    :param journal_url: that recorded which topics its segments have; None: there is none.
+    :param price: of 10⁹ bytes for a month; None: nothing is said of costs.
+    :param decision: as if it were recorded now; None: by what is recorded.
+    :raises LakeUnavailableError: the lake can't be read.
+    :raises JournalUnavailableError: the journal can't be read.
+    """
+    now_ms = clock_ms()
+    if decision is not None:
+        at_ms = max(now_ms, acts[-1].act.at_ms) if acts else now_ms
+        act = Act(len(acts), acts[-1].sha256 if acts else "", "", person(), this_host(), at_ms, decision)
+        acts = (*acts, RecordedAct("", act))
+    policies = policies_of(acts)
+    streams, uncounted_bytes = read_streams(lake, journal_url)
+    return KeepForecast(
+        lake.location,
+        policies[-1].version if policies else "",
+        policies[-1].rules if policies else (),
+        policies[-1].holds if policies else (),
+        forecast_topics(policies, streams, now_ms, price),
+        uncounted_bytes,
+    )
+
+
+def read_streams(lake: Lake, journal_url: str | None) -> tuple[tuple[ArchivedStream, ...], int]:
+    """Return what a lake has of each topic, a segment at a time.
+
+    :return: also the bytes of segments of which nobody counted the topics.
+    """
+    reader = None if journal_url is None else JournalReader(journal_url)
+    names = read_store_names(lake)
+    streams: list[ArchivedStream] = []
+    uncounted_bytes = 0
+    for store in list_stores(lake):
+        counted = {} if reader is None else reader.archived_topics(store.store_id)
+        history = receipt_history(lake, store.store_id)
+        found = list(_streams(history, names.get(store.store_id, ()), counted))
+        streams += found
+        uncounted_bytes += sum(row.size_bytes for row in current(history))
+        uncounted_bytes -= sum(stream.size_bytes for stream in found)
+    return tuple(streams), max(0, uncounted_bytes)
+
+
+def other_lakes(journal_url: str | None, named: Sequence[str | None]) -> tuple[tuple[str, LakeHead], ...]:
+    """Return further lakes that have segments of a journal's stores, each with a store's name.
+
+    :param named: UUIDs of the lakes that are known.
+    """
+    if journal_url is None:
+        return ()
+    journal = Journal(journal_url)
+    heads = {
+        (head.lake_id, head.location): (record.name or record.real_path, head)
+        for record in journal.all_stores()
+        for head in journalled_heads(journal, record.store_id)
+        if head.lake_id not in named
+    }
+    return tuple(heads.values())
+
+
+def _streams(
+    history: Sequence[Receipt], names: tuple[str, ...], counted: Mapping[Slot, Sequence[SlotTopic]]
+) -> Iterator[ArchivedStream]:
+    first_proven: dict[object, int] = {}
+    for row in history:
+        first_proven[row.identity] = min(row.proven_at_ms, first_proven.get(row.identity, row.proven_at_ms))
+    rows = current(history)
+    # The journal counts the newest lineage of a segment.
+    newest = {(row.log, row.base_offset): row for row in sorted(rows, key=lambda row: row.lineage)}
+    for slot, row in newest.items():
+        broker = find_broker(row.broker)
+        for topic, size_bytes, last_ms in _topics_of(row, counted.get(slot, ())):
+            newest_ms = age_begins_ms(
+                broker_sets_times=broker.sets_times,
+                last_ms=last_ms,
+                first_proven_at_ms=first_proven[row.identity],
+            )
+            yield ArchivedStream(
+                Stream(row.store_id, names, row.log, topic, broker.is_system_topic(topic)),
+                size_bytes,
+                row.data_file_bytes * size_bytes // max(1, row.size_bytes),
+                newest_ms,
+            )
+
+
+def _topics_of(row: Receipt, counted: Sequence[SlotTopic]) -> Iterator[tuple[str, int, int | None]]:
+    """Yield each topic of a segment, its bytes, and when its newest message was stored; None: not known.
+
+    By the receipt, where it names streams; a receipt of an older lake, or of a single stream, does not.
+    """
+    if row.streams is None:
+        for topic in counted:
+            yield topic.topic, topic.size_bytes, (topic.newest_day + 1) * DAY_MS - 1
+        return
+    for stream in json.loads(row.streams):
+        if stream["gone"] is None:
+            yield stream["name"], stream["bytes"], stream["last_ms"]

@@ -1,0 +1,93 @@
+"""Acts of a lake in a real S3 server, where no lock keeps writers apart."""
+
+from __future__ import annotations
+
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+from storage_engine.exceptions import LakeUnavailableError
+from storage_engine.lake.acts import act_files
+from storage_engine.lake.acts.act_files import Acts, read_acts, record_act
+from storage_engine.lake.catalog.catalog import Lake, open_lake
+from storage_engine.lake.catalog.identity import read_mark
+from storage_engine.lake.move.making import make_lake
+from storage_engine.lake.storage.small_files import replace_small_file
+from storage_engine.model.keep.acts import decide_hold, decide_rule
+from storage_engine.model.keep.rules import Scope
+from tests.integration.lake_cycle import lake_on
+from tests.integration.object_store import ObjectStore
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def lake(object_store: ObjectStore, tmp_path: Path) -> Lake:
+    return make_lake(lake_on(object_store.properties(), tmp_path))
+
+
+def hold(lake: Lake, topic: str) -> Acts:
+    return record_act(lake, lambda acts: decide_hold(acts, Scope(topic=topic), "case 7"))
+
+
+def claim(lake: Lake, name: str) -> None:
+    segments = lake.segments()
+    replace_small_file(segments.io, f"{segments.location()}/_storage-engine/claims/{name}", b"claimed")
+
+
+def test_writers_at_the_same_time_leave_one_chain_or_one_clear_error(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Threads of one process wait for each other; writers on two hosts don't.
+    monkeypatch.setattr(act_files, "CHANGE_LOCK", nullcontext())
+    (first,) = record_act(lake, lambda acts: decide_rule(acts, Scope(topic="a*"), "30 days"))
+    recorded, refused = [], []
+
+    def write(number: int) -> None:
+        try:
+            hold(open_lake(lake.config), f"t{number}")
+            recorded.append(f"t{number}")
+        except LakeUnavailableError as error:
+            refused.append(str(error))
+
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(write, range(6)))
+    acts = read_acts(lake)
+    assert acts[0] == first
+    assert sorted(str(it.act.decision.scope.topic) for it in acts[1:] if it.act.decision.scope) == sorted(
+        recorded
+    )
+    assert all("somebody else. Nothing was changed. Run again" in error for error in refused)
+    assert len(recorded) + len(refused) == 6
+    acts = hold(lake, "last")
+    mark = read_mark(lake.segments())
+    assert mark is not None
+    assert mark.act == acts[-1].sha256
+
+
+def test_the_claim_of_a_writer_keeps_others_away_until_it_is_old(
+    lake: Lake, object_store: ObjectStore
+) -> None:
+    claim(lake, "other.claim")
+    with pytest.raises(LakeUnavailableError, match=r"found the claim other.claim of somebody else"):
+        hold(lake, "orders")
+    assert read_acts(lake) == ()
+    old = time.time() - 3600
+    (path,) = object_store.objects.rglob("other.claim")
+    os.utime(path, (old, old))
+    assert len(hold(lake, "orders")) == 1
+    assert not [name for name in object_store.names() if name.endswith(".claim")]
+
+
+@pytest.mark.again
+def test_a_writer_that_took_too_long_for_its_turn_writes_nothing(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(act_files, "_CLAIM_SECONDS", -1)
+    with pytest.raises(LakeUnavailableError, match=r"took too long for its turn. Nothing was changed"):
+        hold(lake, "orders")
+    assert read_acts(lake) == ()
