@@ -9,6 +9,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from storage_engine.core import durable
+from storage_engine.exceptions import GateRefusedError
 from storage_engine.model.broker.broker_store import BrokerStore, Remove, StoreSettings
 from storage_engine.model.broker.pending import Pending, PendingKind
 from storage_engine.model.broker.watch import Watch
@@ -34,6 +35,7 @@ from storage_engine.rocketmq.format.layout import LOG
 from storage_engine.rocketmq.format.rereading import reread
 from storage_engine.rocketmq.hold.fence import with_original_times
 from storage_engine.rocketmq.hold.marker import read_marker
+from storage_engine.rocketmq.hold.state import ROLE, SLAVE, known_replicas
 from storage_engine.rocketmq.pending.pending import pending
 from storage_engine.rocketmq.rules import rules
 from storage_engine.rocketmq.rules.disk import log_disks
@@ -52,6 +54,8 @@ class RocketMQBrokerStore(BrokerStore):
 
     :param opened_by: where its settings come from.
     :param left_out: why files were left out of the last :meth:`dependents`.
+    :param memory: of a hold beside its running broker, which knows that broker's replicas.
+    :param only_master: has something once nobody else was found to be the master of the broker's name.
     """
 
     files: RocketMQStore
@@ -59,9 +63,11 @@ class RocketMQBrokerStore(BrokerStore):
     zone: ZoneInfo
     opened_by: StoreSettings
     left_out: list[str] = field(default_factory=list, compare=False, repr=False)
+    memory: HoldMemory | None = field(default=None, compare=False, repr=False)
+    only_master: list[bool] = field(default_factory=list, compare=False, repr=False)
 
     def renewed(self, memory: HoldMemory) -> RocketMQBrokerStore:
-        return open_any(self.opened_by)
+        return replace(open_any(self.opened_by), memory=memory)
 
     @property
     def archive_only(self) -> str:
@@ -173,8 +179,26 @@ class RocketMQBrokerStore(BrokerStore):
         self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
     ) -> None:
         self.files.layout.check_cleanable()
+        self._check_only_master()
         for segment in segments:
             remove_unchanged(segment, self.files.layout.root, remove)
+
+    def _check_only_master(self) -> None:
+        """Ask once who else is the master of the broker's name: this one is, once it is started.
+
+        :raises GateRefusedError: another broker is, or its replicas' name servers can't be asked.
+        """
+        # Loading Arrow takes longer than most plans do.
+        from storage_engine.rocketmq.remoting.masters import BrokerGroup
+
+        settings = self.config.raw
+        if self.only_master or settings.get(ROLE, "").strip() == SLAVE:
+            return
+        if why := BrokerGroup(settings).find_replicas(known_replicas(self.memory, settings)).why_kept:
+            raise GateRefusedError(
+                f"{self.files.layout.root}: {why}. Nothing was deleted, and it stays archived."
+            )
+        self.only_master.append(True)
 
     def shield_need(self) -> ShieldNeed:
         """No broker runs: nothing is deleted by rules that a shorter shield could be measured by."""
