@@ -142,10 +142,7 @@ class LiveStore(LiveParts, BrokerStore):
         return self.files.triggers(snapshot, now_ms, request)
 
     def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
-        """
-        :raises BadInputError: a slave's, which is archived alone.
-        """
-        refuse_slave(self.settings, self.admin.address)
+        """A slave's says what it deletes by its own rules: nobody holds it for anybody's."""
         return self.files.plan(snapshot, now_ms, request)
 
     def sealed_at_ms(self, snapshot: StoreSnapshot) -> Mapping[SegmentId, int]:
@@ -176,7 +173,7 @@ class LiveStore(LiveParts, BrokerStore):
         (log,) = snapshot.logs
         layout = self.files.files.layout
         try:
-            consumers, source = live_consumers(self.admin, layout)
+            consumers, source = live_consumers(self.admin, self.settings, self.live, layout)
         except BrokerError as error:
             consumers, source = consumers_written_down(layout, error)
         positions = group_positions(layout, consumers)
