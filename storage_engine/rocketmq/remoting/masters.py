@@ -97,7 +97,7 @@ class BrokerGroup:
                 claims[chosen] = f"the controller has {chosen or 'none'} as the master"
             except (BrokerError, BadInputError) as error:
                 unknown.append(str(error))
-        own = {self.address, self._own_address} - {""}
+        own = {self.address, _registered_as(self.settings)} - {""}
         others = sorted({*claims, *slaves, *known} - (own if self.address else set()))
         roles = dict(zip(others, _ask_each(self._role, others), strict=True))
         masters, addresses = [], []
@@ -119,12 +119,6 @@ class BrokerGroup:
         return replace(
             self.access, connect_timeout_seconds=_CONNECT_SECONDS, request_timeout_seconds=_ANSWER_SECONDS
         )
-
-    @property
-    def _own_address(self) -> str:
-        """Return the address by which others know the broker; "": its settings don't say."""
-        host, port = (self.settings.get(key, "").strip() for key in ("brokerIP1", "listenPort"))
-        return f"{host}:{port}" if host and port else ""
 
     def _registered(self) -> tuple[dict[str, str], set[str], list[str]]:
         """Return by address who is registered as a master, where; who as a slave; and who can't be asked."""
@@ -184,8 +178,15 @@ class BrokerGroup:
                 started_ms = admin.runtime_info().boot_timestamp_ms
         except (BrokerError, BadInputError):
             return ""
-        own_ms = None if self.boot_timestamp_ms is None else self.boot_timestamp_ms()
-        return _ITSELF if started_ms == own_ms else _MASTER
+        if self.boot_timestamp_ms is None or _registered_as(settings) != _registered_as(self.settings):
+            return _MASTER
+        return _ITSELF if started_ms == self.boot_timestamp_ms() else _MASTER
+
+
+def _registered_as(settings: Mapping[str, str]) -> str:
+    """Return the address by which others know a broker; "": its settings don't say."""
+    host, port = (settings.get(key, "").strip() for key in ("brokerIP1", "listenPort"))
+    return f"{host}:{port}" if host and port else ""
 
 
 def _listed(addresses: str) -> list[str]:

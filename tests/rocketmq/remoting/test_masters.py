@@ -119,10 +119,13 @@ def test_who_is_registered_as_the_master_counts_whether_it_answers_or_not(machin
     assert look(server).masters == (f"name server {server} has {nobody} as the master",)
     assert look(machines.name_server({0: nobody}, cluster="x")) == Replicas()
     # The same process at another of its addresses is no other.
-    itself = machines.broker("ASYNC_MASTER")
+    itself = machines.broker("ASYNC_MASTER", brokerIP1="10.0.0.1", listenPort="10911")
     settings = {**SELF, "namesrvAddr": machines.name_server({0: itself})}
     group = BrokerGroup(settings, address=OWN, boot_timestamp_ms=lambda: BOOT_MS)
     assert group.find_replicas() == Replicas()
+    # Another one, started in the same millisecond, is.
+    other = machines.broker("ASYNC_MASTER", brokerIP1="10.0.0.2", listenPort="10911")
+    assert group.find_replicas((other,)).masters == (f"{other} says that it is the master",)
 
 
 @pytest.mark.parametrize(
