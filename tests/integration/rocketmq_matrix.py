@@ -63,7 +63,6 @@ class Row:
     :param skips: messages at the log's begin that such a broker doesn't serve from the lake.
     :param live: whether its broker's own deletion is let go, too.
     :param attributes: of the topic.
-    :param stopped: words that the commands on the stopped broker's store need.
     """
 
     version: str
@@ -74,7 +73,6 @@ class Row:
     skips: int = 0
     live: bool = True
     attributes: str = ""
-    stopped: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -112,10 +110,7 @@ ROWS = (
         live=False,
         attributes="+cleanup.policy=COMPACTION",
     ),
-    *(
-        Row(version, "controller mode", CONTROLLED, stopped=("--set", "enableControllerMode=false"))
-        for version in ("5.3.3", "5.5.1")
-    ),
+    *(Row(version, "controller mode", CONTROLLED) for version in ("5.3.3", "5.5.1")),
 )
 
 
@@ -197,10 +192,9 @@ def _archive_and_clean(around: Round) -> str:
     for path in (around.root / "commitlog").iterdir():
         os.utime(path, (old, old))
     assert run_command("init-lake", "--lake", around.work / "lake").exit_code == 0
-    around.run("archive", *around.row.stopped)
-    around.run("verify", *around.row.stopped)
-    words = ("--manual", "--max-segments", GONE, "--time-zone", "UTC")
-    words = (*words, *around.row.words, *around.row.stopped)
+    around.run("archive")
+    around.run("verify")
+    words = ("--manual", "--max-segments", GONE, "--time-zone", "UTC", *around.row.words)
     if around.row.refused:
         refused = around.run("clean", *words, code=2)
         assert around.row.refused in refused.err, refused.err

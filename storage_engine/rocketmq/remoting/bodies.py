@@ -98,6 +98,11 @@ def has_slaves(body: bytes) -> bool:
     return bool(_list(_object(body).get("haConnectionInfo"), "haConnectionInfo"))
 
 
+def in_sync(body: bytes) -> frozenset[str]:
+    """Read the ids of the brokers that a controller has in sync (SyncStateSet)."""
+    return frozenset(map(str, _list(_object(body).get("syncStateSet"), "syncStateSet")))
+
+
 def config(body: bytes) -> dict[str, str]:
     """A broker's settings, without passwords. The broker escapes nothing (MixAll#properties2String)."""
     settings = {}

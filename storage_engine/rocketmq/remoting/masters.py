@@ -14,10 +14,12 @@ from typing import Final, TypeVar
 from storage_engine.exceptions import BadInputError, BrokerError
 from storage_engine.rocketmq.format.broker_config import CONTROLLER_MODE
 from storage_engine.rocketmq.hold.state import CLUSTER, NAME, ROLE, SLAVE
-from storage_engine.rocketmq.remoting import codes
+from storage_engine.rocketmq.remoting import bodies, codes
 from storage_engine.rocketmq.remoting.access import Access
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from storage_engine.rocketmq.remoting.answers import MASTER_ID
+from storage_engine.rocketmq.remoting.bodies import AnswerError
+from storage_engine.rocketmq.remoting.command import RemotingCommand
 from storage_engine.rocketmq.remoting.connection import Connection
 from storage_engine.rocketmq.remoting.name_server import SEPARATOR, NameServers
 
@@ -93,8 +95,9 @@ class BrokerGroup:
         claims, slaves, unknown = self._registered()
         if has_controller:
             try:
-                chosen = self._chosen_by_controller()
-                claims[chosen] = f"the controller has {chosen or 'none'} as the master"
+                chosen = self._ask_controller().fields.get("masterAddress", "")
+                if chosen or self.address:
+                    claims[chosen] = f"the controller has {chosen or 'none'} as the master"
             except (BrokerError, BadInputError) as error:
                 unknown.append(str(error))
         own = {self.address, _registered_as(self.settings)} - {""}
@@ -148,8 +151,23 @@ class BrokerGroup:
             return {}
         return members.addresses
 
-    def _chosen_by_controller(self) -> str:
-        """Return the address of the master that the controller has chosen; "": none.
+    def is_alone_in_sync(self, identity: str) -> bool:
+        """Return whether a controller has the broker as the only one in sync, so that it elects no other.
+
+        Who joins has to have this broker's whole log (AutoSwitchHAService#maybeExpandInSyncStateSet).
+
+        :param identity: cluster, name and id as the broker keeps them (``brokerIdentity``).
+        """
+        *names, number = identity.strip().rsplit("#", 2)
+        if names != [self.settings.get(key, "").strip() for key in (CLUSTER, NAME)]:
+            return False
+        try:
+            return bodies.in_sync(self._ask_controller().body) == {number}
+        except (BrokerError, BadInputError, AnswerError):
+            return False
+
+    def _ask_controller(self) -> RemotingCommand:
+        """Ask who is the master and who is in sync with it.
 
         :raises BrokerError: none of the controllers says it.
         """
@@ -157,8 +175,7 @@ class BrokerGroup:
             try:
                 with Connection(address, self._access) as connection:
                     name = self.settings[NAME].strip()
-                    answer = connection.read(codes.CONTROLLER_GET_REPLICA_INFO, {"brokerName": name})
-                    return answer.fields.get("masterAddress", "")
+                    return connection.read(codes.CONTROLLER_GET_REPLICA_INFO, {"brokerName": name})
             except BrokerError:
                 if address == controllers[-1]:
                     raise

@@ -74,7 +74,8 @@ def unconfirmed_text(log: LogSnapshot) -> str:
     if not log.confirmed_offset:
         return (
             "a controller chooses the master, and only a running master says what all replicas in sync have: "
-            f"the rest {cut}. Archive beside the master while it runs and its replicas are connected"
+            f"the rest {cut}. Archive beside the master while it runs and its replicas are connected, or a "
+            "stopped broker's store where its controller answers that it alone is in sync"
         )
     return (
         f"all replicas in sync have the log up to {log.confirmed_offset}: what is behind it {cut}; until "

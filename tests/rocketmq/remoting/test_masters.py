@@ -42,9 +42,10 @@ class Machines:
         body = json.dumps({"brokerAddrTable": {"b": data}, "clusterAddrTable": {cluster: ["b"]}}).encode()
         return self._peer({codes.GET_BROKER_CLUSTER_INFO: (body, {})})
 
-    def controller(self, master: str) -> str:
+    def controller(self, master: str, in_sync: str = "[1,2]") -> str:
         fields = {"masterAddress": master} if master else {}
-        return self._peer({codes.CONTROLLER_GET_REPLICA_INFO: (b"", fields)})
+        body = f'{{"syncStateSet":{in_sync},"syncStateSetEpoch":2}}'.encode()
+        return self._peer({codes.CONTROLLER_GET_REPLICA_INFO: (body, fields)})
 
     def _peer(self, answers: Mapping[int, tuple[bytes, Mapping[str, str]]]) -> str:
         def behave(connection: socket.socket, request: RemotingCommand) -> None:
@@ -145,6 +146,28 @@ def test_a_controller_that_can_t_be_asked_permits_nothing(machines: Machines, co
     assert "this can't be asked" in found.why_kept
 
 
+@pytest.mark.parametrize(
+    ("identity", "in_sync", "expected"),
+    [
+        ("c#b#1\n", "[1]", True),
+        ("c#b#1", "[1,2]", False),
+        ("c#b#1", "[2]", False),
+        ("c#b#1", "[]", False),
+        ("c#x#1", "[1]", False),
+        ("x#b#1", "[1]", False),
+        ("1", "[1]", False),
+        ("c#b#1", "null", False),
+    ],
+)
+def test_who_is_alone_in_sync_says_its_controller(
+    machines: Machines, identity: str, in_sync: str, expected: bool
+) -> None:
+    group = BrokerGroup({**SELF, "controllerAddr": machines.controller("", in_sync)})
+    assert group.is_alone_in_sync(identity) is expected
+    for controllers in ("", machines.nobody()):
+        assert not BrokerGroup({**SELF, "controllerAddr": controllers}).is_alone_in_sync(identity)
+
+
 def test_a_stopped_broker_s_own_registration_is_left_over_and_a_broker_there_is_not(
     machines: Machines,
 ) -> None:
@@ -156,6 +179,11 @@ def test_a_stopped_broker_s_own_registration_is_left_over_and_a_broker_there_is_
         return BrokerGroup({**settings, "namesrvAddr": machines.name_server({0: master})}).find_replicas()
 
     assert stopped(left_over, left_over) == Replicas()
+    # Of a broker that has stopped a controller says soon that nobody is the master.
+    controlled = {"enableControllerMode": "true", "namesrvAddr": machines.name_server({})}
+    for chosen, is_kept in (("", False), ("10.0.0.9:1", True)):
+        settings = {**SELF, **controlled, "controllerAddr": machines.controller(chosen)}
+        assert bool(BrokerGroup(settings).find_replicas().why_kept) is is_kept
     assert stopped(left_over, OWN).masters
     running = machines.broker("ASYNC_MASTER")
     for own in (running, OWN):
