@@ -31,10 +31,13 @@ class Machines:
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
 
-    def broker(self, role: str, **settings: str) -> str:
+    def broker(self, role: str, more: Mapping[int, bytes] | None = None, **settings: str) -> str:
+        """:param more: bodies of further answers."""
         lines = {**NAMES, "brokerRole": role, **settings}
         config = "".join(f"{key}={value}\n" for key, value in lines.items()).encode()
-        return self._peer({codes.GET_BROKER_CONFIG: (config, {}), 28: (READERS[bodies.runtime_info], {})})
+        info = READERS[bodies.runtime_info]
+        answers = {codes.GET_BROKER_CONFIG: config, codes.GET_BROKER_RUNTIME_INFO: info, **(more or {})}
+        return self._peer({code: (body, {}) for code, body in answers.items()})
 
     def name_server(self, members: Mapping[int, str], cluster: str = "c") -> str:
         addresses = {str(number): one for number, one in members.items()}
