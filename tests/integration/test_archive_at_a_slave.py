@@ -82,6 +82,9 @@ def test_a_slave_s_log_is_archived_and_nothing_else_is_done_to_it(pair: Pair) ->
     for command in ("hold", "clean"):
         refused = pair.run(pair.slave, command, code=2)
         assert "expected a master, found a slave (brokerRole=SLAVE). Nothing was changed" in refused.err
+    plan = pair.run(pair.slave, "plan", "--manual", "--json").json
+    assert {row["reason"] for row in plan["decisions"]} == {"unknown"}
+    assert "a slave cleans by its own rules" in plan["decisions"][0]["detail"]
     pair.run(pair.slave, "validate", "--full")
     pair.run(pair.slave, "verify")
     assert files(pair.slave.store) == before

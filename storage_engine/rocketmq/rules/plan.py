@@ -84,14 +84,15 @@ def unconfirmed_text(log: LogSnapshot) -> str:
 
 
 def keep_all(
-    snapshot: StoreSnapshot, now_ms: int, causes: tuple[Trigger, ...], notices: tuple[str, ...]
+    snapshot: StoreSnapshot,
+    now_ms: int,
+    causes: tuple[Trigger, ...],
+    notices: tuple[str, ...],
+    why: str = "this store is archived alone: nothing of it is deleted",
 ) -> Plan:
-    """Plan for a store that is archived alone: whatever holds, everything stays."""
+    """Plan for a store of which we delete nothing: whatever holds, everything stays."""
     (log,) = snapshot.logs
-    decisions = tuple(
-        Decision(segment, Reason.UNKNOWN, "this store is archived alone: nothing of it is deleted")
-        for segment in log.segments
-    )
+    decisions = tuple(Decision(segment, Reason.UNKNOWN, why) for segment in log.segments)
     return Plan(
         store_root=snapshot.root,
         decided_at_ms=now_ms,
