@@ -101,9 +101,10 @@ def _live(settings: StoreSettings, live: LiveBroker) -> tuple[RocketMQStore, Con
     """Return a running broker's store by the settings that work there, and who consumes from it."""
     try:
         with reach(live) as admin:
-            found = local_settings(admin.config(), settings.root, settings.overrides)
+            config = admin.config()
+            found = local_settings(config, settings.root, settings.overrides)
             store = RocketMQStore.open(_config(settings, None, found))
-            return store, *live_consumers(admin, store.layout)
+            return store, *live_consumers(admin, config, live, store.layout)
     except BrokerError as error:
         store = RocketMQStore.open(_config(settings, settings.broker_conf, settings.overrides))
         return store, *consumers_written_down(store.layout, error)

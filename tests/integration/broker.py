@@ -83,6 +83,10 @@ BROKER_CONF: Mapping[str, object] = {
 }
 
 
+CONTROLLED: Mapping[str, object] = {"enableControllerMode": True, "brokerId": -1, "brokerRole": "SLAVE"}
+"""Settings of a broker that becomes the master when a controller says so."""
+
+
 class BrokerStartError(Exception):
     """A process ended, or did not serve in time; the message ends with what it last said."""
 
@@ -171,6 +175,34 @@ def name_server(work: Path) -> Iterator[int]:
     try:
         server.wait_until(lambda: NameServers(f"127.0.0.1:{port}").cluster_info() is not None)
         yield port
+    finally:
+        server.kill()
+
+
+@contextmanager
+def controller(work: Path) -> Iterator[tuple[int, int]]:
+    """Run a name server with a controller in it; yields the ports of both."""
+    port, peer = free_ports(2), free_ports(1)
+    conf = work / "namesrv.conf"
+    write_properties(
+        conf,
+        {
+            "listenPort": port,
+            "bindAddress": "127.0.0.1",
+            "enableControllerInNamesrv": True,
+            "controllerDLegerGroup": "group1",
+            "controllerDLegerPeers": f"n0-127.0.0.1:{peer}",
+            "controllerDLegerSelfId": "n0",
+            "controllerStorePath": work / "controller",
+            "scanNotActiveBrokerInterval": 1000,
+        },
+    )
+    server = JavaProcess.start(
+        "org.apache.rocketmq.namesrv.NamesrvStartup", ["-c", str(conf)], work / "namesrv"
+    )
+    try:
+        server.wait_until(lambda: NameServers(f"127.0.0.1:{port}").cluster_info() is not None)
+        yield port, peer
     finally:
         server.kill()
 

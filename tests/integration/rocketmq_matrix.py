@@ -15,16 +15,23 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from storage_engine.rocketmq.codec.codec import CODEC
 from storage_engine.rocketmq.codec.frame import PHYSICAL_OFFSET_AT
 from storage_engine.rocketmq.live import hold as live_hold
 from tests.fixture_stores import file_sha256
-from tests.integration.broker import CLEANS_AT_ONCE, Broker, name_server, running_broker
+from tests.integration.broker import (
+    CLEANS_AT_ONCE,
+    CONTROLLED,
+    Broker,
+    controller,
+    name_server,
+    running_broker,
+)
 from tests.integration.live_store import (
     EXPIRED_HOURS,
     SETTINGS,
@@ -103,6 +110,7 @@ ROWS = (
         live=False,
         attributes="+cleanup.policy=COMPACTION",
     ),
+    *(Row(version, "controller mode", CONTROLLED) for version in ("5.3.3", "5.5.1")),
 )
 
 
@@ -113,6 +121,7 @@ class Round:
     row: Row
     work: Path
     name_server_port: int
+    controller_port: int
 
     @property
     def root(self) -> Path:
@@ -129,16 +138,25 @@ class Round:
         assert done.exit_code == code, f"{command} ended with {done.exit_code}: {done.out}\n{done.err}"
         return done
 
-    def broker(self, store: Path, name: str, **more: object) -> Any:
+    @contextmanager
+    def broker(self, store: Path, name: str, **more: object) -> Iterator[Broker]:
         settings = {**SETTINGS, **self.row.settings, **more}
-        return running_broker(
+        if self.controller_port:
+            # A controller knows the replicas of a name: what is restored is no replica of the others.
+            settings |= {"controllerAddr": f"127.0.0.1:{self.controller_port}", "brokerName": store.name}
+        with running_broker(
             store,
             self.work / name,
             self.name_server_port,
             settings,
             version=self.row.version,
             main_class=CLEANS_AT_ONCE,
-        )
+        ) as broker:
+            deadline = time.monotonic() + 60
+            while broker.client.config()["brokerRole"] == "SLAVE":
+                assert time.monotonic() < deadline, "its controller doesn't make it the master"
+                time.sleep(0.1)
+            yield broker
 
     def segments(self) -> dict[str, str]:
         return {path.name: file_sha256(path) for path in sorted((self.root / "commitlog").iterdir())}
@@ -147,8 +165,9 @@ class Round:
 def measure(row: Row, work: Path) -> tuple[str, ...]:
     """Do the round and check each of its steps; return the row's cells."""
     live_hold.FIRST_PASS_MS = 0  # type: ignore[misc]  # these brokers' passes begin as they start
-    with name_server(work) as port:
-        around = Round(row, work, port)
+    is_controlled = row.settings is CONTROLLED
+    with controller(work) if is_controlled else name_server(work) as ports:
+        around = Round(row, work, *ports if is_controlled else (ports, 0))
         written = _write(around)
         cells = [_archive_and_clean(around), _serve_rest(around, written), _serve_restored(around, written)]
         cells.append(_beside(around) if row.live else "not tried")
@@ -200,9 +219,13 @@ def _serve_rest(around: Round, written: Mapping[int, bytes]) -> str:
 
 def _serve_restored(around: Round, written: Mapping[int, bytes]) -> str:
     back = around.work / "back"
-    words = ("restore", "--lake", around.work / "lake", "--to", back, "--for-store", around.conf, "--json")
+    conf = around.work / "restored.conf"
+    # By a controller's, a restore is refused: up to where consumers may read is that one's word.
+    settings = around.conf.read_text().replace("enableControllerMode=true", "enableControllerMode=false")
+    conf.write_text(settings.replace("brokerRole=SLAVE", "brokerRole=ASYNC_MASTER"))
+    words = ("restore", "--lake", around.work / "lake", "--to", back, "--for-store", conf, "--json")
     done = run_command(*words)
-    assert done.exit_code == 0, done.err
+    assert done.exit_code == 0, f"restore ended with {done.exit_code}: {done.out}{done.err}"
     settings = {row["name"]: row["value"] for row in done.json["settings"]}
     archived = _messages_of(back)
     # A compaction log gives the messages that it copies offsets of its own.

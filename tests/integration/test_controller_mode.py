@@ -6,7 +6,6 @@ import hashlib
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,10 +13,8 @@ import pytest
 
 from storage_engine.exceptions import BrokerError
 from storage_engine.rocketmq.remoting.name_server import NameServers
-from tests.integration.broker import Broker, JavaProcess, running_broker, start_again
-from tests.integration.jvm import write_properties
+from tests.integration.broker import CONTROLLED, Broker, controller, running_broker, start_again
 from tests.integration.live_store import SEGMENT_BYTES, SETTINGS, create_topic, send
-from tests.integration.server import free_ports
 from tests.services.command_line import Outcome, run_command
 
 pytestmark = [pytest.mark.integration, pytest.mark.again]
@@ -34,34 +31,6 @@ def run(*words: object, code: int = 0) -> Outcome:
     done = run_command(*map(str, words))
     assert done.exit_code == code, (words, done.out, done.err)
     return done
-
-
-@contextmanager
-def controller(work: Path) -> Iterator[tuple[int, int]]:
-    """Run a name server with a controller in it; yields the ports of both."""
-    port, peer = free_ports(2), free_ports(1)
-    conf = work / "namesrv.conf"
-    write_properties(
-        conf,
-        {
-            "listenPort": port,
-            "bindAddress": "127.0.0.1",
-            "enableControllerInNamesrv": True,
-            "controllerDLegerGroup": "group1",
-            "controllerDLegerPeers": f"n0-127.0.0.1:{peer}",
-            "controllerDLegerSelfId": "n0",
-            "controllerStorePath": work / "controller",
-            "scanNotActiveBrokerInterval": 1000,
-        },
-    )
-    server = JavaProcess.start(
-        "org.apache.rocketmq.namesrv.NamesrvStartup", ["-c", str(conf)], work / "namesrv"
-    )
-    try:
-        server.wait_until(lambda: NameServers(f"127.0.0.1:{port}").cluster_info() is not None)
-        yield port, peer
-    finally:
-        server.kill()
 
 
 @dataclass
@@ -91,9 +60,7 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
         settings: Mapping[str, object] = {
             **KEPT,
             "brokerName": NAME,
-            "brokerId": -1,
-            "brokerRole": "SLAVE",
-            "enableControllerMode": True,
+            **CONTROLLED,
             "controllerAddr": f"127.0.0.1:{peer}",
             "flushConsumeQueueThoroughInterval": FLUSHED_MS,
             "controllerHeartBeatTimeoutMills": 3000,

@@ -644,6 +644,9 @@ class CutMemory:
     def load(self) -> Mapping[str, Any] | None:
         return self._memory.load()
 
+    def of_others(self) -> Sequence[Mapping[str, Any]]:
+        return self._memory.of_others()
+
     def record_drift(self, found: Sequence[Drift]) -> None:
         self._memory.record_drift(found)
 

@@ -20,7 +20,7 @@ from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.coverage.coverage import ComparedReceipts, ReplicaSpan
 from storage_engine.lake.file.filters import between
 from storage_engine.lake.file.scan import EVERY_OFFSET
-from storage_engine.lake.soundness.receipts import current, read_receipts, receipts
+from storage_engine.lake.soundness.receipts import current, read_receipts, receipt_history, receipts
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
 from storage_engine.model.proof.receipt import Receipt, SegmentIdentity
@@ -147,13 +147,18 @@ def replica_spans(
     A log with a unique identity is the same by it. Of names alone, a receipt counts whose bytes were
     compared, or behind whose very segment such bytes or the store's own archived ones were written.
 
-    :param names: of the store's logs; where none of the ranges has an identity nothing is read.
+    :param names: of the store's logs; of others the store's own receipts, and those that were compared, tell
+        the identity.
     :param lost: what disk and receipts of the store don't have.
-    :param compared: asked only where an identity isn't unique.
+    :param compared: asked only where an identity isn't unique, or isn't known.
     :raises LakeUnavailableError: the lake can't be read.
     """
     ranges = [(one.log, one.start_offset, one.end_offset) for one in lost]
-    called = {names.ids[log]: log for log, _, _ in ranges if names.ids.get(log)}
+    ids = {log: names.ids.get(log, "") for log, _, _ in ranges}
+    if not all(ids.values()):
+        told = _told_ids(lake, store_id, compared())
+        ids = {log: log_id or told.get(log, "") for log, log_id in ids.items()}
+    called = {log_id: log for log, log_id in ids.items() if log_id}
     if not called:
         return ()
     found = replica_receipts(lake, store_id, dict.fromkeys(called, EVERY_RECORD))
@@ -176,6 +181,15 @@ def replica_spans(
     )
 
 
+def _told_ids(lake: Lake, store_id: str, compared: Collection[str | SegmentIdentity]) -> dict[str, str]:
+    """Return identities of a store's logs by name, as its own receipts say, or those that were compared."""
+    rows = list(receipts(lake, store_id))
+    if compared:
+        others = read_receipts(lake.segments(), NotEqualTo("store_id", store_id), EVERY_OFFSET)  # type: ignore[call-arg,arg-type]
+        rows = [*(row for row in others if _is_compared(row, compared)), *rows]
+    return {row.log: row.log_id for row in rows if row.log_id}
+
+
 def _credited(
     lake: Lake,
     store_id: str,
@@ -189,6 +203,7 @@ def _credited(
     :param found: other stores' receipts, by ``Receipt.log_id``.
     """
     own = receipts(lake, store_id)
+    compared = _with_renewed(lake, [row for of_log in found.values() for row in of_log], compared)
     credited: set[str] = set()
     for log_id, others in found.items():
         of_log = [row for row in own if row.log_id == log_id]
@@ -212,12 +227,27 @@ def is_replica(lake: Lake, store_id: str, found: Sequence[Receipt], compared: Co
     :param found: of one log; one was compared, or was written behind the store's own archived segment.
     :raises LakeUnavailableError: the lake can't be read.
     """
-    known, own = compared(), {row.end: row for row in receipts(lake, store_id)}
+    known, own = _with_renewed(lake, found, compared()), {row.end: row for row in receipts(lake, store_id)}
     return any(
         _is_compared(row, known)
         or ((left := own.get(row.base_offset)) and find_broker(row.broker).continues(left, row))
         for row in found
     )
+
+
+def _with_renewed(
+    lake: Lake, rows: Sequence[Receipt], compared: Collection[str | SegmentIdentity]
+) -> Collection[str | SegmentIdentity]:
+    """Return what was compared with the receipts by which the same bytes were proven again since.
+
+    :param rows: other stores' receipts that count.
+    """
+    if not compared:
+        return compared
+    stores = {row.store_id for row in rows if not _is_compared(row, compared)}
+    history = [row for store_id in stores for row in receipt_history(lake, store_id)]
+    same = {(row.identity, row.sha256) for row in history if row.row_hash in compared}
+    return {*compared, *(row.row_hash for row in rows if (row.identity, row.sha256) in same)}
 
 
 def _is_compared(row: Receipt, compared: Collection[str | SegmentIdentity]) -> bool:

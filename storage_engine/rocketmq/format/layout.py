@@ -21,6 +21,8 @@ LOG = "commitlog"
 """Directory of a store's log, where its settings name no other (StorePathConfigHelper)."""
 _EPOCHS = "epochFileCheckpoint"
 """Beside the log of a broker that a controller gives its role (MessageStoreConfig#getStorePathEpochFile)."""
+IDENTITY = "brokerIdentity"
+"""Cluster, name and id of such a broker (MessageStoreConfig#getStorePathBrokerIdentity)."""
 _RIGHTS = ("acls", "users")
 """Databases of who may do what, below config, which say nothing of messages (AuthConfig)."""
 

@@ -97,6 +97,7 @@ class HoldState:
     :param lasts_ms: for so long the last renewal holds the store; 0: an older release renewed it.
     :param accepted_release: of the broker, that nobody tried and a person accepted; "": none.
     :param accepted_by: that person.
+    :param replicas: addresses of other brokers that had the broker's name when it was looked at last.
     """
 
     manager: str
@@ -125,6 +126,7 @@ class HoldState:
     lasts_ms: int = 0
     accepted_release: str = ""
     accepted_by: str = ""
+    replicas: tuple[str, ...] = ()
 
     def may_delete(self, release: str) -> bool:
         """Return whether a broker of this release may be told to delete; "": it isn't known."""
@@ -266,6 +268,23 @@ def as_looked_at(state: HoldState, found: Observed) -> HoldState:
 
 def _held_settings(found: Observed) -> dict[str, str]:
     return {key: found.settings[key] for key in HELD_SETTINGS if key in found.settings}
+
+
+def known_replicas(memory: HoldMemory | None, settings: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the addresses of brokers that had a broker's name: as its hold knows them, and other stores'
+    holds in the same journal.
+
+    :raises GateRefusedError: what is remembered isn't what this release writes.
+    """
+    if memory is None:
+        return ()
+    names = tuple(settings.get(key, "").strip() for key in (NAME, CLUSTER))
+    own = load_state(memory)
+    addresses = set(own.replicas if own is not None else ())
+    for other in memory.of_others():
+        if (other.get("broker_name"), other.get("cluster_name")) == names:
+            addresses.add(str(other.get("address", "")))
+    return tuple(sorted(addresses - {""}))
 
 
 def load_state(memory: HoldMemory | None) -> HoldState | None:

@@ -17,6 +17,7 @@ from storage_engine.rocketmq.format.broker_config import LEVEL_PROPERTIES
 from storage_engine.rocketmq.hold.state import NAME, RESERVED, ROLE, SLAVE
 from storage_engine.rocketmq.remoting.access import Access, Tls
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
+from storage_engine.rocketmq.remoting.masters import NAME_SERVERS
 from storage_engine.rocketmq.remoting.name_server import NameServers
 from storage_engine.rocketmq.remoting.signature import Credentials
 from storage_engine.rocketmq.store.store_lock import locking_pid
@@ -69,6 +70,23 @@ def reach(live: LiveBroker) -> BrokerAdmin:
             "registered. Nothing can be held or released without one; start it, or wait for an election."
         )
     return BrokerAdmin(master, access)
+
+
+def reach_master(slave: Mapping[str, str], live: LiveBroker) -> BrokerAdmin:
+    """Return the admin interface of a slave's master, by the name servers that the slave has, or ours.
+
+    :param slave: the slave's settings.
+    :param live: how it is spoken to, and which name servers are reached from here.
+    :raises NotOnBrokerError: no master of the name is registered.
+    :raises BadInputError: the settings name no master, or who is registered isn't one.
+    :raises BrokerError: name servers or master can't be asked.
+    """
+    name_servers, name = live.name_servers or slave.get(NAME_SERVERS, ""), slave.get(NAME, "")
+    master = reach(replace(live, address="", name_servers=name_servers.strip(), broker_name=name.strip()))
+    settings = master.config()
+    refuse_slave(settings, master.address)
+    refuse_other_broker(settings, name.strip(), master.address)
+    return master
 
 
 def local_settings(config: Mapping[str, str], root: str, overrides: Mapping[str, str]) -> dict[str, str]:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
 
 from storage_engine.arrow.name_columns import names_of, one_array
 from storage_engine.core.wording import count_text, duration_text
-from storage_engine.exceptions import BrokerError
+from storage_engine.exceptions import BadInputError, BrokerError, BrokerUnavailableError
+from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.lag.lag import LagSource, PositionsFrom
 from storage_engine.rocketmq.format.layout import StoreLayout
 from storage_engine.rocketmq.format.queue_files import iter_queues
 from storage_engine.rocketmq.format.rereading import ATTEMPTS
+from storage_engine.rocketmq.hold.state import ROLE, SLAVE
 from storage_engine.rocketmq.lag.subscriptions import Consumers, consumers_in_files, read_filtered
+from storage_engine.rocketmq.live.connect import reach_master
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 
 ASKED_FOR_SUBSCRIPTIONS = 2000
@@ -24,28 +29,58 @@ REVIVE_TOPIC_PREFIX = "rmq_sys_REVIVE_LOG_"
 _OFFSET_FILES = ("consumerOffset.json", "lmqConsumerOffset.json")
 
 
-def live_consumers(admin: BrokerAdmin, layout: StoreLayout) -> tuple[Consumers, LagSource]:
-    """Return what the broker knows, light message queues included.
+@contextmanager
+def _who_knows(
+    admin: BrokerAdmin, settings: Mapping[str, str], live: LiveBroker
+) -> Iterator[tuple[BrokerAdmin, tuple[str, ...]]]:
+    """Give the broker that knows where groups are, with a notice: a slave copies that once a minute.
+
+    :raises BrokerUnavailableError: it is a slave's master, and can't be asked.
+    """
+    if settings.get(ROLE) != SLAVE:
+        yield admin, ()
+        return
+    try:
+        master = reach_master(settings, live)
+    except (BrokerError, BadInputError) as error:
+        raise BrokerUnavailableError(
+            f"{admin.address} is a slave, which only copies positions, and its master can't be asked: {error}"
+        ) from error
+    with master:
+        yield (
+            master,
+            (
+                f"groups' positions are those that master {master.address} says; what this slave has not got "
+                "yet counts in no lag",
+            ),
+        )
+
+
+def live_consumers(
+    admin: BrokerAdmin, settings: Mapping[str, str], live: LiveBroker, layout: StoreLayout
+) -> tuple[Consumers, LagSource]:
+    """Return what the broker knows, or a slave's master, light message queues included.
 
     A group that has no offset yet is known by what its connected members subscribe to, unless each of them
     takes every message (broadcasting): such members keep their positions themselves.
 
-    :raises BrokerError: the broker can't be asked.
+    :param settings: the broker's.
+    :param live: how it is reached.
+    :raises BrokerError: the broker can't be asked, or a slave's master.
     """
-    committed = admin.consumer_offsets()
-    groups = admin.groups()
+    with _who_knows(admin, settings, live) as (knows, notices):
+        committed = knows.consumer_offsets()
+        groups = knows.groups()
+        silent = sorted(groups - frozenset(names_of(_groups(committed))))
+        subscribed = {
+            (group, topic)
+            for group in silent[:ASKED_FOR_SUBSCRIPTIONS]
+            for topic in knows.clustering_subscriptions(group)
+        }
     filtered, unknown = read_filtered(layout, ATTEMPTS)
-    silent = sorted(groups - frozenset(names_of(_groups(committed))))
-    subscribed = {
-        (group, topic)
-        for group in silent[:ASKED_FOR_SUBSCRIPTIONS]
-        for topic in admin.clustering_subscriptions(group)
-    }
-    notices = []
     if unasked := silent[ASKED_FOR_SUBSCRIPTIONS:]:
-        notices.append(
-            f"what {count_text(len(unasked), 'group')} without any offset subscribe to was not asked"
-        )
+        text = f"what {count_text(len(unasked), 'group')} without any offset subscribe to was not asked"
+        notices = (*notices, text)
     consumers = Consumers(committed, groups, filtered | subscribed, unknown)
     return consumers, LagSource(PositionsFrom.BROKER, None, (*notices, *_pop_notice(layout)))
 

@@ -52,8 +52,9 @@ from storage_engine.rocketmq.live.drift import (
     with_topics,
 )
 from storage_engine.rocketmq.live.identity import ask_known_frame, know_newest_frame
-from storage_engine.rocketmq.live.observe import below_the_first_file, observe
+from storage_engine.rocketmq.live.observe import below_the_first_file, find_replicas, observe
 from storage_engine.rocketmq.live.status import drift_of, notices, root_of, weaknesses
+from storage_engine.rocketmq.remoting.masters import Replicas
 from storage_engine.rocketmq.rules.cleanup_schedule import FIRST_PASS_MS, MANUAL_PASSES, interval_ms
 
 if TYPE_CHECKING:
@@ -83,8 +84,9 @@ def renew(store: LiveParts, now_ms: int) -> HoldStatus:
     :raises BrokerError: the broker can't be asked, or doesn't take a setting.
     :raises BadInputError: the directory isn't this broker's store, or the broker is a slave.
     """
+    replicas = find_replicas(store, store.settings)
     with marker.alone(root_of(store)), marker.changing(root_of(store)):
-        return _renew(store, now_ms)
+        return _renew(store, now_ms, replicas)
 
 
 @contextmanager
@@ -93,9 +95,11 @@ def locked(store: LiveParts) -> Iterator[LockedLive]:
 
     :raises GateRefusedError: it can't be held.
     """
+    # Whoever doesn't answer keeps no watch from mending the hold.
+    replicas = find_replicas(store, store.settings)
     with marker.alone(root_of(store)):
         with marker.changing(root_of(store)):
-            status = _renew(store, time.time_ns() // 1_000_000)
+            status = _renew(store, time.time_ns() // 1_000_000, replicas)
         if not status.held:
             raise GateRefusedError("; ".join(status.notices))
         yield LockedLive(status.notices)
@@ -149,7 +153,7 @@ def forget_released(memory: HoldMemory, state: HoldState, min_offset: int) -> Ho
     return state
 
 
-def _renew(store: LiveParts, now_ms: int) -> HoldStatus:
+def _renew(store: LiveParts, now_ms: int, replicas: Replicas) -> HoldStatus:
     memory = store.memory
     if memory is None:
         raise GateRefusedError(f"{root_of(store)}: expected a journal that remembers a hold, found none.")
@@ -160,8 +164,8 @@ def _renew(store: LiveParts, now_ms: int) -> HoldStatus:
     try:
         for _ in range(_LOOKS - 1):
             with suppress(mtimes.SegmentGoneError):  # the broker is deleting what nothing holds yet
-                return _renew_as_found(store, memory, now_ms)
-        return _renew_as_found(store, memory, now_ms)
+                return _renew_as_found(store, memory, now_ms, replicas)
+        return _renew_as_found(store, memory, now_ms, replicas)
     except GateRefusedError:
         if begins:
             _undo(store, memory)
@@ -177,7 +181,7 @@ def _undo(store: LiveParts, memory: HoldMemory) -> None:
         save_state(memory, None)
 
 
-def _renew_as_found(store: LiveParts, memory: HoldMemory, now_ms: int) -> HoldStatus:
+def _renew_as_found(store: LiveParts, memory: HoldMemory, now_ms: int, replicas: Replicas) -> HoldStatus:
     root, live = root_of(store), store.live
     before = load_state(memory)
     found = observe(store, now_ms, before)
@@ -197,6 +201,7 @@ def _renew_as_found(store: LiveParts, memory: HoldMemory, now_ms: int) -> HoldSt
         reserved = reserved_hours(found, str(root))
         said = [*notices(store, found), *below_the_first_file(found, before)]
         state = before or first_state(left_behind(root), found)
+        state = replace(state, replicas=replicas.addresses)
         state = with_acceptance(state, found.settings.get(RELEASE, ""), live.accept_version, person())
         ends_at_ms = fence.fence(found, state, live.hold_hours, reserved).ends_at_ms
         if before is None:  # by which the marker is known for ours
@@ -217,6 +222,8 @@ def _renew_as_found(store: LiveParts, memory: HoldMemory, now_ms: int) -> HoldSt
     state = replace(state, reported=tuple(map(name_of, lasts)))
     if state != before:
         save_state(memory, state)
+    if replicas.why_kept:
+        said.append(f"nothing is deleted through this broker: {replicas.why_kept}")
     said += weaknesses(store, state, found)
     return HoldStatus(
         held=state.ends_at_ms > now_ms,

@@ -38,7 +38,7 @@ from storage_engine.rocketmq.format.layout import LOG
 from storage_engine.rocketmq.format.rereading import ATTEMPTS, reread
 from storage_engine.rocketmq.hold.fence import with_original_settings, with_original_times
 from storage_engine.rocketmq.hold.local_hold import HoldMemories
-from storage_engine.rocketmq.hold.state import load_state
+from storage_engine.rocketmq.hold.state import ROLE, SLAVE, load_state
 from storage_engine.rocketmq.live import (
     dependents_gone,
     hold,
@@ -59,6 +59,7 @@ from storage_engine.rocketmq.live.session import LiveParts, Session
 from storage_engine.rocketmq.live.unheld import unheld_segments
 from storage_engine.rocketmq.pending.pending import pending
 from storage_engine.rocketmq.remoting.answers import RuntimeInfo
+from storage_engine.rocketmq.rules.plan import keep_all
 from storage_engine.rocketmq.store import store_lock
 from storage_engine.rocketmq.store.broker import open_files
 
@@ -142,10 +143,12 @@ class LiveStore(LiveParts, BrokerStore):
         return self.files.triggers(snapshot, now_ms, request)
 
     def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:
-        """
-        :raises BadInputError: a slave's, which is archived alone.
-        """
-        refuse_slave(self.settings, self.admin.address)
+        """A slave's keeps everything: the slave itself deletes by its own rules, and nobody holds it."""
+        if self.settings.get(ROLE) == SLAVE:
+            causes, notices = self.files.triggers(snapshot, now_ms, request)
+            return keep_all(
+                snapshot, now_ms, causes, notices, "a slave cleans by its own rules, and from here"
+            )
         return self.files.plan(snapshot, now_ms, request)
 
     def sealed_at_ms(self, snapshot: StoreSnapshot) -> Mapping[SegmentId, int]:
@@ -176,7 +179,7 @@ class LiveStore(LiveParts, BrokerStore):
         (log,) = snapshot.logs
         layout = self.files.files.layout
         try:
-            consumers, source = live_consumers(self.admin, layout)
+            consumers, source = live_consumers(self.admin, self.settings, self.live, layout)
         except BrokerError as error:
             consumers, source = consumers_written_down(layout, error)
         positions = group_positions(layout, consumers)

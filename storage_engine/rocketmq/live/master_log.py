@@ -15,11 +15,11 @@ from storage_engine.model.proof.receipt import Receipt
 from storage_engine.rocketmq.codec.commitlog import FrameKind, scan_segment
 from storage_engine.rocketmq.format.broker_config import BrokerConfig
 from storage_engine.rocketmq.hold.state import NAME
-from storage_engine.rocketmq.live.connect import reach, refuse_other_broker, refuse_slave
+from storage_engine.rocketmq.live.connect import reach_master
 from storage_engine.rocketmq.live.identity import frame_sha256
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
+from storage_engine.rocketmq.remoting.masters import NAME_SERVERS
 
-NAME_SERVERS = "namesrvAddr"
 _NOTHING_WRITTEN = "Nothing was written."
 
 
@@ -81,11 +81,7 @@ def _reach_master(slave: BrokerConfig) -> BrokerAdmin:
             f"(brokerRole=SLAVE), found {NAME_SERVERS}={name_servers!r} and {NAME}={name!r}. "
             f"{_NOTHING_WRITTEN} Set both."
         )
-    master = reach(LiveBroker(name_servers=name_servers, broker_name=name))
-    settings = master.config()
-    refuse_slave(settings, master.address)
-    refuse_other_broker(settings, name, master.address)
-    return master
+    return reach_master(slave.raw, LiveBroker())
 
 
 def _last_message(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,10 +23,12 @@ from storage_engine.rocketmq.hold.state import (
     Observed,
     SavedSettings,
     SeenFile,
+    known_replicas,
 )
-from storage_engine.rocketmq.live.connect import as_who_may_read
+from storage_engine.rocketmq.live.connect import access_of, as_who_may_read
 from storage_engine.rocketmq.live.drift import has_moved
 from storage_engine.rocketmq.live.identity import ask_and_look, check_same_store, left_open, why_unproven
+from storage_engine.rocketmq.remoting.masters import BrokerGroup, Replicas
 from storage_engine.same_bytes.mounts import mount_of
 
 if TYPE_CHECKING:
@@ -68,6 +71,23 @@ def observe(store: LiveParts, now_ms: int, state: HoldState | None = None) -> Ob
     if check_same_store(store.admin, info, layout, listed):
         return found
     return replace(found, unproven=left_open(store.admin, layout))
+
+
+def find_replicas(store: LiveParts, settings: Mapping[str, str]) -> Replicas:
+    """Ask who else has the broker's name, those whom earlier looks have seen among them.
+
+    :param settings: the broker's.
+    :raises BrokerError: the broker can't be asked.
+    """
+    admin, live = store.admin, store.live
+    group = BrokerGroup(
+        settings,
+        access_of(live),
+        admin.address,
+        lambda: admin.runtime_info().boot_timestamp_ms,
+        live.name_servers,
+    )
+    return group.find_replicas(known_replicas(store.memory, settings), admin.has_slaves)
 
 
 def below_the_first_file(found: Observed, state: HoldState | None) -> tuple[str, ...]:

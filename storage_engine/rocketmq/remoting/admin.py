@@ -99,6 +99,15 @@ class BrokerAdmin:
         """
         return self._read(codes.GET_BROKER_HA_STATUS, lambda answer: bodies.confirmed_offset(answer.body))
 
+    def has_slaves(self) -> bool:
+        """Return whether slaves are, or may be, connected (GET_BROKER_HA_STATUS); False of 4.9, which doesn't
+        know the request.
+        """
+        try:
+            return self._read(codes.GET_BROKER_HA_STATUS, lambda answer: bodies.has_slaves(answer.body))
+        except BrokerRefusedError as error:
+            return error.code != codes.REQUEST_CODE_NOT_SUPPORTED
+
     def config(self) -> dict[str, str]:
         """Every setting as it works now, but passwords; broker.conf may differ (GET_BROKER_CONFIG).
 

@@ -93,6 +93,16 @@ def confirmed_offset(body: bytes) -> int | None:
     return min([_integer(found, "masterCommitLogMaxOffset"), *acknowledged])
 
 
+def has_slaves(body: bytes) -> bool:
+    """Return whether a broker sends its log to others now (HAService#getRuntimeInfo)."""
+    return bool(_list(_object(body).get("haConnectionInfo"), "haConnectionInfo"))
+
+
+def in_sync(body: bytes) -> frozenset[str]:
+    """Read the ids of the brokers that a controller has in sync (SyncStateSet)."""
+    return frozenset(map(str, _list(_object(body).get("syncStateSet"), "syncStateSet")))
+
+
 def config(body: bytes) -> dict[str, str]:
     """A broker's settings, without passwords. The broker escapes nothing (MixAll#properties2String)."""
     settings = {}

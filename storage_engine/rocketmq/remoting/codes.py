@@ -24,6 +24,7 @@ CLEAN_EXPIRED_CONSUME_QUEUE: Final = 306
 DELETE_EXPIRED_COMMITLOG: Final = 329
 GET_TOPIC_CONFIG: Final = 351
 GET_BROKER_HA_STATUS: Final = 907
+CONTROLLER_GET_REPLICA_INFO: Final = 1004
 
 NAMES: Final[Mapping[int, str]] = {
     PULL_MESSAGE: "pull messages",
@@ -45,6 +46,7 @@ NAMES: Final[Mapping[int, str]] = {
     DELETE_EXPIRED_COMMITLOG: "delete expired commitlog files",
     GET_TOPIC_CONFIG: "config of a topic",
     GET_BROKER_HA_STATUS: "state of a broker's replicas",
+    CONTROLLER_GET_REPLICA_INFO: "a controller's choice of the master",
 }
 
 SUCCESS: Final = 0

@@ -74,7 +74,8 @@ def unconfirmed_text(log: LogSnapshot) -> str:
     if not log.confirmed_offset:
         return (
             "a controller chooses the master, and only a running master says what all replicas in sync have: "
-            f"the rest {cut}. Archive beside the master while it runs and its replicas are connected"
+            f"the rest {cut}. Archive beside the master while it runs and its replicas are connected, or a "
+            "stopped broker's store where its controller answers that it alone is in sync"
         )
     return (
         f"all replicas in sync have the log up to {log.confirmed_offset}: what is behind it {cut}; until "
@@ -83,14 +84,15 @@ def unconfirmed_text(log: LogSnapshot) -> str:
 
 
 def keep_all(
-    snapshot: StoreSnapshot, now_ms: int, causes: tuple[Trigger, ...], notices: tuple[str, ...]
+    snapshot: StoreSnapshot,
+    now_ms: int,
+    causes: tuple[Trigger, ...],
+    notices: tuple[str, ...],
+    why: str = "this store is archived alone: nothing of it is deleted",
 ) -> Plan:
-    """Plan for a store that is archived alone: whatever holds, everything stays."""
+    """Plan for a store of which we delete nothing: whatever holds, everything stays."""
     (log,) = snapshot.logs
-    decisions = tuple(
-        Decision(segment, Reason.UNKNOWN, "this store is archived alone: nothing of it is deleted")
-        for segment in log.segments
-    )
+    decisions = tuple(Decision(segment, Reason.UNKNOWN, why) for segment in log.segments)
     return Plan(
         store_root=snapshot.root,
         decided_at_ms=now_ms,

@@ -9,6 +9,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from storage_engine.core import durable
+from storage_engine.exceptions import BadInputError, GateRefusedError
 from storage_engine.model.broker.broker_store import BrokerStore, Remove, StoreSettings
 from storage_engine.model.broker.pending import Pending, PendingKind
 from storage_engine.model.broker.watch import Watch
@@ -19,6 +20,7 @@ from storage_engine.model.lag.lag import Unread
 from storage_engine.model.plan.plan import DependentFile, Plan, PlanRequest, Trigger
 from storage_engine.model.store.store import (
     Archivable,
+    LogSnapshot,
     Segment,
     SegmentContext,
     SegmentId,
@@ -30,10 +32,12 @@ from storage_engine.rocketmq.codec.store_times import oldest_message_ms, sealed_
 from storage_engine.rocketmq.course.course_start import course_start
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.format.checkpoint import read_known_values
-from storage_engine.rocketmq.format.layout import LOG
+from storage_engine.rocketmq.format.layout import IDENTITY, LOG
 from storage_engine.rocketmq.format.rereading import reread
+from storage_engine.rocketmq.format.stored_files import read_stored
 from storage_engine.rocketmq.hold.fence import with_original_times
 from storage_engine.rocketmq.hold.marker import read_marker
+from storage_engine.rocketmq.hold.state import ROLE, SLAVE, known_replicas
 from storage_engine.rocketmq.pending.pending import pending
 from storage_engine.rocketmq.rules import rules
 from storage_engine.rocketmq.rules.disk import log_disks
@@ -52,6 +56,8 @@ class RocketMQBrokerStore(BrokerStore):
 
     :param opened_by: where its settings come from.
     :param left_out: why files were left out of the last :meth:`dependents`.
+    :param memory: of a hold beside its running broker, which knows that broker's replicas.
+    :param only_master: has something once nobody else was found to be the master of the broker's name.
     """
 
     files: RocketMQStore
@@ -59,9 +65,11 @@ class RocketMQBrokerStore(BrokerStore):
     zone: ZoneInfo
     opened_by: StoreSettings
     left_out: list[str] = field(default_factory=list, compare=False, repr=False)
+    memory: HoldMemory | None = field(default=None, compare=False, repr=False)
+    only_master: list[bool] = field(default_factory=list, compare=False, repr=False)
 
     def renewed(self, memory: HoldMemory) -> RocketMQBrokerStore:
-        return open_any(self.opened_by)
+        return replace(open_any(self.opened_by), memory=memory)
 
     @property
     def archive_only(self) -> str:
@@ -96,7 +104,22 @@ class RocketMQBrokerStore(BrokerStore):
         if self.archive_only and seen.crashed and self.used_by:
             # The sign of a crash is that of a running broker too, beside which such a store is archived.
             seen = replace(seen, crashed=False)
-        return replace(seen, logs=tuple(with_original_times(log, None, root) for log in seen.logs))
+        logs = (with_original_times(log, None, root) for log in seen.logs)
+        return replace(seen, logs=tuple(map(self._as_confirmed, logs)))
+
+    def _as_confirmed(self, log: LogSnapshot) -> LogSnapshot:
+        """All of a stopped broker's log is final where its controller can elect no other."""
+        if log.confirmed_offset is None or self.opened_by.live is not None:
+            return log
+        # Loading Arrow takes longer than most plans do.
+        from storage_engine.rocketmq.remoting.masters import BrokerGroup
+
+        try:
+            identity = read_stored(self.files.layout.root / IDENTITY).decode()
+        except (OSError, UnicodeDecodeError, BadInputError):
+            return log
+        is_final = BrokerGroup(self.config.raw).is_alone_in_sync(identity)
+        return replace(log, confirmed_offset=None) if is_final else log
 
     def sealed_files(self) -> tuple[Segment, ...]:
         return with_original_times(self.files.raw_log(), None, self.files.layout.root).sealed
@@ -173,8 +196,26 @@ class RocketMQBrokerStore(BrokerStore):
         self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
     ) -> None:
         self.files.layout.check_cleanable()
+        self._check_only_master()
         for segment in segments:
             remove_unchanged(segment, self.files.layout.root, remove)
+
+    def _check_only_master(self) -> None:
+        """Ask once who else is the master of the broker's name: this one is, once it is started.
+
+        :raises GateRefusedError: another broker is, or its replicas' name servers can't be asked.
+        """
+        # Loading Arrow takes longer than most plans do.
+        from storage_engine.rocketmq.remoting.masters import BrokerGroup
+
+        settings = self.config.raw
+        if self.only_master or settings.get(ROLE, "").strip() == SLAVE:
+            return
+        if why := BrokerGroup(settings).find_replicas(known_replicas(self.memory, settings)).why_kept:
+            raise GateRefusedError(
+                f"{self.files.layout.root}: {why}. Nothing was deleted, and it stays archived."
+            )
+        self.only_master.append(True)
 
     def shield_need(self) -> ShieldNeed:
         """No broker runs: nothing is deleted by rules that a shorter shield could be measured by."""

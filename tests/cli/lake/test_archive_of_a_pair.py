@@ -143,3 +143,23 @@ def test_a_broker_that_gets_another_name_keeps_its_log(run, store_copy, conf, ex
     assert {row["log"] for row in checked["ranges"]} == {"commitlog"}
     assert {row["status"] for row in checked["ranges"]} == {"OK"}
     run("validate", store, "--full")
+
+
+@pytest.mark.parametrize("own_budget", ["1MiB", ""])
+def test_what_the_other_has_archived_is_no_loss_to_accept(run, store_copy, tmp_path, own_budget) -> None:
+    """Also where none of this store's own receipts says which log it is."""
+    one, other = store_copy("clean-stop"), tmp_path / "other"
+    shutil.copytree(one, other)
+    if own_budget:
+        run("archive", other, "--budget", own_budget)
+    run("archive", one)
+    assert bases(run("archive", other, "--json")) == []
+    for number in range(3):
+        (other / "commitlog" / f"{number * SEGMENT_BYTES:020d}").unlink()
+    (checked,) = run("verify", other, "--json").json["stores"]
+    assert {row["where"] for row in checked["ranges"]} <= {"ARCHIVED", "LOCAL"}
+    lost = ("--from", SEGMENT_BYTES, "--to", 3 * SEGMENT_BYTES, "--reason", "r")
+    refused = run("accept-loss", other, *lost, code=2)
+    assert "of these there is none" in refused.err
+    assert "Nothing was recorded" in refused.err
+    run("validate", other)

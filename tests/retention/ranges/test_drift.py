@@ -9,16 +9,21 @@ from pathlib import Path
 
 import pytest
 
+from storage_engine.exceptions import BadInputError
 from storage_engine.journal.drift import WATCH_RUN, hold_memory, record_under_watch, untold_mends
 from storage_engine.journal.journal import Phase, Step
+from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.model.hold.hold import Drift, DriftKind, HoldStatus
 from storage_engine.model.report.validation import Status, Where
+from storage_engine.model.report.verification import VerifyLevel
 from storage_engine.model.settings.policy import ArchiveMode, Policy
 from storage_engine.quality.facts import collect_facts
 from storage_engine.retention import steps
+from storage_engine.retention.decisions.accepting_loss import accept_loss
 from storage_engine.retention.decisions.adopting import adopt
 from storage_engine.retention.hold.recording_drift import alarms_of, record_hold_drift
 from storage_engine.retention.ranges.drift import gone_ranges, gone_spans
+from storage_engine.retention.ranges.verification import verify_lake
 from storage_engine.retention.report.report import build_report
 from storage_engine.retention.store.context import Context, open_context
 from storage_engine.retention.store.managed_store import ManagedStore
@@ -201,3 +206,29 @@ def test_a_new_lineage_closes_what_was_lost_before(managed: Callable[..., Manage
 def test_without_an_archive_all_that_went_is_lost(managed: Callable[..., ManagedStore]) -> None:
     store = managed(policy=Policy(archive=ArchiveMode.OFF))
     assert ranges_of(record(store, GONE), GONE) == [(0, 2 * SIZE, Where.LOST, Status.FAILURE)]
+
+
+@pytest.mark.parametrize(("own_segments", "is_renewed"), [(1, False), (0, False), (0, True)])
+def test_what_another_broker_of_the_pair_archived_is_no_loss(
+    managed: Callable[..., ManagedStore], tmp_path: Path, own_segments: int, is_renewed: bool
+) -> None:
+    """Whichever of this store's own receipts say which log it is, and though the other's are new by now."""
+    one = managed(overrides={"brokerClusterName": "c", "brokerName": "b"})
+    other = replace(one, name="other", root=str(tmp_path / "other"))
+    shutil.copytree(one.root, other.root)
+    if own_segments:
+        archived(other, own_segments)
+    archived(one, 7)
+    archived(other, 7)
+    if is_renewed:
+        messages = open_lake(one.lakes[0]).messages()
+        messages.overwrite(messages.scan().to_arrow())
+        (renewed,) = verify_lake(one.lakes[0], one.journal_url, VerifyLevel.BYTES, renew=True)
+        assert renewed.renewed_count == 7
+    gone = replace(GONE, start_offset=2 * SIZE, end_offset=4 * SIZE)
+    for number in range(4):
+        (Path(other.root) / "commitlog" / f"{number * SIZE:020d}").unlink()
+    context = record(other, gone)
+    assert ranges_of(context, gone) == [(2 * SIZE, 4 * SIZE, Where.ARCHIVED, Status.OK)]
+    with pytest.raises(BadInputError, match="of these there is none"):
+        accept_loss(other, 2 * SIZE, 4 * SIZE, "ann", "it is gone")

@@ -15,6 +15,7 @@ import pytest
 
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.exceptions import StoreBusyError
+from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.hold.hold import DriftKind
 from storage_engine.model.store.store import FileFacts, Segment, SegmentState
 from storage_engine.rocketmq.format.broker_config import load_broker_config
@@ -40,6 +41,9 @@ class Memory:
     def save(self, state: Mapping[str, Any] | None) -> None:
         self.saved = state
 
+    def of_others(self) -> tuple[Mapping[str, Any], ...]:
+        return ()
+
     @property
     def state(self) -> HoldState:
         return from_jsonable(HoldState, self.saved, "test")
@@ -60,6 +64,9 @@ class Admin:
     def config(self) -> dict[str, str]:
         self.asked()
         return {FORCIBLY: "true"}
+
+    def has_slaves(self) -> bool:
+        return False
 
     def runtime_info(self) -> Any:
         self.asked()
@@ -83,7 +90,7 @@ def store(tmp_path: Path) -> Any:
         memory=Memory(held_store(tmp_path, address=ADDRESS)),
         admin=Admin(tmp_path),
         files=SimpleNamespace(files=SimpleNamespace(layout=layout), config=config),
-        live=SimpleNamespace(hold_hours=2, may_change_settings=True),
+        live=LiveBroker(hold_hours=2, may_change_settings=True),
     )
 
 

@@ -16,6 +16,7 @@ import pytest
 from storage_engine.core.host import person
 from storage_engine.core.jsonable import from_jsonable
 from storage_engine.exceptions import GateRefusedError
+from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.hold.hold import Drift, DriftKind
 from storage_engine.model.store.store import DiskUsage, FileFacts, Segment, SegmentState
 from storage_engine.rocketmq.format.broker_config import load_broker_config
@@ -52,6 +53,9 @@ class Memory:
         self.saved = state
         self.durable.append("state")
 
+    def of_others(self) -> Sequence[Mapping[str, Any]]:
+        return ()
+
     def record_drift(self, found: Sequence[Drift]) -> None:
         if self.dies_of_drift and found:
             raise Killed
@@ -84,6 +88,9 @@ class Admin:
     def view_message(self, offset: int) -> bytes:
         return b"the message at %d" % offset
 
+    def has_slaves(self) -> bool:
+        return False
+
     def runtime_info(self) -> Any:
         return SimpleNamespace(boot_timestamp_ms=self.boot_timestamp_ms)
 
@@ -109,8 +116,9 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         files=SimpleNamespace(
             files=SimpleNamespace(layout=layout), config=load_broker_config(None, {}, root=str(tmp_path))
         ),
-        live=SimpleNamespace(hold_hours=24, may_change_settings=True, accept_version=""),
+        live=LiveBroker(may_change_settings=True),
         broker_conf=None,
+        settings={},
     )
 
     def observe(store: Any, now_ms: int, state: HoldState | None = None) -> Observed:
@@ -160,13 +168,13 @@ def test_a_release_that_nobody_tried_is_held_and_told_to_delete_nothing_until_it
     assert "nothing is deleted through this broker: " in renew("5.6.0")
     with pytest.raises(GateRefusedError, match=r"found 5\.6\.0, .* --accept-version 5\.6\.0\. Nothing was"):
         release.delete_segments(store, [segment])
-    store.live.accept_version = "5.6.0"
+    store.live = replace(store.live, accept_version="5.6.0")
     assert "--accept-version" not in renew("5.6.0")
     assert (store.memory.state.accepted_release, store.memory.state.accepted_by) == ("5.6.0", person())
     assert store.memory.state.may_delete("5.6.0")
 
     # It is remembered, and ends with the next release.
-    store.live.accept_version = ""
+    store.live = replace(store.live, accept_version="")
     assert "--accept-version" not in renew("5.6.0")
     assert "found 5.6.1" in renew("5.6.1")
     assert "found 5.6.0" in renew("5.6.0")
@@ -198,7 +206,7 @@ def test_what_somebody_set_meanwhile_is_not_what_the_end_of_the_hold_puts_back(s
 
 
 def test_what_may_not_be_set_is_told_once_and_stays_drift(store: Any) -> None:
-    store.live.may_change_settings = False
+    store.live = replace(store.live, may_change_settings=False)
     store.admin.settings |= {FORCIBLY: "true"}
     assert not status.look(store, NOW_MS).held
     for _ in range(2):
@@ -210,7 +218,7 @@ def test_what_may_not_be_set_is_told_once_and_stays_drift(store: Any) -> None:
     assert store.memory.kinds == [DriftKind.SETTING_CHANGED]
     assert store.memory.state.expected_settings == OWN
     # Once it may be set, what is put back in the end is what was there in the beginning.
-    store.live.may_change_settings = True
+    store.live = replace(store.live, may_change_settings=True)
     hold.renew(store, NOW_MS)
     assert store.memory.state.changed_settings[0].original == "false"
 

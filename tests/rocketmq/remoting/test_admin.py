@@ -208,3 +208,20 @@ def test_half_a_character_in_a_remark_can_be_shown() -> None:
         with pytest.raises(BrokerRefusedError) as raised:
             admin.config()
         str(raised.value).encode()
+
+
+@pytest.mark.parametrize(
+    ("answered", "expected"),
+    [
+        (answer(body=b'{"haConnectionInfo":[]}'), False),
+        (answer(body=b'{"haConnectionInfo":[{"addr":"h:1"}]}'), True),
+        (answer(codes.REQUEST_CODE_NOT_SUPPORTED), False),
+        (answer(codes.NO_PERMISSION), True),
+    ],
+    ids=["none", "one", "4.9", "not said"],
+)
+def test_a_broker_that_does_not_say_whether_it_has_slaves_may_have_some(
+    answered: Behaviour, expected: bool
+) -> None:
+    with Peer(answered) as peer, BrokerAdmin(peer.address) as admin:
+        assert admin.has_slaves() is expected

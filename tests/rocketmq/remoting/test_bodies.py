@@ -56,6 +56,8 @@ READERS: dict[Callable[[bytes], Any], bytes] = {
         b'"queueDatas":[{"brokerName":"b","perm":6,"readQueueNums":4,"writeQueueNums":8}]}'
     ),
     bodies.split_frames: b"",
+    bodies.in_sync: b'{"syncStateSet":[1,2],"syncStateSetEpoch":2}',
+    bodies.has_slaves: b'{"haConnectionInfo":[],"inSyncSlaveNums":0,"master":true}',
 }
 EVERY = pytest.mark.parametrize(("read", "good"), READERS.items(), ids=map(str, range(len(READERS))))
 

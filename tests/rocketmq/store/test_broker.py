@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from storage_engine.rocketmq.format.layout import LOG
 from storage_engine.rocketmq.store import broker
 from storage_engine.rocketmq.store.broker import RocketMQBrokerStore, open_any, open_files
 from tests.fixture_stores import file_sha256
+from tests.rocketmq.remoting.test_masters import Machines
 
 ROCKSDB = {"storeType": "defaultRocksDB"}
 
@@ -81,3 +83,23 @@ def test_beside_its_running_broker_it_has_not_crashed(
     monkeypatch.setattr(broker, "holder_text", lambda _layout: "its lock, which process 1 has")
     assert not store.snapshot(0).crashed
     assert open_files(StoreSettings(str(root))).snapshot(0).crashed
+
+
+@pytest.mark.parametrize(
+    ("identity", "in_sync", "confirmed"), [("c#b#1", "[1]", None), ("c#b#1", "[1,2]", 0), ("", "[1]", 0)]
+)
+def test_a_stopped_store_is_final_where_its_controller_has_it_alone_in_sync(
+    store_copy: Callable[[str], Path], identity: str, in_sync: str, confirmed: int | None
+) -> None:
+    root = store_copy("clean-stop")
+    if identity:
+        (root / "brokerIdentity").write_text(identity)
+    with ExitStack() as stack:
+        controller = Machines(stack).controller("", in_sync)
+        names = {"brokerClusterName": "c", "brokerName": "b", "controllerAddr": controller}
+        store = open_any(StoreSettings(str(root), overrides={**names, "enableControllerMode": "true"}))
+        snapshot, glance = store.snapshot(0), store.glance(0)
+    assert (snapshot.logs[0].confirmed_offset, glance.logs[0].confirmed_offset) == (confirmed, confirmed)
+    assert bool(store.archivable(snapshot).segments) is (confirmed is None)
+    # Once it doesn't answer any more, nobody can tell.
+    assert store.snapshot(0).logs[0].confirmed_offset == 0

@@ -1,0 +1,216 @@
+"""Who else is, or is registered as, the master of a broker's name: by name servers, controllers and brokers.
+
+A name server knows one master of a name, the one that registered last: of two, each look shows one. So the
+replicas that an earlier look has seen are asked themselves. Nothing is deleted while there may be two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeVar
+
+from storage_engine.exceptions import BadInputError, BrokerError
+from storage_engine.rocketmq.format.broker_config import CONTROLLER_MODE
+from storage_engine.rocketmq.hold.state import CLUSTER, NAME, ROLE, SLAVE
+from storage_engine.rocketmq.remoting import bodies, codes
+from storage_engine.rocketmq.remoting.access import Access
+from storage_engine.rocketmq.remoting.admin import BrokerAdmin
+from storage_engine.rocketmq.remoting.answers import MASTER_ID
+from storage_engine.rocketmq.remoting.bodies import AnswerError
+from storage_engine.rocketmq.remoting.command import RemotingCommand
+from storage_engine.rocketmq.remoting.connection import Connection
+from storage_engine.rocketmq.remoting.name_server import SEPARATOR, NameServers
+
+NAME_SERVERS: Final = "namesrvAddr"
+CONTROLLERS: Final = "controllerAddr"
+_CONNECT_SECONDS, _ANSWER_SECONDS = 3.0, 5.0
+_MASTER, _ITSELF = "master", "itself"
+
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """What was found of the other brokers of a name.
+
+    :param masters: who else is its master, or is registered as that, as clauses.
+    :param unknown: who can't be asked about that, as clauses.
+    :param addresses: of all that have the name or are registered under it, masters and slaves.
+    :param in_group: whether the broker has replicas, or a controller that may give it some.
+    """
+
+    masters: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    addresses: tuple[str, ...] = ()
+    in_group: bool = False
+
+    @property
+    def why_kept(self) -> str:
+        """Return why nothing may be deleted; "": it is the only master, or has no replicas."""
+        if self.masters:
+            return (
+                f"expected one master of this broker's name, found that {'; '.join(self.masters)}. While two "
+                "claim to be the master, nobody can tell whose log goes on. Stop one of them, or make it a "
+                "slave (brokerRole=SLAVE with a brokerId above 0), and run the same again"
+            )
+        if self.unknown and self.in_group:
+            return (
+                "expected to know that this broker, which has replicas, is the only master of its name, "
+                f"found that this can't be asked: {'; '.join(self.unknown)}. Make them answer here, and run "
+                "the same again"
+            )
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerGroup:
+    """A broker and those that have its name, and how they are asked.
+
+    :param settings: the broker's; of a stopped one those of its broker.conf.
+    :param address: of the broker; "": it is stopped.
+    :param boot_timestamp_ms: asks for that of its process, which tells it from others; None: it is stopped.
+    :param name_servers: as they are reached from here; "": as the settings say.
+    """
+
+    settings: Mapping[str, str]
+    access: Access = field(default_factory=Access)
+    address: str = ""
+    boot_timestamp_ms: Callable[[], int] | None = None
+    name_servers: str = ""
+
+    def find_replicas(
+        self, known: Collection[str] = (), has_slaves: Callable[[], bool] = lambda: False
+    ) -> Replicas:
+        """Ask who else is the master.
+
+        :param known: addresses of replicas that earlier looks have seen.
+        :param has_slaves: asked where nothing else tells whether the broker has replicas.
+        :raises BrokerError: the broker itself can't be asked.
+        """
+        if not self.settings.get(NAME, "").strip():
+            return Replicas()
+        has_controller = self.settings.get(CONTROLLER_MODE, "").strip().lower() == "true"
+        claims, slaves, unknown = self._registered()
+        if has_controller:
+            try:
+                chosen = self._ask_controller().fields.get("masterAddress", "")
+                if chosen or self.address:
+                    claims[chosen] = f"the controller has {chosen or 'none'} as the master"
+            except (BrokerError, BadInputError) as error:
+                unknown.append(str(error))
+        own = {self.address, _registered_as(self.settings)} - {""}
+        others = sorted({*claims, *slaves, *known} - (own if self.address else set()))
+        roles = dict(zip(others, _ask_each(self._role, others), strict=True))
+        masters, addresses = [], []
+        for other, role in roles.items():
+            if role == _ITSELF or (other in own and role != _MASTER):
+                continue
+            if role == _MASTER:
+                masters.append(f"{other} says that it is the master")
+            elif other in claims:
+                masters.append(claims[other])
+            # Where somebody can't be asked, an earlier look is all that tells.
+            if other and (role or other in claims or other in slaves or unknown):
+                addresses.append(other)
+        in_group = has_controller or bool(addresses) or (bool(unknown) and has_slaves())
+        return Replicas(tuple(masters), tuple(unknown), tuple(addresses), in_group)
+
+    @property
+    def _access(self) -> Access:
+        return replace(
+            self.access, connect_timeout_seconds=_CONNECT_SECONDS, request_timeout_seconds=_ANSWER_SECONDS
+        )
+
+    def _registered(self) -> tuple[dict[str, str], set[str], list[str]]:
+        """Return by address who is registered as a master, where; who as a slave; and who can't be asked."""
+        servers = _listed(self.name_servers or self.settings.get(NAME_SERVERS, ""))
+        claims, slaves, unknown = dict[str, str](), set[str](), list[str]()
+        if not servers:
+            unknown.append(f"a name server, as nothing says where one is ({NAME_SERVERS})")
+        for server, members in zip(servers, _ask_each(self._members, servers), strict=True):
+            if isinstance(members, str):
+                unknown.append(members)
+                continue
+            for number, address in members.items():
+                if number == MASTER_ID:
+                    claims[address] = f"name server {server} has {address} as the master"
+                else:
+                    slaves.add(address)
+        return claims, slaves, unknown
+
+    def _members(self, server: str) -> Mapping[int, str] | str:
+        """Return addresses by broker id that a name server has under the name; or why it can't be asked."""
+        try:
+            brokers = NameServers(server, self._access).cluster_info().brokers
+        except (BrokerError, BadInputError) as error:
+            return str(error)
+        members = brokers.get(self.settings[NAME].strip())
+        if members is None or members.cluster not in ("", self.settings.get(CLUSTER, "").strip()):
+            return {}
+        return members.addresses
+
+    def is_alone_in_sync(self, identity: str) -> bool:
+        """Return whether a controller has the broker as the only one in sync, so that it elects no other.
+
+        Who joins has to have this broker's whole log (AutoSwitchHAService#maybeExpandInSyncStateSet).
+
+        :param identity: cluster, name and id as the broker keeps them (``brokerIdentity``).
+        """
+        *names, number = identity.strip().rsplit("#", 2)
+        if names != [self.settings.get(key, "").strip() for key in (CLUSTER, NAME)]:
+            return False
+        try:
+            return bodies.in_sync(self._ask_controller().body) == {number}
+        except (BrokerError, BadInputError, AnswerError):
+            return False
+
+    def _ask_controller(self) -> RemotingCommand:
+        """Ask who is the master and who is in sync with it.
+
+        :raises BrokerError: none of the controllers says it.
+        """
+        for address in (controllers := _listed(self.settings.get(CONTROLLERS, ""))):
+            try:
+                with Connection(address, self._access) as connection:
+                    name = self.settings[NAME].strip()
+                    return connection.read(codes.CONTROLLER_GET_REPLICA_INFO, {"brokerName": name})
+            except BrokerError:
+                if address == controllers[-1]:
+                    raise
+        raise BadInputError(f"a controller, as nothing says where one is ({CONTROLLERS})")
+
+    def _role(self, address: str) -> str:
+        """Return what a broker says that it is; "": it doesn't answer, or has another name."""
+        if not address:
+            return ""
+        try:
+            with BrokerAdmin(address, self._access) as admin:
+                settings = admin.config()
+                if any(settings.get(key) != self.settings.get(key, "").strip() for key in (NAME, CLUSTER)):
+                    return ""
+                if settings.get(ROLE) == SLAVE:
+                    return SLAVE
+                started_ms = admin.runtime_info().boot_timestamp_ms
+        except (BrokerError, BadInputError):
+            return ""
+        if self.boot_timestamp_ms is None or _registered_as(settings) != _registered_as(self.settings):
+            return _MASTER
+        return _ITSELF if started_ms == self.boot_timestamp_ms() else _MASTER
+
+
+def _registered_as(settings: Mapping[str, str]) -> str:
+    """Return the address by which others know a broker; "": its settings don't say."""
+    host, port = (settings.get(key, "").strip() for key in ("brokerIP1", "listenPort"))
+    return f"{host}:{port}" if host and port else ""
+
+
+def _listed(addresses: str) -> list[str]:
+    return list(filter(None, map(str.strip, addresses.split(SEPARATOR))))
+
+
+def _ask_each(ask: Callable[[str], Found], addresses: Sequence[str]) -> list[Found]:
+    """Ask all at once: what doesn't answer costs one timeout."""
+    with ThreadPoolExecutor(max(1, len(addresses))) as threads:
+        return list(threads.map(ask, addresses))
