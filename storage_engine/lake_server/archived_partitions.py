@@ -173,8 +173,8 @@ def _partition(topic: str, rows: Sequence[Receipt]) -> ArchivedPartition:
         refused = f"its receipt can't be trusted: {fault}" if (fault := faults[id(row)]) else ""
         if not fault and len(contents[row.base_offset, row.end]) > 1:
             refused = "two stores have archived other bytes of the same offsets"
-        for first, end in _offsets_left(row, ranges):
-            insort(ranges, ArchivedRange(row, first, end, refused), key=lambda one: one.first)
+        for left in _offsets_left(row, ranges):
+            insort(ranges, ArchivedRange(row, *left, refused), key=lambda one: one.first)
     first = ranges[0]
     # A log begins inside a segment once records have been deleted from it (DeleteRecords).
     start = first.receipt.known.get(START_EVIDENCE)
