@@ -4,6 +4,10 @@ A real broker takes records of 1 KiB and is stopped; what its log directory has 
 segment. One consumer (librdkafka, CRCs compared) then reads the topic from serve-lake, out of the lake and
 once more out of what is decoded by then, and from that broker started again. Said are megabytes of records a
 second of wall time and processor seconds of the server.
+
+Another server, which has decoded nothing, is then read by 50 consumers at 50 places, and has 200 consumers
+that wait at the end. Said are megabytes a second of all 50 together, the server's peak memory, and what it
+does for those that wait.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -33,6 +38,8 @@ TOPIC = "orders"
 CODECS = ("none", "zstd")
 RECORDS, RECORD_BYTES = 400_000, 1024
 SEEKS = 10
+PLACES, IDLE = 50, 200
+_IDLE_SECONDS = 20.0
 _WAIT_SECONDS = 60.0
 _SETTINGS = {"log.segment.bytes": 64 << 20, "log.initial.task.delay.ms": 3_600_000}
 
@@ -67,6 +74,11 @@ def _compare(codec: str, work: Path, records: int, jars: object) -> Bench:
         with _serving(work / "lake") as (address, server):
             cold, warm = _speed(address, end, server), _speed(address, end, server)
             seeks_ms = [_first_ms(address, end * number // SEEKS) for number in range(SEEKS)]
+        with _serving(work / "lake") as (address, server):
+            before_mib = _memory_mib(server, "VmRSS")
+            together = _together(address, end)
+            peak_mib = _memory_mib(server, "VmHWM")
+            idle_percent = _idle_percent(address, end, server)
         kafka.start()
         (broker,) = (one for one in psutil.Process().children() if one.name() == "java")
         peer = _speed(kafka.address, end, broker)
@@ -85,6 +97,12 @@ def _compare(codec: str, work: Path, records: int, jars: object) -> Bench:
             "decoded_server_processor_seconds": round(warm[1], 2),
             "broker_processor_seconds": round(peer[1], 2),
             "first_record_ms_median": round(sorted(seeks_ms)[SEEKS // 2]),
+            "consumers_at_places": PLACES,
+            "together_mb_per_second": round(together, 1),
+            "server_mib_before": before_mib,
+            "server_mib_at_its_peak": peak_mib,
+            "idle_consumers": IDLE,
+            "idle_processor_percent": round(idle_percent, 1),
         },
     )
 
@@ -107,13 +125,14 @@ def _produce(address: str, codec: str, records: int) -> None:
     producer.flush(_WAIT_SECONDS)
 
 
-def _consumer(address: str, first: int) -> Consumer:
+def _consumer(address: str, first: int, queued: int = 100_000) -> Consumer:
     consumer = Consumer(
         {
             "bootstrap.servers": address,
             "group.id": "bench",
             "check.crcs": True,
-            "queued.min.messages": 100_000,
+            "enable.auto.commit": False,
+            "queued.min.messages": queued,
         }
     )
     consumer.assign([TopicPartition(TOPIC, 0, first)])
@@ -146,6 +165,45 @@ def _first_ms(address: str, offset: int) -> float:
     ms = (time.perf_counter() - began) * 1000
     consumer.close()
     return ms
+
+
+def _together(address: str, end: int) -> float:
+    """Return megabytes of values a second of consumers that each read a part, at the same time."""
+    began = time.perf_counter()
+    with ThreadPoolExecutor(PLACES) as threads:
+        read_bytes = sum(threads.map(lambda number: _read_part(address, end, number), range(PLACES)))
+    return read_bytes / (time.perf_counter() - began) / 1e6
+
+
+def _read_part(address: str, end: int, number: int) -> int:
+    behind, last, read_bytes = end * number // PLACES, end * (number + 1) // PLACES, 0
+    # More than a part has: a client with that many waits for a second before it fetches more.
+    consumer = _consumer(address, behind, queued=10_000)
+    while behind < last:
+        for message in consumer.consume(min(1000, last - behind), 1.0):
+            if message.error() is None:
+                read_bytes += len(message.value() or b"")
+                behind = (message.offset() or 0) + 1
+    consumer.close()
+    return read_bytes
+
+
+def _idle_percent(address: str, end: int, server: psutil.Process) -> float:
+    """Return how much of one processor a server takes while consumers wait at the end."""
+    consumers = [_consumer(address, end) for _ in range(IDLE)]
+    time.sleep(_IDLE_SECONDS)
+    before = _processor(server)
+    time.sleep(_IDLE_SECONDS)
+    percent = 100 * (_processor(server) - before) / _IDLE_SECONDS
+    for consumer in consumers:
+        consumer.close()
+    return percent
+
+
+def _memory_mib(process: psutil.Process, name: str) -> int:
+    lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+    (kib,) = (int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
+    return kib >> 10
 
 
 def _processor(process: psutil.Process) -> float:

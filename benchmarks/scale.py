@@ -5,10 +5,11 @@ processes with a core each, every one to stores of its own in one lake. ``scale-
 one local core; with two of anything it can't go beyond the machine's cores or its disk. Starting Spark is not
 measured; each worker has archived small segments before, and the best round counts.
 
-``spark-workers`` is the speed of two workers of a standalone master over that of one. Beside it stands the
-machine's own limit: two processes that hash over one. ``spark-threads`` is the speed of ``local[N]`` over
-that of this process with N threads. ``spark-job`` has small segments archived by spark-submit and by a Python
-process, both from their start to their end: 20 s over what the job takes longer.
+``spark-workers`` is the speed of two workers of a standalone master over that of one, over 3 GiB: the
+segments of several stores. Beside it stands the machine's own limit: two processes that hash over one.
+``spark-threads`` is the speed of ``local[N]`` over that of this process with N threads. ``spark-job`` has
+small segments archived by spark-submit and by a Python process, both from their start to their end: 20 s over
+what the job takes longer.
 
 Details have the processor time of all processes: it says more than the seconds where others use the machine.
 """
@@ -58,6 +59,9 @@ JOB_SECONDS = 20
 
 HASHED_BYTES = 1 << 30
 
+WORKERS_BYTES = 3 << 30
+"""What workers of a cluster archive at least."""
+
 IN_PROCESS = """
 import sys
 from storage_engine.lake.archive.archive import archive_all
@@ -101,23 +105,35 @@ def measure(
     warm_up: list[Path],
     settings: Mapping[str, str] | None = None,
     name: str = "",
+    stores: int = 1,
 ) -> Spent:
-    """Return what the best round took."""
+    """Return what the best round took.
+
+    :param stores: how many stores have the segments.
+    """
     name = name or master
     with spark_session("bench scale", master, settings) as spark:
         for number in range(ROUNDS):
             archive_segments(spark, jobs_of(lake, warm_up, f"{name}-warm-up-{number}"))
-        return _best(lambda jobs: archive_segments(spark, jobs), lake, paths, name)
+        return _best(lambda jobs: archive_segments(spark, jobs), lake, paths, name, stores)
 
 
-def _best(archive: Callable[..., object], lake: Lake, paths: list[Path], name: str) -> Spent:
-    rounds = [jobs_of(lake, paths, f"{name}-{number}") for number in range(ROUNDS)]
+def _best(archive: Callable[..., object], lake: Lake, paths: list[Path], name: str, stores: int = 1) -> Spent:
+    rounds = [
+        [job for store in range(stores) for job in jobs_of(lake, paths, f"{name}-{number}-{store}")]
+        for number in range(ROUNDS)
+    ]
     return min(Spent.by(lambda jobs=jobs: archive(jobs)) for jobs in rounds)  # type: ignore[misc]
 
 
 def measure_workers(directory: Path, lake: Lake, paths: list[Path], warm_up: list[Path]) -> Bench:
-    """Compare two workers of a standalone master with one."""
+    """Compare two workers of a standalone master with one, over so much that it isn't planning and commit.
+
+    Those take a second or two, which no worker shares.
+    """
     directory.mkdir()
+    size_bytes = sum(path.stat().st_size for path in paths)
+    stores = -(-WORKERS_BYTES // size_bytes)
     spent = []
     with environment({"PYSPARK_PYTHON": sys.executable}), standalone(directory) as url:
         for cores in (1, 2):
@@ -126,10 +142,11 @@ def measure_workers(directory: Path, lake: Lake, paths: list[Path], warm_up: lis
                 "spark.cores.max": str(cores),
                 "spark.scheduler.minRegisteredResourcesRatio": "1.0",
             }
-            spent.append(measure(url, lake, paths, warm_up, settings, f"workers-{cores}"))
+            spent.append(measure(url, lake, paths, warm_up, settings, f"workers-{cores}", stores))
     one, two = spent
     limit = measure_machine(directory / "hashed")
     detail = {
+        "gib": round(stores * size_bytes / (1 << 30), 1),
         "machines_limit": round(limit, 2),
         "one_worker_seconds": round(one.wall, 2),
         "two_workers_seconds": round(two.wall, 2),

@@ -6,7 +6,7 @@ archived the same offsets: each is served once.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -158,21 +158,23 @@ def _cluster(clusters: set[str], asked: str | None, location: str) -> str:
 
 
 def _partition(topic: str, rows: Sequence[Receipt]) -> ArchivedPartition:
-    """Lay a partition's receipts one behind the other, whichever store they are of."""
-    ordered = sorted(rows, key=lambda row: (row.base_offset, -row.end))
+    """Lay a partition's receipts one behind the other, whichever store they are of.
+
+    One that can't be trusted counts only for offsets that no other has.
+    """
+    faults = {id(row): row_fault(row) for row in rows}
+    ordered = sorted(rows, key=lambda row: (bool(faults[id(row)]), row.base_offset, -row.end))
     contents: dict[tuple[int, int], set[str]] = defaultdict(set)
     for row in ordered:
-        contents[row.base_offset, row.end].add(row.sha256)
+        if not faults[id(row)]:
+            contents[row.base_offset, row.end].add(row.sha256)
     ranges: list[ArchivedRange] = []
-    reached = ordered[0].base_offset
     for row in ordered:
-        if row.end <= reached:
-            continue
-        refused = f"its receipt can't be trusted: {fault}" if (fault := row_fault(row)) else ""
-        if len(contents[row.base_offset, row.end]) > 1:
+        refused = f"its receipt can't be trusted: {fault}" if (fault := faults[id(row)]) else ""
+        if not fault and len(contents[row.base_offset, row.end]) > 1:
             refused = "two stores have archived other bytes of the same offsets"
-        ranges.append(ArchivedRange(row, max(reached, row.base_offset), row.end, refused))
-        reached = row.end
+        for left in _offsets_left(row, ranges):
+            insort(ranges, ArchivedRange(row, *left, refused), key=lambda one: one.first)
     first = ranges[0]
     # A log begins inside a segment once records have been deleted from it (DeleteRecords).
     start = first.receipt.known.get(START_EVIDENCE)
@@ -183,6 +185,22 @@ def _partition(topic: str, rows: Sequence[Receipt]) -> ArchivedPartition:
         tuple(ranges),
         int(start) if inside and isinstance(start, int) else first.first,
     )
+
+
+def _offsets_left(row: Receipt, ranges: Sequence[ArchivedRange]) -> list[tuple[int, int]]:
+    """Return the offsets of a receipt that no range has, as (first, end).
+
+    :param ranges: by offset, none over another.
+    """
+    left, reached = [], row.base_offset
+    at = bisect_right(ranges, row.base_offset, key=lambda one: one.end)
+    for one in ranges[at:]:
+        if one.first >= row.end:
+            break
+        left.append((reached, one.first))
+        reached = one.end
+    left.append((reached, row.end))
+    return [(first, end) for first, end in left if first < end]
 
 
 def _directory(row: Receipt) -> PartitionDirectory:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from time import monotonic
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -17,6 +18,8 @@ from storage_engine.lake_server.reader import LakeReader
 NODE_ID: Final = 0
 UNKNOWN: Final = ErrorCode.unknown_topic_or_partition
 UNDEFINED: Final = -1
+_RETENTION_SECONDS = 7 * 24 * 3600.0
+"""After so long without a use a group's positions are dropped (offsets.retention.minutes)."""
 
 
 class GroupAnswers:
@@ -29,6 +32,23 @@ class GroupAnswers:
         self._reader, self._positions, self._address = reader, positions, address
         self._commits = asyncio.Lock()
         self.groups = GroupCoordinator()
+        self._started = monotonic()
+        self._used: dict[str, float] = {}
+
+    async def drop_unused(self, now: float) -> list[str]:
+        """Drop positions of groups without members, that were last used, or found at the start, long ago.
+
+        :param now: on the monotonic clock, in seconds.
+        :return: the groups.
+        :raises OSError: the file can't be written; what it has stays.
+        """
+        async with self._commits:
+            self._used |= {name: now for name, group in self.groups.groups.items() if group.members}
+            self._used = {name: self._used.get(name, self._started) for name in self._positions.groups}
+            unused = sorted(name for name, at in self._used.items() if now - at > _RETENTION_SECONDS)
+            if unused:
+                await asyncio.to_thread(self._positions.drop, unused)
+        return unused
 
     async def _find_coordinator(self, request: Request) -> bytes:
         host, port = self._address
@@ -124,6 +144,7 @@ class GroupAnswers:
             try:
                 async with self._commits:
                     await asyncio.to_thread(self._positions.commit, body.group_id, kept)
+                    self._used[body.group_id] = monotonic()
             except OSError:
                 error = ErrorCode.kafka_storage_error
         topics = tuple(
@@ -147,6 +168,7 @@ class GroupAnswers:
 
     async def _offset_fetch(self, request: Request) -> bytes:
         body, visible = request.body, self._topics(request)
+        self._used[body.group_id] = monotonic()
         if body.topics is None:
             of_group = self._positions.groups.get(body.group_id, {})
             asked = [(name, sorted(numbers)) for name, numbers in of_group.items() if name in visible]

@@ -65,7 +65,11 @@ class Member:
 
 @dataclass(eq=False)
 class ConsumerGroup:
-    """A group with its members; ``until``: when a rebalance goes on without who is missing."""
+    """A group with its members.
+
+    :param known_ids: of members that have been told to come again with them, and until when they may.
+    :param until: when a rebalance goes on without who is missing.
+    """
 
     name: str
     protocol_type: str = ""
@@ -74,7 +78,7 @@ class ConsumerGroup:
     generation: int = 0
     leader: str = ""
     members: dict[str, Member] = field(default_factory=dict)
-    known_ids: set[str] = field(default_factory=set)
+    known_ids: dict[str, float] = field(default_factory=dict)
     until: float = 0.0
 
 
@@ -99,6 +103,9 @@ class GroupCoordinator:
                     self._remove(group, member)
                 if group.state == PREPARING:
                     self._complete_when_all_are_there(group)
+                group.known_ids = {name: until for name, until in group.known_ids.items() if now < until}
+                if not group.members and not group.known_ids:
+                    del self.groups[group.name]
 
     async def join(self, request: Any, client_id: str, host: str, *, ask_for_id: bool) -> Joined:
         """Take a member into a group, and return once the group has a new generation.
@@ -120,7 +127,7 @@ class GroupCoordinator:
         if not member_id:
             member_id = f"{(instance_id or client_id)[:_ID_LETTERS]}-{uuid.uuid4()}"
             if ask_for_id and instance_id is None:
-                group.known_ids.add(member_id)
+                group.known_ids[member_id] = monotonic() + _limits(request)[0]
                 return Joined(ErrorCode.member_id_required, member_id)
             if same is not None:
                 # A member with an id of its own that has started again takes its old place.
@@ -131,7 +138,7 @@ class GroupCoordinator:
             return Joined(ErrorCode.unknown_member_id, member_id)
         elif same is not None and same.id != member_id:
             return Joined(ErrorCode.fenced_instance_id, member_id)
-        group.known_ids.discard(member_id)
+        group.known_ids.pop(member_id, None)
         member = group.members.get(member_id)
         if member is None:
             member = group.members[member_id] = Member(

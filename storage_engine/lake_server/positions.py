@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,16 @@ class CommittedPositions:
         of_group = {topic: dict(numbers) for topic, numbers in self.groups.get(group, {}).items()}
         for (topic, partition), position in found.items():
             of_group.setdefault(topic, {})[partition] = position
-        groups = {**self.groups, group: of_group}
+        self._write({**self.groups, group: of_group})
+
+    def drop(self, groups: Collection[str]) -> None:
+        """Forget the positions of groups; the file is without them when this returns.
+
+        :raises OSError: it can't be written; all positions stay.
+        """
+        self._write({name: kept for name, kept in self.groups.items() if name not in groups})
+
+    def _write(self, groups: dict[str, dict[str, dict[int, Position]]]) -> None:
         write_file(self._path, json.dumps({"version": 1, "groups": groups}).encode())
         self.groups = groups
 

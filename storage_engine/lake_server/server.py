@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import ssl
 import struct
 from collections.abc import Callable, Mapping
@@ -10,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
+from time import monotonic
 
 from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.lake_server.answers import Answers
@@ -21,6 +23,12 @@ from storage_engine.lake_server.users import Login, User
 _LONGEST_REQUEST_BYTES = 1 << 20
 _LONGEST_LOGIN_BYTES = 64 << 10
 _RENEWAL_SECONDS = 10.0
+_DROP_SECONDS = 600.0
+_MOST_CONNECTIONS = 1000
+_REQUEST_SECONDS = 30.0
+"""How long a request may take to come, from its first byte on, and a client to log in."""
+_IDLE_SECONDS = 600.0
+"""After so long without a request a connection is closed (connections.max.idle.ms)."""
 _LENGTH = struct.Struct(">i")
 
 
@@ -89,11 +97,9 @@ async def serve(
     tls = listening.tls()
     try:
         # What is answered depends on the port, which may be whichever is free.
-        connected: list[Answers] = []
+        connected: list[Connections] = []
         server = await asyncio.start_server(
-            lambda incoming, outgoing: _converse(
-                connected[0], Login(listening.users), incoming, outgoing, log
-            ),
+            lambda incoming, outgoing: connected[0].take(incoming, outgoing),
             listening.host,
             listening.port,
             ssl=tls,
@@ -106,13 +112,14 @@ async def serve(
         ) from error
     port = server.sockets[0].getsockname()[1]
     answers = Answers(reader, positions, listening.advertised or (listening.host, port), log)
-    connected.append(answers)
+    connected.append(Connections(answers, listening.users, log))
     for partitions in reader.archive.topics.values():
         for partition in partitions.values():
             for first, end in partition.holes():
                 log(f"{partition.topic}-{partition.number}: no receipt has the offsets [{first}, {end})")
     async with server, asyncio.TaskGroup() as tasks:
         tasks.create_task(answers.groups.watch())
+        tasks.create_task(_drop_unused(answers, log))
         tasks.create_task(_renew(reader, log))
         await reader.warm_up()
         await server.start_serving()
@@ -134,36 +141,88 @@ async def _renew(reader: LakeReader, log: Callable[[str], None]) -> None:
             failed = False
 
 
-async def _converse(
-    answers: Answers,
-    login: Login,
-    incoming: asyncio.StreamReader,
-    outgoing: asyncio.StreamWriter,
-    log: Callable[[str], None],
-) -> None:
-    """Answer a client's requests in their order, until it goes."""
-    host = str((outgoing.get_extra_info("peername") or ("",))[0])
-    try:
+async def _drop_unused(answers: Answers, log: Callable[[str], None]) -> None:
+    while True:
+        await asyncio.sleep(_DROP_SECONDS)
+        try:
+            dropped = await answers.drop_unused(monotonic())
+        except OSError as error:
+            log(f"positions of groups that nobody uses can't be dropped: {error}")
+        else:
+            for group in dropped:
+                log(f"group {group}: its positions were dropped, as nobody used them for seven days")
+
+
+class Connections:
+    """The connections of a server's clients, no more than it has room for.
+
+    :param users: who may read what; None: everybody who connects reads everything.
+    """
+
+    def __init__(
+        self, answers: Answers, users: Mapping[str, User] | None, log: Callable[[str], None]
+    ) -> None:
+        self._answers, self._users, self._log = answers, users, log
+        # Data files that are read need some of the files that a process may have open.
+        self._most = min(_MOST_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+        self._count, self._is_full = 0, False
+
+    async def take(self, incoming: asyncio.StreamReader, outgoing: asyncio.StreamWriter) -> None:
+        """Answer a client's requests in their order, until it goes; refuse it where there is no room."""
+        host = str((outgoing.get_extra_info("peername") or ("",))[0])
+        if self._count >= self._most:
+            if not self._is_full:
+                self._log(
+                    f"client {host}: refused, as {self._most} connections are open; others are until one ends"
+                )
+            self._is_full = True
+            outgoing.close()
+            return
+        self._count, self._is_full = self._count + 1, False
+        try:
+            await self._converse(incoming, outgoing, host)
+        except ProtocolError as error:
+            self._log(f"client {host}: {error}. Its connection was closed.")
+        except (asyncio.IncompleteReadError, ConnectionError):
+            # The client has gone, as clients do.
+            pass
+        # Whatever one client makes of its requests is no other's matter.
+        except Exception as error:
+            self._log(f"client {host}: a request can't be answered: {type(error).__name__}: {error}")
+        finally:
+            self._count -= 1
+            outgoing.close()
+            with suppress(OSError):
+                await outgoing.wait_closed()
+
+    async def _converse(
+        self, incoming: asyncio.StreamReader, outgoing: asyncio.StreamWriter, host: str
+    ) -> None:
+        login = Login(self._users)
         while True:
-            (length,) = _LENGTH.unpack(await incoming.readexactly(_LENGTH.size))
-            longest = _LONGEST_REQUEST_BYTES if login.is_done else _LONGEST_LOGIN_BYTES
-            if not 0 < length <= longest:
-                raise ProtocolError(f"expected a request, found a length of {length} bytes")
-            request = read_request(await incoming.readexactly(length), host, login)
-            frame = await answers.answer(request)
+            try:
+                async with asyncio.timeout(_IDLE_SECONDS if login.is_done else _REQUEST_SECONDS):
+                    begun = await incoming.readexactly(1)
+            except TimeoutError:
+                return
+            try:
+                async with asyncio.timeout(_REQUEST_SECONDS):
+                    data = await _read_rest(incoming, begun, login)
+            except TimeoutError:
+                raise ProtocolError(
+                    f"expected a whole request within {_REQUEST_SECONDS:g} s, found a part of one"
+                ) from None
+            frame = await self._answers.answer(read_request(data, host, login))
             if frame is None:
                 return
             outgoing.write(frame)
             await outgoing.drain()
-    except ProtocolError as error:
-        log(f"client {host}: {error}. Its connection was closed.")
-    except (asyncio.IncompleteReadError, ConnectionError):
-        # The client has gone, as clients do.
-        pass
-    # Whatever one client makes of its requests is no other's matter.
-    except Exception as error:
-        log(f"client {host}: a request can't be answered: {type(error).__name__}: {error}")
-    finally:
-        outgoing.close()
-        with suppress(OSError):
-            await outgoing.wait_closed()
+
+
+async def _read_rest(incoming: asyncio.StreamReader, begun: bytes, login: Login) -> bytes:
+    """Return a request without its length, of which the first byte was read."""
+    (length,) = _LENGTH.unpack(begun + await incoming.readexactly(_LENGTH.size - 1))
+    longest = _LONGEST_REQUEST_BYTES if login.is_done else _LONGEST_LOGIN_BYTES
+    if not 0 < length <= longest:
+        raise ProtocolError(f"expected a request, found a length of {length} bytes")
+    return await incoming.readexactly(length)

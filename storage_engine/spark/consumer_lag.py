@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import pickle
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,7 +15,6 @@ import pyarrow as pa
 from storage_engine.arrow.lag_columns import ANYWHERE, LAG_SCHEMA, NAME, PLACES_SCHEMA, add_risk
 from storage_engine.brokers import default_broker, find_broker
 from storage_engine.core.durable import create
-from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.core.long_work import told
 from storage_engine.core.turns import SharedLock
 from storage_engine.core.wording import count_text, reason_text
@@ -27,7 +26,6 @@ from storage_engine.model.lag.lag import LagSource, LagSummary, PositionsFrom, Q
 from storage_engine.model.settings.spark_from import SparkUse, in_process, lag_place
 from storage_engine.model.store.store import FileFacts, Segment, SegmentId
 from storage_engine.retention.lag.lag_table import (
-    LagPart,
     lag_part,
     merge,
     new_lag_table,
@@ -166,7 +164,7 @@ def consumer_lag(spark: SparkSession, request: ConsumerLagRequest) -> ConsumerLa
             table = pa.Table.from_batches(batches).cast(LAG_SCHEMA)
             write_share(directory, TaskContext.get().partitionId(), table)
             measured.add(table.num_rows)
-            yield pa.RecordBatch.from_pylist([{"part": json.dumps(to_jsonable(lag_part(table)))}])
+            yield pa.RecordBatch.from_pylist([{"part": pickle.dumps(lag_part(table))}])
 
         parts, measured = [], spark.sparkContext.accumulator(0)
         if shares:
@@ -178,9 +176,10 @@ def consumer_lag(spark: SparkSession, request: ConsumerLagRequest) -> ConsumerLa
             going = spark.createDataFrame(
                 [tuple(row.values()) for row in segments.to_pylist()], from_arrow_schema(segments.schema)
             )
-            written = join_segments(places, going).mapInArrow(write, "part string")
+            written = join_segments(places, going).mapInArrow(write, "part binary")
             with telling_progress(lambda: f"Lag is measured of {measured.value} of {asked}"):
-                parts = [from_jsonable(LagPart, json.loads(row.part)) for row in written.collect()]
+                # From our own task, as what any task returns.
+                parts = [pickle.loads(row.part) for row in written.collect()]
         else:
             write_share(directory, 0, LAG_SCHEMA.empty_table())
         file.unlink()

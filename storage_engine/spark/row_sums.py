@@ -28,23 +28,32 @@ _COUNTED: dict[str, Any] = {
     "row_bytes": ("size", "sum"),
     "first": ("first", "min"),
     "last": ("last", "max"),
-    "area": ("area", "sum"),
+    "byte_chain": ("byte_chain", "sum"),
     "offsets": ("offset", "count"),
     "distinct_offsets": ("offset", "count_distinct"),
     "first_offset": ("offset", "min"),
     "last_offset": ("offset", "max"),
-    "offset_sum": ("offset", "sum"),
+    "offset_chain": ("offset_chain", "sum"),
     "unknown_steps": ("is_unknown", "sum"),
 }
+
+_SEED = 42
+_PRIMES = (
+    0x9E3779B185EBCA87,
+    0xC2B2AE3D27D4EB4F,
+    0x165667B19E3779F9,
+    0x85EBCA77C2B2AE63,
+    0x27D4EB2F165667C5,
+)
 
 _COUNTS: list[pa.Field[Any]] = [pa.field(name, pa.int64()) for name in _COUNTED]
 SUMS = pa.schema([*_IDENTITY, pa.field("location", pa.string()), *_COUNTS])
 """Of rows of one segment and stream in one row group.
 
 ``stream``: what the broker's codec names a message's stream by, with blanks between; null: of no stream.
-``first``, ``last``: where their bytes begin and end. ``area``: see :func:`sum_rows`. ``offsets`` to
-``offset_sum``: of the messages' offsets in the stream. ``unknown_steps``: of how many messages the columns
-don't tell which offset comes next.
+``first``, ``last``: where their bytes begin and end. ``offsets`` to ``offset_chain``: of the messages'
+offsets in the stream. ``byte_chain``, ``offset_chain``: see :func:`sum_rows`. ``unknown_steps``: of how many
+messages the columns don't tell which offset comes next.
 """
 
 _PLACES: list[pa.Field[Any]] = [
@@ -64,8 +73,9 @@ def columns_read(columns: Columns) -> tuple[str, ...]:
 def sum_rows(rows: pa.Table, location: str, codec: SegmentCodec) -> pa.Table:
     """Return :data:`SUMS` of some rows.
 
-    ``area`` is the sum of (end² - start²). It is the square of the segment's length where rows cover the
-    segment once: then the ends and starts in between cancel each other out.
+    A chain is the sum, modulo 2^64, of hash(end) - hash(start), of bytes or of offsets. Where ranges join
+    without gap or overlap, in whatever order, the hashes in between cancel each other out: what is left is
+    hash(last end) - hash(first start). No other ranges between the two make it so, but by a collision.
 
     :param rows: with :func:`columns_read`.
     """
@@ -76,7 +86,8 @@ def sum_rows(rows: pa.Table, location: str, codec: SegmentCodec) -> pa.Table:
     placed = (
         placed.append_column("first", pc.if_else(owns, start, None))
         .append_column("last", pc.if_else(owns, pc.add(start, size), None))
-        .append_column("area", pc.multiply(size, pc.add(pc.multiply(start, 2), size)))
+        .append_column("byte_chain", _link(start, pc.add(start, size)))
+        .append_column("offset_chain", _link(placed["offset"], pc.add(placed["offset"], 1)))
         .append_column("is_unknown", _count(pc.and_(placed["offset"].is_valid(), placed["step"].is_null())))
     )
     grouped = placed.group_by([*SEGMENT, *streams], use_threads=False).aggregate([*_COUNTED.values()])
@@ -113,6 +124,34 @@ def _placed(rows: pa.Table, codec: SegmentCodec) -> pa.Table:
     found |= {f"stream_{number}": rows[name] for number, name in enumerate(columns.streams)}
     found |= {"start": start, "size": rows["size"].cast(pa.int64()), "offset": offset, "step": step}
     return pa.table({**found, "is_message": _count(pc.equal(rows["kind"], pa.scalar("message")))})
+
+
+def _link(start: Any, end: Any) -> Any:
+    return pc.subtract(hash_numbers(end), hash_numbers(start)).cast(pa.int64(), safe=False)
+
+
+def hash_numbers(numbers: Any) -> Any:
+    """Return 64-bit numbers' XXH64 with seed 42, as Spark's ``xxhash64`` does, but null for null.
+
+    See the specification of xxHash: its five primes, and what it does with eight bytes alone.
+    """
+
+    def times(value: Any, prime: int) -> Any:
+        return pc.multiply(value, pa.scalar(prime, pa.uint64()))
+
+    def shifted(value: Any, bits: int) -> Any:
+        return pc.shift_right(value, pa.scalar(bits, pa.uint64()))
+
+    def rotated(value: Any, bits: int) -> Any:
+        return pc.bit_wise_or(pc.shift_left(value, pa.scalar(bits, pa.uint64())), shifted(value, 64 - bits))
+
+    first, second, third, fourth, fifth = _PRIMES
+    lane = times(rotated(times(numbers.cast(pa.uint64(), safe=False), second), 31), first)
+    value = pc.bit_wise_xor(lane, pa.scalar(_SEED + fifth + 8, pa.uint64()))
+    value = pc.add(times(rotated(value, 27), first), pa.scalar(fourth, pa.uint64()))
+    value = times(pc.bit_wise_xor(value, shifted(value, 33)), second)
+    value = times(pc.bit_wise_xor(value, shifted(value, 29)), third)
+    return pc.bit_wise_xor(value, shifted(value, 32))
 
 
 def _stream(rows: pa.Table, streams: Sequence[str]) -> Any:

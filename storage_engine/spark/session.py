@@ -63,7 +63,12 @@ def _installed_home(spark: SparkInstallation) -> Path | None:
         return Path(configured)
     on_path = shutil.which("java")
     found = _probe(Path(on_path), spark.java_flags) if on_path else None
-    return found.home if found and _fits(found.home / "bin" / "java", spark) else None
+    if on_path is None or found is None or found.version not in spark.java_versions:
+        return None
+    java = found.home / "bin" / "java"
+    # What PATH has may be a script; mostly it is a link, and what it is of has just started.
+    is_same = java.resolve() == Path(on_path).resolve()
+    return found.home if is_same or _fits(java, spark) else None
 
 
 def _fits(java: Path, spark: SparkInstallation) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -223,8 +224,8 @@ def _added_up(groups: Any, F: Any) -> DataFrame:  # noqa: N803
     found: DataFrame = groups.agg(
         *(F.sum(name).alias(name) for name in ("row_count", "messages", "row_bytes", "offsets")),
         *(F.sum(name).alias(name) for name in ("distinct_offsets", "unknown_steps")),
-        # Wider than a long, which squares of lengths and sums of offsets may be.
-        *(F.sum(F.col(name).cast("decimal(38,0)")).alias(name) for name in ("area", "offset_sum")),
+        # Wider than a long, which sums of hashes may be.
+        *(F.sum(F.col(name).cast("decimal(38,0)")).alias(name) for name in ("byte_chain", "offset_chain")),
         *(F.min(name).alias(name) for name in ("first", "first_offset")),
         *(F.max(name).alias(name) for name in ("last", "last_offset")),
     )
@@ -236,12 +237,11 @@ def _segment_sums(expected: DataFrame, sums: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812
 
     found = expected.join(_added_up(sums.groupBy(*SEGMENT), F), [*SEGMENT], "left")
-    square = F.col("size_bytes").cast("decimal(19,0)") * F.col("size_bytes").cast("decimal(19,0)")
     covers = (
         (F.col("first") == 0)
         & (F.col("last") == F.col("size_bytes"))
         & (F.col("row_bytes") == F.col("size_bytes"))
-        & (F.col("area") == square)
+        & _is_joined("byte_chain", F.col("first"), F.col("last"))
     )
     # A segment of no byte has no row that owns one.
     empty = (F.col("size_bytes") == 0) & (F.coalesce("row_bytes", F.lit(0)) == 0)
@@ -265,8 +265,7 @@ def _stream_sums(expected: DataFrame, sums: DataFrame, codec: SegmentCodec) -> D
         "previous_unknown", F.lag("unknown_steps").over(in_turn)
     )
     span = F.col("last_offset") - F.col("first_offset") + 1
-    middle = (F.col("first_offset") + F.col("last_offset")).cast("decimal(38,0)") * F.col("offsets")
-    is_whole = (F.col("offsets") == span) & (F.col("offset_sum") * 2 == middle)
+    is_whole = _is_joined("offset_chain", F.col("first_offset"), F.col("last_offset") + 1)
     may_skip = (F.col("unknown_steps") > 0) & (F.col("offsets") < span)
     once = F.col("distinct_offsets") == F.col("offsets")
     skipped = F.col("first_offset") - F.col("previous_last") - 1
@@ -275,6 +274,14 @@ def _stream_sums(expected: DataFrame, sums: DataFrame, codec: SegmentCodec) -> D
     return found.withColumn(
         "is_odd", ~(once & (is_whole | may_skip) & follows & _within(codec, "first_offset", "last_offset"))
     )
+
+
+def _is_joined(chain: str, start: Column, end: Column) -> Column:
+    """Return whether a chain of ``row_sums.sum_rows`` leads from one number to another."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    first, last = (F.xxhash64(number).cast("decimal(38,0)") for number in (start, end))
+    return (F.col(chain) - (last - first)) % F.lit(Decimal(1 << 64)) == 0
 
 
 def _within(codec: SegmentCodec, first: str, last: str) -> Column:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
+import os
 import re
 import shlex
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,8 +25,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from storage_engine.kafka.codec.codec import CODEC
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake_server.users import set_user
+from storage_engine.spark.session import spark_session
 from tests.docs.code_blocks import blocks_of
-from tests.integration.jars import JAVA_PROJECTS, java
+from tests.integration.jars import JAVA_PROJECTS, class_path, java
 from tests.integration.kafka_broker import SECONDS, kafka_jars
 from tests.integration.secured import certificate
 from tests.kafka.lakes import archivable_segments, archive, new_lake
@@ -217,6 +221,71 @@ def test_java_reads_it_as_a_group(
     lines = subprocess.run(words, capture_output=True, text=True, timeout=300, check=True).stdout.splitlines()
     found = sorted((int(p), int(o), int(t), k, v) for p, o, t, k, v in map(str.split, lines))
     assert found == [(*one[:3], digest(one[3]), digest(one[4])) for one in archived(node, lake, "txn", level)]
+
+
+def as_bytes(data: bytearray | None) -> bytes | None:
+    return None if data is None else bytes(data)
+
+
+COLUMNS = ("partition", "offset", "unix_millis(timestamp) AS time_ms", "key", "value")
+
+
+@pytest.mark.again
+def test_sparks_kafka_source_reads_it(address: str, node: Path, lake: Lake) -> None:
+    jars = class_path(JAVA_PROJECTS / "spark_kafka").replace(os.pathsep, ",")
+    with spark_session("reads the lake", settings={"spark.jars": jars}) as spark:
+        for level, topic in itertools.product(LEVELS, ("txn", "javacodec", "hdrs", "plain")):
+            options = {"kafka.bootstrap.servers": address, "subscribe": topic, "kafka.isolation.level": level}
+            frame = spark.read.format("kafka").options(**options).load()
+            rows = frame.selectExpr(*COLUMNS).collect()
+            found = sorted(
+                (row.partition, row.offset, row.time_ms, *map(as_bytes, (row.key, row.value))) for row in rows
+            )
+            assert found == archived(node, lake, topic, level), (topic, level)
+
+
+@pytest.mark.again
+def test_a_sink_of_kafka_connect_writes_it(address: str, node: Path, lake: Lake, tmp_path: Path) -> None:
+    written, topic = tmp_path / "written", "javacodec"
+    worker = {
+        "bootstrap.servers": address,
+        "key.converter": "org.apache.kafka.connect.storage.StringConverter",
+        "value.converter": "org.apache.kafka.connect.storage.StringConverter",
+        "offset.storage.file.filename": tmp_path / "offsets",
+        "listeners": "http://127.0.0.1:0",
+        "consumer.auto.offset.reset": "earliest",
+        "plugin.discovery": "only_scan",
+    }
+    sink = {
+        "name": "lines",
+        "connector.class": "org.apache.kafka.connect.file.FileStreamSinkConnector",
+        "topics": topic,
+        "file": written,
+    }
+    for name, settings in (("worker", worker), ("sink", sink)):
+        lines = [f"{key}={value}\n" for key, value in settings.items()]
+        (tmp_path / f"{name}.properties").write_text("".join(lines))
+    words = [java(), "-Xmx256m", "-cp", class_path(JAVA_PROJECTS / "kafka_connect")]
+    words += ["org.apache.kafka.connect.cli.ConnectStandalone"]
+    values = [one[4] for one in archived(node, lake, topic, LEVELS[0])]
+    expected = b"".join(b"%b\n" % (b"null" if value is None else value) for value in values)
+    with (tmp_path / "log").open("wb") as log:
+        connect = subprocess.Popen(
+            [*words, *(str(tmp_path / f"{name}.properties") for name in ("worker", "sink"))],
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        deadline = time.monotonic() + 300
+        while not written.exists() or written.stat().st_size < len(expected):
+            said = (tmp_path / "log").read_text()
+            assert connect.poll() is None, said[-4000:]
+            assert time.monotonic() < deadline, said[-4000:]
+            time.sleep(0.2)
+    finally:
+        connect.kill()
+        connect.wait()
+    assert written.read_bytes() == expected
 
 
 def digest(data: bytes | None) -> str:

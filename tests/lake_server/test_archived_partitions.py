@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from storage_engine.exceptions import BadInputError
@@ -73,6 +73,32 @@ def test_offsets_of_which_two_stores_have_other_bytes_are_refused() -> None:
 def test_a_receipt_that_was_changed_is_refused() -> None:
     ranges = archive(receipt(0, 10), receipt(10, 20, row_hash="0" * 64)).topics["orders"][0].ranges
     assert [bool(one.refused) for one in ranges] == [False, True]
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 30), st.integers(1, 10), st.booleans()),
+        min_size=1,
+        max_size=12,
+    )
+)
+@example([(0, 10, False), (0, 5, True)])
+def test_a_receipt_that_was_changed_hides_none_that_is_sound(spans: list[tuple[int, int, bool]]) -> None:
+    rows = [
+        receipt(base, base + length, store_id=f"node-{number}", row_hash=None if is_sound else "0" * 64)
+        for number, (base, length, is_sound) in enumerate(spans)
+    ]
+    partition = archive(*rows).topics["orders"][0]
+    served = {offset for one in partition.ranges if not one.refused for offset in range(one.first, one.end)}
+    refused = [offset for one in partition.ranges if one.refused for offset in range(one.first, one.end)]
+    covered = {
+        is_sound: {
+            at for base, length, sound in spans if sound is is_sound for at in range(base, base + length)
+        }
+        for is_sound in (True, False)
+    }
+    assert served == covered[True]
+    assert refused == sorted(covered[False] - covered[True])
 
 
 def test_a_log_begins_where_records_were_deleted_up_to() -> None:

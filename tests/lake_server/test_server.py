@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -172,3 +172,41 @@ def test_a_strange_request_ends_its_connection_alone(
     assert nothing == b""
     assert [expected in line for line in lines] == [True]
     assert versions[4:10] == b"\0\0\0\7" + (35).to_bytes(2, "big")
+
+
+def test_what_comes_too_late_or_is_too_much_ends_its_connection_alone(
+    lake: Lake, node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive(lake, node, segments_of(node, "hdrs-0"))
+    monkeypatch.setattr("storage_engine.lake_server.server._MOST_CONNECTIONS", 2)
+    monkeypatch.setattr("storage_engine.lake_server.server._REQUEST_SECONDS", 0.2)
+    versions = b"\0\0\0\x0a\0\x12\0\0\0\0\0\7\xff\xff"
+
+    async def ask() -> tuple[list[bytes], list[str]]:
+        async with served(lake, tmp_path / "positions.json") as (port, lines), AsyncExitStack() as closed:
+
+            async def connect() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+                incoming, outgoing = await asyncio.open_connection("127.0.0.1", port)
+                closed.push_async_callback(outgoing.wait_closed)
+                closed.callback(outgoing.close)
+                return incoming, outgoing
+
+            async def answer(connection: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> bytes:
+                connection[1].write(versions)
+                length = int.from_bytes(await connection[0].readexactly(4), "big")
+                return (await connection[0].readexactly(length))[:4]
+
+            idle, half = await connect(), await connect()
+            found = [await answer(idle), await answer(half)]
+            found += [await (await connect())[0].read() for _ in range(2)]
+            half[1].write(b"\0\0\0\x0a\0\x12")
+            await half[0].read()
+            return [*found, await answer(idle), await answer(await connect())], lines
+
+    found, lines = asyncio.run(ask())
+    said = b"\0\0\0\7"
+    assert found == [said, said, b"", b"", said, said]
+    assert [line.partition(": ")[2] for line in lines] == [
+        "refused, as 2 connections are open; others are until one ends",
+        "expected a whole request within 0.2 s, found a part of one. Its connection was closed.",
+    ]

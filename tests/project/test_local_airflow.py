@@ -170,11 +170,35 @@ def test_another_airflows_variables_do_not_reach_ours(
     assert "/elsewhere" not in environment.values()
 
 
+def test_what_a_process_compiles_no_other_compiles_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    assert "PYTHONDONTWRITEBYTECODE" not in component_environment(Project(tmp_path))
+
+
+def test_a_component_that_does_not_end_meanwhile_is_killed_at_the_end(tmp_path: Path) -> None:
+    told: list[str] = []
+    airflow = LocalAirflow(Project(tmp_path), 1, told.append)
+    stubborn = "import signal, time; signal.signal(15, lambda *_: print('asked', flush=True))"
+    code, log = f"{stubborn}; print('ready', flush=True); time.sleep(99); time.sleep(99)", tmp_path / "log"
+    process = airflow._tree.start("stubborn", [sys.executable, "-c", code], os.environ, log)
+    while "ready" not in log.read_text():
+        time.sleep(0.02)
+    airflow.begin_stop()
+    while "asked" not in log.read_text():
+        time.sleep(0.02)
+    airflow.__exit__(None, None, None)
+    assert (process.returncode, airflow._tree.living(), told) == (-signal.SIGKILL, [], ["stopping Airflow"])
+
+
 @pytest.mark.parametrize("is_edited", [True, False])
 def test_dags_that_nobody_edits_are_not_parsed_again(tmp_path: Path, is_edited: bool) -> None:
     airflow = LocalAirflow(Project(tmp_path), 1, lambda line: None, is_edited=is_edited)
     interval = airflow._environment.get("AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL")
     assert interval == (None if is_edited else "3600")
+    sleep = airflow._environment.get("AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME")
+    assert sleep == (None if is_edited else "0.25")
 
 
 def _command_lines() -> list[str]:

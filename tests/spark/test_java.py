@@ -58,6 +58,15 @@ def test_java_home_wins_if_it_fits(nowhere: Path, monkeypatch: pytest.MonkeyPatc
     assert java_home() == home
 
 
+def test_a_java_on_path_is_started_once_to_look_at_it(nowhere: Path) -> None:
+    home = install_java(nowhere / "seventeen", "17")
+    with (home / "bin" / "java").open("a") as script:
+        script.write(f"echo started >>{nowhere}/starts\n")
+    put_on_path(home, nowhere)
+    assert java_home() == home
+    assert (nowhere / "starts").read_text() == "started\n"
+
+
 @pytest.mark.parametrize("version", ["1.8", "11", "24", "25"])
 def test_java_home_of_another_version_gives_way_to_path(
     nowhere: Path, monkeypatch: pytest.MonkeyPatch, version: str

@@ -35,6 +35,7 @@ from storage_engine.spark.retention_report import (
     retention_report,
     retention_report_of,
 )
+from storage_engine.spark.row_sums import hash_numbers
 from storage_engine.spark.session import spark_session
 from storage_engine.spark.validate_rows import (
     ValidateRowsRequest,
@@ -58,6 +59,8 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "doubled": ("ExpectRowsToBeUnique", "ExpectCountsToMatchReceipts", "ExpectOffsetsToFollowOn"),
     "queue-offset": ("ExpectOffsetsToFollowOn",),
     "place": ("ExpectRowsToCoverSegments", "ExpectRowsToBeUnique"),
+    "opposite-places": ("ExpectRowsToCoverSegments", "ExpectRowsToBeUnique"),
+    "equal-offset-sums": ("ExpectOffsetsToFollowOn",),
     "row-count": ("ExpectRowsToBeUnique",),
     "message-count": ("ExpectCountsToMatchReceipts",),
     "segment": ("ExpectArchivedSegmentsToFollowOn",),
@@ -108,6 +111,19 @@ def break_log(
         moved = chance.choice([-1, 1, 5]) if at else 1
         segment.rows[at] = {**row, "physical_offset": place + moved}
         place += moved
+    elif fault == "opposite-places":
+        # Neither the sum of positions times lengths nor that of lengths changes.
+        up, between, down = segment.rows[1:4]
+        segment.rows[1] = {**up, "physical_offset": up["physical_offset"] + down["size"]}
+        segment.rows[3] = {**down, "physical_offset": down["physical_offset"] - up["size"]}
+        place = min(row["physical_offset"] for row in (segment.rows[1], between, segment.rows[3]))
+    elif fault == "equal-offset-sums":
+        # One offset three times in as many row groups, and those beside it gone: count and sum are the same.
+        log = made_segments(log[0].receipt.log, [[("orders", 0, 100)] * 30] * 3)
+        segment, middle = log[number], log[number].rows[12]
+        for one in (7, 17):
+            segment.rows[one] = {**segment.rows[one], "queue_offset": middle["queue_offset"]}
+        name, place = f"{segment.receipt.log}/{segment.receipt.base_offset:020d} ", -1
     elif fault in ("row-count", "message-count"):
         field = fault.replace("-", "_")
         count = getattr(segment.receipt, field) + chance.choice([-1, 1])
@@ -144,7 +160,7 @@ def test_each_row_that_is_wrong_is_named_with_its_segment_and_place(
     lake = write_lake(tmp_path / "lake", [segment for log, _, _ in broken.values() for segment in log])
     request = ValidateRowsRequest((lake.config,), STORE, "rocketmq", str(tmp_path / "docs"), "run")
     checks = validate_rows(spark, request).checks
-    assert {check.checked_count for check in checks[:4]} == {26}
+    assert {check.checked_count for check in checks[:4]} == {32}
     for fault, (_, name, place) in broken.items():
         found = of_log(checks, fault)
         assert set(FAULTS[fault]) <= found.keys(), fault
@@ -175,6 +191,15 @@ def test_spans_choose_the_segments_that_they_overlap_and_those_beside_them() -> 
 def checked(spark: Any, lake: Lake, store_id: str, broker: str, directory: Path) -> dict[str, CheckResult]:
     request = ValidateRowsRequest((lake.config,), store_id, broker, str(directory), "run")
     return {check.expectation: check for check in validate_rows(spark, request).checks}
+
+
+def test_numbers_are_hashed_as_spark_hashes_them(spark: Any) -> None:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    numbers = [0, 1, -1, 42, 1 << 40, -(1 << 63), (1 << 63) - 1]
+    rows = spark.createDataFrame([(number,) for number in numbers], "number long")
+    expected = [row.hash % (1 << 64) for row in rows.select(F.xxhash64("number").alias("hash")).collect()]
+    assert hash_numbers(pa.array([*numbers, None])).to_pylist() == [*expected, None]
 
 
 @pytest.mark.again

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import random
+from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from storage_engine.brokers import find_broker
 from storage_engine.rocketmq.codec.message_schema import queue_steps
-from storage_engine.spark.row_sums import ROWS, SUMS, columns_read, place_rows, sum_rows
+from storage_engine.spark.row_sums import ROWS, SUMS, columns_read, hash_numbers, place_rows, sum_rows
 from tests.spark.row_lakes import made_segments
 
 CODEC = find_broker("rocketmq").codec
@@ -31,23 +32,46 @@ def total(table: pa.Table, name: str) -> int:
     return found
 
 
+def hashed(number: int) -> int:
+    found: int = hash_numbers(pa.array([number])).to_pylist()[0]
+    return found
+
+
 @given(SIZES, st.randoms(use_true_random=False), st.data())
-def test_the_area_is_the_square_of_the_length_only_where_rows_cover_a_segment_once(
+def test_bytes_join_only_where_rows_cover_a_segment_once(
     sizes: list[tuple[str, int, int]], chance: random.Random, data: st.DataObject
 ) -> None:
     first, second = made_segments("commitlog", [sizes, sizes])
     rows = list(second.rows)
     chance.shuffle(rows)
     length = first.receipt.size_bytes
+    joined = hashed(length) - hashed(0)
     parts = [rows[:1], rows[1:]]
     sums = pa.concat_tables([sum_rows(table_of(part), "file", CODEC) for part in parts])
     assert sums.select(SUMS.names).cast(SUMS).schema == SUMS
-    assert total(sums, "area") == length**2
+    assert (total(sums, "byte_chain") - joined) % (1 << 64) == 0
     assert (total(sums, "row_count"), total(sums, "messages")) == (len(rows), len(sizes))
-    at = data.draw(st.integers(0, len(rows) - 1))
-    moved = data.draw(st.integers(-length, length).filter(bool))
-    rows[at] = {**rows[at], "physical_offset": rows[at]["physical_offset"] + moved}
-    assert total(sum_rows(table_of(rows), "file", CODEC), "area") != length**2
+    moves = data.draw(st.dictionaries(st.sampled_from(range(len(rows))), st.integers(-4, 4), min_size=1))
+    for at, moved in moves.items():
+        rows[at] = {**rows[at], "physical_offset": rows[at]["physical_offset"] + moved}
+    ends = sorted((row["physical_offset"] - length, row["size"]) for row in rows)
+    covers = [start for start, _ in ends] == [0, *accumulate(size for _, size in ends)][:-1]
+    found = total(sum_rows(table_of(rows), "file", CODEC), "byte_chain")
+    assert ((found - joined) % (1 << 64) == 0) == covers
+
+
+@given(st.lists(st.integers(0, 7), min_size=1, max_size=9), st.sampled_from([0, 1 << 40]))
+@example([0, 2, 2, 2, 4], 0)
+@example([0, 1, 1, 4, 4, 5], 0)
+def test_offsets_join_only_where_each_is_there_once(offsets: list[int], base: int) -> None:
+    (segment,) = made_segments("commitlog", [[("a", 0, 100)] * len(offsets)])
+    messages = [
+        {**row, "queue_offset": base + at} for row, at in zip(segment.rows[:-1], offsets, strict=True)
+    ]
+    sums = pa.concat_tables([sum_rows(table_of([row]), "file", CODEC) for row in messages])
+    joined = hashed(base + max(offsets) + 1) - hashed(base + min(offsets))
+    is_range = sorted(offsets) == [*range(min(offsets), max(offsets) + 1)]
+    assert ((total(sums, "offset_chain") - joined) % (1 << 64) == 0) == is_range
 
 
 @given(SIZES)
@@ -59,7 +83,6 @@ def test_streams_are_counted_apart(sizes: list[tuple[str, int, int]]) -> None:
         (row,) = (row for row in sums if row["stream"] == stream)
         assert (row["offsets"], row["distinct_offsets"]) == (count, count)
         assert (row["first_offset"], row["last_offset"]) == (0, count - 1)
-        assert row["offset_sum"] == count * (count - 1) // 2
         assert row["unknown_steps"] == 0
     (blank,) = (row for row in sums if row["stream"] is None)
     assert (blank["offsets"], blank["row_count"]) == (0, 1)

@@ -59,9 +59,10 @@ def _run(directory: Path, say: Say, tell: Say) -> int:
         run.start()
         state = run.finish()
         result = run.result("report")
-    checks = check_outcome(project, sample, before, state, result)
-    # Where no Java is, there is no Spark connection, and nothing ran in Spark.
-    checks += (check_spark(events),) if len(project.connections) > 1 else ()
+        airflow.begin_stop()
+        checks = check_outcome(project, sample, before, state, result)
+        # Where no Java is, there is no Spark connection, and nothing ran in Spark.
+        checks += (check_spark(events),) if len(project.connections) > 1 else ()
     _sum_up(project, sample, result, checks, tell)
     tell(f"Took {time.monotonic() - started:.0f} s.")
     return 0 if all(check.holds for check in checks) else 1
