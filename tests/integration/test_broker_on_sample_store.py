@@ -35,7 +35,7 @@ def test_a_broker_serves_a_sample_store(tmp_path: Path, name_server_port: int) -
                     at = row["physical_offset"] - int(path.name)
                     queue = frames.setdefault((row["topic"], row["queue_id"]), {})
                     queue[row["queue_offset"]] = data[at : at + row["size"]]
-                    key = dict(row["properties"]).get("KEYS")
+                    key = row["keys"]
                     if key and key.startswith("SPC-") and row["topic"] in ("orders", "payments"):
                         keys[row["topic"], key] = keys.get((row["topic"], key), 0) + 1
     layout = resolve_layout(load_broker_config(Path(written.configuration), root=root))

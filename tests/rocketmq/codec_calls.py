@@ -9,6 +9,7 @@ import pyarrow as pa
 from hypothesis import HealthCheck, settings
 
 from storage_engine.rocketmq.codec.codec import CODEC
+from storage_engine.rocketmq.codec.property_pairs import property_maps
 from tests.rounds import rounds
 
 RELAXED = settings(
@@ -46,6 +47,9 @@ def encode(rows: pa.Table, size: int, base_offset: int = 0) -> bytes:
 
 def by_offset(rows: pa.Table) -> list[dict[str, Any]]:
     """Rows in file order, timestamps in ms, neighbouring pieces of one run joined."""
+    if "properties_text" in rows.column_names:
+        at = rows.schema.get_field_index("properties")
+        rows = rows.set_column(at, "properties", property_maps(rows["properties_text"]))
     for name in ("born_timestamp", "store_timestamp"):
         microseconds = rows.column(name).cast(pa.int64()).to_pylist()
         values = pa.array([None if value is None else value // 1000 for value in microseconds], pa.int64())

@@ -168,6 +168,7 @@ def _read_frame(data: bytes, at: int, base_offset: int) -> dict[str, Any] | int 
         "tags": (properties or {}).get("TAGS"),
         "unique_key": (properties or {}).get("UNIQ_KEY"),
         "properties": properties,
+        "properties_text": _utf8(block) or None,
         "body": body,
     }
 

@@ -90,7 +90,7 @@ def test_a_property_block_of_nothing_but_its_crc_is_checked(message: Any, build_
     frame = build_frame(message(properties=b"", property_crc=True), 0)
     rows, damages = decode(frame)
     assert damages == []
-    assert [name for name, _ in rows.column("properties")[0].as_py()] == ["__CRC32#"]
+    assert rows.column("properties_text")[0].as_py().startswith("__CRC32#\x01")
     changed = frame.replace(b"__CRC32#\x01", b"__CRC32#\x01x")[: len(frame) - 1] + b"\x02"
     assert decode(changed)[1] != []
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from typing import Any
@@ -143,10 +143,9 @@ TREE_COLUMNS = pa.schema([pa.field(name, kind) for name, kind in _TREE_TYPES.ite
 TREE_FIELDS = ("root", "streams", "row_groups", "state", "act")
 """What receipts have since version 3."""
 
-LATER_COLUMNS: tuple[str, ...] = ()
-"""A codec's columns that version 3.0 did not have, in the order in which they came. A new table gets the
-columns of 1.0 first, then :data:`TREE_COLUMNS`, then these, with the same field ids in every lake of version
-3."""
+LATER_COLUMNS: tuple[str, ...] = ("properties_text",)
+"""Columns that some codec has since version 3, in the order in which they came. A new table gets the columns
+of 1.0 first, then :data:`TREE_COLUMNS`, then these, with the same field ids in every lake of version 3."""
 
 COMMIT_RETRIES_PROPERTY = "commit.retry.num-retries"
 
@@ -243,17 +242,22 @@ def messages_arrow_schema(codec_schema: pa.Schema, *, trees: bool = True) -> pa.
     them (Java's AssignFreshIds, PyIceberg's assign_fresh_schema_ids); then those of :data:`TREE_COLUMNS` and
     of :data:`LATER_COLUMNS`.
 
-    :param trees: of a lake that has them; else without :data:`TREE_COLUMNS`.
+    :param trees: of a lake that has them; else without :data:`TREE_COLUMNS` and :data:`LATER_COLUMNS`.
     """
     schema = _with_field_ids(codec_schema, LATER_COLUMNS)
-    return schema if trees else pa.schema(list(schema)[: -len(TREE_COLUMNS)])
+    return schema if trees else pa.schema([schema.field(name) for name in _names_before_trees(schema.names)])
+
+
+def _names_before_trees(names: Iterable[str]) -> list[str]:
+    added = {*TREE_COLUMNS.names, *LATER_COLUMNS}
+    return [name for name in names if name not in added]
 
 
 @cache
 def _with_field_ids(codec_schema: pa.Schema, later: tuple[str, ...]) -> pa.Schema:
     ids = itertools.count(1)
     every = pa.schema([*IDENTITY_COLUMNS, *codec_schema, *TREE_COLUMNS])
-    added = (*TREE_COLUMNS.names, *later)
+    added = (*TREE_COLUMNS.names, *(name for name in later if name in every.names))
     first = [_with_id(field, next(ids)) for field in every if field.name not in added]
     columns = {field.name: _with_nested_ids(field, ids) for field in first}
     for name in added:
@@ -272,7 +276,7 @@ def messages_schema(
     """
     schema = _messages_schema(codec_schema, LATER_COLUMNS)
     if not trees:
-        schema = schema.select(*(field.name for field in schema.fields[: -len(TREE_COLUMNS)]))
+        schema = schema.select(*_names_before_trees(field.name for field in schema.fields))
     if comments is None:
         return schema
     return _with_comments(schema, {**IDENTITY_COMMENTS, **comments, **TREE_COMMENTS})
@@ -281,13 +285,6 @@ def messages_schema(
 @cache
 def _messages_schema(codec_schema: pa.Schema, later: tuple[str, ...]) -> Schema:
     return pyarrow_to_schema(_with_field_ids(codec_schema, later))
-
-
-def first_messages_schema(codec_schema: pa.Schema, comments: Mapping[str, str]) -> Schema:
-    """The same as version 1.0 had it."""
-    return messages_schema(codec_schema, comments, trees=False).select(
-        *(name for name in (*IDENTITY_COLUMNS.names, *codec_schema.names) if name not in LATER_COLUMNS)
-    )
 
 
 @cache
@@ -431,7 +428,7 @@ def make_rows_table(
     :param said: properties beside those of every table of rows of this codec.
     :return: whether it was made here.
     """
-    first = first_messages_schema(codec.schema, codec.columns.comments)
+    first = messages_schema(codec.schema, codec.columns.comments, trees=False)
     every = messages_schema(codec.schema, codec.columns.comments)
     # A catalog numbers the columns of the first schema itself: those of trees come behind them.
     with suppress(TableAlreadyExistsError, CommitFailedException):

@@ -80,6 +80,9 @@ def write_data_file(job: SegmentJob, codec: SegmentCodec, data: memoryview, sink
                 return
             if first is not None:
                 raise CorruptFrameError.at(job.path, first.offset, first.expected, first.found)
+            if not job.trees:
+                with codec_errors(job.path):
+                    rows = codec.older_rows(rows)
             yield rows
             del rows
 

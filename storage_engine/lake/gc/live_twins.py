@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import parquet_file_to_data_file
 from pyiceberg.table import FileScanTask, Table
@@ -226,11 +227,13 @@ def _row_difference(table: Table, location: str, receipt: Receipt) -> str:
         entry.spec_id = table.metadata.default_spec_id
         where = segment_rows(receipt.store_id, receipt.lineage, receipt.log, receipt.base_offset)
         task = FileScanTask(entry, residual=AlwaysTrue())
-        rows = read_files(table, where, tuple(codec.schema.names), [task])
+        there = set(table.schema().column_names)
+        schema = pa.schema([field for field in codec.schema if field.name in there])
+        rows = read_files(table, where, tuple(schema.names), [task])
         written_over = whole.copy()
         encode_rows(
             codec,
-            rows.select(codec.schema.names).cast(codec.schema).combine_chunks(),
+            rows.select(schema.names).cast(schema).combine_chunks(),
             written_over.data,
             origin,
             location,

@@ -199,9 +199,12 @@ def _selected(
     count: ReadCount,
     ids: TopicIds | None,
 ) -> Iterator[pa.Table]:
-    key, where, names = selection.key, row_filter(selection, columns), schema.names
+    key, where = selection.key, row_filter(selection, columns)
+    there = lake.messages().schema().column_names
+    views = {name: view for name, view in columns.views.items() if name in schema.names and view[0] in there}
+    names = [*schema.names, *(source for source, _ in views.values())]
     if ids is not None:
-        names = [*names, *(name for name in LOG_LINEAGE if name not in names)]
+        names += [name for name in LOG_LINEAGE if name not in names]
         logs = {log for (_, _, log), one in ids.items() if one == selection.topic_id}
         if selection.topic_id is not None:
             where = And(where, In("log", logs))  # type: ignore[call-arg,arg-type]
@@ -214,6 +217,9 @@ def _selected(
         count=count,
     ):
         rows = found.select(schema.names).cast(schema)
+        for name, (source, view) in views.items():
+            values = pc.coalesce(rows[name], pa.chunked_array([view(found[source])], rows[name].type))
+            rows = rows.set_column(rows.schema.get_field_index(name), schema.field(name), values)
         if ids is not None:
             rows = rows.append_column(_TOPIC_ID, topic_id_column(found, ids))
             if selection.topic_id is not None:

@@ -148,7 +148,9 @@ def _from_rows(table: Table, receipt: Receipt, tree: SegmentTree | None) -> Iter
     out = np.zeros(receipt.size_bytes, dtype=np.uint8).data
     offsets, sizes = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     with lake_errors(table.location(), "read a segment's rows"):
-        schema = codec.schema if tree is None else pa.schema([*codec.schema, *TREE_COLUMNS])
+        there = set(table.schema().column_names)
+        columns = codec.schema if tree is None else (*codec.schema, *TREE_COLUMNS)
+        schema = pa.schema([field for field in columns if field.name in there])
         scan = table.scan(row_filter=where, selected_fields=tuple(schema.names))
         for batch in scan.to_arrow_batch_reader():
             # PyIceberg widens strings and binaries; the codec knows its own types.

@@ -51,6 +51,8 @@ class Columns:
         null: the columns don't tell. None: null of every row.
     :param step_columns: that it reads.
     :param producer: address of whoever sent a message; None: the broker doesn't store it.
+    :param views: by column, which other one's values it is made of where it has none, and how, for who reads
+        messages.
     :param comments: what each column says, for who queries the table in another engine.
     """
 
@@ -64,6 +66,9 @@ class Columns:
     keys: tuple[str, ...] = ()
     key_lists: tuple[str, ...] = ()
     topic_id_of: Callable[[str], str] | None = None
+    views: Mapping[str, tuple[str, Callable[[pa.ChunkedArray[Any]], pa.Array[Any]]]] = field(
+        default_factory=dict, hash=False
+    )
     comments: Mapping[str, str] = field(default_factory=dict, hash=False)
     offset: str | None = None
     steps: Callable[[pa.Table], pa.Array[Any] | pa.ChunkedArray[Any]] | None = None
@@ -113,6 +118,10 @@ class SegmentCodec(Protocol):
         :param context: of ``SegmentContext``, as the segment's store gave it.
         """
         ...
+
+    def older_rows(self, rows: pa.Table) -> pa.Table:
+        """Return decoded rows with the columns of lakes of a version below 3: by default all of them."""
+        return rows
 
     def encode(self, rows: pa.Table, out: memoryview, first_position: int) -> int:
         """Write each row's bytes into ``out`` at physical_offset - first_position.

@@ -77,5 +77,11 @@ class RocketMQCodec(SegmentCodec):
 
         return encode_rows(rows, out, first_position)
 
+    def older_rows(self, rows: pa.Table) -> pa.Table:
+        """Return decoded rows with the pairs of properties that lakes of a version below 3 have."""
+        from storage_engine.rocketmq.codec.property_pairs import older_rows
+
+        return older_rows(rows)
+
 
 CODEC = RocketMQCodec()

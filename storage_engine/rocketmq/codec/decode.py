@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,11 +15,10 @@ from storage_engine.rocketmq.codec import decode_columns as places
 from storage_engine.rocketmq.codec import decode_kernels as kernels
 from storage_engine.rocketmq.codec.commitlog import FrameChunk, FrameKind, QueueNames
 from storage_engine.rocketmq.codec.kernels import cluster
-from storage_engine.rocketmq.codec.message_schema import KINDS, SCHEMA
+from storage_engine.rocketmq.codec.message_schema import KINDS, PAIR_COLUMNS, SCHEMA
 
 _IPV4_TEXT_BYTES = 15
 _IPV6_TEXT_BYTES = 39
-_SEED = np.uint64(secrets.randbits(64))
 
 _INT_COLUMNS = {
     "magic": places.MAGIC,
@@ -48,6 +46,7 @@ _TEXT_COLUMNS = {
     "keys": (places.KEYS, places.KEYS_OFFSETS, places.HAS_KEYS),
     "tags": (places.TAGS, places.TAGS_OFFSETS, places.HAS_TAGS),
     "unique_key": (places.UNIQUE_KEY, places.UNIQUE_KEY_OFFSETS, places.HAS_UNIQUE_KEY),
+    "properties_text": (places.PROPERTIES, places.PROPERTIES_OFFSETS, places.HAS_PROPERTIES),
 }
 """Text, its offsets, and whether it is there; None: in every message."""
 
@@ -92,20 +91,17 @@ class _Columns:
     """The memory that the kernels fill; texts get what they need at most."""
 
     def __init__(self, arena: Arena, chunk: FrameChunk, rows: int) -> None:
-        pairs = (chunk.property_bytes + rows) // 4 + 2
         extra = _IPV6_TEXT_BYTES - _IPV4_TEXT_BYTES
         sizes = dict.fromkeys(places.INT32_COLUMNS, 4 * rows)
         sizes |= dict.fromkeys(places.INT64_COLUMNS, 8 * rows)
         sizes |= dict.fromkeys(places.FLAG_COLUMNS, rows)
         sizes[places.BODY] = places.VIEW_BYTES * rows
-        sizes |= dict.fromkeys(range(places.TOPIC_OFFSETS, places.NAME_OFFSETS), 4 * (rows + 1))
-        sizes |= dict.fromkeys((places.NAME_OFFSETS, places.VALUE_OFFSETS), 4 * pairs)
-        sizes |= dict.fromkeys(range(places.KEYS, places.VALUES + 1), chunk.property_bytes)
+        sizes |= dict.fromkeys(range(places.TOPIC_OFFSETS, places.TOPIC), 4 * (rows + 1))
+        sizes |= dict.fromkeys(range(places.KEYS, places.PROPERTIES + 1), chunk.property_bytes)
         sizes |= {
             places.TOPIC: chunk.topic_bytes,
             places.BORN_HOST: rows * _IPV4_TEXT_BYTES + chunk.born_ipv6_rows * extra,
             places.STORE_HOST: rows * _IPV4_TEXT_BYTES + chunk.store_ipv6_rows * extra,
-            places.PAIR_OFFSETS: 4 * (rows + 1),
             places.TAIL: places.TAIL_BYTES,
             places.HOSTS: places.HOSTS_BYTES,
         }
@@ -164,11 +160,11 @@ def decode_chunk(
         codes,
     )
     columns = _Columns(arena, chunk, rows)
-    scratch = np.zeros(places.SCRATCH_WORDS, np.int64)
+    ends = np.zeros(places.ENDS, np.int64)
     begin = int(chunk.positions[0])
     end = int(chunk.positions[-1]) + int(chunk.sizes[-1])
     segment = pa.py_buffer(data[begin:end].data)
-    pairs = kernels.decode_messages(
+    kernels.decode_messages(
         address_of(data),
         len(data),
         begin,
@@ -178,8 +174,7 @@ def decode_chunk(
         codes,
         ranking.topic_valid,
         chunk.queues.topic_lengths,
-        _SEED,
-        address_of(scratch),
+        address_of(ends),
         address_of(columns.addresses),
     )
     typed = magic_valid = None
@@ -196,12 +191,7 @@ def decode_chunk(
         "physical_offset": columns.fixed(places.PHYSICAL_OFFSET, pa.int64(), None),
         "size": columns.fixed(places.SIZE, pa.int32(), None),
         "kind": _kinds(chunk, messages),
-        "properties": _properties(columns, pairs),
-        "properties_terminated": pa.Array.from_buffers(
-            pa.bool_(),
-            rows,
-            [columns.validity(places.HAS_PROPERTIES, None), _bitmap(columns.flags(places.TERMINATED))],
-        ),
+        **{name: pa.nulls(rows, SCHEMA.field(name).type) for name in PAIR_COLUMNS},
         "body": pa.Array.from_buffers(
             pa.binary_view(), rows, [typed, columns.buffers[places.BODY].slice(0, 16 * rows), segment]
         ),
@@ -232,15 +222,6 @@ def _kinds(chunk: FrameChunk, messages: int) -> pa.Array[Any]:
     kinds = np.zeros(rows, np.int8)
     kinds[messages:] = chunk.kinds[chunk.kinds != FrameKind.MESSAGE]
     return pa.DictionaryArray.from_arrays(kinds, KINDS).cast(pa.string())
-
-
-def _properties(columns: _Columns, pairs: int) -> pa.Array[Any]:
-    kind = SCHEMA.field("properties").type
-    names = columns.text(places.NAMES, places.NAME_OFFSETS, pa.string(), None, pairs)
-    values = columns.text(places.VALUES, places.VALUE_OFFSETS, pa.string(), None, pairs)
-    entries = pa.StructArray.from_arrays([names, values], fields=[kind.key_field, kind.item_field])
-    buffers = [columns.validity(places.HAS_PROPERTIES, None), columns.buffers[places.PAIR_OFFSETS]]
-    return pa.Array.from_buffers(kind, columns.rows, buffers, children=[entries])
 
 
 def _raw(address: int, begin: int, base_offset: int, columns: _Columns, segment: pa.Buffer) -> pa.Array[Any]:

@@ -27,7 +27,7 @@ STORE_TIMESTAMP: Final = 12
 PREPARED_TRANSACTION_OFFSET: Final = 13
 # 16 bytes a row, Arrow's binary views:
 BODY: Final = 14
-# One byte a row, whether a value that can be missing in a message is there; and two booleans:
+# One byte a row, whether a value that can be missing in a message is there; and a boolean:
 HAS_TOPIC: Final = 15
 HAS_BORN_TIMESTAMP: Final = 16
 HAS_STORE_TIMESTAMP: Final = 17
@@ -35,30 +35,26 @@ HAS_KEYS: Final = 18
 HAS_TAGS: Final = 19
 HAS_UNIQUE_KEY: Final = 20
 HAS_PROPERTIES: Final = 21
-TERMINATED: Final = 22
-NEEDS_RAW: Final = 23
+NEEDS_RAW: Final = 22
 # 32-bit offsets of texts, then the texts in the same order:
-TOPIC_OFFSETS: Final = 24
-BORN_HOST_OFFSETS: Final = 25
-STORE_HOST_OFFSETS: Final = 26
-KEYS_OFFSETS: Final = 27
-TAGS_OFFSETS: Final = 28
-UNIQUE_KEY_OFFSETS: Final = 29
-NAME_OFFSETS: Final = 30
-VALUE_OFFSETS: Final = 31
-TOPIC: Final = 32
-BORN_HOST: Final = 33
-STORE_HOST: Final = 34
-KEYS: Final = 35
-TAGS: Final = 36
-UNIQUE_KEY: Final = 37
-NAMES: Final = 38
-VALUES: Final = 39
-# Where each row's property pairs begin, and memory to work in:
-PAIR_OFFSETS: Final = 40
-TAIL: Final = 41
-HOSTS: Final = 42
-COLUMNS: Final = 43
+TOPIC_OFFSETS: Final = 23
+BORN_HOST_OFFSETS: Final = 24
+STORE_HOST_OFFSETS: Final = 25
+KEYS_OFFSETS: Final = 26
+TAGS_OFFSETS: Final = 27
+UNIQUE_KEY_OFFSETS: Final = 28
+PROPERTIES_OFFSETS: Final = 29
+TOPIC: Final = 30
+BORN_HOST: Final = 31
+STORE_HOST: Final = 32
+KEYS: Final = 33
+TAGS: Final = 34
+UNIQUE_KEY: Final = 35
+PROPERTIES: Final = 36
+# Memory to work in:
+TAIL: Final = 37
+HOSTS: Final = 38
+COLUMNS: Final = 39
 
 INT32_COLUMNS: Final = tuple(range(SIZE, PHYSICAL_OFFSET))
 INT64_COLUMNS: Final = tuple(range(PHYSICAL_OFFSET, BODY))
@@ -67,9 +63,6 @@ FLAG_COLUMNS: Final = tuple(range(HAS_TOPIC, TOPIC_OFFSETS))
 MIN_TIMESTAMP_MS: Final = -62_135_596_800_000
 MAX_TIMESTAMP_MS: Final = 253_402_300_799_999
 """Years 1 to 9999, what every reader of the lake can represent."""
-
-NAME_TABLE_SLOTS: Final = 1 << 14
-"""Twice as many as names fit into a property block of 32,767 bytes."""
 
 # A binary view: its length, then the bytes themselves or their first four, buffer and place.
 VIEW_BYTES: Final = 16
@@ -82,30 +75,11 @@ HOST_ENTRY_BYTES: Final = 64
 HOST_TEXT_AT: Final = 24
 HOSTS_BYTES: Final = HOST_SLOTS * HOST_ENTRY_BYTES
 
-# Where the texts written so far end, and how many pairs there are: places in a kernel's own state.
-PAIRS_END: Final = 0
-NAMES_END: Final = 1
-VALUES_END: Final = 2
-KEYS_END: Final = 3
-TAGS_END: Final = 4
-UNIQUE_KEY_END: Final = 5
-BORN_HOST_END: Final = 6
-STORE_HOST_END: Final = 7
-KNOWN_NAMES: Final = 8
-ENDS: Final = 9
-
-# What is known of the names of the row before: five words a name.
-MOST_KNOWN_NAMES: Final = 128
-KNOWN_SIZE: Final = 0
-KNOWN_HEAD: Final = 1
-KNOWN_TAIL: Final = 2
-KNOWN_ROLE: Final = 3
-KNOWN_SEEN: Final = 4
-KNOWN_WORDS: Final = 5
-
-# Memory that decoding works in, in words, all zero at first: what is known of names; how far texts are
-# written; in which row a name was met.
-KNOWN_AT: Final = 0
-ENDS_AT: Final = KNOWN_AT + MOST_KNOWN_NAMES * KNOWN_WORDS
-NAME_TABLE_AT: Final = ENDS_AT + ENDS
-SCRATCH_WORDS: Final = NAME_TABLE_AT + NAME_TABLE_SLOTS
+# Where the texts written so far end: places in a kernel's own state.
+KEYS_END: Final = 0
+TAGS_END: Final = 1
+UNIQUE_KEY_END: Final = 2
+PROPERTIES_END: Final = 3
+BORN_HOST_END: Final = 4
+STORE_HOST_END: Final = 5
+ENDS: Final = 6

@@ -33,7 +33,6 @@ from storage_engine.rocketmq.codec.decode_columns import (
     BORN_HOST_OFFSETS,
     BORN_PORT,
     BORN_TIMESTAMP,
-    ENDS_AT,
     FLAG,
     FLAG_COLUMNS,
     HAS_BORN_TIMESTAMP,
@@ -45,17 +44,13 @@ from storage_engine.rocketmq.codec.decode_columns import (
     HOSTS,
     INT32_COLUMNS,
     INT64_COLUMNS,
-    KNOWN_AT,
     MAGIC,
     MAX_TIMESTAMP_MS,
     MIN_TIMESTAMP_MS,
-    NAME_OFFSETS,
-    NAME_TABLE_AT,
     NEEDS_RAW,
-    PAIR_OFFSETS,
-    PAIRS_END,
     PHYSICAL_OFFSET,
     PREPARED_TRANSACTION_OFFSET,
+    PROPERTIES_OFFSETS,
     QUEUE_ID,
     QUEUE_OFFSET,
     RECONSUME_TIMES,
@@ -70,7 +65,6 @@ from storage_engine.rocketmq.codec.decode_columns import (
     TAIL,
     TOPIC,
     TOPIC_OFFSETS,
-    VALUE_OFFSETS,
     VIEW_BYTES,
     VIEW_INLINE_BYTES,
 )
@@ -225,26 +219,20 @@ def decode_messages(
     codes: Ints32,
     topic_valid: Bytes,
     topic_lengths: Ints32,
-    seed: np.uint64,
-    scratch: int,
+    ends: int,
     columns: int,
-) -> int:
+) -> None:
     """Fill the columns of the first ``messages`` rows, which are in the order to write them in.
 
     :param begin: position in the segment where the buffer of body views begins.
-    :param scratch: address of SCRATCH_WORDS words of zeros.
+    :param ends: address of ENDS words of zeros.
     :param columns: address of the table of the columns' addresses.
-    :return: number of property pairs.
     """
-    known = scratch + 8 * KNOWN_AT
-    ends = scratch + 8 * ENDS_AT
-    name_table = scratch + 8 * NAME_TABLE_AT
     for slot in range(HOST_SLOTS):
         store_i64(word(columns, HOSTS) + slot * HOST_ENTRY_BYTES + 16, 0)
     topic_end = 0
-    for column in range(TOPIC_OFFSETS, VALUE_OFFSETS + 1):
+    for column in range(TOPIC_OFFSETS, PROPERTIES_OFFSETS + 1):
         store_i32(word(columns, column), 0)
-    store_i32(word(columns, PAIR_OFFSETS), 0)
     for i in range(messages):
         if i + _AHEAD < messages:
             ahead = address + positions[i + _AHEAD]
@@ -280,10 +268,9 @@ def decode_messages(
         block = tail + topic_length + 2
         block_size = load_be_i16(block - 2)
         exact &= block_size >= 0
-        exact &= decode_properties(block, max(block_size, 0), i, columns, ends, seed, name_table, known)
+        exact &= decode_properties(block, max(block_size, 0), i, columns, ends)
         if not exact:
             store_u8(word(columns, NEEDS_RAW) + i, 1)
-    return word(ends, PAIRS_END)
 
 
 @kernel
@@ -309,9 +296,8 @@ def decode_others(
         store_i64(word(columns, BODY) + VIEW_BYTES * i + 8, 0)
         for column in FLAG_COLUMNS:
             store_u8(word(columns, column) + i, 0)
-        for column in range(TOPIC_OFFSETS, NAME_OFFSETS):
+        for column in range(TOPIC_OFFSETS, PROPERTIES_OFFSETS + 1):
             store_i32(word(columns, column) + 4 * (i + 1), load_i32(word(columns, column) + 4 * i))
-        store_i32(word(columns, PAIR_OFFSETS) + 4 * (i + 1), load_i32(word(columns, PAIR_OFFSETS) + 4 * i))
         store_i32(word(columns, SIZE) + 4 * i, int64(sizes[i]))
         if blank_header[i - messages]:
             store_i32(word(columns, MAGIC) + 4 * i, MAGIC_BLANK)

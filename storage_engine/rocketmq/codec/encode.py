@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from storage_engine.arrow.memory import ColumnAddresses, address_of, boolean_flags, valid_flags
+from storage_engine.arrow.memory import ColumnAddresses, address_of, valid_flags
 from storage_engine.exceptions import ProofError
 from storage_engine.rocketmq.codec import encode_kernels as kernels
-from storage_engine.rocketmq.codec.message_schema import SCHEMA
+from storage_engine.rocketmq.codec.message_schema import PAIR_COLUMNS, SCHEMA, TEXT_COLUMN
+from storage_engine.rocketmq.codec.property_pairs import property_texts
 
 _INT_COLUMNS = {
     "physical_offset": kernels.PHYSICAL_OFFSET,
@@ -35,14 +34,15 @@ _TEXT_COLUMNS = {
     "born_host": (kernels.BORN_HOST, kernels.BORN_HOST_OFFSETS),
     "store_host": (kernels.STORE_HOST, kernels.STORE_HOST_OFFSETS),
 }
+_PROPERTIES = (kernels.PROPERTIES, kernels.PROPERTIES_OFFSETS)
 
 _VIEW_COLUMNS = {"body": (kernels.BODY, kernels.BODY_BUFFERS), "raw": (kernels.RAW, kernels.RAW_BUFFERS)}
 
 _NEEDED = (*_INT_COLUMNS, *_TEXT_COLUMNS, "body")
 """What a row without raw bytes must have."""
 
-ENCODED_COLUMNS = (*_NEEDED, "properties", "properties_terminated", "raw")
-"""What a row's bytes are made of."""
+ENCODED_COLUMNS = (*_NEEDED, *PAIR_COLUMNS, "raw", TEXT_COLUMN)
+"""What a row's bytes are made of. Rows of older lakes lack the last, and may have the pairs."""
 
 _FAULTS = {
     kernels.FAULT_RAW_SIZE: "as many raw bytes as its size says",
@@ -66,12 +66,11 @@ def encode_rows(rows: pa.Table, out: memoryview, base_offset: int) -> int:
         raise ValueError("the buffer to encode into is read-only")
     if not 0 <= base_offset <= (1 << 63) - 1 - len(target):
         raise ValueError(f"base offset {base_offset} is no 64-bit offset")
-    missing = [name for name in ENCODED_COLUMNS if name not in rows.column_names]
+    names = [name for name in ENCODED_COLUMNS if name in rows.column_names]
+    missing = {*ENCODED_COLUMNS, *PAIR_COLUMNS} - {*names, TEXT_COLUMN}
     if missing:
-        raise ProofError(f"rows to encode lack the columns {', '.join(missing)}")
-    rows = rows.select(list(ENCODED_COLUMNS)).cast(
-        pa.schema([SCHEMA.field(name) for name in ENCODED_COLUMNS])
-    )
+        raise ProofError(f"rows to encode lack the columns {', '.join(sorted(missing))}")
+    rows = rows.select(names).cast(pa.schema([SCHEMA.field(name) for name in names]))
     sizes = _check_overlap(rows)
     for batch in rows.to_batches():
         _encode_batch(batch, target, base_offset)
@@ -105,7 +104,6 @@ def _encode_batch(batch: pa.RecordBatch, target: npt.NDArray[np.uint8], base_off
         complete &= valid_flags(batch.column(name))
     addresses.bytes(kernels.COMPLETE, complete)
     addresses.bytes(kernels.HAS_RAW, valid_flags(batch.column("raw")))
-    addresses.bytes(kernels.TERMINATED, boolean_flags(batch.column("properties_terminated")))
     for name, place in _INT_COLUMNS.items():
         addresses.fixed(place, batch.column(name))
     for name, (place, offsets_place) in _TEXT_COLUMNS.items():
@@ -113,17 +111,10 @@ def _encode_batch(batch: pa.RecordBatch, target: npt.NDArray[np.uint8], base_off
     for name, (place, buffers_place) in _VIEW_COLUMNS.items():
         addresses.views(place, buffers_place, batch.column(name))
     addresses.bytes(kernels.HOSTS, np.zeros(kernels.HOSTS_BYTES, np.uint8))
-    properties: Any = batch.column("properties")
-    names, values = properties.keys, properties.items
-    if values.null_count:
-        raise ProofError("a row to encode has a property whose value is null")
-    addresses.fixed(kernels.PAIR_OFFSETS, properties.offsets)
-    table = addresses.table
-    table[kernels.NAMES_BYTES] = addresses.text(kernels.NAMES, kernels.NAME_OFFSETS, names)
-    table[kernels.VALUES_BYTES] = addresses.text(kernels.VALUES, kernels.VALUE_OFFSETS, values)
+    addresses.text(*_PROPERTIES, property_texts(batch))
     failed = np.zeros(1, np.int64)
     fault = kernels.encode_rows(
-        address_of(target), len(target), base_offset, batch.num_rows, address_of(table), failed
+        address_of(target), len(target), base_offset, batch.num_rows, address_of(addresses.table), failed
     )
     if fault != kernels.ENCODED:
         row = int(failed[0])

@@ -36,10 +36,8 @@ from storage_engine.rocketmq.codec.frame import (
     MAGIC_AT,
     MAGIC_V1,
     MAGIC_V2,
-    NAME_VALUE_SEPARATOR,
     PHYSICAL_OFFSET_AT,
     PREPARED_TRANSACTION_OFFSET_AT,
-    PROPERTY_SEPARATOR,
     QUEUE_ID_AT,
     QUEUE_OFFSET_AT,
     RECONSUME_TIMES_AT,
@@ -49,7 +47,7 @@ from storage_engine.rocketmq.codec.frame import (
     SYS_FLAG_AT,
 )
 from storage_engine.rocketmq.codec.frame_kernels import Ints32, Ints64, same_bytes
-from storage_engine.rocketmq.codec.text_kernels import copy_words, read_host
+from storage_engine.rocketmq.codec.text_kernels import read_host
 
 ENCODED: Final = 0
 FAULT_RAW_SIZE: Final = 1
@@ -79,30 +77,23 @@ RECONSUME_TIMES: Final = 13
 # One byte a row:
 COMPLETE: Final = 14
 HAS_RAW: Final = 15
-TERMINATED: Final = 16
 # 32-bit offsets, then what they point into:
-TOPIC_OFFSETS: Final = 17
-BORN_HOST_OFFSETS: Final = 18
-STORE_HOST_OFFSETS: Final = 19
-NAME_OFFSETS: Final = 20
-VALUE_OFFSETS: Final = 21
-PAIR_OFFSETS: Final = 22
-TOPIC: Final = 23
-BORN_HOST: Final = 24
-STORE_HOST: Final = 25
-NAMES: Final = 26
-VALUES: Final = 27
+TOPIC_OFFSETS: Final = 16
+BORN_HOST_OFFSETS: Final = 17
+STORE_HOST_OFFSETS: Final = 18
+PROPERTIES_OFFSETS: Final = 19
+TOPIC: Final = 20
+BORN_HOST: Final = 21
+STORE_HOST: Final = 22
+PROPERTIES: Final = 23
 # Binary views, then tables of the addresses of the buffers that they point into:
-BODY: Final = 28
-RAW: Final = 29
-BODY_BUFFERS: Final = 30
-RAW_BUFFERS: Final = 31
-# Lengths of the texts that whole words are read from:
-NAMES_BYTES: Final = 32
-VALUES_BYTES: Final = 33
+BODY: Final = 24
+RAW: Final = 25
+BODY_BUFFERS: Final = 26
+RAW_BUFFERS: Final = 27
 # Memory to work in, zero at first:
-HOSTS: Final = 34
-COLUMNS: Final = 35
+HOSTS: Final = 28
+COLUMNS: Final = 29
 
 # Addresses that were met, so that each text is read only once. An address's place is given by its text's
 # hash; an entry is the text's first and last eight bytes, its length and the address's width, where the
@@ -213,33 +204,6 @@ def encode_header(at: int, i: int, columns: int) -> int:
     return extra
 
 
-@inlined
-def encode_properties(target: int, size: int, first: int, last: int, columns: int) -> None:
-    """Join pairs [first, last) into a block of ``size`` bytes."""
-    end = target + size
-    for pair in range(first, last):
-        name = load_i32(word(columns, NAME_OFFSETS) + 4 * pair)
-        name_size = load_i32(word(columns, NAME_OFFSETS) + 4 * (pair + 1)) - name
-        value = load_i32(word(columns, VALUE_OFFSETS) + 4 * pair)
-        value_size = load_i32(word(columns, VALUE_OFFSETS) + 4 * (pair + 1)) - value
-        # Whole words, where they stay inside the texts, and what they overwrite is written later.
-        if (
-            end - target >= name_size + value_size + 32
-            and word(columns, NAMES_BYTES) - name >= name_size + 16
-            and word(columns, VALUES_BYTES) - value >= value_size + 16
-        ):
-            copy_words(target, word(columns, NAMES) + name, name_size)
-            copy_words(target + name_size + 1, word(columns, VALUES) + value, value_size)
-        else:
-            copy_bytes(target, word(columns, NAMES) + name, name_size)
-            copy_bytes(target + name_size + 1, word(columns, VALUES) + value, value_size)
-        store_u8(target + name_size, NAME_VALUE_SEPARATOR)
-        target += name_size + 1 + value_size
-        if target < end:
-            store_u8(target, PROPERTY_SEPARATOR)
-            target += 1
-
-
 @kernel
 def encode_rows(out: int, out_length: int, base_offset: int, rows: int, columns: int, failed: Ints64) -> int:
     """Write ``rows`` frames.
@@ -274,15 +238,8 @@ def encode_rows(out: int, out_length: int, base_offset: int, rows: int, columns:
         body_size = view_size(word(columns, BODY), i)
         topic = load_i32(word(columns, TOPIC_OFFSETS) + 4 * i)
         topic_size = load_i32(word(columns, TOPIC_OFFSETS) + 4 * (i + 1)) - topic
-        first = load_i32(word(columns, PAIR_OFFSETS) + 4 * i)
-        last = load_i32(word(columns, PAIR_OFFSETS) + 4 * (i + 1))
-        block_size = 0
-        if last > first:
-            block_size = 2 * (last - first) - (0 if load_u8(word(columns, TERMINATED) + i) else 1)
-            for column in (NAME_OFFSETS, VALUE_OFFSETS):
-                block_size += load_i32(word(columns, column) + 4 * last) - load_i32(
-                    word(columns, column) + 4 * first
-                )
+        block = load_i32(word(columns, PROPERTIES_OFFSETS) + 4 * i)
+        block_size = load_i32(word(columns, PROPERTIES_OFFSETS) + 4 * (i + 1)) - block
         expected = BODY_AT + body_size + length_bytes + topic_size + 2 + block_size
         if sys_flag & BORN_HOST_IPV6:
             expected += IPV6_EXTRA_BYTES
@@ -312,7 +269,7 @@ def encode_rows(out: int, out_length: int, base_offset: int, rows: int, columns:
         copy_bytes(target, word(columns, TOPIC) + topic, topic_size)
         target += topic_size
         store_be_i16(target, block_size)
-        encode_properties(target + 2, block_size, first, last, columns)
+        copy_bytes(target + 2, word(columns, PROPERTIES) + block, block_size)
     return ENCODED
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -37,20 +37,25 @@ _FIELDS: list[pa.Field[Any]] = [
     pa.field("properties_terminated", pa.bool_()),
     pa.field("body", pa.binary_view()),
     pa.field("raw", pa.binary_view()),
+    pa.field("properties_text", pa.string()),
 ]
 
 SCHEMA = pa.schema(_FIELDS)
 """Columns of a row.
 
 ``kind``: ``message``, ``blank`` (the filler behind a segment's last message) or ``undecodable``; only
-messages have typed columns (the first row of a blank has its magic). ``properties`` is what
-MessageDecoder#string2messageProperties makes of the block: pairs without a name or a value are
-dropped, of one name's values the last counts; null when the block is empty or no UTF-8.
-``properties_terminated``: the last pair is followed by a separator. ``body`` as stored, possibly
-compressed (``sys_flag``). Timestamps beyond the years 1 to 9999 are null. ``raw``: the exact bytes,
-where the typed columns would not re-encode to them. ``body`` and ``raw`` are no copies: what is decoded
-holds on to the segment, and has to be cast to pa.binary() to be sorted.
+messages have typed columns (the first row of a blank has its magic). ``properties_text`` is the block of
+properties as stored; null when it is empty or no UTF-8. ``body`` as stored, possibly compressed
+(``sys_flag``). Timestamps beyond the years 1 to 9999 are null. ``raw``: the exact bytes, where the typed
+columns would not re-encode to them. ``body`` and ``raw`` are no copies: what is decoded holds on to the
+segment, and has to be cast to pa.binary() to be sorted.
+
+Rows of older lakes have ``properties`` and ``properties_terminated`` (the last pair is followed by a
+separator) instead of ``properties_text``: :mod:`storage_engine.rocketmq.codec.property_pairs`.
 """
+
+PAIR_COLUMNS: Final = ("properties", "properties_terminated")
+TEXT_COLUMN: Final = "properties_text"
 
 _COMMENTS = {
     "physical_offset": "position of the row's first byte in the commitlog",
@@ -78,7 +83,15 @@ _COMMENTS = {
     "properties_terminated": "whether a separator follows the last property",
     "body": "body as stored; compressed by the producer where sys_flag & 1",
     "raw": "the exact bytes, where the other columns would not give them back",
+    "properties_text": "all properties as stored: name, byte 1, value; byte 2 between two of them",
 }
+
+
+def property_maps(texts: pa.ChunkedArray[Any]) -> pa.Array[Any]:
+    """Return blocks of properties as maps."""
+    from storage_engine.rocketmq.codec.property_pairs import property_maps as maps
+
+    return maps(texts)
 
 
 def queue_steps(rows: pa.Table) -> pa.ChunkedArray[Any]:
@@ -143,6 +156,7 @@ COLUMNS = Columns(
     ),
     keys=("unique_key",),
     key_lists=("keys",),
+    views={"properties": (TEXT_COLUMN, property_maps)},
     comments=_COMMENTS,
     offset="queue_offset",
     steps=queue_steps,

@@ -15,6 +15,7 @@ from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake.archive.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.tables import (
+    LATER_COLUMNS,
     TREE_COLUMNS,
     TREE_FIELDS,
     check_messages_schema,
@@ -31,9 +32,12 @@ from tests.lakes import path_of
 def test_field_ids_are_those_that_a_catalog_gives() -> None:
     schema = messages_schema(CODEC.schema, trees=False)
     assert assign_fresh_schema_ids(schema) == schema
-    later = messages_schema(CODEC.schema).fields[len(schema.fields) :]
+    later = sorted(messages_schema(CODEC.schema).fields, key=lambda field: field.field_id)[
+        len(schema.fields) :
+    ]
     assert [(field.field_id, field.name, field.required) for field in later] == [
-        (schema.highest_field_id + number, name, False) for number, name in enumerate(TREE_COLUMNS.names, 1)
+        (schema.highest_field_id + number, name, False)
+        for number, name in enumerate((*TREE_COLUMNS.names, *LATER_COLUMNS), 1)
     ]
     assert assign_fresh_schema_ids(segments_schema()) == segments_schema()
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from storage_engine.rocketmq.codec.codec import CODEC, default_chunk_bytes
 from storage_engine.rocketmq.codec.decode_columns import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
-from tests.rocketmq.codec_calls import RELAXED, assert_reads_as, by_offset, decode, encode, segments
+from tests.rocketmq.codec_calls import COPIED, RELAXED, assert_reads_as, by_offset, decode, encode, segments
 
 STORES = ("clean-stop", "kill9", "cqext-batchcq", "multipath", "edge-frames")
 
@@ -142,6 +142,28 @@ def test_any_segment_reads_as_the_plain_reading_and_comes_back_identical(
     )
 
 
+@pytest.mark.slow
+@RELAXED
+@given(source=st.data())
+def test_rows_of_an_older_lake_read_the_same_and_come_back_identical(
+    source: st.DataObject, any_segment: Callable[[int], Any], reference_rows: Any
+) -> None:
+    data = source.draw(any_segment(0))
+    tables = []
+    for table, _ in CODEC.decode(
+        memoryview(data), 0, chunk_bytes=source.draw(st.sampled_from([100, 10_000]))
+    ):
+        tables.append(CODEC.older_rows(table))
+        tables[-1].validate(full=True)
+    rows = pa.concat_tables(tables) if tables else CODEC.older_rows(CODEC.schema.empty_table())
+    assert rows.schema.names == CODEC.schema.names[:-1]
+    assert encode(rows, len(data)) == data
+    expected = reference_rows(data, 0)
+    for row in expected:
+        row.pop("properties_text", None)
+    assert_reads_as(rows.cast(pa.schema([COPIED.field(name) for name in rows.schema.names])), expected)
+
+
 def test_only_rows_that_need_them_keep_raw_bytes(message: Any, build_frame: Any) -> None:
     plain = [
         message(),
@@ -150,24 +172,32 @@ def test_only_rows_that_need_them_keep_raw_bytes(message: Any, build_frame: Any)
         message(properties=b"a\x01b\x01c\x02"),
         message(born_address=bytes(10) + b"\xff\xff\x01\x02\x03\x04"),
     ]
-    odd = [
+    no_pairs = [
         message(properties=b"a\x01\x02"),
         message(properties=b"\x01b\x02"),
         message(properties=b"a\x01b\x02\x02"),
         message(properties=b"a\x01b\x02a\x01c\x02"),
-        message(properties=b"a\x01\xff\x02"),
         message(properties=b"nothing"),
+    ]
+    odd = [
+        message(properties=b"a\x01\xff\x02"),
         message(topic=b"\xc0\x80"),
         message(born_timestamp_ms=1 << 62),
         message(store_timestamp_ms=-(1 << 62)),
     ]
-    for expected, group in ((False, plain), (True, odd)):
+    for needed, needed_by_older, group in (
+        (False, False, plain),
+        (False, True, no_pairs),
+        (True, True, odd),
+    ):
         for item in group:
             frame = build_frame(item, 0)
             rows, damages = decode(frame)
             assert damages == []
-            assert (rows.column("raw")[0].as_py() is not None) is expected, item
-            assert encode(rows, len(frame)) == frame
+            older = CODEC.older_rows(rows)
+            for found, expected in ((rows, needed), (older, needed_by_older)):
+                assert (found.column("raw")[0].as_py() is not None) is expected, item
+                assert encode(found, len(frame)) == frame
 
 
 @pytest.mark.parametrize(("edge_ms", "outwards_ms"), [(MIN_TIMESTAMP_MS, -1), (MAX_TIMESTAMP_MS, 1)])
@@ -192,7 +222,8 @@ def test_of_one_name_the_last_value_counts(names_count: int, message: Any, build
     block = b"".join(name + b"\x01" + value + b"\x02" for name, value in first + again)
     frame = build_frame(message(properties=block[:32767]), 0)
     rows, _ = decode(frame)
-    kept = [(name.encode(), value.encode()) for name, value in rows.column("properties")[0].as_py()]
+    pairs = CODEC.older_rows(rows).column("properties")[0].as_py()
+    kept = [(name.encode(), value.encode()) for name, value in pairs]
     if len(block) <= 32767:
         assert dict(kept) == dict(first + again)
         assert rows.column("keys")[0].as_py() == "y"
