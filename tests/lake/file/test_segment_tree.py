@@ -23,7 +23,7 @@ from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.tables import TREE_COLUMNS
 from storage_engine.lake.file import segment_tree, sha256_kernels
 from storage_engine.lake.file.data_file import segment_bytes, write_data_file
-from storage_engine.lake.file.segment_tree import SegmentTree, Tree, add_leaf_keys, tree_of_file
+from storage_engine.lake.file.segment_tree import SegmentTree, Tree, new_leaf_keys, tree_of_file
 from storage_engine.model.broker.codec import Columns
 from storage_engine.rocketmq.codec.codec import CODEC
 from tests.lake.reference_tree import Row, leaf_of, root_of, stream_of
@@ -233,12 +233,9 @@ def test_a_key_is_shared_by_at_most_4096_leaves_of_one_stream(clustered: bool) -
     rows = pa.table({"topic": pa.array(topics, pa.string()), "size": pa.array(sizes, pa.int32())})
     if not clustered:
         rows = rows.take(pa.array(np.random.default_rng(1).permutation(len(topics))))
-    columns = add_leaf_keys(rows, COLUMNS)
-    assert [column.type if at else column.type.value_type for at, column in enumerate(columns)] == [
-        field.type for field in TREE_COLUMNS
-    ]
-    keys, *others = (column.to_pylist() for column in columns)
-    assert all(value is None for column in others for value in column)
+    column = new_leaf_keys(rows, COLUMNS)
+    assert column.type.value_type == TREE_COLUMNS.field("leaf_key").type
+    keys = column.to_pylist()
     runs: dict[bytes, list[str | None]] = {}
     for key, topic, size in zip(keys, rows["topic"].to_pylist(), rows["size"].to_pylist(), strict=True):
         assert (key is None) == (size == 0)
@@ -248,7 +245,7 @@ def test_a_key_is_shared_by_at_most_4096_leaves_of_one_stream(clustered: bool) -
     assert all(len(set(run)) == 1 and len(run) <= 4096 for run in runs.values())
     if clustered:
         assert len(runs) == 3 + 2 + 1
-    again = add_leaf_keys(rows, COLUMNS)[0].dictionary.to_pylist()
+    again = new_leaf_keys(rows, COLUMNS).dictionary.to_pylist()
     assert not set(again) & set(runs)
 
 
@@ -265,6 +262,8 @@ def test_a_data_file_alone_gives_the_root_and_its_footer_tells_no_key(
         for _ in segment_bytes(parquet, CODEC, 1 << 20, len(data), "x", tree=made):
             pass
         rows = parquet.read(["physical_offset", "size", "topic", "leaf_key"]).to_pylist()
+        # What no row has is no column of the file.
+        assert set(TREE_COLUMNS.names) & set(parquet.schema_arrow.names) == {"leaf_key"}
         place = parquet.metadata.schema.names.index("leaf_key")
         assert all(
             parquet.metadata.row_group(group).column(place).statistics is None
