@@ -16,8 +16,9 @@ from typing import Any, Final, TypeVar, cast
 
 import numba
 import numpy as np
-from llvmlite import ir  # type: ignore[import-untyped]
-from numba.core import cgutils, types
+from llvmlite import binding as llvm  # type: ignore[import-untyped]
+from llvmlite import ir
+from numba.core import cgutils, config, types
 from numba.extending import intrinsic
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
@@ -382,3 +383,70 @@ def _call_libcrypto(parameters: int) -> Any:
 call_1: Callable[[int, int], None] = _call_libcrypto(1)
 call_2: Callable[[int, int, int], None] = _call_libcrypto(2)
 call_3: Callable[[int, int, int, int], None] = _call_libcrypto(3)
+
+HAS_SHA256: Final = (
+    bool(llvm.get_host_cpu_features().get("sha", False))
+    and config.CPU_NAME is None
+    and config.CPU_FEATURES is None
+)
+"""Whether kernels may use the instructions of x86 for SHA-256; on other processors nothing compiles them."""
+
+
+def _compress_lanes(lanes: int) -> Any:
+    """Hash a block for each of some states, side by side: one alone waits for its own last instruction.
+
+    A state is at an address, as the instructions have it: words F, E, B, A, H, G, D, C (FIPS 180-4, 6.2.2).
+    """
+    vector = ir.VectorType(ir.IntType(32), 4)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if not HAS_SHA256:
+            return context.get_dummy_value()
+
+        def call(name: str, *given: Any) -> Any:
+            prototype = ir.FunctionType(vector, [vector] * len(given))
+            return builder.call(cgutils.get_or_insert_function(builder.module, prototype, name), given)
+
+        def at(address: Any, offset: int) -> Any:
+            return builder.inttoptr(builder.add(address, ir.IntType(64)(offset)), vector.as_pointer())
+
+        def shuffled(first: Any, second: Any, *places: int) -> Any:
+            mask = ir.Constant(ir.VectorType(ir.IntType(32), 4), list(places))
+            return builder.shuffle_vector(first, second, mask)
+
+        states, blocks = args[1::2], args[2::2]
+        before = [[builder.load(at(state, 16 * half), align=1) for half in range(2)] for state in states]
+        now = [list(halves) for halves in before]
+        words = [
+            [call("llvm.bswap.v4i32", builder.load(at(block, 16 * part), align=1)) for part in range(4)]
+            for block in blocks
+        ]
+        for step in range(16):
+            constants = builder.load(at(args[0], 16 * step), align=1)
+            for state, word_ in zip(now, words, strict=True):
+                first, second, third, last = (word_[(step + part) % 4] for part in range(4))
+                added = builder.add(first, constants)
+                state[1] = call("llvm.x86.sha256rnds2", state[1], state[0], added)
+                state[0] = call(
+                    "llvm.x86.sha256rnds2", state[0], state[1], shuffled(added, added, 2, 3, 2, 3)
+                )
+                if step < 12:
+                    mixed = builder.add(
+                        call("llvm.x86.sha256msg1", first, second), shuffled(third, last, 1, 2, 3, 4)
+                    )
+                    word_[step % 4] = call("llvm.x86.sha256msg2", mixed, last)
+        for address, old, new in zip(states, before, now, strict=True):
+            for half in range(2):
+                builder.store(builder.add(old[half], new[half]), at(address, 16 * half), align=1)
+        return context.get_dummy_value()
+
+    signature = types.void(*[types.int64] * (1 + 2 * lanes))
+    if lanes == 1:
+        return intrinsic(lambda typingctx, constants, state, block: (signature, generate))
+    return intrinsic(
+        lambda typingctx, constants, state, block, other_state, other_block: (signature, generate)
+    )
+
+
+compress_sha256: Callable[[int, int, int], None] = _compress_lanes(1)
+compress_two_sha256: Callable[[int, int, int, int, int], None] = _compress_lanes(2)

@@ -20,11 +20,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from storage_engine.exceptions import CorruptFrameError, ProofError, StorageEngineError
-from storage_engine.lake.catalog.tables import IDENTITY_COLUMNS, LEAF_KEY, messages_arrow_schema
+from storage_engine.lake.catalog.tables import IDENTITY_COLUMNS, LEAF_KEY, TREE_COLUMNS, messages_arrow_schema
 from storage_engine.lake.file.file_options import writer_options
 from storage_engine.lake.file.jobs import SegmentJob
 from storage_engine.lake.file.row_groups import cut_rows
-from storage_engine.lake.file.segment_tree import SegmentTree, add_leaf_keys, tree_columns
+from storage_engine.lake.file.segment_tree import SegmentTree, new_leaf_keys, tree_columns
 from storage_engine.model.broker.codec import Columns, Damage, SegmentCodec
 
 MIN_CHUNK_BYTES = 32 << 20
@@ -419,16 +419,21 @@ def _with_own_columns(job: SegmentJob, rows: pa.Table, columns: Columns, schema:
             IDENTITY_COLUMNS, (job.store_id, job.lineage, job.log, job.base_offset), strict=True
         )
     ]
-    leaves = add_leaf_keys(rows, columns) if job.trees else []
-    return pa.Table.from_arrays([*identity, *rows.columns, *leaves], schema=schema)
+    keys = [new_leaf_keys(rows, columns)] if job.trees else []
+    return pa.Table.from_arrays([*identity, *rows.columns, *keys], schema=schema)
 
 
 def _file_schema(codec_schema: pa.Schema, *, trees: bool) -> pa.Schema:
-    """The lake's columns as they are handed to the Parquet writer: to a reader a dictionary is its values."""
+    """The lake's columns as they are handed to the Parquet writer: to a reader a dictionary is its values.
+
+    Columns of trees that have no value in a new file are left out: Iceberg takes them for null.
+    """
     names = (*IDENTITY_COLUMNS.names, LEAF_KEY)
+    left_out = set(TREE_COLUMNS.names) - {LEAF_KEY}
     return pa.schema(
         [
             field.with_type(pa.dictionary(pa.int32(), field.type)) if field.name in names else field
             for field in messages_arrow_schema(codec_schema, trees=trees)
+            if field.name not in left_out
         ]
     )

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from storage_engine.arrow.memory import address_of
 from storage_engine.arrow.name_columns import one_array
 from storage_engine.exceptions import ProofError
-from storage_engine.lake.catalog.tables import LEAF_KEY, LEAF_SALT, TREE_COLUMNS
+from storage_engine.lake.catalog.tables import LEAF_KEY, LEAF_SALT
 from storage_engine.lake.file.sha256_kernels import DIGEST_BYTES, sha256_engine
 from storage_engine.lake.file.tree_kernels import (
     LEVELS,
@@ -102,7 +102,7 @@ class SegmentTree:
         places = np.where(places < 0, -1, places + len(self._secrets) // SALT_BYTES)
         self._secrets += secret
         are_salts = np.zeros(rows.num_rows, np.uint8)
-        if rows[LEAF_SALT].null_count < rows.num_rows:
+        if LEAF_SALT in rows.column_names and rows[LEAF_SALT].null_count < rows.num_rows:
             own, secret = self._secrets_of(rows[LEAF_SALT])
             places = np.where(own < 0, places, own + len(self._secrets) // SALT_BYTES)
             self._secrets += secret
@@ -260,8 +260,8 @@ def tree_of_file(parquet: pq.ParquetFile, columns: Columns, name: str) -> Segmen
     return SegmentTree(columns, name) if LEAF_KEY in parquet.schema_arrow.names else None
 
 
-def add_leaf_keys(rows: pa.Table, columns: Columns) -> list[pa.Array[Any]]:
-    """Return the columns of :data:`TREE_COLUMNS` for rows of one row group, as they are written first.
+def new_leaf_keys(rows: pa.Table, columns: Columns) -> pa.Array[Any]:
+    """Return the keys of rows of one row group, as they are written first.
 
     A run of rows of one stream has a key for each :data:`RUN_LEAVES` leaves.
 
@@ -283,10 +283,7 @@ def add_leaf_keys(rows: pa.Table, columns: Columns) -> list[pa.Array[Any]]:
         [known[at : at + SALT_BYTES] for at in range(0, len(known), SALT_BYTES)], pa.binary()
     )
     indices: Any = pa.array(keys, mask=None if are_leaves.all() else ~are_leaves)
-    return [
-        pa.DictionaryArray.from_arrays(indices, dictionary),
-        *(pa.nulls(count, field.type) for field in list(TREE_COLUMNS)[1:]),
-    ]
+    return pa.DictionaryArray.from_arrays(indices, dictionary)
 
 
 def _runs_of(rows: pa.Table, topic: str | None) -> tuple[npt.NDArray[np.int64], list[str]]:

@@ -12,9 +12,15 @@ import numpy.typing as npt
 from storage_engine.lake.file.sha256_kernels import (
     BLOCK_BYTES,
     DIGEST_BYTES,
+    LANE_BYTES,
     SCRATCH_BYTES,
+    has_lanes,
+    lane_head,
     sha256,
     sha256_blocks,
+    sha256_two,
+    sha256_two_blocks,
+    write_two,
 )
 from storage_engine.native import copy_16, copy_32, inlined, kernel, store_be_i32, store_be_i64, store_u8
 
@@ -31,8 +37,11 @@ _LEAF_AT = SCRATCH_BYTES
 _SALT_AT = _LEAF_AT + BLOCK_BYTES
 _NODE_AT = _SALT_AT + BLOCK_BYTES
 _HASH_AT = _NODE_AT + 2 * BLOCK_BYTES
-TREE_SCRATCH_BYTES = _HASH_AT + DIGEST_BYTES
-"""Behind what a hash needs: a leaf's first bytes, a salt's and a node's message with its padding, a hash."""
+_OTHER_SALT_AT = _HASH_AT + 2 * DIGEST_BYTES
+_LANES_AT = _OTHER_SALT_AT + BLOCK_BYTES
+TREE_SCRATCH_BYTES = _LANES_AT + 2 * LANE_BYTES
+"""Behind what a hash needs: a leaf's first bytes, a salt's and a node's message with its padding, two hashes;
+and for two leaves side by side another salt's message, and lanes."""
 
 
 @kernel
@@ -69,26 +78,55 @@ def push_leaves(
     """
     leaf, digest = scratch + _LEAF_AT, scratch + _HASH_AT
     salted, node = scratch + _SALT_AT, scratch + _NODE_AT
-    store_u8(leaf, LEAF)
     _pad(salted, SALT, _SALT_MESSAGE, 1)
     _pad(node, NODE, _NODE_MESSAGE, 2)
-    for i in range(len(order)):
+    other_salted, lanes = scratch + _OTHER_SALT_AT, scratch + _LANES_AT
+    _pad(other_salted, SALT, _SALT_MESSAGE, 1)
+    paired = len(order) - len(order) % 2 if has_lanes(engine) else 0
+    for i in range(0, paired, 2):
+        row, other = order[i], order[i + 1]
+        _ask_salt(salted, secrets + SALT_BYTES * places[row], positions[row])
+        _ask_salt(other_salted, secrets + SALT_BYTES * places[other], positions[other])
+        sha256_two_blocks(engine, lanes, salted, other_salted)
+        write_two(lanes, digest, digest + DIGEST_BYTES)
+        head, other_head = lane_head(lanes, 0), lane_head(lanes, 1)
+        salt = secrets + SALT_BYTES * places[row] if are_salts[row] else digest
+        _begin_leaf(head, salt, positions[row], sizes[row])
+        salt = secrets + SALT_BYTES * places[other] if are_salts[other] else digest + DIGEST_BYTES
+        _begin_leaf(other_head, salt, positions[other], sizes[other])
+        first, second = data + positions[row] - first_position, data + positions[other] - first_position
+        sha256_two(engine, lanes, _LEAF_PREFIX, first, sizes[row], second, sizes[other])
+        write_two(lanes, digest, digest + DIGEST_BYTES)
+        _push(engine, scratch, subtrees, counts, size_bytes, streams[row], sizes[row])
+        copy_32(digest, digest + DIGEST_BYTES)
+        _push(engine, scratch, subtrees, counts, size_bytes, streams[other], sizes[other])
+    for i in range(paired, len(order)):
         row = order[i]
-        position, size, stream = positions[row], sizes[row], streams[row]
         secret = secrets + SALT_BYTES * places[row]
-        if are_salts[row]:
-            copy_16(leaf + 1, secret)
-        else:
-            copy_16(salted + 1, secret)
-            store_be_i64(salted + 1 + SALT_BYTES, position)
+        if not are_salts[row]:
+            _ask_salt(salted, secret, positions[row])
             sha256_blocks(engine, scratch, salted, 1, digest)
-            copy_16(leaf + 1, digest)
-        store_be_i64(leaf + 1 + SALT_BYTES, position)
-        store_be_i32(leaf + 1 + SALT_BYTES + 8, size)
-        sha256(engine, scratch, leaf, _LEAF_PREFIX, data + position - first_position, size, digest)
-        _push(engine, scratch, subtrees + LEVELS * DIGEST_BYTES * stream, counts[stream])
-        counts[stream] += 1
-        size_bytes[stream] += size
+            secret = digest
+        _begin_leaf(leaf, secret, positions[row], sizes[row])
+        at = data + positions[row] - first_position
+        sha256(engine, scratch, leaf, _LEAF_PREFIX, at, sizes[row], digest)
+        _push(engine, scratch, subtrees, counts, size_bytes, streams[row], sizes[row])
+
+
+@inlined
+def _ask_salt(message: int, key: int, position: int) -> None:
+    """Write what is hashed for a salt."""
+    copy_16(message + 1, key)
+    store_be_i64(message + 1 + SALT_BYTES, position)
+
+
+@inlined
+def _begin_leaf(message: int, salt: int, position: int, size: int) -> None:
+    """Write what is hashed for a leaf, before its bytes."""
+    store_u8(message, LEAF)
+    copy_16(message + 1, salt)
+    store_be_i64(message + 1 + SALT_BYTES, position)
+    store_be_i32(message + 1 + SALT_BYTES + 8, size)
 
 
 @inlined
@@ -103,10 +141,20 @@ def _pad(message: int, first: int, size: int, blocks: int) -> None:
 
 
 @inlined
-def _push(engine: int, scratch: int, tops: int, count: int) -> None:
-    """Add the hash that lies in the scratch to a tree with ``count`` leaves."""
+def _push(
+    engine: int,
+    scratch: int,
+    subtrees: int,
+    counts: npt.NDArray[np.int64],
+    size_bytes: npt.NDArray[np.int64],
+    stream: int,
+    size: int,
+) -> None:
+    """Add the leaf that lies in the scratch to its stream's tree."""
     node, digest = scratch + _NODE_AT, scratch + _HASH_AT
-    level = 0
+    tops, count, level = subtrees + LEVELS * DIGEST_BYTES * stream, counts[stream], 0
+    counts[stream] = count + 1
+    size_bytes[stream] += size
     while count & 1:
         copy_32(node + 1, tops + DIGEST_BYTES * level)
         copy_32(node + 1 + DIGEST_BYTES, digest)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from storage_engine.arrow.memory import ColumnAddresses, address_of, valid_flags
 from storage_engine.exceptions import ProofError
 from storage_engine.rocketmq.codec import encode_kernels as kernels
 from storage_engine.rocketmq.codec.message_schema import PAIR_COLUMNS, SCHEMA, TEXT_COLUMN
-from storage_engine.rocketmq.codec.property_pairs import property_texts
+from storage_engine.rocketmq.codec.property_pairs import join_pairs
 
 _INT_COLUMNS = {
     "physical_offset": kernels.PHYSICAL_OFFSET,
@@ -111,7 +114,7 @@ def _encode_batch(batch: pa.RecordBatch, target: npt.NDArray[np.uint8], base_off
     for name, (place, buffers_place) in _VIEW_COLUMNS.items():
         addresses.views(place, buffers_place, batch.column(name))
     addresses.bytes(kernels.HOSTS, np.zeros(kernels.HOSTS_BYTES, np.uint8))
-    addresses.text(*_PROPERTIES, property_texts(batch))
+    addresses.text(*_PROPERTIES, _property_texts(batch))
     failed = np.zeros(1, np.int64)
     fault = kernels.encode_rows(
         address_of(target), len(target), base_offset, batch.num_rows, address_of(addresses.table), failed
@@ -123,3 +126,12 @@ def _encode_batch(batch: pa.RecordBatch, target: npt.NDArray[np.uint8], base_off
             f"{batch.column('size')[row]} bytes can't be encoded into the {len(target)} bytes from "
             f"{base_offset}: expected {_FAULTS[fault]}"
         )
+
+
+def _property_texts(rows: pa.RecordBatch) -> pa.Array[Any]:
+    """Return each row's block of properties; those of an older lake's rows are joined of its pairs."""
+    texts = rows.column(TEXT_COLUMN) if TEXT_COLUMN in rows.schema.names else None
+    pairs, terminated = (rows.column(name) for name in PAIR_COLUMNS)
+    if texts is None:
+        return join_pairs(pairs, terminated)
+    return texts if pairs.null_count == len(pairs) else pc.coalesce(texts, join_pairs(pairs, terminated))

@@ -23,8 +23,9 @@ from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.tables import TREE_COLUMNS
 from storage_engine.lake.file import segment_tree, sha256_kernels
 from storage_engine.lake.file.data_file import segment_bytes, write_data_file
-from storage_engine.lake.file.segment_tree import SegmentTree, Tree, add_leaf_keys, tree_of_file
+from storage_engine.lake.file.segment_tree import SegmentTree, Tree, new_leaf_keys, tree_of_file
 from storage_engine.model.broker.codec import Columns
+from storage_engine.native import HAS_SHA256
 from storage_engine.rocketmq.codec.codec import CODEC
 from tests.lake.reference_tree import Row, leaf_of, root_of, stream_of
 
@@ -199,31 +200,57 @@ def test_a_row_without_a_key_has_no_root(key: bytes | None, reason: str) -> None
         tree_of(rows)
 
 
-def test_both_engines_give_what_hashlib_gives() -> None:
-    engine = sha256_kernels.sha256_engine()
-    assert engine[0] != 0, "OpenSSL's functions were not found"
+def engines() -> dict[str, np.ndarray]:
+    """Every way to hash that this machine has."""
+    own, functions = sha256_kernels.own_engine().tolist(), sha256_kernels._openssl_functions()
+    lanes = sha256_kernels._lanes() if HAS_SHA256 else [0, 0]
+    assert functions, "OpenSSL's functions were not found"
+    ways = {
+        "own kernel": own,
+        "OpenSSL": [*functions, *own[4:]],
+        "own kernel and processor": [*own[:6], *lanes],
+        "OpenSSL and processor": [*functions, *own[4:6], *lanes],
+    }
+    return {name: np.array(way, np.int64) for name, way in ways.items()}
+
+
+@pytest.mark.parametrize(
+    "way", ["own kernel", "OpenSSL", "own kernel and processor", "OpenSSL and processor"]
+)
+def test_every_way_to_hash_gives_the_same_roots(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    engine = engines()[way]
     assert sha256_kernels.is_right(engine)
-    assert sha256_kernels.is_right(sha256_kernels.own_engine())
-    broken = sha256_kernels.own_engine().copy()
-    constants = sha256_kernels._constants()[1]
-    constants[1] ^= 1
-    broken[-1] = constants.ctypes.data
-    assert not sha256_kernels.is_right(broken)
+    monkeypatch.setattr(segment_tree, "sha256_engine", lambda: engine)
+    chance = Random(1)
+    sizes = [*range(1, 140), 4096, 1, 5000, 34, 35, 36]
+    rows = tiled([chance.choice("abc") for _ in sizes], sizes, chance)
+    assert tree_of(list(rows), [7, 50]).root == expected(rows)
 
 
-def test_a_platform_without_openssls_functions_has_the_same_roots(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = tiled(["a", "b", "a"], [300, 1, 64], Random(1))
-    own = sha256_kernels.own_engine()
-    monkeypatch.setattr(segment_tree, "sha256_engine", lambda: own)
-    assert tree_of(rows).root == expected(rows)
+@pytest.mark.parametrize(
+    ("way", "place"),
+    [
+        ("OpenSSL", 1),
+        ("OpenSSL", 3),
+        ("own kernel", 4),
+        ("own kernel", 5),
+        ("OpenSSL and processor", 6),
+        ("OpenSSL and processor", 7),
+    ],
+)
+def test_an_engine_that_hashes_otherwise_is_found_out(way: str, place: int) -> None:
+    """A function is another one, or what it begins with is wrong."""
+    if place > 5 and not HAS_SHA256:
+        pytest.skip("this processor has no instructions for it")
+    engine, wrong = engines()[way], np.ones(128, np.int64)
+    engine[place] = engine[0] if place < 4 else wrong.ctypes.data
+    assert not sha256_kernels.is_right(engine)
 
 
 def test_a_function_that_hashes_otherwise_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    functions = sha256_kernels.sha256_engine().tolist()[:4]
-    for place, other in ((1, 0), (3, 0)):
-        wrong = [functions[other] if at == place else address for at, address in enumerate(functions)]
-        monkeypatch.setattr(sha256_kernels, "_openssl_functions", lambda wrong=wrong: wrong)
-        assert sha256_kernels.sha256_engine.__wrapped__()[:4].tolist() == [0, 0, 0, 0]
+    init, _, final, transform = sha256_kernels._openssl_functions()
+    monkeypatch.setattr(sha256_kernels, "_openssl_functions", lambda: [init, init, final, transform])
+    assert sha256_kernels.sha256_engine.__wrapped__()[:4].tolist() == [0, 0, 0, 0]
 
 
 @pytest.mark.parametrize("clustered", [True, False])
@@ -233,12 +260,9 @@ def test_a_key_is_shared_by_at_most_4096_leaves_of_one_stream(clustered: bool) -
     rows = pa.table({"topic": pa.array(topics, pa.string()), "size": pa.array(sizes, pa.int32())})
     if not clustered:
         rows = rows.take(pa.array(np.random.default_rng(1).permutation(len(topics))))
-    columns = add_leaf_keys(rows, COLUMNS)
-    assert [column.type if at else column.type.value_type for at, column in enumerate(columns)] == [
-        field.type for field in TREE_COLUMNS
-    ]
-    keys, *others = (column.to_pylist() for column in columns)
-    assert all(value is None for column in others for value in column)
+    column = new_leaf_keys(rows, COLUMNS)
+    assert column.type.value_type == TREE_COLUMNS.field("leaf_key").type
+    keys = column.to_pylist()
     runs: dict[bytes, list[str | None]] = {}
     for key, topic, size in zip(keys, rows["topic"].to_pylist(), rows["size"].to_pylist(), strict=True):
         assert (key is None) == (size == 0)
@@ -248,7 +272,7 @@ def test_a_key_is_shared_by_at_most_4096_leaves_of_one_stream(clustered: bool) -
     assert all(len(set(run)) == 1 and len(run) <= 4096 for run in runs.values())
     if clustered:
         assert len(runs) == 3 + 2 + 1
-    again = add_leaf_keys(rows, COLUMNS)[0].dictionary.to_pylist()
+    again = new_leaf_keys(rows, COLUMNS).dictionary.to_pylist()
     assert not set(again) & set(runs)
 
 
@@ -265,6 +289,8 @@ def test_a_data_file_alone_gives_the_root_and_its_footer_tells_no_key(
         for _ in segment_bytes(parquet, CODEC, 1 << 20, len(data), "x", tree=made):
             pass
         rows = parquet.read(["physical_offset", "size", "topic", "leaf_key"]).to_pylist()
+        # What no row has is no column of the file.
+        assert set(TREE_COLUMNS.names) & set(parquet.schema_arrow.names) == {"leaf_key"}
         place = parquet.metadata.schema.names.index("leaf_key")
         assert all(
             parquet.metadata.row_group(group).column(place).statistics is None
