@@ -28,7 +28,7 @@ from storage_engine.lake.soundness.soundness import NO_SUCH_FILE, Depth, Look, c
 from storage_engine.lake.soundness.soundness_reader import Reader
 from storage_engine.lake.storage.errors import lake_errors
 from storage_engine.model.proof.heads import CHAIN_START, ChainHead
-from storage_engine.model.proof.receipt import Receipt, SegmentIdentity
+from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, ended, whole
 
 Slot = tuple[str, int]
 """(log, base offset) of a segment."""
@@ -99,7 +99,8 @@ class RowsFact:
 
 @dataclass(frozen=True, slots=True)
 class LakeFacts:
-    """:param broken: receipts whose bytes nothing proves at this moment, and why.
+    """:param receipts: of segments that a lake has whole.
+    :param broken: receipts whose bytes nothing proves at this moment, and why.
     :param queues: the streams of the messages in the segments whose rows were read: topic and queue, say.
     """
 
@@ -110,6 +111,8 @@ class LakeFacts:
     rows: tuple[RowsFact, ...]
     queues: frozenset[tuple[Any, ...]]
     notes: tuple[str, ...]
+    ended: tuple[Receipt, ...] = ()
+    """Receipts of segments that expired."""
 
 
 NO_LAKE = LakeFacts((), {}, (), (), (), frozenset(), ())
@@ -129,6 +132,7 @@ def laid_over(first: LakeFacts, second: LakeFacts) -> LakeFacts:
         rows=(*first.rows, *second.rows),
         queues=first.queues | second.queues,
         notes=(*first.notes, *second.notes),
+        ended=(*first.ended, *second.ended),
     )
 
 
@@ -152,7 +156,7 @@ def collect_lake(
     :raises LakeUnavailableError: the lake can't be read.
     """
     history = receipt_history(lake, store_id)
-    rows = current(history)
+    rows = whole(current(history))
     table = lake.messages()
     reader = Reader(table, live_data_files(table, store_id, statistics=full) if rows else ())
     if full:
@@ -203,6 +207,7 @@ def collect_lake(
         rows=tuple(row_facts),
         queues=frozenset(queues),
         notes=tuple(notes),
+        ended=ended(current(history)),
     )
 
 

@@ -20,9 +20,9 @@ from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.file.live_files import live_data_files
 from storage_engine.lake.soundness.receipts import receipts
-from storage_engine.lake.soundness.segment_reader import origin_of
+from storage_engine.lake.soundness.segment_reader import expired_files, origin_of
 from storage_engine.model.broker.codec import SegmentCodec, offsets_count_bytes
-from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.proof.receipt import Receipt, ended, whole
 from storage_engine.model.report.validation import CheckResult, ValidationResult
 from storage_engine.quality.facts import archived_lakes
 from storage_engine.quality.validate import output_directory, save_validation
@@ -155,9 +155,13 @@ def _look_at(spark: SparkSession, config: LakeConfig, request: ValidateRowsReque
     """Return what is found in one lake, a row a segment, and a row a segment and stream of it."""
     lake = open_lake(config)
     table, codec = lake.messages(), find_broker(request.broker).codec
-    rows = chosen_receipts(receipts(lake, request.store_id), request.spans)
+    every_row = chosen_receipts(receipts(lake, request.store_id, with_ended=True), request.spans)
+    rows, expired = whole(every_row), ended(every_row)
     offsets = [row.base_offset for row in rows]
     files = live_data_files(table, request.store_id, (min(offsets), max(offsets))) if rows else ()
+    # Between the two commits of an expiry the rows are there still.
+    leaving = expired_files(table, every_row)
+    files = tuple(file for file in files if file.location not in leaving)
     source = StoreFiles(config, table, request.store_id, files)
     where = f" in {config.location}" if len(request.lakes) > 1 else ""
     expected = spark.createDataFrame(list(_expected(rows, where)), _RECEIPTS)
@@ -176,6 +180,8 @@ def _look_at(spark: SparkSession, config: LakeConfig, request: ValidateRowsReque
         f"{count_text(len(files), 'data file')}{where}; looked at one by one in "
         f"{count_text(odd_count, 'segment')}"
     )
+    if expired:
+        note += f"; {count_text(len(expired), 'segment')} EXPIRED"
     return _Looked(_segment_facts(segments, single), _queue_facts(queues, single, codec), (note,))
 
 

@@ -13,7 +13,7 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import TypeVar
 
-from storage_engine.model.proof.receipt import Receipt, SegmentIdentity
+from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, ended, whole
 from storage_engine.model.report.validation import RangeStatus, Status, Where, worst
 from storage_engine.model.store.by_log import by_log
 from storage_engine.model.store.known_logs import IdentifiedRange, LogNames
@@ -141,9 +141,9 @@ def log_ranges(
     A log whose name another one has by now is a log of its own, called by its label.
 
     :param local: what is on disk; spans without a byte (preallocated files) are ignored.
-    :param receipts: of one store. Of several lineages that cover an offset the highest counts, that of the
-        log on disk among them: a person opened it because the offset was written again, and the older bytes
-        stay in the lake as history.
+    :param receipts: of one store, also those of segments that expired. Of several lineages that cover an
+        offset the highest counts, that of the log on disk among them: a person opened it because the offset
+        was written again, and the older bytes stay in the lake as history.
     :param released: what the journal says has gone.
     :param broken: receipts whose data file is not what they say, with the reason: they prove nothing.
     """
@@ -243,7 +243,8 @@ def _judge(
     shielded = [span for span in local if span.shielded]
     unread = [span for span in local if span.unread]
     local = [span for span in local if not (span.shielded or span.unread)]
-    current = [r for r in receipts if r.lineage == newest]
+    counting = [r for r in receipts if r.lineage == newest]
+    current, expired = whole(counting), sorted({r.end_text for r in ended(counting)})
     valid = [r for r in current if r.identity not in broken]
     faults += [(Status.FAILURE, f"{_name(r)}: {broken[r.identity]}") for r in current if r.identity in broken]
     if len(local) > 1:
@@ -267,6 +268,9 @@ def _judge(
     elif replicas:
         stores = " and ".join(sorted({span.store_id for span in replicas}))
         where, place = Where.ARCHIVED, f"in the lake only, by receipts of another replica: store {stores}"
+    elif expired:
+        where, place = Where.EXPIRED, "; ".join(expired)
+        faults += [(Status.WARNING, unread_text)] if unread else []
     elif by_journal := sorted({span.unasked for span in released if span.unasked}):
         where, place = (
             Where.ARCHIVED,
@@ -282,7 +286,9 @@ def _judge(
         faults.insert(0, (Status.WARNING if absent.is_accepted else Status.FAILURE, place))
     status = worst(severity for severity, _ in faults)
     detail = "; ".join(text for _, text in faults) if faults else place
-    names = dict.fromkeys([*(s.name for s in (*local, *shielded, *unread)), *(_name(r) for r in current)])
+    if where is Where.EXPIRED and faults:
+        detail = f"{place}; {detail}"
+    names = dict.fromkeys([*(s.name for s in (*local, *shielded, *unread)), *(_name(r) for r in counting)])
     return RangeStatus(log, *offsets, where, status, tuple(names), detail)
 
 

@@ -23,7 +23,7 @@ from storage_engine.lake.file.scan import EVERY_OFFSET
 from storage_engine.lake.soundness.receipts import current, read_receipts, receipt_history, receipts
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
-from storage_engine.model.proof.receipt import Receipt, SegmentIdentity
+from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, whole
 from storage_engine.model.store.known_logs import LogNames, is_unique
 from storage_engine.model.store.store import Segment
 
@@ -97,8 +97,8 @@ def replica_receipts(
 ) -> dict[str, tuple[Receipt, ...]]:
     """Return other stores' receipts that lie inside the offsets of logs, by log, store and offset.
 
-    Of each segment that which counts, whatever its lineage: the bytes tell. The table is read once, and of it
-    only files that may have one, by their bounds.
+    Of each segment that the other store has whole that which counts, whatever its lineage: the bytes tell.
+    The table is read once, and of it only files that may have one, by their bounds.
 
     :param store_id: the store that asks.
     :param logs: by ``Receipt.log_id``, the first offset and that behind the last.
@@ -124,7 +124,7 @@ def replica_receipts(
             inside.setdefault((str(row.log_id), row.store_id), []).append(row)
     found: dict[str, tuple[Receipt, ...]] = {}
     for log_id, other in sorted(inside):
-        found[log_id] = (*found.get(log_id, ()), *current(inside[log_id, other]))
+        found[log_id] = (*found.get(log_id, ()), *whole(current(inside[log_id, other])))
     return found
 
 
