@@ -43,21 +43,31 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class LineageRange:
-    """Offsets of a log that a lineage holds without a hole."""
+    """Offsets of a log that a lineage holds without a hole.
+
+    :param end_text: of offsets that expired, by what; "": the lake has them.
+    """
 
     lineage: int
     log: str
     start_offset: int
     end_offset: int
+    end_text: str = ""
 
 
 def choose(
-    found: Sequence[Receipt], span: Span, store_id: str, location: str, replicas: Sequence[Receipt] = ()
+    found: Sequence[Receipt],
+    span: Span,
+    store_id: str,
+    location: str,
+    replicas: Sequence[Receipt] = (),
+    expired: Sequence[Receipt] = (),
 ) -> tuple[Receipt, ...]:
     """The segments that a span touches, of each log's newest lineage in ``found``, without a hole in any log.
 
     :param replicas: of other stores, receipts of the same logs: they stand for what the store lacks between,
         before and behind its own, where they join them without a hole.
+    :param expired: of the store, receipts of segments that expired: messages name them.
     :raises RestoreError: when there are none, or a segment in between is missing.
     """
     chosen: list[Receipt] = []
@@ -80,7 +90,7 @@ def choose(
                     f"{left.end}, the next one is at {right.base_offset}. Nothing was written. A "
                     "broker takes no hole: restore each side of it into a directory of its own, by "
                     + ", ".join(f"--from-offset {start} --to-offset {end}" for start, end in runs(of_span))
-                    + f". verify says what became of the bytes in between.{_who_has(left, right, replicas)}"
+                    + f". {_between(left, right, expired)}{_who_has(left, right, replicas)}"
                 )
         chosen += of_span
     missing = sorted(set(span.segments or ()) - {receipt.base_offset for receipt in chosen})
@@ -98,9 +108,39 @@ def choose(
             + (f" in the span {span}" if str(span) else "")
             + ", found none"
             + (f"; first and last it has: {spans}." if spans else " of this store, log and lineage at all.")
+            + "".join(f" {expired_line(one)}." for one in expired_ranges(expired, span))
             + " Nothing was written."
         )
     return tuple(chosen)
+
+
+def _between(left: Receipt, right: Receipt, expired: Sequence[Receipt]) -> str:
+    """Say what became of the bytes between two segments."""
+    hole = Span(left.end, right.base_offset)
+    of_log = [row for row in expired if (row.log, row.lineage) == (right.log, right.lineage)]
+    lines = [expired_line(one) for one in expired_ranges(of_log, hole)]
+    return f"{'; '.join(lines)}." if lines else "verify says what became of the bytes in between."
+
+
+def expired_ranges(expired: Sequence[Receipt], span: Span) -> tuple[LineageRange, ...]:
+    """Return which offsets of a span expired, of the newest lineage of each log.
+
+    :param expired: receipts of segments that expired.
+    """
+    newest = {row.log: row.lineage for row in sorted(expired, key=lambda row: row.lineage)}
+    touched = [row for row in expired if row.lineage == newest[row.log] and _touches(row, span)]
+    touched = [row for row in touched if span.segments is None or row.base_offset in span.segments]
+    ordered = sorted(touched, key=lambda row: (row.log, row.base_offset))
+    return tuple(
+        LineageRange(newest[log], log, start, end, end_text)
+        for (log, end_text), rows in groupby(ordered, key=lambda row: (row.log, row.end_text))
+        for start, end in runs(list(rows))
+    )
+
+
+def expired_line(one: LineageRange) -> str:
+    """Say that a range expired."""
+    return f"{one.log} [{one.start_offset}, {one.end_offset}) EXPIRED: {one.end_text}"
 
 
 def _who_has(left: Receipt, right: Receipt, replicas: Sequence[Receipt]) -> str:
