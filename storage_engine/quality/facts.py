@@ -132,7 +132,7 @@ def _collect(place: AnyStore, run_key: str | None, *, full: bool, with_lake: boo
     spans = _spans(local.local, rows, lineages, acts, run.pending if run else frozenset(), full=full)
     kept = _shielded(place) if store_id is not None else ()
     lay_over = partial(log_ranges, (*spans, *kept), archived, released=released, broken=lake.broken)
-    witnesses = Witnesses(present, unasked=unasked)
+    witnesses = Witnesses(present, unasked=unasked, expiries=lake.expiries)
     ranges = lay_over(witnesses=witnesses)
     if store_id is not None:
         lost = lost_ranges(ranges)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from pyiceberg.table import Table
 from storage_engine.brokers import find_broker
 from storage_engine.core.long_work import told, told_each
 from storage_engine.exceptions import ReceiptError, StorageEngineError
+from storage_engine.lake.acts.expiries import merged_expiries
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.names import data_file_of
 from storage_engine.lake.coverage.elsewhere import in_either
@@ -113,6 +114,8 @@ class LakeFacts:
     notes: tuple[str, ...]
     ended: tuple[Receipt, ...] = ()
     """Receipts of segments that expired."""
+    expiries: Mapping[str, str] = field(default_factory=dict)
+    """By which policy and since when, by the act's SHA-256."""
 
 
 NO_LAKE = LakeFacts((), {}, (), (), (), frozenset(), ())
@@ -133,6 +136,7 @@ def laid_over(first: LakeFacts, second: LakeFacts) -> LakeFacts:
         queues=first.queues | second.queues,
         notes=(*first.notes, *second.notes),
         ended=(*first.ended, *second.ended),
+        expiries={**first.expiries, **second.expiries},
     )
 
 
@@ -208,6 +212,7 @@ def collect_lake(
         queues=frozenset(queues),
         notes=tuple(notes),
         ended=ended(current(history)),
+        expiries=merged_expiries([(lake, ended(current(history)))]),
     )
 
 

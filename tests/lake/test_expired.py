@@ -10,11 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from storage_engine.core.wording import time_text
 from storage_engine.exceptions import LakeConflictError, RestoreError
+from storage_engine.lake.acts.act_files import record_act
 from storage_engine.lake.archive.archive import SegmentJob, archive_all
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.names import data_file_of
+from storage_engine.lake.coverage.archived_spans import receipt_spans
 from storage_engine.lake.gc.maintenance import LakePolicy, maintain_lake
 from storage_engine.lake.move.copying import copy_lake
 from storage_engine.lake.move.describing import describe
@@ -26,7 +29,10 @@ from storage_engine.lake.restore.selection import Selection
 from storage_engine.lake.soundness.chain import check_chain
 from storage_engine.lake.soundness.receipts import list_stores, receipt_history, receipts
 from storage_engine.lake.verify.verify import VerifyLevel, verify
+from storage_engine.model.keep.acts import decide_hold, decide_rule
+from storage_engine.model.keep.rules import Scope
 from storage_engine.model.report.validation import Status, Where
+from storage_engine.retention.housekeeping.keeping import read_streams
 from tests.lake.committed import live_files
 from tests.lake.expiry import ACT, Expire, drop_rows, expire, expire_receipts
 from tests.lake.garbage_helpers import collected
@@ -66,6 +72,39 @@ def test_a_lake_of_which_everything_expired_is_green(lake: Lake) -> None:
     assert (found.overall, found.findings, found.receipt_count) == (Status.OK, (), 0)
     (row,) = found.ranges
     assert (row.start_offset, row.end_offset, row.where) == (0, 3 * MIB, Where.EXPIRED)
+
+
+def test_the_policy_and_its_time_are_named(lake: Lake, tmp_path: Path) -> None:
+    rows = receipts(lake, "store-1")
+    kept = record_act(lake, lambda acts: decide_rule(acts, Scope(topic="orders"), "30 days"))
+    expire_receipts(lake, rows[:1], act=kept[-1].sha256)
+    held = record_act(lake, lambda acts: decide_hold(acts, Scope(topic="orders"), "case 7"))
+    expire_receipts(lake, rows[2:], act=held[-1].sha256)
+    texts = [
+        f"expired by policy {recorded.sha256[:12]} since {time_text(recorded.act.at_ms)}" for recorded in held
+    ]
+    (found,) = verify(lake, VerifyLevel.RECEIPTS)
+    assert [row.detail for row in found.ranges if row.where is Where.EXPIRED] == texts
+    assert [row.ended for row in receipt_spans(lake, "store-1", 3)] == texts
+    chosen = choose_segments(lake, "store-1", files_only=True)
+    assert [one.end_text for one in chosen.expired] == texts
+    exported = export_messages(lake, tmp_path / "rest.parquet", Selection())
+    assert [one.end_text for one in exported.expired] == texts
+    # Where the acts can't be read, the act is named all the same.
+    for file in (tmp_path / "lake").rglob(f"{kept[-1].sha256}.json"):
+        file.write_bytes(b"{}")
+    spans = receipt_spans(lake, "store-1", 3)
+    assert [row.ended for row in spans] == [f"expired by act {one.sha256[:12]}" for one in held]
+
+
+def test_what_expired_is_in_no_forecast(lake: Lake) -> None:
+    rows = receipts(lake, "store-1")
+    before, _ = read_streams(lake, None)
+    expire_receipts(lake, rows[:1])
+    after, uncounted_bytes = read_streams(lake, None)
+    gone = {stream["name"]: stream["bytes"] for stream in json.loads(rows[0].streams or "[]")}
+    assert uncounted_bytes + sum(one.size_bytes for one in after) == 2 * MIB
+    assert sum(one.size_bytes for one in before) - sum(one.size_bytes for one in after) == sum(gone.values())
 
 
 def test_a_file_that_is_missing_for_a_whole_segment_stays_a_fault(lake: Lake) -> None:

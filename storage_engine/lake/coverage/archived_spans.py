@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 from pyiceberg.expressions import And, GreaterThanOrEqual
 
+from storage_engine.lake.acts.expiries import read_expiries
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.coverage.verify_turns import History, standing_fault
 from storage_engine.lake.file.filters import all_equal
 from storage_engine.lake.file.scan import read_rows
 from storage_engine.lake.storage.errors import metadata_errors
-from storage_engine.model.proof.receipt import end_text
+from storage_engine.model.proof.receipt import act_sha256, end_text
 
 _COLUMNS = ("sequence", "log", "lineage", "base_offset", "size_bytes", "row_hash")
 
@@ -74,6 +75,7 @@ def receipt_spans(lake: Lake, store_id: str, first_sequence: int) -> tuple[Recei
         found = read_rows(table, where, columns).select(columns).to_pydict()
     empty = [None] * len(found["log"])
     ends, log_ids, states, acts = (found.get(name) or empty for name in later_columns)
+    expiries = read_expiries(lake, map(act_sha256, filter(None, acts)))
     rows = zip(*(found[name] for name in _COLUMNS), ends, log_ids, states, acts, strict=True)
     return tuple(
         sorted(
@@ -86,7 +88,7 @@ def receipt_spans(lake: Lake, store_id: str, first_sequence: int) -> tuple[Recei
                 size,
                 row_hash,
                 log_id or "",
-                end_text(state, act),
+                end_text(state, act, expiries),
             )
             for sequence, log, lineage, base, size, row_hash, end, log_id, state, act in rows
         )

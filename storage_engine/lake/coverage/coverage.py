@@ -13,7 +13,7 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import TypeVar
 
-from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, ended, whole
+from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, end_text, ended, whole
 from storage_engine.model.report.validation import RangeStatus, Status, Where, worst
 from storage_engine.model.store.by_log import by_log
 from storage_engine.model.store.known_logs import IdentifiedRange, LogNames
@@ -104,12 +104,14 @@ class Witnesses:
     :param replicas: what sound receipts of other stores have; counts where nothing of the store does.
     :param unasked: lakes that may have them and were not asked, each as a clause that names it.
     :param compared: by the journal.
+    :param expiries: by which policy and since when something expired, by the SHA-256 of the act.
     """
 
     present: Mapping[str, str] = field(default_factory=dict)
     replicas: Sequence[ReplicaSpan] = ()
     unasked: Sequence[str] = ()
     compared: ComparedReceipts = frozenset
+    expiries: Mapping[str, str] = field(default_factory=dict)
 
 
 def names_of_logs(
@@ -163,7 +165,7 @@ def log_ranges(
             gone.get(log, []),
             broken or {},
             others.get(log, []),
-            witnesses.unasked,
+            witnesses,
         )
     )
 
@@ -180,7 +182,7 @@ def _one_log(
     released: Sequence[ReleasedSpan],
     broken: Mapping[SegmentIdentity, str],
     replicas: Sequence[ReplicaSpan],
-    unasked: Sequence[str],
+    witnesses: Witnesses,
 ) -> list[RangeStatus]:
     known = (
         {offset for s in local for offset in (s.start_offset, s.end_offset)}
@@ -202,7 +204,7 @@ def _one_log(
     for position, (start, end) in enumerate(pairwise(cuts)):
         others = elsewhere[position]
         row = _judge(
-            log, (start, end), here[position], proven[position], gone[position], broken, others, unasked
+            log, (start, end), here[position], proven[position], gone[position], broken, others, witnesses
         )
         if rows and _same(rows[-1], row):
             rows[-1] = _joined(rows[-1], row)
@@ -229,7 +231,7 @@ def _judge(
     released: Sequence[ReleasedSpan],
     broken: Mapping[SegmentIdentity, str],
     replicas: Sequence[ReplicaSpan],
-    unasked: Sequence[str],
+    witnesses: Witnesses,
 ) -> RangeStatus:
     faults: list[tuple[Status, str]] = []
     newest = max(
@@ -244,7 +246,8 @@ def _judge(
     unread = [span for span in local if span.unread]
     local = [span for span in local if not (span.shielded or span.unread)]
     counting = [r for r in receipts if r.lineage == newest]
-    current, expired = whole(counting), sorted({r.end_text for r in ended(counting)})
+    current = whole(counting)
+    expired = sorted({end_text(r.state, r.act, witnesses.expiries) for r in ended(counting)})
     valid = [r for r in current if r.identity not in broken]
     faults += [(Status.FAILURE, f"{_name(r)}: {broken[r.identity]}") for r in current if r.identity in broken]
     if len(local) > 1:
@@ -281,7 +284,7 @@ def _judge(
         where, place = Where.UNKNOWN, unread_text
         faults.append((Status.FAILURE, place))
     else:
-        absent = judge_absent(released, unasked, has_receipt=bool(current))
+        absent = judge_absent(released, witnesses.unasked, has_receipt=bool(current))
         where, place = absent.where, absent.detail
         faults.insert(0, (Status.WARNING if absent.is_accepted else Status.FAILURE, place))
     status = worst(severity for severity, _ in faults)

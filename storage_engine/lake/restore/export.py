@@ -12,7 +12,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -29,6 +29,7 @@ from storage_engine.core.durable import new_file, remove_abandoned
 from storage_engine.core.nearest import meant
 from storage_engine.core.wording import time_text
 from storage_engine.exceptions import BadInputError, ExportError
+from storage_engine.lake.acts.expiries import merged_expiries
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.store_places import refuse_target_inside_store
 from storage_engine.lake.catalog.tables import IDENTITY_COLUMNS
@@ -159,7 +160,7 @@ def export_messages(
         files_total=count.total_files,
         row_groups_read=count.row_groups,
         bytes_read=count.bytes,
-        expired=_expired_of(every_row, selection),
+        expired=_expired_of(every_row, selection, merged_expiries([(lake, ended(every_row))])),
     )
 
 
@@ -173,7 +174,9 @@ def _receipts_of(lake: Lake, selection: Selection) -> tuple[Receipt, ...]:
     )
 
 
-def _expired_of(rows: Iterable[Receipt], selection: Selection) -> tuple[LineageRange, ...]:
+def _expired_of(
+    rows: Iterable[Receipt], selection: Selection, expiries: Mapping[str, str]
+) -> tuple[LineageRange, ...]:
     """Return what expired that may have had selected messages."""
     span = Span(from_ms=selection.from_ms, to_ms=selection.to_ms)
     by_store: dict[str, list[Receipt]] = {}
@@ -181,7 +184,7 @@ def _expired_of(rows: Iterable[Receipt], selection: Selection) -> tuple[LineageR
         topics = row.streams and {stream["name"] for stream in json.loads(row.streams)}
         if selection.topic is None or not topics or selection.topic in topics:
             by_store.setdefault(row.store_id, []).append(row)
-    return tuple(one for of_store in by_store.values() for one in expired_ranges(of_store, span))
+    return tuple(one for of_store in by_store.values() for one in expired_ranges(of_store, span, expiries))
 
 
 def check_topic(lake: Lake, topic: str) -> None:

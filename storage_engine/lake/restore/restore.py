@@ -22,6 +22,7 @@ import pyarrow as pa
 from storage_engine.brokers import find_broker
 from storage_engine.core.durable import NewFile
 from storage_engine.exceptions import RestoreError
+from storage_engine.lake.acts.expiries import merged_expiries
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.store_places import refuse_target_inside_store
 from storage_engine.lake.coverage.elsewhere import in_either
@@ -129,7 +130,10 @@ def choose_segments(
     everything, expired = _archived_in(lake, second, store_id)
     found = tuple(row for row in everything if lineage in (None, row.lineage) and log in (None, row.log))
     expired = tuple(row for row in expired if lineage in (None, row.lineage) and log in (None, row.log))
-    asked = choose(found, span or Span(), store_id, lake.location, receipts_of_replicas(lake, found), expired)
+    expiries = merged_expiries((each, expired) for each in (lake, second) if each is not None)
+    asked = choose(
+        found, span or Span(), store_id, lake.location, receipts_of_replicas(lake, found), expired, expiries
+    )
     _check_receipts(asked)
     config = None if files_only else find_broker(asked[0].broker).restored_config(serving)
     source = _Source(lake, second, asked, config)
@@ -140,7 +144,7 @@ def choose_segments(
     if config is not None:
         config.check(chosen, source.segment)
     others = other_lineages(everything, chosen)
-    gone = expired_ranges(expired, span or Span())
+    gone = expired_ranges(expired, span or Span(), expiries)
     return ChosenSegments(chosen, extensions, others, config, source, gone)
 
 

@@ -183,7 +183,7 @@ def replica_spans(
 
 def _told_ids(lake: Lake, store_id: str, compared: Collection[str | SegmentIdentity]) -> dict[str, str]:
     """Return identities of a store's logs by name, as its own receipts say, or those that were compared."""
-    rows = list(receipts(lake, store_id))
+    rows = list(receipts(lake, store_id, with_ended=True))
     if compared:
         others = read_receipts(lake.segments(), NotEqualTo("store_id", store_id), EVERY_OFFSET)  # type: ignore[call-arg,arg-type]
         rows = [*(row for row in others if _is_compared(row, compared)), *rows]

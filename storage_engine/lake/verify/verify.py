@@ -229,6 +229,7 @@ class _Turn:
         gone, here = tuple(released), tuple(self._here.values())
         lay_over = partial(log_ranges, here, everywhere, released=gone, broken=proves_nothing)
         witnesses = self._witnesses[state.store_id]
+        witnesses = replace(witnesses, expiries={**witnesses.expiries, **state.expiries})
         ranges = lay_over(witnesses=witnesses)
         names = names_of_logs(witnesses.present, everywhere, gone)
         if others := replica_spans(lake, state.store_id, names, lost_ranges(ranges), witnesses.compared):

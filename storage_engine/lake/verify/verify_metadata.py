@@ -14,6 +14,7 @@ from pyiceberg.table import Table
 
 from storage_engine.exceptions import LakeUnavailableError, ReceiptError
 from storage_engine.lake.acts.act_files import read_acts
+from storage_engine.lake.acts.expiries import read_expiries
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.names import data_file_of
 from storage_engine.lake.file.table_entries import TableEntry, check_entries, list_entries, unreceipted_files
@@ -38,6 +39,7 @@ class StoreMetadata:
 
     :param receipts: of segments that the lake has whole.
     :param ended: of those that expired, or of which it has a part: nothing is looked at but their chain.
+    :param expiries: by which policy and since when, by the act's SHA-256.
     :param looks: at each receipt, as far as metadata and sizes tell.
     :param broken: receipts that prove nothing as they are, and why.
     :param reader: looks closer.
@@ -47,6 +49,7 @@ class StoreMetadata:
     store_id: str
     receipts: tuple[Receipt, ...]
     ended: tuple[Receipt, ...]
+    expiries: Mapping[str, str]
     looks: Mapping[SegmentIdentity, Look]
     broken: Mapping[SegmentIdentity, str]
     reader: Reader
@@ -120,6 +123,7 @@ def _state(
         store_id=store_id,
         receipts=rows,
         ended=ended(every_row),
+        expiries=read_expiries(lake, (row.act_sha256 for row in ended(every_row))),
         looks=looks,
         broken={identity: str(look.losses[0]) for identity, look in looks.items() if look.losses},
         reader=reader,

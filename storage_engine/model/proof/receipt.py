@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from storage_engine.model.proof.companions import Companion, read_companions
@@ -25,6 +26,8 @@ def proof_version_of(root: str | None) -> int:
 
 EXPIRED = "expired"
 """State of a receipt whose segment's rows a keep rule took out of the lake. Persisted: never renamed."""
+
+NO_EXPIRIES: Mapping[str, str] = MappingProxyType({})
 
 _SHOWN_CHARACTERS = 12
 """Of an act's SHA-256, where people read it."""
@@ -145,6 +148,11 @@ class Receipt:
         return self.state is None
 
     @property
+    def act_sha256(self) -> str:
+        """Return the SHA-256 of the act by which the row was written; "" where it names none."""
+        return act_sha256(self.act)
+
+    @property
     def end_text(self) -> str:
         """Return what became of a segment that isn't whole, as a clause."""
         return end_text(self.state, self.act)
@@ -200,13 +208,21 @@ class Receipt:
         return read_companions(self.files)
 
 
-def end_text(state: str | None, act: str | None) -> str:
-    """Return what became of a segment whose receipt has these fields, as a clause; "" where it is whole."""
+def act_sha256(act: str | None) -> str:
+    """Return the SHA-256 that a receipt's ``act`` has; "" where it has none."""
+    return str(_json_object(act).get("sha256") or "")
+
+
+def end_text(state: str | None, act: str | None, expiries: Mapping[str, str] = NO_EXPIRIES) -> str:
+    """Return what became of a segment whose receipt has these fields, as a clause; "" where it is whole.
+
+    :param expiries: by which policy and since when, by the act's SHA-256; of others the act is named.
+    """
     if state is None:
         return ""
     what = "expired" if state == EXPIRED else f"in the lake in part only ({state})"
-    named = str(_json_object(act).get("sha256") or "unknown")
-    return f"{what} by act {named[:_SHOWN_CHARACTERS]}"
+    named = act_sha256(act)
+    return f"{what} {expiries.get(named) or 'by act ' + (named[:_SHOWN_CHARACTERS] or 'unknown')}"
 
 
 def whole(rows: Iterable[Receipt]) -> tuple[Receipt, ...]:

@@ -11,6 +11,7 @@ from storage_engine.core.jsonable import from_jsonable
 from storage_engine.exceptions import LakeUnavailableError, ReceiptError
 from storage_engine.journal.journal import Journal, Phase, Step, StoreRecord
 from storage_engine.journal.reading.deletions import GONE
+from storage_engine.lake.acts.expiries import merged_expiries
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.coverage.coverage import (
     ReleasedSpan,
@@ -158,7 +159,8 @@ def gone_ranges(
     released += spans_in_unasked_lakes(journal, record, released, set(unreachable))
     kept = shielded_spans(store.real_root, record.lineages)
     unasked = lakes_unasked(known.heads, lakes, unreachable) if configs else ()
-    witnesses = Witnesses(present or {}, unasked=unasked)
+    expiries = merged_expiries((lake, expired) for lake in lakes)
+    witnesses = Witnesses(present or {}, unasked=unasked, expiries=expiries)
     names = names_of_logs(witnesses.present, proven, released)
     called = by_log(wanted, names.name_of)
 

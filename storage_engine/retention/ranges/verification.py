@@ -14,6 +14,7 @@ from storage_engine.exceptions import JournalUnavailableError, ReceiptError
 from storage_engine.journal.journal import Journal, StoreRecord
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.journal.tables.database import missing_sqlite_file
+from storage_engine.lake.acts.expiries import merged_expiries
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.coverage.coverage import Witnesses
@@ -26,7 +27,7 @@ from storage_engine.lake.verify.reproof import reprove
 from storage_engine.lake.verify.verify import verify
 from storage_engine.model.proof.deleted_range import RunDigest
 from storage_engine.model.proof.heads import ChainHead, LakeHead
-from storage_engine.model.proof.receipt import Receipt, whole
+from storage_engine.model.proof.receipt import Receipt, ended, whole
 from storage_engine.model.report.validation import Status
 from storage_engine.model.report.verification import Finding, StoreVerification, VerifyLevel
 from storage_engine.model.store.store import SegmentId, StoreSnapshot
@@ -138,6 +139,7 @@ def verify_store(
         present,
         unasked=lakes_unasked(known.heads, lakes, unreachable),
         compared=partial(compared_receipts, journal, store_id),
+        expiries=merged_expiries(zip(lakes, map(ended, rows), strict=True)),
     )
     results: list[StoreVerification] = []
     for i, lake in enumerate(lakes):
