@@ -84,12 +84,14 @@ class ReplicaSpan:
 
     :param log: its name, or what it is called once another one has that.
     :param store_id: of that store.
+    :param ended: what became of it where it expired; "": that store has it whole.
     """
 
     log: str
     start_offset: int
     end_offset: int
     store_id: str
+    ended: str = ""
 
 
 ComparedReceipts = Callable[[], Collection[str | SegmentIdentity]]
@@ -247,7 +249,9 @@ def _judge(
     local = [span for span in local if not (span.shielded or span.unread)]
     counting = [r for r in receipts if r.lineage == newest]
     current = whole(counting)
-    expired = sorted({end_text(r.state, r.act, witnesses.expiries) for r in ended(counting)})
+    expired = {end_text(r.state, r.act, witnesses.expiries) for r in ended(counting)}
+    expired |= {span.ended for span in replicas if span.ended}
+    replicas = [span for span in replicas if not span.ended]
     valid = [r for r in current if r.identity not in broken]
     faults += [(Status.FAILURE, f"{_name(r)}: {broken[r.identity]}") for r in current if r.identity in broken]
     if len(local) > 1:
@@ -272,7 +276,7 @@ def _judge(
         stores = " and ".join(sorted({span.store_id for span in replicas}))
         where, place = Where.ARCHIVED, f"in the lake only, by receipts of another replica: store {stores}"
     elif expired:
-        where, place = Where.EXPIRED, "; ".join(expired)
+        where, place = Where.EXPIRED, "; ".join(sorted(expired))
         faults += [(Status.WARNING, unread_text)] if unread else []
     elif by_journal := sorted({span.unasked for span in released if span.unasked}):
         where, place = (

@@ -130,10 +130,10 @@ def choose_segments(
     everything, expired = _archived_in(lake, second, store_id)
     found = tuple(row for row in everything if lineage in (None, row.lineage) and log in (None, row.log))
     expired = tuple(row for row in expired if lineage in (None, row.lineage) and log in (None, row.log))
-    expiries = merged_expiries((each, expired) for each in (lake, second) if each is not None)
-    asked = choose(
-        found, span or Span(), store_id, lake.location, receipts_of_replicas(lake, found), expired, expiries
-    )
+    replicas = receipts_of_replicas(lake, found)
+    known = (*expired, *ended(replicas))
+    expiries = merged_expiries((each, known) for each in (lake, second) if each is not None)
+    asked = choose(found, span or Span(), store_id, lake.location, whole(replicas), known, expiries)
     _check_receipts(asked)
     config = None if files_only else find_broker(asked[0].broker).restored_config(serving)
     source = _Source(lake, second, asked, config)

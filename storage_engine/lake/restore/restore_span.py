@@ -119,7 +119,13 @@ def choose(
 def _between(left: Receipt, right: Receipt, expired: Sequence[Receipt], expiries: Mapping[str, str]) -> str:
     """Say what became of the bytes between two segments."""
     hole = Span(left.end, right.base_offset)
-    of_log = [row for row in expired if (row.log, row.lineage) == (right.log, right.lineage)]
+    # A replica of the log may have archived them.
+    of_log = [
+        row
+        for row in expired
+        if (row.log, row.lineage) == (right.log, right.lineage)
+        or (row.store_id != right.store_id and right.log_id is not None and row.log_id == right.log_id)
+    ]
     lines = [expired_line(one) for one in expired_ranges(of_log, hole, expiries)]
     return f"{'; '.join(lines)}." if lines else "verify says what became of the bytes in between."
 
@@ -136,13 +142,20 @@ def expired_ranges(
     def text_of(row: Receipt) -> str:
         return end_text(row.state, row.act, expiries)
 
-    newest = {row.log: row.lineage for row in sorted(expired, key=lambda row: row.lineage)}
-    touched = [row for row in expired if row.lineage == newest[row.log] and _touches(row, span)]
-    touched = [row for row in touched if span.segments is None or row.base_offset in span.segments]
-    ordered = sorted(touched, key=lambda row: (row.log, row.base_offset))
+    newest = {(r.store_id, r.log): r.lineage for r in sorted(expired, key=lambda row: row.lineage)}
+    touched = [
+        row
+        for row in expired
+        if row.lineage == newest[row.store_id, row.log]
+        and _touches(row, span)
+        and (span.segments is None or row.base_offset in span.segments)
+    ]
+    ordered = sorted(touched, key=lambda row: (row.store_id, row.log, row.base_offset))
     return tuple(
-        LineageRange(newest[log], log, start, end, text)
-        for (log, text), rows in groupby(ordered, key=lambda row: (row.log, text_of(row)))
+        LineageRange(lineage, log, start, end, text)
+        for (_, log, lineage, text), rows in groupby(
+            ordered, key=lambda row: (row.store_id, row.log, row.lineage, text_of(row))
+        )
         for start, end in runs(list(rows))
     )
 
