@@ -37,6 +37,7 @@ from tests.lake.committed import live_files
 from tests.lake.expiry import ACT, Expire, drop_rows, expire, expire_receipts
 from tests.lake.garbage_helpers import collected
 from tests.lakes import path_of
+from tests.services.command_line import run_command
 
 MakeJobs = Callable[..., tuple[SegmentJob, ...]]
 MIB = 1 << 20
@@ -262,3 +263,14 @@ def test_a_rebuild_that_lost_an_expiry_does_not_undo_it(lake: Lake, tmp_path: Pa
     assert found.brought == ()
     assert [text for text in found.refused if "expired by act" in text]
     assert [row.base_offset for row in receipts(open_lake(lake.config), "store-1")] == [0, MIB]
+
+
+def test_commands_name_what_expired(lake: Lake, tmp_path: Path) -> None:
+    expire(lake, receipts(lake, "store-1")[:1])
+    place, line = tmp_path / "lake", f"commitlog [0, {MIB}) EXPIRED: expired by act {ACT[:12]}"
+    restored = run_command("restore", "--lake", place, "--to", tmp_path / "back", "--files-only")
+    assert (restored.exit_code, line in restored.err) == (0, True)
+    exported = run_command("export", "--lake", place, "--to", tmp_path / "rest.parquet")
+    assert (exported.exit_code, line in exported.err) == (0, True)
+    described = run_command("lake", "info", "--lake", place)
+    assert f"[0, {MIB}) EXPIRED" in described.out
