@@ -18,6 +18,7 @@ from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.names import data_file_of
 from storage_engine.lake.coverage.archived_spans import receipt_spans
+from storage_engine.lake.file.filters import segment_rows
 from storage_engine.lake.gc.maintenance import LakePolicy, maintain_lake
 from storage_engine.lake.move.copying import copy_lake
 from storage_engine.lake.move.describing import describe
@@ -109,6 +110,17 @@ def test_what_expired_is_in_no_forecast(lake: Lake) -> None:
     gone = {stream["name"]: stream["bytes"] for stream in json.loads(rows[0].streams or "[]")}
     assert uncounted_bytes + sum(one.size_bytes for one in after) == 2 * MIB
     assert sum(one.size_bytes for one in before) - sum(one.size_bytes for one in after) == sum(gone.values())
+
+
+@pytest.mark.again
+def test_rows_that_are_there_twice_are_not_taken_for_what_expired(lake: Lake) -> None:
+    rows = sorted(receipts(lake, "store-1"), key=lambda row: row.row_count)
+    expire(lake, rows[-1:])
+    table = lake.messages()
+    where = segment_rows("store-1", rows[0].lineage, rows[0].log, rows[0].base_offset)
+    table.append(table.scan(row_filter=where).to_arrow())
+    (found,) = verify(lake, VerifyLevel.RECEIPTS)
+    assert [finding.status for finding in found.findings if "some are in the table twice" in finding.detail]
 
 
 def test_a_file_that_is_missing_for_a_whole_segment_stays_a_fault(lake: Lake) -> None:
