@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from storage_engine.exceptions import GateRefusedError
+from storage_engine.exceptions import BadInputError, GateRefusedError
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.soundness.receipts import list_stores, receipt_history, receipts
@@ -14,11 +15,13 @@ from storage_engine.model.report.validation import Status, Where
 from storage_engine.model.report.verification import VerifyLevel
 from storage_engine.quality.validate import validate_store
 from storage_engine.retention import steps
+from storage_engine.retention.decisions.adopting import adopt
 from storage_engine.retention.proof.gate import Passage
 from storage_engine.retention.ranges.verification import verify_store
 from storage_engine.retention.steps import monitor
 from storage_engine.retention.store.managed_store import ManagedStore
 from tests.lake.expiry import ACT, Expire, expire, expire_receipts
+from tests.lakes import damage
 
 pytestmark = pytest.mark.slow
 
@@ -86,3 +89,14 @@ def test_store_and_lake_call_what_expired_so(archived: Callable[..., ManagedStor
     ]
     assert recorded[0] == (0, 2 * MIB, "expired", GONE, 0)
     assert recorded[1][:3] == (2 * MIB, 3 * MIB, "archived")
+
+
+@pytest.mark.again
+def test_other_bytes_where_something_expired_can_be_adopted(archived: Callable[..., ManagedStore]) -> None:
+    store = archived(max_segments=1)
+    lake, store_id = lake_of(store)
+    expire(lake, receipts(lake, store_id))
+    with pytest.raises(BadInputError, match="found none, so there is nothing to adopt"):
+        adopt(store, "ann", "the broker recovered")
+    damage(Path(store.root) / "commitlog" / f"{0:020d}")
+    assert adopt(store, "ann", "the broker recovered").lineage == 2
