@@ -50,7 +50,10 @@ class RangeLine:
 
 _RANGE = tuple(field.name for field in fields(RangeLine))
 _WORST_FIRST = {
-    place: at for at, place in enumerate(("lost", "unknown", "accepted", "due", "local", "both", "archived"))
+    place: at
+    for at, place in enumerate(
+        ("lost", "unknown", "accepted", "due", "local", "both", "archived", "expired"),
+    )
 }
 
 

@@ -17,10 +17,11 @@ from storage_engine.exceptions import BadInputError, ReceiptError
 from storage_engine.kafka.format.checkpoints import START_EVIDENCE
 from storage_engine.kafka.format.file_names import PartitionDirectory, partition_directory
 from storage_engine.kafka.format.partition_metadata import cluster_of, topic_of
+from storage_engine.lake.acts.expiries import merged_expiries
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.soundness.chain import row_fault
 from storage_engine.lake.soundness.receipts import list_stores, receipts
-from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.proof.receipt import NO_EXPIRIES, Receipt, end_text, ended, whole
 
 _ID_SHOWN = 8
 """Letters of an older topic's id behind its name."""
@@ -46,17 +47,19 @@ class ArchivedPartition:
     :param topic: what consumers call its topic.
     :param ranges: by offset, none over another.
     :param start: the first offset that is served: what the log began with when it was archived, or later.
+    :param expired: offsets that a keep rule took, as (first, end, by what): readers go on behind them.
     """
 
     topic: str
     number: int
     ranges: tuple[ArchivedRange, ...]
     start: int
+    expired: tuple[tuple[int, int, str], ...] = ()
 
     @property
     def end(self) -> int:
         """Return the offset behind the last that is archived."""
-        return self.ranges[-1].end
+        return self.ranges[-1].end if self.ranges else self.start
 
     @cached_property
     def _ends(self) -> list[int]:
@@ -71,8 +74,15 @@ class ArchivedPartition:
 
     def holes(self) -> list[tuple[int, int]]:
         """Return the offsets between two ranges that no receipt has, as (first, end)."""
-        pairs = zip(self.ranges[:-1], self.ranges[1:], strict=True)
-        return [(left.end, right.first) for left, right in pairs if left.end < right.first]
+        holes = []
+        for left, right in zip(self.ranges[:-1], self.ranges[1:], strict=True):
+            first = left.end
+            for begun, ended_at, _ in self.expired:
+                if begun <= first < ended_at:
+                    first = ended_at
+            if first < right.first:
+                holes.append((first, right.first))
+        return holes
 
 
 @dataclass(frozen=True)
@@ -100,14 +110,21 @@ def read_archive(lake: Lake, cluster: str | None) -> Archive:
             f"lake {lake.location}: expected one of Kafka, found one of {lake.broker}, whose consumers speak "
             "another protocol. Nothing was started. Export its messages, or restore its segments."
         )
-    return archive_of(_newest_lineages(lake), cluster, lake.location)
+    rows = tuple(_newest_lineages(lake))
+    return archive_of(rows, cluster, lake.location, merged_expiries([(lake, ended(rows))]))
 
 
-def archive_of(rows: Iterable[Receipt], cluster: str | None, location: str) -> Archive:
+def archive_of(
+    rows: Iterable[Receipt],
+    cluster: str | None,
+    location: str,
+    expiries: Mapping[str, str] = NO_EXPIRIES,
+) -> Archive:
     """Return the partitions that receipts are of. Pure.
 
-    :param rows: those that count, of every log's newest lineage.
+    :param rows: those that count, of every log's newest lineage; of what expired nothing is served.
     :param location: of the lake, for messages.
+    :param expiries: by which policy and since when something expired, by the act's SHA-256.
     :raises BadInputError: the cluster isn't the one, or isn't there.
     """
     logs: dict[str, list[Receipt]] = defaultdict(list)
@@ -131,14 +148,14 @@ def archive_of(rows: Iterable[Receipt], cluster: str | None, location: str) -> A
     topics: dict[str, dict[int, ArchivedPartition]] = {}
     for topic_id, name in names.items():
         shown = name if newest[name][1] == topic_id else f"{name}@{topic_id[:_ID_SHOWN]}"
-        found = [_partition(shown, logs[log_id]) for log_id in of_topic[topic_id]]
+        found = [_partition(shown, logs[log_id], expiries) for log_id in of_topic[topic_id]]
         topics[shown] = {one.number: one for one in found}
     return Archive(chosen, topics, tuple(sorted(unnamed)))
 
 
 def _newest_lineages(lake: Lake) -> Iterable[Receipt]:
     for store in list_stores(lake):
-        for row in receipts(lake, store.store_id):
+        for row in receipts(lake, store.store_id, with_ended=True):
             if row.lineage == store.log_lineages[row.log]:
                 yield row
 
@@ -157,13 +174,20 @@ def _cluster(clusters: set[str], asked: str | None, location: str) -> str:
     )
 
 
-def _partition(topic: str, rows: Sequence[Receipt]) -> ArchivedPartition:
+def _partition(topic: str, rows: Sequence[Receipt], expiries: Mapping[str, str]) -> ArchivedPartition:
     """Lay a partition's receipts one behind the other, whichever store they are of.
 
-    One that can't be trusted counts only for offsets that no other has.
+    One that can't be trusted counts only for offsets that no other has. Of what expired it says nothing.
     """
     faults = {id(row): row_fault(row) for row in rows}
-    ordered = sorted(rows, key=lambda row: (bool(faults[id(row)]), row.base_offset, -row.end))
+    ordered = sorted(whole(rows), key=lambda row: (bool(faults[id(row)]), row.base_offset, -row.end))
+    gone = [row for row in ended(rows) if not faults[id(row)]]
+    expired = tuple(
+        sorted((row.base_offset, row.end, end_text(row.state, row.act, expiries)) for row in gone)
+    )
+    if not ordered:
+        end = max(row.end for row in rows)
+        return ArchivedPartition(topic, _directory(rows[0]).partition, (), end, expired)
     contents: dict[tuple[int, int], set[str]] = defaultdict(set)
     for row in ordered:
         if not faults[id(row)]:
@@ -184,6 +208,7 @@ def _partition(topic: str, rows: Sequence[Receipt]) -> ArchivedPartition:
         _directory(first.receipt).partition,
         tuple(ranges),
         int(start) if inside and isinstance(start, int) else first.first,
+        expired,
     )
 
 

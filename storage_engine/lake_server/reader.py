@@ -156,9 +156,10 @@ class LakeReader:
 
     def _check(self, partition: ArchivedPartition, found: ArchivedRange, offset: int) -> None:
         where = f"{partition.topic}-{partition.number}, offsets"
-        if offset < found.first and not self._skip_holes:
+        hole = next(((max(a, offset), b) for a, b in partition.holes() if offset < b <= found.first), None)
+        if hole is not None and not self._skip_holes:
             raise HoleError(
-                f"{where} [{offset}, {found.first}): no receipt has them, so that consumers stop before "
+                f"{where} [{hole[0]}, {hole[1]}): no receipt has them, so that consumers stop before "
                 "them. Run verify, which says what became of them; --holes skip goes on behind them."
             )
         if found.refused:

@@ -115,6 +115,8 @@ async def serve(
     connected.append(Connections(answers, listening.users, log))
     for partitions in reader.archive.topics.values():
         for partition in partitions.values():
+            for first, end, by_what in partition.expired:
+                log(f"{partition.topic}-{partition.number}: offsets [{first}, {end}) EXPIRED: {by_what}")
             for first, end in partition.holes():
                 log(f"{partition.topic}-{partition.number}: no receipt has the offsets [{first}, {end})")
     async with server, asyncio.TaskGroup() as tasks:

@@ -30,7 +30,8 @@ class Transactions:
 
     def stable_at(self, offset: int) -> int:
         """Return the last stable offset of what a reader at an offset gets without a hole."""
-        return next((stable for end, stable in self.sections if offset < end), self.sections[-1][1])
+        last = self.sections[-1][1] if self.sections else offset
+        return next((stable for end, stable in self.sections if offset < end), last)
 
     def within(self, first: int, end: int) -> list[AbortedTransaction]:
         """Return the aborted transactions that have records of the offsets [first, end)."""

@@ -275,4 +275,6 @@ def _checked(report: Mapping[str, Any]) -> Answer | None:
     text = f"{good} of {len(found['checks'])} checks hold"
     lost = [row for row in found["ranges"] if row["where"] == "LOST"]
     whole = "store and lake together have every byte once" if worst == "OK" and not lost else ""
+    if whole and any(row["where"] == "EXPIRED" for row in found["ranges"]):
+        whole += ", but for what expired"
     return Answer("Checked after it", (Line(f"{text}{'; ' if whole else ''}{whole}"),), text, tone)

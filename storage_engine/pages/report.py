@@ -118,6 +118,7 @@ _PLACES = {
     Where.PENDING: "planned to go, not archived yet",
     Where.LOCAL: "on disk",
     Where.SHIELDED: "gone, in the shield, not archived yet",
+    Where.EXPIRED: "expired",
     Where.LOST: "lost",
     Where.UNKNOWN: "not found, and not known to be lost",
 }
@@ -193,6 +194,8 @@ def _of_validation(validation: ValidationResult | None, broker: str) -> Story:
     """Tell what a validation found that no run asked for."""
     found = to_jsonable(validation) if validation else None
     word, tone, headline = _VERDICTS[worst_status(found)]
+    if tone == "ok" and validation and any(row.where is Where.EXPIRED for row in validation.ranges):
+        headline = headline.replace(".", ", but for what expired.")
     return Story(word, tone, headline, "", (), tuple(broken_checks(found, words_of(broker))))
 
 

@@ -122,7 +122,8 @@ def _collect(place: AnyStore, run_key: str | None, *, full: bool, with_lake: boo
         notes += (
             "the lake was not asked: what the store no longer has can't be told from what it never had",
         )
-    names = names_of_logs(present, lake.receipts, released)
+    archived = (*lake.receipts, *lake.ended)
+    names = names_of_logs(present, archived, released)
     own = [row for row in lake.receipts if names.name_of(row) == row.log]
     lineages = _lineages(place, own)
     rows = comparable(own, lineages)
@@ -130,8 +131,8 @@ def _collect(place: AnyStore, run_key: str | None, *, full: bool, with_lake: boo
     acts = read_own_acts(store.real_root)
     spans = _spans(local.local, rows, lineages, acts, run.pending if run else frozenset(), full=full)
     kept = _shielded(place) if store_id is not None else ()
-    lay_over = partial(log_ranges, (*spans, *kept), lake.receipts, released=released, broken=lake.broken)
-    witnesses = Witnesses(present, unasked=unasked)
+    lay_over = partial(log_ranges, (*spans, *kept), archived, released=released, broken=lake.broken)
+    witnesses = Witnesses(present, unasked=unasked, expiries=lake.expiries)
     ranges = lay_over(witnesses=witnesses)
     if store_id is not None:
         lost = lost_ranges(ranges)

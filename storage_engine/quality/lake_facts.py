@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from pyiceberg.table import Table
 from storage_engine.brokers import find_broker
 from storage_engine.core.long_work import told, told_each
 from storage_engine.exceptions import ReceiptError, StorageEngineError
+from storage_engine.lake.acts.expiries import merged_expiries
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.names import data_file_of
 from storage_engine.lake.coverage.elsewhere import in_either
@@ -28,7 +29,7 @@ from storage_engine.lake.soundness.soundness import NO_SUCH_FILE, Depth, Look, c
 from storage_engine.lake.soundness.soundness_reader import Reader
 from storage_engine.lake.storage.errors import lake_errors
 from storage_engine.model.proof.heads import CHAIN_START, ChainHead
-from storage_engine.model.proof.receipt import Receipt, SegmentIdentity
+from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, ended, whole
 
 Slot = tuple[str, int]
 """(log, base offset) of a segment."""
@@ -99,7 +100,8 @@ class RowsFact:
 
 @dataclass(frozen=True, slots=True)
 class LakeFacts:
-    """:param broken: receipts whose bytes nothing proves at this moment, and why.
+    """:param receipts: of segments that a lake has whole.
+    :param broken: receipts whose bytes nothing proves at this moment, and why.
     :param queues: the streams of the messages in the segments whose rows were read: topic and queue, say.
     """
 
@@ -110,6 +112,10 @@ class LakeFacts:
     rows: tuple[RowsFact, ...]
     queues: frozenset[tuple[Any, ...]]
     notes: tuple[str, ...]
+    ended: tuple[Receipt, ...] = ()
+    """Receipts of segments that expired."""
+    expiries: Mapping[str, str] = field(default_factory=dict)
+    """By which policy and since when, by the act's SHA-256."""
 
 
 NO_LAKE = LakeFacts((), {}, (), (), (), frozenset(), ())
@@ -129,6 +135,8 @@ def laid_over(first: LakeFacts, second: LakeFacts) -> LakeFacts:
         rows=(*first.rows, *second.rows),
         queues=first.queues | second.queues,
         notes=(*first.notes, *second.notes),
+        ended=(*first.ended, *second.ended),
+        expiries={**first.expiries, **second.expiries},
     )
 
 
@@ -152,7 +160,7 @@ def collect_lake(
     :raises LakeUnavailableError: the lake can't be read.
     """
     history = receipt_history(lake, store_id)
-    rows = current(history)
+    rows = whole(current(history))
     table = lake.messages()
     reader = Reader(table, live_data_files(table, store_id, statistics=full) if rows else ())
     if full:
@@ -203,6 +211,8 @@ def collect_lake(
         rows=tuple(row_facts),
         queues=frozenset(queues),
         notes=tuple(notes),
+        ended=ended(current(history)),
+        expiries=merged_expiries([(lake, ended(current(history)))]),
     )
 
 

@@ -22,7 +22,7 @@ from storage_engine.lake.file.live_files import live_data_files
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.soundness.segment_reader import origin_of
 from storage_engine.model.broker.codec import SegmentCodec, offsets_count_bytes
-from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.proof.receipt import Receipt, ended, whole
 from storage_engine.model.report.validation import CheckResult, ValidationResult
 from storage_engine.quality.facts import archived_lakes
 from storage_engine.quality.validate import output_directory, save_validation
@@ -155,12 +155,13 @@ def _look_at(spark: SparkSession, config: LakeConfig, request: ValidateRowsReque
     """Return what is found in one lake, a row a segment, and a row a segment and stream of it."""
     lake = open_lake(config)
     table, codec = lake.messages(), find_broker(request.broker).codec
-    rows = chosen_receipts(receipts(lake, request.store_id), request.spans)
+    every_row = chosen_receipts(receipts(lake, request.store_id, with_ended=True), request.spans)
+    rows, expired = whole(every_row), ended(every_row)
     offsets = [row.base_offset for row in rows]
     files = live_data_files(table, request.store_id, (min(offsets), max(offsets))) if rows else ()
     source = StoreFiles(config, table, request.store_id, files)
     where = f" in {config.location}" if len(request.lakes) > 1 else ""
-    expected = spark.createDataFrame(list(_expected(rows, where)), _RECEIPTS)
+    expected = spark.createDataFrame(list(_expected(every_row, where)), _RECEIPTS)
     cores = spark.sparkContext.defaultParallelism
     sums = kept(_sums(spark, source, codec), cores)
     segments, queues = _segment_sums(expected, sums), _stream_sums(expected, sums, codec)
@@ -176,6 +177,8 @@ def _look_at(spark: SparkSession, config: LakeConfig, request: ValidateRowsReque
         f"{count_text(len(files), 'data file')}{where}; looked at one by one in "
         f"{count_text(odd_count, 'segment')}"
     )
+    if expired:
+        note += f"; {count_text(len(expired), 'segment')} EXPIRED"
     return _Looked(_segment_facts(segments, single), _queue_facts(queues, single, codec), (note,))
 
 
@@ -192,16 +195,23 @@ def chosen_receipts(rows: Sequence[Receipt], spans: Sequence[OffsetSpan]) -> lis
 
 
 def _expected(rows: Sequence[Receipt], where: str) -> Iterator[tuple[Any, ...]]:
-    """Yield what receipts say, a row each; ``run`` counts the unbroken runs of segments of a log."""
+    """Yield what receipts say, a row each; ``run`` counts the unbroken runs of segments of a log.
+
+    What expired has no row, and what follows on it begins a run.
+    """
     run, before = 0, None
     for row in sorted(rows, key=lambda row: (row.log, row.lineage, row.base_offset)):
         follows = before is not None and (before.log, before.lineage) == (row.log, row.lineage)
         previous_end = before.end if before is not None and follows else -1
-        run += previous_end != row.base_offset
+        is_behind_expired = before is not None and not before.is_whole
+        run += is_behind_expired or previous_end != row.base_offset
+        if is_behind_expired and previous_end == row.base_offset:
+            previous_end = -1
         name = f"{row.log}/{row.base_offset:020d} (lineage {row.lineage}){where}"
         counts = (row.size_bytes, row.row_count, row.message_count, row.end, previous_end, run)
         place = (row.lineage, row.log, row.base_offset, name, origin_of(row))
-        yield (*place, *counts, row.damaged_bytes > 0)
+        if row.is_whole:
+            yield (*place, *counts, row.damaged_bytes > 0)
         before = row
 
 

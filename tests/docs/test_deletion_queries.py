@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
 
@@ -103,6 +104,25 @@ def test_duckdb_and_pyiceberg_say_where_the_message_is_and_why_it_went(opened: d
     duckdb.execute(VIEW)
     places = duckdb.sql("SELECT start_offset, end_offset, place FROM deletions_now").fetchall()
     assert places == [(0, 7 * MIB, "in this lake")]
+
+
+@pytest.mark.parametrize(
+    ("expired", "place"), [(1, "in this lake in part"), (7, "expired"), (0, "in this lake")]
+)
+def test_what_expired_is_told_as_that(opened: dict[str, Any], expired: int, place: str) -> None:
+    segments = opened["catalog"].load_table("storage_engine.segments").scan().to_arrow()
+    rows = segments.sort_by("base_offset").to_pylist()
+    rows += [{**row, "sequence": row["sequence"] + 7, "state": "expired"} for row in rows[:expired]]
+    if not expired:
+        # They were archived again after that.
+        again = [{**row, "sequence": row["sequence"] + 14} for row in rows]
+        rows += [{**row, "sequence": row["sequence"] + 7, "state": "expired"} for row in rows] + again
+    duckdb.register("segments", pa.Table.from_pylist(rows, schema=segments.schema))
+    try:
+        duckdb.execute(VIEW)
+        assert duckdb.sql("SELECT place FROM deletions_now").fetchall() == [(place,)]
+    finally:
+        duckdb.register("segments", segments)
 
 
 def test_the_notebook_runs_and_answers(lake: str, monkeypatch: pytest.MonkeyPatch) -> None:

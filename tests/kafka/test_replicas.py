@@ -11,16 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from storage_engine.exceptions import RestoreError
 from storage_engine.kafka.codec.range_digest import sha256_of_range
 from storage_engine.kafka.codec.record_batch import read_batches
 from storage_engine.lake.archive.archive import archive_all, segment_jobs
 from storage_engine.lake.catalog.names import data_file_of
+from storage_engine.lake.restore.restore import choose_segments
 from storage_engine.lake.verify.replica_coverage import compare_with_replicas, replica_receipts
 from storage_engine.lake.verify.verify import verify
 from storage_engine.model.report.validation import Status, Where
 from storage_engine.model.report.verification import VerifyLevel
 from storage_engine.model.store.store import FileFacts, Segment, SegmentContext, SegmentState
 from tests.kafka.lakes import STORE, archive, new_lake, segments_of
+from tests.lake.expiry import expire
 from tests.lake.garbage_helpers import local
 
 LOG = "javacodec-0"
@@ -191,3 +194,37 @@ def test_what_this_node_lacks_and_another_has_archived_is_no_loss(
     gone = next(row for row in rows if row.base_offset <= first < row.end)
     local(data_file_of(lake.messages(), gone)).unlink()
     assert ranges()[1] == (first, min(gone.end, end), Where.LOST, Status.FAILURE)
+
+
+def test_what_another_replica_archived_and_let_expire_covers_nothing_and_is_no_loss(
+    node: Path, original: list[Segment], replica: list[Segment], tmp_path: Path
+) -> None:
+    lake = new_lake(tmp_path / "lake")
+    rows = archive(lake, node, original)
+    segments = [*replica[:1], *replica[3:4]]
+    jobs = segment_jobs(
+        lake,
+        segments,
+        store_id="node-2",
+        lineage=0,
+        broker="kafka",
+        store_root=str(tmp_path),
+        contexts={one.id: SegmentContext(rows[0].log_id) for one in segments},
+    )
+    archive_all(lake, jobs)
+    expire(lake, rows)
+    log_id = str(rows[0].log_id)
+    # No receipt permits a deletion of the node that has the bytes still.
+    assert replica_receipts(lake, "node-2", {log_id: (0, original[-1].end_offset)}) == {}
+    first, end = replica[0].end_offset, replica[3].base_offset
+    (found,) = verify(lake, VerifyLevel.RECEIPTS, store_id="node-2")
+    assert (found.overall, [(it.start_offset, it.end_offset, it.where) for it in found.ranges]) == (
+        Status.OK,
+        [
+            (0, first, Where.ARCHIVED),
+            (first, end, Where.EXPIRED),
+            (end, replica[3].end_offset, Where.ARCHIVED),
+        ],
+    )
+    with pytest.raises(RestoreError, match="EXPIRED: expired by act"):
+        choose_segments(lake, "node-2", files_only=True)

@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_engine.lake.coverage.archived_spans import ArchivedSpan
-from storage_engine.lake.coverage.coverage import LocalSpan, ReleasedSpan, Witnesses, log_ranges, lost_ranges
+from storage_engine.lake.coverage.coverage import (
+    LocalSpan,
+    ReleasedSpan,
+    ReplicaSpan,
+    Witnesses,
+    log_ranges,
+    lost_ranges,
+)
 from storage_engine.model.plan.plan import Decision, Reason
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.report.validation import RangeStatus, Status, Where
@@ -286,3 +293,60 @@ def test_a_shielded_segment_is_where_else_it_is() -> None:
     kept = local(0, shielded=True)
     assert log_ranges([kept], [receipt(0)])[0].where is Where.ARCHIVED
     assert log_ranges([kept, local(0)], [])[0].where is Where.LOCAL
+
+
+def expired(number: int, *, lineage: int = 0) -> Receipt:
+    return replace(receipt(number, lineage=lineage), state="expired", act='{"sha256": "3f2a"}')
+
+
+@given(segments, segments, segments, segments, segments, segments)
+def test_what_expired_is_that_where_nothing_else_has_it(
+    on_disk: set[int], whole: set[int], gone: set[int], past: set[int], theirs: set[int], past_there: set[int]
+) -> None:
+    """Never LOST, whatever else is known; and it proves nothing of what is somewhere."""
+    rows = [*map(receipt, whole), *map(expired, past)]
+    replicas = [
+        ReplicaSpan(LOG, n * SIZE, (n + 1) * SIZE, "other", "expired by act 99" if n in past_there else "")
+        for n in theirs | past_there
+    ]
+    found = log_ranges(
+        [local(n, unchanged=True) for n in on_disk],
+        rows,
+        released=map(released, gone),
+        witnesses=Witnesses(replicas=replicas, expiries={"3f2a": "by policy 77 since noon"}),
+    )
+    by_number = {n: row for row in found for n in range(row.start_offset // SIZE, row.end_offset // SIZE)}
+    for n, row in by_number.items():
+        is_whole = n in whole or n in theirs - past_there
+        if n in on_disk:
+            assert row.where is (Where.BOTH if n in whole else Where.LOCAL)
+        elif is_whole:
+            assert row.where is Where.ARCHIVED
+        elif n in past | past_there:
+            assert (row.where, row.status) == (Where.EXPIRED, Status.OK)
+            assert ("by policy 77 since noon" in row.detail) == (n in past)
+            assert ("by act 99" in row.detail) == (n in past_there)
+        else:
+            assert row.where is Where.LOST
+
+
+def test_what_expired_in_an_older_lineage_says_nothing_of_newer_bytes() -> None:
+    gone = ReleasedSpan(LOG, 0, SIZE, others="no run deleted them", lineage=2)
+    (row,) = log_ranges((), [expired(0, lineage=1)], released=[gone])
+    assert (row.where, row.status) == (Where.LOST, Status.FAILURE)
+    (row,) = log_ranges((), [receipt(0, lineage=1), expired(0, lineage=2)], released=[gone])
+    assert (row.where, row.status) == (Where.EXPIRED, Status.OK)
+
+
+def test_what_expired_and_can_not_be_read_on_disk_is_a_warning() -> None:
+    span = replace(local(0), unread="Input/output error")
+    (row,) = log_ranges([span], [expired(0)])
+    assert (row.where, row.status) == (Where.EXPIRED, Status.WARNING)
+    assert row.detail.startswith("expired by act 3f2a; ")
+    assert "Input/output error" in row.detail
+
+
+def test_what_one_lake_let_expire_and_the_other_has_damaged_is_told_as_both() -> None:
+    (row,) = log_ranges((), [receipt(0), expired(0)], broken={receipt(0).identity: "its file is gone"})
+    assert (row.where, row.status) == (Where.EXPIRED, Status.FAILURE)
+    assert "its file is gone" in row.detail

@@ -64,6 +64,33 @@ def test_each_offset_that_a_receipt_has_is_served_once(spans: list[tuple[int, in
     assert holes == set(range(partition.start, partition.end)) - set(served)
 
 
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 30), st.integers(1, 10), st.sampled_from([None, "expired", "partial"])),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_what_expired_is_neither_served_nor_a_hole(spans: list[tuple[int, int, str | None]]) -> None:
+    rows = [receipt(base, base + length, state=state) for base, length, state in spans]
+    partition = archive(*rows).topics["orders"][0]
+    whole, gone = (
+        {offset for row in rows if row.is_whole is is_whole for offset in range(row.base_offset, row.end)}
+        for is_whole in (True, False)
+    )
+    assert {offset for one in partition.ranges for offset in range(one.first, one.end)} == whole
+    if not whole:
+        assert (partition.start, partition.end) == (max(gone) + 1, max(gone) + 1)
+        return
+    assert (partition.start, partition.end) == (min(whole), max(whole) + 1)
+    holes = [(first, end) for first, end in partition.holes() if first < end]
+    # A hole may have something that expired inside, never at its beginning.
+    assert not {first for first, _ in holes} & gone
+    missing = set(range(partition.start, partition.end)) - whole - gone
+    assert missing <= {offset for first, end in holes for offset in range(first, end)}
+    assert {offset for first, end, _ in partition.expired for offset in range(first, end)} == gone
+
+
 def test_offsets_of_which_two_stores_have_other_bytes_are_refused() -> None:
     rows = [receipt(0, 10), receipt(10, 20, sha256="a"), receipt(10, 20, sha256="b", store_id="node-2")]
     ranges = archive(*rows).topics["orders"][0].ranges

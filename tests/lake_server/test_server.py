@@ -12,6 +12,7 @@ import pytest
 
 from storage_engine.kafka.codec.record_batch import read_batches
 from storage_engine.lake.catalog.catalog import Lake
+from storage_engine.lake.soundness.receipts import list_stores, receipts
 from storage_engine.lake_server.archived_partitions import ArchivedPartition
 from storage_engine.lake_server.positions import CommittedPositions
 from storage_engine.lake_server.reader import HoleError, LakeReader
@@ -19,6 +20,7 @@ from storage_engine.lake_server.segment_batches import NoRoomError
 from storage_engine.lake_server.server import Listening, serve
 from tests.kafka.lakes import archive, new_lake, segments_of
 from tests.kafka_fixture import unpack
+from tests.lake.expiry import ACT, expire
 
 CACHE_BYTES = 1 << 20
 
@@ -85,6 +87,68 @@ def test_a_hole_ends_what_is_served_unless_it_is_skipped(lake: Lake, node: Path,
     assert found
     assert not [one for one in found if second.base_offset <= one < second.end_offset]
     assert max(found) >= third.base_offset
+
+
+def test_readers_go_on_behind_what_expired(lake: Lake, node: Path) -> None:
+    first, second, third, fourth, *_ = segments_of(node, "tinyseg-0")
+    archive(lake, node, [first, second, third, fourth])
+    (store,) = list_stores(lake)
+    rows = receipts(lake, store.store_id)
+    expire(lake, [row for row in rows if row.base_offset in (first.base_offset, third.base_offset)])
+
+    async def read() -> tuple[ArchivedPartition, list[int]]:
+        reader = LakeReader(lake, None, cache_bytes=CACHE_BYTES, skip_holes=False)
+        try:
+            partition = reader.archive.topics["tinyseg"][0]
+            return partition, await offsets(reader, partition)
+        finally:
+            reader.close()
+
+    partition, found = asyncio.run(read())
+    # An offset below the start is out of range.
+    assert (partition.start, partition.holes()) == (second.base_offset, [])
+    assert [one[:2] for one in partition.expired] == [
+        (first.base_offset, first.end_offset),
+        (third.base_offset, third.end_offset),
+    ]
+    assert min(found) == second.base_offset
+    assert not [one for one in found if third.base_offset <= one < third.end_offset]
+    assert max(found) >= fourth.base_offset
+
+
+def test_a_server_names_what_expired(lake: Lake, node: Path, tmp_path: Path) -> None:
+    first, second, *_ = segments_of(node, "tinyseg-0")
+    archive(lake, node, [first, second])
+    (store,) = list_stores(lake)
+    expire(lake, receipts(lake, store.store_id)[:1])
+
+    async def logged() -> list[str]:
+        async with served(lake, tmp_path / "positions.json") as (_, lines):
+            return lines
+
+    span = f"[{first.base_offset}, {first.end_offset})"
+    assert asyncio.run(logged()) == [f"tinyseg-0: offsets {span} EXPIRED: expired by act {ACT[:12]}"]
+
+
+def test_a_partition_that_expired_is_empty(lake: Lake, node: Path) -> None:
+    first, second, *_ = segments_of(node, "tinyseg-0")
+    archive(lake, node, [first, second])
+    (store,) = list_stores(lake)
+    expire(lake, receipts(lake, store.store_id))
+
+    async def read() -> tuple[int, int, int, memoryview]:
+        reader = LakeReader(lake, None, cache_bytes=CACHE_BYTES, skip_holes=False)
+        try:
+            partition = reader.archive.topics["tinyseg"][0]
+            stable = (await reader.transactions(partition)).stable_at(partition.end)
+            batches = await reader.batches(partition, partition.end, partition.end, 1 << 20)
+            assert await reader.offset_at(partition, 0) is None
+            return partition.start, partition.end, stable, batches
+        finally:
+            reader.close()
+
+    end = second.end_offset
+    assert asyncio.run(read()) == (end, end, end, memoryview(b""))
 
 
 def test_a_transaction_that_is_open_at_a_hole_isnt_committed_there(lake: Lake, node: Path) -> None:

@@ -65,6 +65,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "message-count": ("ExpectCountsToMatchReceipts",),
     "segment": ("ExpectArchivedSegmentsToFollowOn",),
     "made-again": ("ExpectOffsetsNotToBeginAgain",),
+    "expired": (),
 }
 """By what is wrong with a log: which expectations it breaks, and no others."""
 
@@ -139,6 +140,8 @@ def break_log(
                 key = one["topic"], one["queue_id"]
                 one["queue_offset"] -= begun.setdefault(key, one["queue_offset"])
         name, place = f"{log[1].receipt.log}/{log[1].receipt.base_offset:020d} ", -1
+    elif fault == "expired":
+        log[1].receipt, place = replace(log[1].receipt, state="expired"), -1
     elif fault == "sound":
         place = -1
     return log, name, place
@@ -160,13 +163,13 @@ def test_each_row_that_is_wrong_is_named_with_its_segment_and_place(
     lake = write_lake(tmp_path / "lake", [segment for log, _, _ in broken.values() for segment in log])
     request = ValidateRowsRequest((lake.config,), STORE, "rocketmq", str(tmp_path / "docs"), "run")
     checks = validate_rows(spark, request).checks
-    assert {check.checked_count for check in checks[:4]} == {32}
+    assert {check.checked_count for check in checks[:4]} == {34}
     for fault, (_, name, place) in broken.items():
         found = of_log(checks, fault)
         assert set(FAULTS[fault]) <= found.keys(), fault
         # A row that isn't there, or is there twice, is missing in its queue, or there twice, as well.
         assert found.keys() - {*FAULTS[fault], "ExpectOffsetsToFollowOn"} == set(), fault
-        assert fault not in ("sound", "place", "segment") or "ExpectOffsetsToFollowOn" not in found
+        assert fault not in ("sound", "place", "segment", "expired") or "ExpectOffsetsToFollowOn" not in found
         texts = [text for texts in found.values() for text in texts]
         assert fault == "queue-offset" or fault == "removed" or all(name in text for text in texts), fault
         assert not FAULTS[fault] or any(name in text for text in texts), fault

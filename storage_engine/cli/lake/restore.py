@@ -105,7 +105,7 @@ def restore(
     """
     from storage_engine.brokers import find_broker, kind_option
     from storage_engine.lake.restore.restore import choose_segments, write_segments
-    from storage_engine.lake.restore.restore_span import Span
+    from storage_engine.lake.restore.restore_span import Span, expired_line
 
     if files_only and serving:
         raise click.BadParameter(
@@ -142,6 +142,7 @@ def restore(
             "extended": chosen.extensions,
             "settings": chosen.settings,
             "other_lineages": chosen.others,
+            "expired": chosen.expired,
         }
         print_json("restore", shown)
         return 0
@@ -164,6 +165,8 @@ def restore(
             f"{one.asked_end}, up to which {one.why}.",
             err=True,
         )
+    for gone in chosen.expired:
+        say(f"Note: {expired_line(gone)}. Of it nothing was restored.", err=True)
     _print_others(chosen.receipts[0].lineage, chosen.others)
     broker = chosen.receipts[0].broker
     kind = kind_option(broker)
@@ -340,6 +343,7 @@ def export(
     """
     from storage_engine.lake.catalog.catalog import open_lake
     from storage_engine.lake.restore.export import check_topic, export_messages
+    from storage_engine.lake.restore.restore_span import expired_line
     from storage_engine.lake.restore.selection import Selection
 
     chosen = _format_of(to_file, file_format)
@@ -358,6 +362,8 @@ def export(
         check_topic(lake, topic)
     with waiting("Exporting"):
         found = export_messages(lake, to_file, selection, file_format=chosen, decompress=decompress)
+    for one in found.expired:
+        say(f"Note: {expired_line(one)}. Of it nothing was exported.", err=True)
     if not found.message_count:
         say(_nothing_matched(selection, lake), err=True)
     if as_json:

@@ -57,6 +57,8 @@ def _facts(store: ManagedOverview, lakes_known: bool) -> Iterator[tuple[str, str
         )
         for log, lineage, start, end in part.ranges:
             yield "", f"{log} [{start}, {end}), lineage {lineage}"
+        for log, lineage, start, end in part.expired:
+            yield "", f"{log} [{start}, {end}), lineage {lineage}: EXPIRED"
     if store.standing is None:
         yield "last run", "not known"
     else:

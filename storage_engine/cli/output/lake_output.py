@@ -62,10 +62,11 @@ def print_info(found: LakeInfo) -> None:
                 store.head_sequence,
                 log,
                 lineage,
-                f"[{start}, {end})",
+                f"[{start}, {end}){said}",
             )
             for store in found.stores
-            for log, lineage, start, end in store.ranges
+            for ranges, said in ((store.ranges, ""), (store.expired, " EXPIRED"))
+            for log, lineage, start, end in ranges
         ),
     )
     if found.acts_fault:

@@ -154,7 +154,7 @@ def _attempts(
     """Return parts of data file names, by log and base offset.
 
     Of the file that the table has, where its receipt is sound as far as the table tells; else a new one where
-    the table had one once.
+    the table had one once. The file of a segment that expired is to be removed: it is never used again.
     """
     offsets = [segment.base_offset for segment in segments]
     span = (min(offsets), max(offsets))
@@ -162,9 +162,9 @@ def _attempts(
     by_slot = {split_data_file_name(name)[0]: name for name in (file_name(f.location) for f in live)}
     attempts = {}
     reader, unsound = Reader(messages, live), set()
-    for row in receipts(lake, store_id, lineage=lineage, base_offsets=span):
+    for row in receipts(lake, store_id, lineage=lineage, base_offsets=span, with_ended=True):
         attempts[row.log, row.base_offset] = new_attempt()
-        if reader.look(row, Depth.METADATA).faults:
+        if not row.is_whole or reader.look(row, Depth.METADATA).faults:
             unsound.add((row.log, row.base_offset))
     for segment in segments:
         identity = SegmentIdentity(store_id, lineage, segment.log, segment.base_offset, "")

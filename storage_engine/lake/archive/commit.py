@@ -268,7 +268,7 @@ def _look(
     for store_id, of_store in _by_store(proven).items():
         check_links(segments, store_id)
         span = _span(of_store)
-        rows = receipts_in(segments, store_id, base_offsets=span)
+        rows = receipts_in(segments, store_id, base_offsets=span, with_ended=True)
         by_slot = {slot_prefix(row.identity): row for row in rows}
         reader = Reader(messages, live_data_files(messages, store_id, span) if rows else ())
         for segment in of_store:
@@ -277,7 +277,8 @@ def _look(
                 continue
             if row.sha256 != segment.sha256:
                 raise _conflict(segment, row.sha256)
-            if row_fault(row):
+            if row_fault(row) or not row.is_whole:
+                # The same bytes again are archived again; other bytes need another lineage even so.
                 continue
             _check_extent(segment, row)
             if proven_files(messages, row) != (_file_of(segment),):

@@ -13,7 +13,7 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import TypeVar
 
-from storage_engine.model.proof.receipt import Receipt, SegmentIdentity
+from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, end_text, ended, whole
 from storage_engine.model.report.validation import RangeStatus, Status, Where, worst
 from storage_engine.model.store.by_log import by_log
 from storage_engine.model.store.known_logs import IdentifiedRange, LogNames
@@ -84,12 +84,14 @@ class ReplicaSpan:
 
     :param log: its name, or what it is called once another one has that.
     :param store_id: of that store.
+    :param ended: what became of it where it expired; "": that store has it whole.
     """
 
     log: str
     start_offset: int
     end_offset: int
     store_id: str
+    ended: str = ""
 
 
 ComparedReceipts = Callable[[], Collection[str | SegmentIdentity]]
@@ -104,12 +106,14 @@ class Witnesses:
     :param replicas: what sound receipts of other stores have; counts where nothing of the store does.
     :param unasked: lakes that may have them and were not asked, each as a clause that names it.
     :param compared: by the journal.
+    :param expiries: by which policy and since when something expired, by the SHA-256 of the act.
     """
 
     present: Mapping[str, str] = field(default_factory=dict)
     replicas: Sequence[ReplicaSpan] = ()
     unasked: Sequence[str] = ()
     compared: ComparedReceipts = frozenset
+    expiries: Mapping[str, str] = field(default_factory=dict)
 
 
 def names_of_logs(
@@ -141,9 +145,9 @@ def log_ranges(
     A log whose name another one has by now is a log of its own, called by its label.
 
     :param local: what is on disk; spans without a byte (preallocated files) are ignored.
-    :param receipts: of one store. Of several lineages that cover an offset the highest counts, that of the
-        log on disk among them: a person opened it because the offset was written again, and the older bytes
-        stay in the lake as history.
+    :param receipts: of one store, also those of segments that expired. Of several lineages that cover an
+        offset the highest counts, that of the log on disk among them: a person opened it because the offset
+        was written again, and the older bytes stay in the lake as history.
     :param released: what the journal says has gone.
     :param broken: receipts whose data file is not what they say, with the reason: they prove nothing.
     """
@@ -163,7 +167,7 @@ def log_ranges(
             gone.get(log, []),
             broken or {},
             others.get(log, []),
-            witnesses.unasked,
+            witnesses,
         )
     )
 
@@ -180,7 +184,7 @@ def _one_log(
     released: Sequence[ReleasedSpan],
     broken: Mapping[SegmentIdentity, str],
     replicas: Sequence[ReplicaSpan],
-    unasked: Sequence[str],
+    witnesses: Witnesses,
 ) -> list[RangeStatus]:
     known = (
         {offset for s in local for offset in (s.start_offset, s.end_offset)}
@@ -202,7 +206,7 @@ def _one_log(
     for position, (start, end) in enumerate(pairwise(cuts)):
         others = elsewhere[position]
         row = _judge(
-            log, (start, end), here[position], proven[position], gone[position], broken, others, unasked
+            log, (start, end), here[position], proven[position], gone[position], broken, others, witnesses
         )
         if rows and _same(rows[-1], row):
             rows[-1] = _joined(rows[-1], row)
@@ -229,7 +233,7 @@ def _judge(
     released: Sequence[ReleasedSpan],
     broken: Mapping[SegmentIdentity, str],
     replicas: Sequence[ReplicaSpan],
-    unasked: Sequence[str],
+    witnesses: Witnesses,
 ) -> RangeStatus:
     faults: list[tuple[Status, str]] = []
     newest = max(
@@ -243,7 +247,11 @@ def _judge(
     shielded = [span for span in local if span.shielded]
     unread = [span for span in local if span.unread]
     local = [span for span in local if not (span.shielded or span.unread)]
-    current = [r for r in receipts if r.lineage == newest]
+    counting = [r for r in receipts if r.lineage == newest]
+    current = whole(counting)
+    expired = {end_text(r.state, r.act, witnesses.expiries) for r in ended(counting)}
+    expired |= {span.ended for span in replicas if span.ended}
+    replicas = [span for span in replicas if not span.ended]
     valid = [r for r in current if r.identity not in broken]
     faults += [(Status.FAILURE, f"{_name(r)}: {broken[r.identity]}") for r in current if r.identity in broken]
     if len(local) > 1:
@@ -267,6 +275,9 @@ def _judge(
     elif replicas:
         stores = " and ".join(sorted({span.store_id for span in replicas}))
         where, place = Where.ARCHIVED, f"in the lake only, by receipts of another replica: store {stores}"
+    elif expired:
+        where, place = Where.EXPIRED, "; ".join(sorted(expired))
+        faults += [(Status.WARNING, unread_text)] if unread else []
     elif by_journal := sorted({span.unasked for span in released if span.unasked}):
         where, place = (
             Where.ARCHIVED,
@@ -277,12 +288,14 @@ def _judge(
         where, place = Where.UNKNOWN, unread_text
         faults.append((Status.FAILURE, place))
     else:
-        absent = judge_absent(released, unasked, has_receipt=bool(current))
+        absent = judge_absent(released, witnesses.unasked, has_receipt=bool(current))
         where, place = absent.where, absent.detail
         faults.insert(0, (Status.WARNING if absent.is_accepted else Status.FAILURE, place))
     status = worst(severity for severity, _ in faults)
     detail = "; ".join(text for _, text in faults) if faults else place
-    names = dict.fromkeys([*(s.name for s in (*local, *shielded, *unread)), *(_name(r) for r in current)])
+    if where is Where.EXPIRED and faults:
+        detail = f"{place}; {detail}"
+    names = dict.fromkeys([*(s.name for s in (*local, *shielded, *unread)), *(_name(r) for r in counting)])
     return RangeStatus(log, *offsets, where, status, tuple(names), detail)
 
 

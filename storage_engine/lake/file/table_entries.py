@@ -57,6 +57,7 @@ def check_entries(
 ) -> tuple[Finding, ...]:
     """Return what is wrong with the entries that no receipt names, though every receipt may be sound.
 
+    :param rows: receipts that count; the file of a segment that expired may be there, or not any more.
     :param committed_since: data files whose receipts came after ``rows`` was read.
     """
     by_file = {data_file_of(table, row): row for row in rows}
@@ -64,7 +65,12 @@ def check_entries(
     unreceipted = [e for e in others if split_data_file_name(file_name(e.location))[0]]
     foreign = [e for e in others if e not in unreceipted]
     there = {entry.location for entry in entries}
-    moved = [row for location, row in by_file.items() if location not in there]
+    # What expired was where another engine has put it, or left with its own file.
+    moved = [
+        row
+        for location, row in by_file.items()
+        if location not in there and (row.is_whole or row.moved_to is not None)
+    ]
     return (*map(_without_receipt, unreceipted), *_too_many_rows(moved, foreign))
 
 

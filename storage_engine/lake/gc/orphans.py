@@ -51,7 +51,7 @@ class Orphan:
 
 @dataclass(frozen=True, slots=True)
 class Orphans:
-    """:param found: those of segments that no receipt which counts proves.
+    """:param found: those of segments that no receipt which counts proves; an expired one is left to expiry.
     :param conflicting: the same where other bytes have a receipt under the segment's offset.
     :param foreign: data files that another program named, and that the table doesn't have.
     """
@@ -75,7 +75,7 @@ def find_orphans(messages: PlacedTable, rows: Iterable[Receipt]) -> Orphans:
     for store, of_store in by_store(list(rows)).items():
         for row in current(of_store):
             files = {_here(messages, file.location) for file in row.proven_files}
-            if files <= live.keys() and files <= there:
+            if not row.is_whole or (files <= live.keys() and files <= there):
                 counting[store, slot_prefix(row.identity)] = row.sha256[:16]
     found, conflicting, foreign = [], [], []
     for file in listed:

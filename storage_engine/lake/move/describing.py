@@ -38,7 +38,7 @@ from storage_engine.lake.catalog.tables import DELETIONS, SCHEMA_VERSION_PROPERT
 from storage_engine.lake.move.moving import all_receipts, mark_at, own_location, placed_table
 from storage_engine.lake.soundness.receipts import by_store, current
 from storage_engine.model.proof.heads import ChainHead
-from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.proof.receipt import Receipt, ended, whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,7 @@ class TableInfo:
 @dataclass(frozen=True, slots=True)
 class StoreInfo:
     """:param ranges: per log and lineage the runs of bytes, as (log, lineage, from, to).
+    :param expired: the same of segments that expired; they count in nothing else.
     :param head_sequence: number of the last receipt of the chain.
     :param root: where it lay when its last receipt was written.
     """
@@ -83,6 +84,7 @@ class StoreInfo:
     head_sequence: int
     head_hash: str
     root: str
+    expired: tuple[tuple[str, int, int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +277,7 @@ def _table(table: PlacedTable) -> TableInfo:
 def _stores(rows: Sequence[Receipt]) -> list[StoreInfo]:
     stores = []
     for store, of_store in by_store(list(rows)).items():
-        counting = current(of_store)
+        counting = whole(current(of_store))
         head = ChainHead.of(of_store)
         stores.append(
             StoreInfo(
@@ -287,6 +289,7 @@ def _stores(rows: Sequence[Receipt]) -> list[StoreInfo]:
                 head_sequence=head.sequence,
                 head_hash=head.row_hash,
                 root=of_store[-1].store_root,
+                expired=tuple(_ranges(ended(current(of_store)))),
             )
         )
     return stores

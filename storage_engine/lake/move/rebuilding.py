@@ -35,7 +35,7 @@ from storage_engine.lake.catalog.placed_table import PlacedTable, live_files, ro
 from storage_engine.lake.catalog.pointers import make_catalog_tables, read_pointers, repoint
 from storage_engine.lake.catalog.tables import DELETIONS, SEGMENTS, check_version_of, has_trees
 from storage_engine.lake.catalog.writing import give_identity
-from storage_engine.lake.file.jobs import ProvenSegment
+from storage_engine.lake.file.jobs import ProvenSegment, slot_prefix
 from storage_engine.lake.gc.orphans import Orphan, Orphans, find_orphans, prove_orphan
 from storage_engine.lake.move.making import make_sqlite_file
 from storage_engine.lake.move.moving import (
@@ -58,11 +58,11 @@ from storage_engine.lake.soundness.metadata_ends import (
     find_metadata,
     of_one_table,
 )
-from storage_engine.lake.soundness.receipts import receipts_of_files
+from storage_engine.lake.soundness.receipts import current, receipts_of_files
 from storage_engine.lake.storage.errors import metadata_errors
 from storage_engine.lake.storage.small_files import list_files
 from storage_engine.model.proof.heads import ChainHead
-from storage_engine.model.proof.receipt import Receipt, SegmentIdentity
+from storage_engine.model.proof.receipt import Receipt, ended
 
 _TOGETHER = 16
 """So many segments are committed at a time: what a kill costs is proving these once more."""
@@ -235,8 +235,8 @@ class _Rebuild:
         self.tables = placed_tables(lake)
         return open_lake(self._config)
 
-    def earlier_receipts(self) -> dict[SegmentIdentity, Receipt]:
-        """Return receipts of every state that can be trusted, those that count last."""
+    def earlier_receipts(self) -> list[Receipt]:
+        """Return receipts of every state that can be trusted, superseded ones too, those that count last."""
         segments = self.tables[SEGMENTS]
         live = set(live_files(segments))
         found: list[Receipt] = []
@@ -248,7 +248,7 @@ class _Rebuild:
                 except LakeUnavailableError:
                     # Torn by a kill or a fault: it only says less of where a segment came from.
                     continue
-        return {row.identity: row for row in (*found, *self.rows) if not row_fault(row)}
+        return [row for row in (*found, *self.rows) if not row_fault(row)]
 
     def result(self, *, dry_run: bool, brought: Sequence[str] = (), refused: Sequence[str] = ()) -> Rebuilt:
         messages = rows_of(self.tables)
@@ -362,8 +362,13 @@ def _bring_in(lake: Lake, work: _Rebuild) -> tuple[list[str], list[str]]:
 
     :return: the data files that were brought in, and why others weren't.
     """
-    earlier = work.earlier_receipts()
-    known = {(row.store_id, row.sha256[:16]) for row in earlier.values()}
+    every_receipt = work.earlier_receipts()
+    earlier = {row.identity: row for row in every_receipt}
+    known = {(row.store_id, row.sha256[:16]) for row in every_receipt}
+    expired = {
+        (row.store_id, slot_prefix(row.identity), row.sha256[:16]): row
+        for row in ended(current(every_receipt))
+    }
     # Of two contents under one offset, that which had a receipt once is likelier to be what a broker had.
     found = sorted(
         work.orphans.found, key=lambda o: (o.store_id, o.slot, (o.store_id, o.digest) not in known)
@@ -392,7 +397,13 @@ def _bring_in(lake: Lake, work: _Rebuild) -> tuple[list[str], list[str]]:
     with told("Proving", sum(sizes.values())) as advance:
         for orphan in found:
             key = (orphan.store_id, orphan.slot, orphan.digest)
-            if key not in done:
+            if key in expired:
+                refused.append(
+                    f"{orphan.location}: expected a segment that the lake is to have, found one that "
+                    f"{expired[key].end_text}, as a receipt says. Nothing was committed; the file is left "
+                    "alone."
+                )
+            elif key not in done:
                 try:
                     waiting.append(prove_orphan(messages, orphan, earlier, trees=trees))
                     done.add(key)

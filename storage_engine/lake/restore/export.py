@@ -12,7 +12,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -29,15 +29,20 @@ from storage_engine.core.durable import new_file, remove_abandoned
 from storage_engine.core.nearest import meant
 from storage_engine.core.wording import time_text
 from storage_engine.exceptions import BadInputError, ExportError
+from storage_engine.lake.acts.expiries import merged_expiries
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.store_places import refuse_target_inside_store
 from storage_engine.lake.catalog.tables import IDENTITY_COLUMNS
 from storage_engine.lake.coverage.topic_ids import LOG_LINEAGE, TopicIds, read_topic_ids, topic_id_column
 from storage_engine.lake.restore.export_format import ExportFormat
+from storage_engine.lake.restore.restore_span import LineageRange, Span, expired_ranges
 from storage_engine.lake.restore.selection import Selection, has_key, row_filter
 from storage_engine.lake.soundness.message_batches import ReadCount, message_batches
+from storage_engine.lake.soundness.receipts import list_stores, receipts
+from storage_engine.lake.soundness.segment_reader import expired_files
 from storage_engine.model.broker.codec import Bodies, Columns
 from storage_engine.model.broker.kind import Broker
+from storage_engine.model.proof.receipt import Receipt, ended
 from storage_engine.model.report.diagnosis import named_in_short
 
 _STORE_COLUMNS = ("store_id", "lineage")
@@ -63,6 +68,7 @@ class Exported:
 
     :param still_compressed: messages whose bodies are as their producers compressed them.
     :param bytes_read: of the lake's Parquet columns.
+    :param expired: what expired of the stores and the span of time, and may have had such messages.
     """
 
     path: str
@@ -75,6 +81,7 @@ class Exported:
     files_total: int
     row_groups_read: int
     bytes_read: int
+    expired: tuple[LineageRange, ...] = ()
 
 
 def export_messages(
@@ -115,12 +122,13 @@ def export_messages(
     ids = None if columns.topic_id_of is None else read_topic_ids(lake, columns.topic_id_of)
     _check_topic_id(lake, selection.topic_id, ids)
     count, tally = ReadCount(), _Tally(str(columns.stored_at))
+    every_row = _receipts_of(lake, selection)
     with _target_errors(target), _directory_of(target) as directory:
         if target.is_symlink() or target.exists():
             raise _exists(target)
         remove_abandoned(target.name, _PARTIAL_SUFFIX, dir_fd=directory)
         with new_file(target.name, _PARTIAL_SUFFIX, dir_fd=directory) as new, _HashedWriter(new.file) as file:
-            found = _selected(lake, selection, columns, schema, count, ids)
+            found = _selected(lake, selection, columns, schema, count, ids, every_row)
             if ids is not None:
                 schema = schema.append(_TOPIC_ID)
             if (bodies := broker.bodies) is not None:
@@ -152,7 +160,31 @@ def export_messages(
         files_total=count.total_files,
         row_groups_read=count.row_groups,
         bytes_read=count.bytes,
+        expired=_expired_of(every_row, selection, merged_expiries([(lake, ended(every_row))])),
     )
+
+
+def _receipts_of(lake: Lake, selection: Selection) -> tuple[Receipt, ...]:
+    """Return the receipts that count of the stores that are selected, whatever their state."""
+    return tuple(
+        row
+        for store in list_stores(lake)
+        if selection.store_id in (None, store.store_id)
+        for row in receipts(lake, store.store_id, lineage=selection.lineage, with_ended=True)
+    )
+
+
+def _expired_of(
+    rows: Iterable[Receipt], selection: Selection, expiries: Mapping[str, str]
+) -> tuple[LineageRange, ...]:
+    """Return what expired that may have had selected messages."""
+    span = Span(from_ms=selection.from_ms, to_ms=selection.to_ms)
+    by_store: dict[str, list[Receipt]] = {}
+    for row in ended(rows):
+        topics = row.streams and {stream["name"] for stream in json.loads(row.streams)}
+        if selection.topic is None or not topics or selection.topic in topics:
+            by_store.setdefault(row.store_id, []).append(row)
+    return tuple(one for of_store in by_store.values() for one in expired_ranges(of_store, span, expiries))
 
 
 def check_topic(lake: Lake, topic: str) -> None:
@@ -198,6 +230,7 @@ def _selected(
     schema: pa.Schema,
     count: ReadCount,
     ids: TopicIds | None,
+    rows_of_lake: Sequence[Receipt],
 ) -> Iterator[pa.Table]:
     key, where = selection.key, row_filter(selection, columns)
     there = lake.messages().schema().column_names
@@ -208,13 +241,15 @@ def _selected(
         logs = {log for (_, _, log), one in ids.items() if one == selection.topic_id}
         if selection.topic_id is not None:
             where = And(where, In("log", logs))  # type: ignore[call-arg,arg-type]
+    table = lake.messages()
     for found in message_batches(
-        lake.messages(),
+        table,
         where,
         names,
         mask_columns=() if key is None else (*columns.key_lists, *columns.keys),
         mask=None if key is None else lambda rows: has_key(rows, key, columns),
         count=count,
+        left_out=expired_files(table, rows_of_lake),
     ):
         rows = found.select(schema.names).cast(schema)
         for name, (source, view) in views.items():

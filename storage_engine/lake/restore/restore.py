@@ -22,11 +22,18 @@ import pyarrow as pa
 from storage_engine.brokers import find_broker
 from storage_engine.core.durable import NewFile
 from storage_engine.exceptions import RestoreError
+from storage_engine.lake.acts.expiries import merged_expiries
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.store_places import refuse_target_inside_store
 from storage_engine.lake.coverage.elsewhere import in_either
 from storage_engine.lake.file.data_file import WindowMemory
-from storage_engine.lake.restore.restore_span import LineageRange, Span, choose, other_lineages
+from storage_engine.lake.restore.restore_span import (
+    LineageRange,
+    Span,
+    choose,
+    expired_ranges,
+    other_lineages,
+)
 from storage_engine.lake.restore.restore_target import RestoreTarget, restore_target
 from storage_engine.lake.restore.restored_config import (
     Extension,
@@ -43,7 +50,7 @@ from storage_engine.lake.soundness.soundness_reader import find_faults
 from storage_engine.lake.verify.replica_coverage import receipts_of_replicas
 from storage_engine.model.broker.codec import RestoredConfig, RestoredSetting
 from storage_engine.model.proof.companions import Companion
-from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.proof.receipt import Receipt, ended, whole
 
 T = TypeVar("T")
 
@@ -77,6 +84,7 @@ class ChosenSegments:
 
     :param receipts: in order, of each log without a hole.
     :param extensions: logs of which these are more than was asked for.
+    :param expired: what of the span expired, before the first of these or behind the last.
     :param others: what other lineages of these logs hold.
     :param config: None: segments alone.
     """
@@ -86,6 +94,7 @@ class ChosenSegments:
     others: tuple[LineageRange, ...]
     config: RestoredConfig | None
     source: _Source
+    expired: tuple[LineageRange, ...] = ()
 
     @property
     def settings(self) -> tuple[RestoredSetting, ...]:
@@ -118,9 +127,13 @@ def choose_segments(
         are to serve it would not.
     :raises LakeUnavailableError: a lake can't be read.
     """
-    everything = _archived_in(lake, second, store_id)
+    everything, expired = _archived_in(lake, second, store_id)
     found = tuple(row for row in everything if lineage in (None, row.lineage) and log in (None, row.log))
-    asked = choose(found, span or Span(), store_id, lake.location, receipts_of_replicas(lake, found))
+    expired = tuple(row for row in expired if lineage in (None, row.lineage) and log in (None, row.log))
+    replicas = receipts_of_replicas(lake, found)
+    known = (*expired, *ended(replicas))
+    expiries = merged_expiries((each, known) for each in (lake, second) if each is not None)
+    asked = choose(found, span or Span(), store_id, lake.location, whole(replicas), known, expiries)
     _check_receipts(asked)
     config = None if files_only else find_broker(asked[0].broker).restored_config(serving)
     source = _Source(lake, second, asked, config)
@@ -131,7 +144,8 @@ def choose_segments(
     if config is not None:
         config.check(chosen, source.segment)
     others = other_lineages(everything, chosen)
-    return ChosenSegments(chosen, extensions, others, config, source)
+    gone = expired_ranges(expired, span or Span(), expiries)
+    return ChosenSegments(chosen, extensions, others, config, source, gone)
 
 
 def restore(
@@ -275,19 +289,26 @@ class _Source:
         return 0 if receipt.row_hash in self._in_first else -1
 
 
-def _archived_in(lake: Lake, second: Lake | None, store_id: str) -> tuple[Receipt, ...]:
+def _archived_in(
+    lake: Lake, second: Lake | None, store_id: str
+) -> tuple[tuple[Receipt, ...], tuple[Receipt, ...]]:
     """A store's receipts in a lake, or in two: each segment once, by a receipt that holds where there is one.
 
+    :return: with those of segments that expired, and that neither lake has.
     :raises LakeUnavailableError: one can't be read.
     """
-    rows = receipts(lake, store_id)
+    every_row = receipts(lake, store_id, with_ended=True)
+    rows, expired = whole(every_row), ended(every_row)
     if second is None:
-        return rows
-    others = receipts(second, store_id)
+        return rows, expired
+    every_other = receipts(second, store_id, with_ended=True)
+    others = whole(every_other)
     broken = losses(find_faults(second, others))
     holding = [row for row in others if row.identity not in broken]
     merged, _ = in_either(rows, losses(find_faults(lake, rows)), holding)
-    return merged
+    proven = {row.identity for row in merged}
+    gone = {row.identity: row for row in (*expired, *ended(every_other)) if row.identity not in proven}
+    return merged, tuple(gone.values())
 
 
 def _check_receipts(chosen: Sequence[Receipt]) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 
 from storage_engine.brokers import find_broker
 from storage_engine.core.wording import time_text
 from storage_engine.exceptions import RestoreError
-from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.proof.receipt import NO_EXPIRIES, Receipt, end_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,21 +43,33 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class LineageRange:
-    """Offsets of a log that a lineage holds without a hole."""
+    """Offsets of a log that a lineage holds without a hole.
+
+    :param end_text: of offsets that expired, by what; "": the lake has them.
+    """
 
     lineage: int
     log: str
     start_offset: int
     end_offset: int
+    end_text: str = ""
 
 
 def choose(
-    found: Sequence[Receipt], span: Span, store_id: str, location: str, replicas: Sequence[Receipt] = ()
+    found: Sequence[Receipt],
+    span: Span,
+    store_id: str,
+    location: str,
+    replicas: Sequence[Receipt] = (),
+    expired: Sequence[Receipt] = (),
+    expiries: Mapping[str, str] = NO_EXPIRIES,
 ) -> tuple[Receipt, ...]:
     """The segments that a span touches, of each log's newest lineage in ``found``, without a hole in any log.
 
     :param replicas: of other stores, receipts of the same logs: they stand for what the store lacks between,
         before and behind its own, where they join them without a hole.
+    :param expired: of the store, receipts of segments that expired: messages name them.
+    :param expiries: by which policy and since when, by the act's SHA-256.
     :raises RestoreError: when there are none, or a segment in between is missing.
     """
     chosen: list[Receipt] = []
@@ -80,7 +92,7 @@ def choose(
                     f"{left.end}, the next one is at {right.base_offset}. Nothing was written. A "
                     "broker takes no hole: restore each side of it into a directory of its own, by "
                     + ", ".join(f"--from-offset {start} --to-offset {end}" for start, end in runs(of_span))
-                    + f". verify says what became of the bytes in between.{_who_has(left, right, replicas)}"
+                    + f". {_between(left, right, expired, expiries)}{_who_has(left, right, replicas)}"
                 )
         chosen += of_span
     missing = sorted(set(span.segments or ()) - {receipt.base_offset for receipt in chosen})
@@ -98,9 +110,59 @@ def choose(
             + (f" in the span {span}" if str(span) else "")
             + ", found none"
             + (f"; first and last it has: {spans}." if spans else " of this store, log and lineage at all.")
+            + "".join(f" {expired_line(one)}." for one in expired_ranges(expired, span, expiries))
             + " Nothing was written."
         )
     return tuple(chosen)
+
+
+def _between(left: Receipt, right: Receipt, expired: Sequence[Receipt], expiries: Mapping[str, str]) -> str:
+    """Say what became of the bytes between two segments."""
+    hole = Span(left.end, right.base_offset)
+    # A replica of the log may have archived them.
+    of_log = [
+        row
+        for row in expired
+        if (row.log, row.lineage) == (right.log, right.lineage)
+        or (row.store_id != right.store_id and right.log_id is not None and row.log_id == right.log_id)
+    ]
+    lines = [expired_line(one) for one in expired_ranges(of_log, hole, expiries)]
+    return f"{'; '.join(lines)}." if lines else "verify says what became of the bytes in between."
+
+
+def expired_ranges(
+    expired: Sequence[Receipt], span: Span, expiries: Mapping[str, str] = NO_EXPIRIES
+) -> tuple[LineageRange, ...]:
+    """Return which offsets of a span expired, of the newest lineage of each log.
+
+    :param expired: receipts of segments that expired.
+    :param expiries: by which policy and since when, by the act's SHA-256.
+    """
+
+    def text_of(row: Receipt) -> str:
+        return end_text(row.state, row.act, expiries)
+
+    newest = {(r.store_id, r.log): r.lineage for r in sorted(expired, key=lambda row: row.lineage)}
+    touched = [
+        row
+        for row in expired
+        if row.lineage == newest[row.store_id, row.log]
+        and _touches(row, span)
+        and (span.segments is None or row.base_offset in span.segments)
+    ]
+    ordered = sorted(touched, key=lambda row: (row.store_id, row.log, row.base_offset))
+    return tuple(
+        LineageRange(lineage, log, start, end, text)
+        for (_, log, lineage, text), rows in groupby(
+            ordered, key=lambda row: (row.store_id, row.log, row.lineage, text_of(row))
+        )
+        for start, end in runs(list(rows))
+    )
+
+
+def expired_line(one: LineageRange) -> str:
+    """Say that a range expired."""
+    return f"{one.log} [{one.start_offset}, {one.end_offset}) EXPIRED: {one.end_text}"
 
 
 def _who_has(left: Receipt, right: Receipt, replicas: Sequence[Receipt]) -> str:

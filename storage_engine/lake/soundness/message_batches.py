@@ -5,7 +5,7 @@ PyIceberg's own batch reader reads all files of a scan at once and keeps what it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -46,6 +46,7 @@ def message_batches(
     mask_columns: Sequence[str] = (),
     mask: Mask | None = None,
     count: ReadCount | None = None,
+    left_out: Set[str] = frozenset(),
 ) -> Iterator[pa.Table]:
     """Yield the rows that match, a row group at a time; those of one queue in their order.
 
@@ -57,6 +58,7 @@ def message_batches(
     :param mask_columns: what ``mask`` needs.
     :param mask: which rows match, beyond ``where``.
     :param count: is counted up.
+    :param left_out: locations of data files that aren't read.
     :raises LakeUnavailableError: the lake can't be read.
     :raises ProofError: a data file is no Parquet file.
     """
@@ -65,7 +67,9 @@ def message_batches(
         bound = bind(table.schema(), where, case_sensitive=True)
         filter_expression = expression_to_pyarrow(bound, table.schema())
         base = table.schema().find_field("segment_base_offset").field_id
-        tasks = sorted(table.scan(row_filter=where).plan_files(), key=lambda task: _order(task, base))
+        planned = table.scan(row_filter=where).plan_files()
+        chosen = [task for task in planned if task.file.file_path not in left_out]
+        tasks = sorted(chosen, key=lambda task: _order(task, base))
         snapshot = table.current_snapshot()
         if snapshot is not None and snapshot.summary is not None:
             count.total_files = int(snapshot.summary["total-data-files"] or 0)

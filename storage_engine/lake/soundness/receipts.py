@@ -1,8 +1,9 @@
 """Reading the ``segments`` table: receipts, and the stores that they are of.
 
 A segment that was proven again, because its data file was lost or its rows were rewritten, has several
-rows; the last one counts. The chain that links all rows is :mod:`storage_engine.lake.soundness.chain`'s, and
-whether one is sound :mod:`storage_engine.lake.soundness.soundness` says.
+rows; the last one counts. Of a segment that expired that row says so and proves nothing: it is read where
+it is asked for. The chain that links all rows is :mod:`storage_engine.lake.soundness.chain`'s, and whether
+one is sound :mod:`storage_engine.lake.soundness.soundness` says.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ from storage_engine.lake.durable_io import open_data_file
 from storage_engine.lake.file.filters import all_equal, between
 from storage_engine.lake.file.scan import EVERY_OFFSET, Offsets, read_rows
 from storage_engine.lake.storage.errors import metadata_errors
-from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.proof.receipt import Receipt, whole
 
 
 @dataclass(frozen=True, slots=True)
 class StoreSummary:
     """What the lake holds of one store. Root, host, name and broker are those of its newest receipt; host and
-    name are None where an older version wrote that. ``log_lineages`` has each log's newest lineage.
+    name are None where an older version wrote that. ``log_lineages`` has each log's newest lineage. What
+    expired is in neither ``segment_count`` nor ``size_bytes``.
     """
 
     store_id: str
@@ -50,15 +52,24 @@ def receipts(
     lineage: int | None = None,
     log: str | None = None,
     base_offsets: tuple[int, int] | None = None,
+    with_ended: bool = False,
 ) -> tuple[Receipt, ...]:
-    """A store's receipts that count, one a segment, by log, lineage and offset.
+    """A store's receipts that prove its segments, one a segment, by log, lineage and offset.
 
     :param lineage: only this one; None: all.
     :param log: only this one; None: all.
     :param base_offsets: only of segments whose base offset lies within these two, inclusive.
+    :param with_ended: those too of segments that expired, or of which the lake has a part alone.
     :raises LakeUnavailableError: when the table can't be read.
     """
-    return receipts_in(lake.segments(), store_id, lineage=lineage, log=log, base_offsets=base_offsets)
+    return receipts_in(
+        lake.segments(),
+        store_id,
+        lineage=lineage,
+        log=log,
+        base_offsets=base_offsets,
+        with_ended=with_ended,
+    )
 
 
 def receipts_in(
@@ -69,6 +80,7 @@ def receipts_in(
     log: str | None = None,
     base_offsets: tuple[int, int] | None = None,
     superseded: bool = False,
+    with_ended: bool = False,
 ) -> tuple[Receipt, ...]:
     """The same from a ``segments`` table that is loaded already: its state is the one that counts.
 
@@ -83,7 +95,9 @@ def receipts_in(
     if base_offsets is not None:
         condition = And(condition, between("base_offset", *base_offsets))
     rows = read_receipts(table, condition, offsets)
-    return rows if superseded else current(rows)
+    if superseded:
+        return rows
+    return current(rows) if with_ended else whole(current(rows))
 
 
 def receipt_history(lake: Lake, store_id: str) -> tuple[Receipt, ...]:
@@ -95,7 +109,7 @@ def receipt_history(lake: Lake, store_id: str) -> tuple[Receipt, ...]:
 
 
 def current(rows: Sequence[Receipt]) -> tuple[Receipt, ...]:
-    """Of several rows for one segment the last, by log, lineage and offset."""
+    """Of several rows for one segment the last, whatever its state, by log, lineage and offset."""
     last = {row.identity: row for row in sorted(rows, key=lambda row: row.sequence)}
     return tuple(sorted(last.values(), key=lambda r: (r.log, r.lineage, r.base_offset)))
 
@@ -110,7 +124,8 @@ def list_stores(lake: Lake) -> tuple[StoreSummary, ...]:
     with metadata_errors(table.location(), "read receipts"):
         columns = [*identity, "broker", "store_root", "size_bytes", "proven_at_ms", "sequence"]
         # A lake of version 1 lacks them.
-        columns += [name for name in ("store_host", "store_name") if name in table.schema().column_names]
+        later = ("store_host", "store_name", "state")
+        columns += [name for name in later if name in table.schema().column_names]
         rows = read_rows(table, AlwaysTrue(), columns).sort_by("sequence").to_pylist()
     last = {tuple(row[name] for name in identity): row for row in rows}
     by_store: dict[str, list[dict[str, Any]]] = {}
@@ -141,13 +156,14 @@ def receipt_of_row(row: dict[str, Any]) -> Receipt:
 
 def _summary(rows: Sequence[dict[str, Any]]) -> StoreSummary:
     newest = max(rows, key=lambda row: row["proven_at_ms"])
+    archived = [row for row in rows if row.get("state") is None]
     return StoreSummary(
         store_id=newest["store_id"],
         broker=newest["broker"],
         store_root=newest["store_root"],
         lineage=max(row["lineage"] for row in rows),
-        segment_count=len(rows),
-        size_bytes=sum(row["size_bytes"] for row in rows),
+        segment_count=len(archived),
+        size_bytes=sum(row["size_bytes"] for row in archived),
         newest_proof_ms=newest["proven_at_ms"],
         store_host=newest.get("store_host"),
         store_name=newest.get("store_name"),

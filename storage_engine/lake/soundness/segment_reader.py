@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, cast
@@ -29,7 +29,7 @@ from storage_engine.lake.file.live_files import live_data_files
 from storage_engine.lake.file.segment_tree import SegmentTree
 from storage_engine.lake.soundness.message_batches import message_batches
 from storage_engine.lake.storage.errors import lake_errors, parquet_errors
-from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.proof.receipt import Receipt, ended, whole
 
 
 def untouched_files(table: Table, rows: Sequence[Receipt]) -> frozenset[str]:
@@ -44,6 +44,18 @@ def untouched_files(table: Table, rows: Sequence[Receipt]) -> frozenset[str]:
         files = live_data_files(table, store_id, (min(offsets), max(offsets)))
         found.update(file.location for file in files if not file.has_deletes)
     return frozenset(found)
+
+
+def expired_files(table: Table, rows: Iterable[Receipt]) -> frozenset[str]:
+    """Return the locations of data files that no whole segment lies in, and one that expired does.
+
+    Between the two commits of an expiry the table has them still.
+
+    :param rows: receipts that count, whatever their state.
+    """
+    every_row = list(rows)
+    gone, kept = ({data_file_of(table, row) for row in part} for part in (ended(every_row), whole(every_row)))
+    return frozenset(gone - kept)
 
 
 def read_segment(

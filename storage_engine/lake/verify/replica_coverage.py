@@ -16,6 +16,7 @@ from typing import Protocol
 from pyiceberg.expressions import And, BooleanExpression, In, NotEqualTo
 
 from storage_engine.brokers import find_broker
+from storage_engine.lake.acts.expiries import read_expiries
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.coverage.coverage import ComparedReceipts, ReplicaSpan
 from storage_engine.lake.file.filters import between
@@ -23,7 +24,7 @@ from storage_engine.lake.file.scan import EVERY_OFFSET
 from storage_engine.lake.soundness.receipts import current, read_receipts, receipt_history, receipts
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
-from storage_engine.model.proof.receipt import Receipt, SegmentIdentity
+from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, end_text, whole
 from storage_engine.model.store.known_logs import LogNames, is_unique
 from storage_engine.model.store.store import Segment
 
@@ -93,15 +94,16 @@ class ReplicaComparison:
 
 
 def replica_receipts(
-    lake: Lake, store_id: str, logs: Mapping[str, tuple[int, int]]
+    lake: Lake, store_id: str, logs: Mapping[str, tuple[int, int]], *, with_ended: bool = False
 ) -> dict[str, tuple[Receipt, ...]]:
     """Return other stores' receipts that lie inside the offsets of logs, by log, store and offset.
 
-    Of each segment that which counts, whatever its lineage: the bytes tell. The table is read once, and of it
-    only files that may have one, by their bounds.
+    Of each segment that the other store has whole that which counts, whatever its lineage: the bytes tell.
+    The table is read once, and of it only files that may have one, by their bounds.
 
     :param store_id: the store that asks.
     :param logs: by ``Receipt.log_id``, the first offset and that behind the last.
+    :param with_ended: those too of segments that expired, which prove nothing.
     :raises LakeUnavailableError: the table can't be read.
     """
     table = lake.segments()
@@ -124,25 +126,29 @@ def replica_receipts(
             inside.setdefault((str(row.log_id), row.store_id), []).append(row)
     found: dict[str, tuple[Receipt, ...]] = {}
     for log_id, other in sorted(inside):
-        found[log_id] = (*found.get(log_id, ()), *current(inside[log_id, other]))
+        rows = current(inside[log_id, other])
+        if chosen := rows if with_ended else whole(rows):
+            found[log_id] = (*found.get(log_id, ()), *chosen)
     return found
 
 
 def receipts_of_replicas(lake: Lake, rows: Sequence[Receipt]) -> tuple[Receipt, ...]:
     """Return other stores' receipts of a store's logs: what a replica had archived wasn't archived again.
 
+    Those of segments that expired are among them.
+
     :param rows: of one store.
     :raises LakeUnavailableError: the table can't be read.
     """
     logs = {row.log_id: EVERY_RECORD for row in rows if row.log_id is not None}
-    found = replica_receipts(lake, rows[0].store_id, logs) if logs else {}
+    found = replica_receipts(lake, rows[0].store_id, logs, with_ended=True) if logs else {}
     return tuple(row for of_log in found.values() for row in of_log)
 
 
 def replica_spans(
     lake: Lake, store_id: str, names: LogNames, lost: Iterable[LostRange], compared: ComparedReceipts
 ) -> tuple[ReplicaSpan, ...]:
-    """Return what stores other than one have archived of ranges that it has lost.
+    """Return what stores other than one have archived of ranges that it has lost, also what expired since.
 
     A log with a unique identity is the same by it. Of names alone, a receipt counts whose bytes were
     compared, or behind whose very segment such bytes or the store's own archived ones were written.
@@ -161,7 +167,7 @@ def replica_spans(
     called = {log_id: log for log, log_id in ids.items() if log_id}
     if not called:
         return ()
-    found = replica_receipts(lake, store_id, dict.fromkeys(called, EVERY_RECORD))
+    found = replica_receipts(lake, store_id, dict.fromkeys(called, EVERY_RECORD), with_ended=True)
     inside = [
         (called[log_id], row)
         for log_id, of_log in found.items()
@@ -173,9 +179,10 @@ def replica_spans(
     if not all(map(is_unique, called)):
         credited = _credited(lake, store_id, found, compared())
         inside = [(log, row) for log, row in inside if is_unique(str(row.log_id)) or row.row_hash in credited]
-    broken = broken_receipts(lake, [row for _, row in inside], Depth.SIZES)
+    broken = broken_receipts(lake, whole(row for _, row in inside), Depth.SIZES)
+    expiries = read_expiries(lake, (row.act_sha256 for _, row in inside if not row.is_whole))
     return tuple(
-        ReplicaSpan(log, row.base_offset, row.end, row.store_id)
+        ReplicaSpan(log, row.base_offset, row.end, row.store_id, end_text(row.state, row.act, expiries))
         for log, row in inside
         if row.identity not in broken
     )
@@ -183,7 +190,7 @@ def replica_spans(
 
 def _told_ids(lake: Lake, store_id: str, compared: Collection[str | SegmentIdentity]) -> dict[str, str]:
     """Return identities of a store's logs by name, as its own receipts say, or those that were compared."""
-    rows = list(receipts(lake, store_id))
+    rows = list(receipts(lake, store_id, with_ended=True))
     if compared:
         others = read_receipts(lake.segments(), NotEqualTo("store_id", store_id), EVERY_OFFSET)  # type: ignore[call-arg,arg-type]
         rows = [*(row for row in others if _is_compared(row, compared)), *rows]
@@ -202,7 +209,7 @@ def _credited(
 
     :param found: other stores' receipts, by ``Receipt.log_id``.
     """
-    own = receipts(lake, store_id)
+    own = receipts(lake, store_id, with_ended=True)
     compared = _with_renewed(lake, [row for of_log in found.values() for row in of_log], compared)
     credited: set[str] = set()
     for log_id, others in found.items():

@@ -34,7 +34,7 @@ from storage_engine.lake.verify.replica_coverage import replica_spans
 from storage_engine.lake.verify.verify_metadata import StoreMetadata, read_state
 from storage_engine.lake.verify.verify_segment import RENEW_ADVICE, RESTORE_ADVICE, SegmentLook, look_at
 from storage_engine.model.proof.heads import ChainHead
-from storage_engine.model.proof.receipt import Receipt, SegmentIdentity
+from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, ended, whole
 from storage_engine.model.report.validation import Status
 from storage_engine.model.report.verification import (
     Check,
@@ -77,7 +77,7 @@ def verify(
 
     :param store_id: only this one; None: every store the lake has anything of.
     :param local: what is on the broker's disk, from :func:`local_spans`; of the one store only.
-    :param elsewhere: receipts of that store that hold in another lake.
+    :param elsewhere: receipts of that store that hold in another lake, or whose segments expired there.
     :param released: what the journal says was deleted, by store.
     :param known: receipts that the lake is known to have had, by store.
     :param memory: what was looked at before, and where to remember what is looked at now.
@@ -224,15 +224,17 @@ class _Turn:
             old = standing_fault(self._history, receipt)
             if old and receipt.identity not in broken and receipt.identity not in self._looks:
                 broken[receipt.identity] = f"{old.fault} (found {time_text(old.at_ms)}, not looked at since)"
-        everywhere, proves_nothing = in_either(state.receipts, broken, elsewhere)
+        proving, proves_nothing = in_either(state.receipts, broken, whole(elsewhere))
+        everywhere = (*proving, *state.ended, *ended(elsewhere))
         gone, here = tuple(released), tuple(self._here.values())
         lay_over = partial(log_ranges, here, everywhere, released=gone, broken=proves_nothing)
         witnesses = self._witnesses[state.store_id]
+        witnesses = replace(witnesses, expiries={**witnesses.expiries, **state.expiries})
         ranges = lay_over(witnesses=witnesses)
         names = names_of_logs(witnesses.present, everywhere, gone)
         if others := replica_spans(lake, state.store_id, names, lost_ranges(ranges), witnesses.compared):
             ranges = lay_over(witnesses=replace(witnesses, replicas=(*witnesses.replicas, *others)))
-        last = state.receipts[-1] if state.receipts else None
+        last = next(iter((*state.receipts[-1:], *state.ended[-1:])), None)
         return StoreVerification(
             store_id=state.store_id,
             name="" if last is None else store_called(last.store_name, last.broker, last.store_root),

@@ -14,6 +14,7 @@ from pyiceberg.table import Table
 
 from storage_engine.exceptions import LakeUnavailableError, ReceiptError
 from storage_engine.lake.acts.act_files import read_acts
+from storage_engine.lake.acts.expiries import read_expiries
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.names import data_file_of
 from storage_engine.lake.file.table_entries import TableEntry, check_entries, list_entries, unreceipted_files
@@ -24,7 +25,7 @@ from storage_engine.lake.soundness.soundness_reader import Reader
 from storage_engine.lake.storage.file_memory import forget_files
 from storage_engine.lake.verify.verify_segment import unsound
 from storage_engine.model.proof.heads import ChainHead
-from storage_engine.model.proof.receipt import Receipt, SegmentIdentity
+from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, ended, whole
 from storage_engine.model.report.validation import Status
 from storage_engine.model.report.verification import Check, Finding
 
@@ -36,6 +37,9 @@ _COMMIT_SECONDS = 10.0
 class StoreMetadata:
     """What the metadata says of one store.
 
+    :param receipts: of segments that the lake has whole.
+    :param ended: of those that expired, or of which it has a part: nothing is looked at but their chain.
+    :param expiries: by which policy and since when, by the act's SHA-256.
     :param looks: at each receipt, as far as metadata and sizes tell.
     :param broken: receipts that prove nothing as they are, and why.
     :param reader: looks closer.
@@ -44,6 +48,8 @@ class StoreMetadata:
 
     store_id: str
     receipts: tuple[Receipt, ...]
+    ended: tuple[Receipt, ...]
+    expiries: Mapping[str, str]
     looks: Mapping[SegmentIdentity, Look]
     broken: Mapping[SegmentIdentity, str]
     reader: Reader
@@ -68,7 +74,7 @@ def read_state(
     forget_files()
     segments = lake.segments()
     listed = [store_id] if store_id is not None else [store.store_id for store in list_stores(lake)]
-    rows = {name: receipts_in(segments, name) for name in listed}
+    rows = {name: receipts_in(segments, name, with_ended=True) for name in listed}
     # After the receipts: whatever these name is in the table by now.
     table = lake.messages()
     entries = list_entries(table, store_id)
@@ -94,12 +100,12 @@ def _state(
     lake: Lake,
     table: Table,
     store_id: str,
-    rows: tuple[Receipt, ...],
+    every_row: tuple[Receipt, ...],
     entries: Sequence[TableEntry],
     remembered: Sequence[Check],
     known: Collection[ChainHead],
 ) -> StoreMetadata:
-    findings = []
+    findings, rows = [], whole(every_row)
     chained = True
     every = receipt_history(lake, store_id)
     try:
@@ -111,10 +117,13 @@ def _state(
     reader = Reader(table, (entry.live for entry in entries))
     looks = {row.identity: reader.look(row, Depth.SIZES) for row in rows}
     findings += (unsound(fault) for look in looks.values() for fault in look.faults if not fault.kind.loses)
-    findings += check_entries(table, rows, entries, _receipted_since(lake, table, store_id, rows, entries))
+    since = _receipted_since(lake, table, store_id, every_row, entries)
+    findings += check_entries(table, every_row, entries, since)
     return StoreMetadata(
         store_id=store_id,
         receipts=rows,
+        ended=ended(every_row),
+        expiries=read_expiries(lake, (row.act_sha256 for row in ended(every_row))),
         looks=looks,
         broken={identity: str(look.losses[0]) for identity, look in looks.items() if look.losses},
         reader=reader,
@@ -131,7 +140,8 @@ def _receipted_since(
     found: frozenset[str] = frozenset()
     until = time.monotonic() + _COMMIT_SECONDS
     while waiting - found:
-        found = frozenset(data_file_of(table, row) for row in receipts_in(lake.segments(), store_id))
+        every_row = receipts_in(lake.segments(), store_id, with_ended=True)
+        found = frozenset(data_file_of(table, row) for row in every_row)
         if time.monotonic() > until:
             break
         if waiting - found:

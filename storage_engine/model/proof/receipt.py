@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from storage_engine.model.proof.companions import Companion, read_companions
@@ -22,6 +23,14 @@ def proof_version_of(root: str | None) -> int:
     """Return the version of a proof with this root; None: it has none."""
     return _VERSION_WITHOUT_ROOT if root is None else PROOF_VERSION
 
+
+EXPIRED = "expired"
+"""State of a receipt whose segment's rows a keep rule took out of the lake. Persisted: never renamed."""
+
+NO_EXPIRIES: Mapping[str, str] = MappingProxyType({})
+
+_SHOWN_CHARACTERS = 12
+"""Of an act's SHA-256, where people read it."""
 
 SETTLED = json.dumps({"settled": True})
 """Evidence that the file's facts were taken when every later write had to change them."""
@@ -134,6 +143,21 @@ class Receipt:
         return SegmentIdentity(self.store_id, self.lineage, self.log, self.base_offset, self.sha256)
 
     @property
+    def is_whole(self) -> bool:
+        """Return whether the lake has all of the segment, as archived. No other receipt proves its bytes."""
+        return self.state is None
+
+    @property
+    def act_sha256(self) -> str:
+        """Return the SHA-256 of the act by which the row was written; "" where it names none."""
+        return act_sha256(self.act)
+
+    @property
+    def end_text(self) -> str:
+        """Return what became of a segment that isn't whole, as a clause."""
+        return end_text(self.state, self.act)
+
+    @property
     def proven_files(self) -> tuple[StoredFile, ...]:
         """The files that the proof rests on, by the names that the row gives them."""
         if self.moved_to is not None:
@@ -160,11 +184,7 @@ class Receipt:
     @property
     def known(self) -> Mapping[str, Any]:
         """Return what ``evidence`` says; nothing where it is none."""
-        try:
-            evidence = json.loads(self.evidence or "null")
-        except (ValueError, RecursionError):
-            return {}
-        return evidence if isinstance(evidence, dict) else {}
+        return _json_object(self.evidence)
 
     @property
     def end(self) -> int:
@@ -186,3 +206,39 @@ class Receipt:
         :raises ReceiptError: what the row says of them can't be believed.
         """
         return read_companions(self.files)
+
+
+def act_sha256(act: str | None) -> str:
+    """Return the SHA-256 that a receipt's ``act`` has; "" where it has none."""
+    return str(_json_object(act).get("sha256") or "")
+
+
+def end_text(state: str | None, act: str | None, expiries: Mapping[str, str] = NO_EXPIRIES) -> str:
+    """Return what became of a segment whose receipt has these fields, as a clause; "" where it is whole.
+
+    :param expiries: by which policy and since when, by the act's SHA-256; of others the act is named.
+    """
+    if state is None:
+        return ""
+    what = "expired" if state == EXPIRED else f"in the lake in part only ({state})"
+    named = act_sha256(act)
+    return f"{what} {expiries.get(named) or 'by act ' + (named[:_SHOWN_CHARACTERS] or 'unknown')}"
+
+
+def whole(rows: Iterable[Receipt]) -> tuple[Receipt, ...]:
+    """Return the receipts that prove their segments' bytes."""
+    return tuple(row for row in rows if row.is_whole)
+
+
+def ended(rows: Iterable[Receipt]) -> tuple[Receipt, ...]:
+    """Return the receipts of segments of which the lake no longer has all."""
+    return tuple(row for row in rows if not row.is_whole)
+
+
+def _json_object(text: str | None) -> Mapping[str, Any]:
+    """Return the object that a field has as JSON; an empty one where it is none."""
+    try:
+        found = json.loads(text or "null")
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

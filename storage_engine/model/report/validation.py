@@ -43,6 +43,8 @@ class Where(StrEnum):
     """On disk and in the lake."""
     PENDING = "PENDING"
     """On disk, planned to go, and not in the lake yet."""
+    EXPIRED = "EXPIRED"
+    """A keep rule took it out of the lake; only its receipt is left."""
     SHIELDED = "SHIELDED"
     """Gone from the log and not in the lake yet; a second name keeps the bytes."""
     LOST = "LOST"

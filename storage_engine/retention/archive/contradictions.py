@@ -40,7 +40,7 @@ def contradictions(
     }
     for config in store.lakes if store.policy.archive is not ArchiveMode.OFF else ():
         lake = open_lake(config)
-        rows = {slot_prefix(row.identity): row for row in current_receipts(lake, record)}
+        rows = {slot_prefix(row.identity): row for row in current_receipts(lake, record, with_ended=True)}
         for slot, segment in segments.items():
             if slot in rows and _contradicts(segment, rows[slot], acts):
                 yield segment

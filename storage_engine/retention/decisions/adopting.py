@@ -111,7 +111,8 @@ def _contradicted_logs(
     """Return which logs aren't what is archived under their names, and which archived ones are."""
     found = {segment.log for segment in contradictions(store, record, logs)}
     lakes = () if store.policy.archive is ArchiveMode.OFF else store.lakes
-    rows = by_log(row for config in lakes for row in current_receipts(open_lake(config), record))
+    opened = map(open_lake, lakes)
+    rows = by_log(row for lake in opened for row in current_receipts(lake, record, with_ended=True))
     archived = [one.name for one in logs if one.name in rows]
     doing = "tell whether a log is the archived one"
     with closing(open_store(store)) as broker:

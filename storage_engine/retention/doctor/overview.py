@@ -40,12 +40,14 @@ class ArchivedPart:
     """What a lake has of a store.
 
     :param ranges: per log and lineage the runs of bytes, as (log, lineage, from, to).
+    :param expired: the same of what expired.
     """
 
     lake: str
     segments: int
     size_bytes: int
     ranges: tuple[tuple[str, int, int, int], ...]
+    expired: tuple[tuple[str, int, int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +199,6 @@ def _archived(store_id: str, infos: Sequence[LakeInfo]) -> tuple[ArchivedPart, .
         (info, one) for info in infos for one in info.stores if one.store_id == store_id
     ]
     return tuple(
-        ArchivedPart(info.location, store.segment_count, store.size_bytes, store.ranges)
+        ArchivedPart(info.location, store.segment_count, store.size_bytes, store.ranges, store.expired)
         for info, store in found
     )

@@ -23,7 +23,7 @@ from storage_engine.model.keep.forecast import ArchivedStream, KeepForecast, for
 from storage_engine.model.keep.keep_policy import DAY_MS, age_begins_ms
 from storage_engine.model.keep.rules import Stream
 from storage_engine.model.proof.heads import LakeHead
-from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.proof.receipt import Receipt, whole
 from storage_engine.retention.store.known_heads import journalled_heads
 
 
@@ -69,7 +69,7 @@ def read_streams(lake: Lake, journal_url: str | None) -> tuple[tuple[ArchivedStr
         history = receipt_history(lake, store.store_id)
         found = list(_streams(history, names.get(store.store_id, ()), counted))
         streams += found
-        uncounted_bytes += sum(row.size_bytes for row in current(history))
+        uncounted_bytes += sum(row.size_bytes for row in whole(current(history)))
         uncounted_bytes -= sum(stream.size_bytes for stream in found)
     return tuple(streams), max(0, uncounted_bytes)
 
@@ -97,7 +97,7 @@ def _streams(
     first_proven: dict[object, int] = {}
     for row in history:
         first_proven[row.identity] = min(row.proven_at_ms, first_proven.get(row.identity, row.proven_at_ms))
-    rows = current(history)
+    rows = whole(current(history))
     # The journal counts the newest lineage of a segment.
     newest = {(row.log, row.base_offset): row for row in sorted(rows, key=lambda row: row.lineage)}
     for slot, row in newest.items():

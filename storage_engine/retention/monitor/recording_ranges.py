@@ -156,7 +156,9 @@ def _of_replicas(
     store_id = context.record.store_id
     compared = partial(compared_receipts, context.journal, store_id)
     return tuple(
-        ArchivedSpan(span.log, lineages[span.log], span.start_offset, span.end_offset, size_bytes=0)
+        ArchivedSpan(
+            span.log, lineages[span.log], span.start_offset, span.end_offset, size_bytes=0, ended=span.ended
+        )
         for asked in measured.proofs.asked
         for span in replica_spans(asked.lake, store_id, names, lost, compared)
     )

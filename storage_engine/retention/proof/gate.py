@@ -248,6 +248,8 @@ def _valid(receipts: Sequence[Receipt], faults: Mapping[SegmentIdentity, str]) -
         hashes = ", ".join(receipt.sha256 for receipt in receipts)
         return None, f"several receipts for one segment, with SHA-256 {hashes}"
     (receipt,) = receipts
+    if not receipt.is_whole:
+        return None, f"its receipt proves no bytes: {receipt.end_text}"
     if receipt.identity in faults:
         return None, f"its receipt is not valid: {faults[receipt.identity]}"
     return receipt, ""

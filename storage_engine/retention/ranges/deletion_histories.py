@@ -112,4 +112,6 @@ def _timed(lake: Lake, store_id: str, rows: Collection[DeletedRange]) -> Iterato
     span = (min(row.start_offset for row in rows), max(row.end_offset for row in rows) - 1)
     logs = {row.log for row in rows}
     log = logs.pop() if len(logs) == 1 else None
-    yield from with_store_times(rows, receipts_in(lake.segments(), store_id, log=log, base_offsets=span))
+    # What expired since had its times, too.
+    told = receipts_in(lake.segments(), store_id, log=log, base_offsets=span, with_ended=True)
+    yield from with_store_times(rows, told)

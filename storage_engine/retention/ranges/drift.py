@@ -11,6 +11,7 @@ from storage_engine.core.jsonable import from_jsonable
 from storage_engine.exceptions import LakeUnavailableError, ReceiptError
 from storage_engine.journal.journal import Journal, Phase, Step, StoreRecord
 from storage_engine.journal.reading.deletions import GONE
+from storage_engine.lake.acts.expiries import merged_expiries
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.coverage.coverage import (
     ReleasedSpan,
@@ -23,7 +24,7 @@ from storage_engine.lake.soundness.soundness import losses
 from storage_engine.lake.soundness.soundness_reader import find_faults
 from storage_engine.lake.verify.replica_coverage import LostRange, replica_spans
 from storage_engine.model.hold.hold import Drift
-from storage_engine.model.proof.receipt import Receipt, SegmentIdentity
+from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, ended, whole
 from storage_engine.model.report.validation import RangeStatus
 from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.store.by_log import by_log
@@ -117,7 +118,7 @@ def gone_ranges(
     missing: Iterable[Missing] = (),
     present: Mapping[str, str] | None = None,
 ) -> tuple[RangeStatus, ...]:
-    """Return which parts of ranges that others deleted are ARCHIVED, SHIELDED, LOST or UNKNOWN.
+    """Return which parts of ranges that others deleted are ARCHIVED, EXPIRED, SHIELDED, LOST or UNKNOWN.
 
     What one of our runs deleted after all counts as that.
 
@@ -128,6 +129,7 @@ def gone_ranges(
     if not wanted:
         return ()
     rows: list[Receipt] = []
+    expired: list[Receipt] = []
     broken: dict[SegmentIdentity, str] = {}
     lakes: list[Lake] = []
     unreachable: dict[str, str] = {}
@@ -140,14 +142,15 @@ def gone_ranges(
                 known.check(lake, record.store_id)
             for one in wanted:
                 span = (one.start_offset, one.end_offset - 1)
-                found = current_receipts(lake, record, log=one.log, base_offsets=span)
-                faults = losses(find_faults(lake, found))
-                rows += [row for row in found if row.identity not in faults]
+                found = current_receipts(lake, record, log=one.log, base_offsets=span, with_ended=True)
+                faults = losses(find_faults(lake, whole(found)))
+                rows += [row for row in whole(found) if row.identity not in faults]
+                expired += ended(found)
                 broken.update(faults)
             lakes.append(lake)
         except LakeUnavailableError as error:
             unreachable[config.location] = str(error)
-    proven = {row.identity: row for row in rows}
+    proven = (*{row.identity: row for row in rows}.values(), *expired)
     released = (
         *wanted,
         *changed_spans(store.real_root, record.lineages),
@@ -156,14 +159,15 @@ def gone_ranges(
     released += spans_in_unasked_lakes(journal, record, released, set(unreachable))
     kept = shielded_spans(store.real_root, record.lineages)
     unasked = lakes_unasked(known.heads, lakes, unreachable) if configs else ()
-    witnesses = Witnesses(present or {}, unasked=unasked)
-    names = names_of_logs(witnesses.present, proven.values(), released)
+    expiries = merged_expiries((lake, expired) for lake in lakes)
+    witnesses = Witnesses(present or {}, unasked=unasked, expiries=expiries)
+    names = names_of_logs(witnesses.present, proven, released)
     called = by_log(wanted, names.name_of)
 
     def lay_over(witnesses: Witnesses) -> tuple[RangeStatus, ...]:
         return tuple(
             row
-            for row in log_ranges(kept, proven.values(), released=released, witnesses=witnesses)
+            for row in log_ranges(kept, proven, released=released, witnesses=witnesses)
             if any(
                 one.start_offset < row.end_offset and row.start_offset < one.end_offset
                 for one in called.get(row.log, ())

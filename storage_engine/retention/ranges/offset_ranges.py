@@ -41,6 +41,8 @@ class Place(StrEnum):
     """Only in a lake, by its receipts."""
     DUE = "due"
     """On disk, and the broker's rules would delete it now."""
+    EXPIRED = "expired"
+    """A keep rule took it out of the lake, and it is in no other place."""
     LOST = "lost"
     """Neither on disk nor in a lake."""
     UNKNOWN = "unknown"
@@ -51,7 +53,7 @@ class Place(StrEnum):
 class OffsetRange:
     """Offsets [start_offset, end_offset) of a log that share a place and a reason.
 
-    :param segments: how many; 0 for what is nowhere.
+    :param segments: how many; 0 for what is in no place, or expired.
     :param reason: a stable word: the plan's, of what is on disk; shielded; accepted or missing, if lost;
         missing, if nobody can tell whether it should be on disk; faulty, if verifying found a fault in the
         lake that no later look found gone.
@@ -114,19 +116,21 @@ def offset_ranges(
     :param present: identities of the logs on disk, by name.
     """
     gone = [span for span in gone if span.start_offset < span.end_offset]
-    spans = [span for span in lakes.spans if span.start_offset < span.end_offset]
-    names = names_of_logs(present or {}, spans, gone)
+    every_span = [span for span in lakes.spans if span.start_offset < span.end_offset]
+    spans = [span for span in every_span if not span.ended]
+    names = names_of_logs(present or {}, every_span, gone)
     local: dict[str, list[OffsetRange]] = defaultdict(list)
     for decision in decisions:
         one = _local(decision, ends[decision.segment.log], lakes, lineages)
         if one.start_offset < one.end_offset:
             local[one.log].append(one)
     archived, missing = by_log(spans, names.name_of), by_log(gone, names.name_of)
+    expired = by_log((span for span in every_span if span.ended), names.name_of)
     kept = by_log(span for span in shielded if span.start_offset < span.end_offset)
     found: list[OffsetRange] = []
-    for log in sorted({*local, *archived, *kept, *missing}):
+    for log in sorted({*local, *archived, *expired, *kept, *missing}):
         # A label is no name that a lineage was opened for.
-        told = (one.lineage for one in (*archived.get(log, ()), *missing.get(log, ())))
+        told = (one.lineage for one in (*archived.get(log, ()), *expired.get(log, ()), *missing.get(log, ())))
         lineage = max(told) if names.is_label(log) else lineages.of(log)
         pieces = list(local[log])
         on_disk = merge_intervals(pieces)
@@ -143,6 +147,7 @@ def offset_ranges(
             for span in kept.get(log, ())
             for part in subtract_intervals(span.start_offset, span.end_offset, cover)
         )
+        pieces += _expired(log, expired.get(log, ()), pieces)
         went = missing.get(log, [])
         covered = _covered(pieces, lineage, went)
         pieces += (
@@ -200,6 +205,21 @@ def _faulty(log: str, spans: Iterable[ArchivedSpan], pieces: Sequence[OffsetRang
         for span in found.values()
         for part in subtract_intervals(span.start_offset, span.end_offset, covers[span.lineage])
     ]
+
+
+def _expired(log: str, spans: Sequence[ArchivedSpan], pieces: Sequence[OffsetRange]) -> list[OffsetRange]:
+    """Return what expired of which nothing is in any place."""
+    covers = {span.lineage: _in_lineage(pieces, span.lineage) for span in spans}
+    reached = dict.fromkeys(covers, 0)
+    found: list[OffsetRange] = []
+    for span in sorted(spans, key=lambda one: (one.start_offset, -one.end_offset, one.ended)):
+        start = max(span.start_offset, reached[span.lineage])
+        found += (
+            OffsetRange(log, span.lineage, *part, 0, 0, Place.EXPIRED, "", span.ended)
+            for part in subtract_intervals(start, span.end_offset, covers[span.lineage])
+        )
+        reached[span.lineage] = max(reached[span.lineage], span.end_offset)
+    return found
 
 
 def _covered(pieces: Sequence[OffsetRange], lineage: int, gone: Sequence[ReleasedSpan]) -> list[Interval]:
@@ -291,6 +311,10 @@ def _condensed(pieces: Iterable[OffsetRange]) -> Iterator[OffsetRange]:
 
 def _is_same(run: OffsetRange, one: OffsetRange) -> bool:
     alike = (run.lineage, run.where, run.reason) == (one.lineage, one.where, one.reason)
-    # What is lost is told one loss by one.
-    told = run.where not in (Place.LOST, Place.UNKNOWN) or run.reason == FAULTY or run.detail == one.detail
+    # What is lost is told one loss by one, and what expired by its act.
+    told = (
+        run.where not in (Place.LOST, Place.UNKNOWN, Place.EXPIRED)
+        or run.reason == FAULTY
+        or run.detail == one.detail
+    )
     return alike and told and run.end_offset == one.start_offset

@@ -226,10 +226,11 @@ def _runs(spans: Iterable[ArchivedSpan]) -> Iterator[ArchivedSpan]:
     """Yield what follows each other as one."""
     run: ArchivedSpan | None = None
     for one in sorted(spans):
-        if run is not None and (run.log, run.lineage, run.log_id, run.end_offset) == (
+        if run is not None and (run.log, run.lineage, run.log_id, run.ended, run.end_offset) == (
             one.log,
             one.lineage,
             one.log_id,
+            one.ended,
             one.start_offset,
         ):
             run = replace(

@@ -69,7 +69,7 @@ def proven_of_log(lake: Lake, record: StoreRecord, log: str, log_id: str, offset
     names = LogNames(ids={log: log_id})
     others = replica_spans(lake, record.store_id, names, [ReleasedSpan(log, *offsets)], frozenset)
     own = [(row.base_offset, row.end) for row in rows if row.identity not in unsound]
-    return [*own, *((span.start_offset, span.end_offset) for span in others)]
+    return [*own, *((span.start_offset, span.end_offset) for span in others if not span.ended)]
 
 
 def _gaps(first: int, end: int, spans: Spans) -> Iterator[tuple[int, int]]:

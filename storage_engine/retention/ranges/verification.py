@@ -14,6 +14,7 @@ from storage_engine.exceptions import JournalUnavailableError, ReceiptError
 from storage_engine.journal.journal import Journal, StoreRecord
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.journal.tables.database import missing_sqlite_file
+from storage_engine.lake.acts.expiries import merged_expiries
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.coverage.coverage import Witnesses
@@ -26,7 +27,7 @@ from storage_engine.lake.verify.reproof import reprove
 from storage_engine.lake.verify.verify import verify
 from storage_engine.model.proof.deleted_range import RunDigest
 from storage_engine.model.proof.heads import ChainHead, LakeHead
-from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.proof.receipt import Receipt, ended, whole
 from storage_engine.model.report.validation import Status
 from storage_engine.model.report.verification import Finding, StoreVerification, VerifyLevel
 from storage_engine.model.store.store import SegmentId, StoreSnapshot
@@ -120,7 +121,7 @@ def verify_store(
         store_id, known = record.store_id, known_heads(journal, record)
         lakes, unreachable = without_older(lakes, unreachable, known, store_id)
         renewed = [_renew(lake, store_id) if renew else 0 for lake in lakes]
-        rows = [receipts(lake, store_id) for lake in lakes]
+        rows = [receipts(lake, store_id, with_ended=True) for lake in lakes]
         ends = own_ends(broker, snapshot, _proven_ends(snapshot, record, rows))
     released = (
         *all_gone_spans(journal, record, unreachable),
@@ -138,11 +139,12 @@ def verify_store(
         present,
         unasked=lakes_unasked(known.heads, lakes, unreachable),
         compared=partial(compared_receipts, journal, store_id),
+        expiries=merged_expiries(zip(lakes, map(ended, rows), strict=True)),
     )
     results: list[StoreVerification] = []
     for i, lake in enumerate(lakes):
         elsewhere = [row for j, other in enumerate(lakes) if j != i for row in _holding(other, rows[j])]
-        everywhere, _ = in_either(rows[i], {}, elsewhere)
+        everywhere, _ = in_either(whole(rows[i]), {}, whole(elsewhere))
         found = verify(
             lake,
             level,
@@ -202,7 +204,7 @@ def _proven_ends(
 ) -> dict[SegmentId, int]:
     """Return where sealed segments end by their receipts."""
     by_id: dict[SegmentId, list[Receipt]] = {}
-    for row in (one for of_lake in rows for one in of_lake):
+    for row in (one for of_lake in rows for one in whole(of_lake)):
         if row.lineage == record.lineage_of(row.log):
             by_id.setdefault(SegmentId(row.log, row.base_offset), []).append(row)
     return proven_ends(snapshot, lambda id_: by_id.get(id_, ()), read_own_acts(record.real_path))
@@ -268,5 +270,6 @@ def _renew(lake: Lake, store_id: str) -> int:
 
 
 def _holding(lake: Lake, rows: Sequence[Receipt]) -> list[Receipt]:
-    broken = losses(find_faults(lake, rows))
+    """Return the receipts that hold, with those of segments that expired."""
+    broken = losses(find_faults(lake, whole(rows)))
     return [row for row in rows if row.identity not in broken]

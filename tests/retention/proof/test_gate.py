@@ -159,6 +159,26 @@ def test_a_receipt_that_does_not_hold_proves_nothing() -> None:
     assert "data file is missing" in verdict.detail
 
 
+@given(
+    st.sampled_from(["expired", "partial", "of a later release", ""]),
+    st.sampled_from([None, "", "{", "null", '{"id": "1", "kind": "expire", "sha256": "3f2a"}']),
+    st.booleans(),
+    st.sampled_from([REQUIRED, Policy(archive=ArchiveMode.REQUIRED)]),
+)
+def test_only_a_receipt_of_a_whole_segment_permits_its_deletion(
+    state: str, act: str | None, touched: bool, policy: Policy
+) -> None:
+    proof = replace(receipt(0), state=state, act=act)
+    now = decision(0)
+    if touched:
+        now = replace(now, segment=replace(now.segment, facts=replace(now.segment.facts, ctime_ns=99)))
+    verdict = judge(now, segment(0), [proof], {}, policy, None)
+    assert (verdict.passage, verdict.receipt) == (REFUSED, None)
+    assert "proves no bytes" in verdict.detail
+    whole = judge(now, segment(0), [replace(proof, state=None)], {}, policy, None)
+    assert whole.passage is (Passage.HASH_AGAIN if touched else Passage.PROVEN)
+
+
 def test_a_receipt_by_a_later_version_proves_nothing() -> None:
     later = replace(receipt(1), proof_version=PROOF_VERSION + 1)
     faults = {later.identity: row_fault(later)}

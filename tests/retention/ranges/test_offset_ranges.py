@@ -172,6 +172,30 @@ def test_what_verifying_found_at_fault_is_told_and_not_as_archived() -> None:
     assert "fault" in found[5].detail
 
 
+def test_what_expired_is_told_as_that_where_it_is_in_no_other_place() -> None:
+    gone = [replace(span(number), ended="expired by act 3f2a") for number in (0, 1, 2, 4, 5)]
+    other = replace(span(3), ended="expired by act 99aa")
+    deleted = [ReleasedSpan(LOG, 0, 7 * MIB)]
+    found = offset_ranges(
+        [decision(5)], {LOG: 7 * MIB}, Lakes([*gone, other, span(2)]), Lineages(1), gone=deleted
+    )
+    assert told(found) == [
+        (1, 0, 2, "expired", ""),
+        (1, 2, 3, "archived", ""),
+        (1, 3, 4, "expired", ""),
+        (1, 4, 5, "expired", ""),
+        (1, 5, 6, "local", "not-expired"),
+        (1, 6, 7, "lost", "missing"),
+    ]
+    assert [one.detail for one in found if one.where is Place.EXPIRED] == [
+        "expired by act 3f2a",
+        "expired by act 99aa",
+        "expired by act 3f2a",
+    ]
+    # They count in no sum of archived bytes.
+    assert {(one.segments, one.size_bytes) for one in found if one.where is Place.EXPIRED} == {(0, 0)}
+
+
 def test_the_shield_keeps_what_is_in_no_other_place() -> None:
     kept = [LocalSpan(LOG, number * MIB, (number + 1) * MIB, "x", shielded=True) for number in (0, 1)]
     found = offset_ranges([decision(2)], {LOG: 3 * MIB}, Lakes([span(0)]), Lineages(1), shielded=kept)

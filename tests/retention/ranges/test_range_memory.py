@@ -42,6 +42,11 @@ class Lake:
         row_hash = sha256(f"{before}-{at}-{log}-{lineage}-{number}-{extra}".encode()).hexdigest()
         self.rows.append(ReceiptSpan(at, log, lineage, start, start + MIB + extra, MIB + extra, row_hash))
 
+    def expire(self, row: ReceiptSpan) -> None:
+        row_hash = sha256(f"{self.rows[-1].row_hash}-expired".encode()).hexdigest()
+        ended = f"expired by act {len(self.rows) // 3}"
+        self.rows.append(replace(row, sequence=len(self.rows), row_hash=row_hash, ended=ended))
+
     def look(self, first_sequence: int, hidden: frozenset[Slot]) -> LakeLook:
         rows = self.rows[first_sequence:]
         self.read_rows += len(rows)
@@ -74,6 +79,8 @@ class World:
                     self.lakes[lake].add(log, self.lineages.of(log), each)
             case "archive-oddly":
                 self.lakes[lake].add(log, self.lineages.of(log), number, extra=MIB // 2)
+            case "expire" if rows:
+                self.lakes[lake].expire(rows[number % len(rows)])
             case "fault" if rows:
                 self.lakes[lake].faults.add(rows[number % len(rows)].row_hash)
             case "heal":
@@ -150,6 +157,7 @@ KINDS = (
     "archive",
     "archive-more",
     "archive-oddly",
+    "expire",
     "fault",
     "heal",
     "delete",
