@@ -147,9 +147,11 @@ class BrokerGroup:
         except (BrokerError, BadInputError) as error:
             return str(error)
         members = brokers.get(self.settings[NAME].strip())
-        if members is None or members.cluster not in ("", self.settings.get(CLUSTER, "").strip()):
-            return {}
-        return members.addresses
+        return {} if members is None or self._is_elsewhere(members.cluster) else members.addresses
+
+    def _is_elsewhere(self, cluster: str) -> bool:
+        """Return whether a cluster isn't the broker's; one that isn't known may be."""
+        return "" not in (own := self.settings.get(CLUSTER, "").strip(), cluster) and own != cluster
 
     def is_alone_in_sync(self, identity: str) -> bool:
         """Return whether a controller has the broker as the only one in sync, so that it elects no other.
@@ -162,7 +164,8 @@ class BrokerGroup:
         if names != [self.settings.get(key, "").strip() for key in (CLUSTER, NAME)]:
             return False
         try:
-            return bodies.in_sync(self._ask_controller().body) == {number}
+            body = self._ask_controller().body
+            return bodies.checked(lambda: bodies.in_sync(body)) == {number}
         except (BrokerError, BadInputError, AnswerError):
             return False
 
@@ -188,7 +191,8 @@ class BrokerGroup:
         try:
             with BrokerAdmin(address, self._access) as admin:
                 settings = admin.config()
-                if any(settings.get(key) != self.settings.get(key, "").strip() for key in (NAME, CLUSTER)):
+                other_name = settings.get(NAME) != self.settings[NAME].strip()
+                if other_name or self._is_elsewhere(settings.get(CLUSTER, "")):
                     return ""
                 if settings.get(ROLE) == SLAVE:
                     return SLAVE

@@ -117,6 +117,14 @@ def test_a_second_master_is_seen_though_the_name_server_has_us(machines: Machine
     assert look(server, (other, elsewhere)) == Replicas()
 
 
+def test_who_has_the_name_counts_where_the_own_cluster_is_not_known(machines: Machines) -> None:
+    second = machines.broker("ASYNC_MASTER", brokerClusterName="DefaultCluster")
+    server = machines.name_server({0: second}, cluster="DefaultCluster")
+    stopped = {"brokerName": "b", "namesrvAddr": server}
+    assert BrokerGroup(stopped).find_replicas().masters == (f"{second} says that it is the master",)
+    assert BrokerGroup({**stopped, "brokerClusterName": "c"}).find_replicas().masters == ()
+
+
 def test_who_is_registered_as_the_master_counts_whether_it_answers_or_not(machines: Machines) -> None:
     nobody = machines.nobody()
     server = machines.name_server({0: nobody})
@@ -160,6 +168,7 @@ def test_a_controller_that_can_t_be_asked_permits_nothing(machines: Machines, co
         ("x#b#1", "[1]", False),
         ("1", "[1]", False),
         ("c#b#1", "null", False),
+        ("c#b#1", "[1", False),
     ],
 )
 def test_who_is_alone_in_sync_says_its_controller(
