@@ -147,7 +147,11 @@ class LiveStore(LiveParts, BrokerStore):
         if self.settings.get(ROLE) == SLAVE:
             causes, notices = self.files.triggers(snapshot, now_ms, request)
             return keep_all(
-                snapshot, now_ms, causes, notices, "a slave cleans by its own rules, and from here"
+                snapshot,
+                now_ms,
+                causes,
+                notices,
+                "a slave cleans by its own rules: nothing is deleted from here",
             )
         return self.files.plan(snapshot, now_ms, request)
 
