@@ -55,6 +55,7 @@ from storage_engine.rocketmq.live.connect import (
 )
 from storage_engine.rocketmq.live.hold import LockedLive
 from storage_engine.rocketmq.live.identity import ask_and_look, check_same_store
+from storage_engine.rocketmq.live.observe import find_replicas
 from storage_engine.rocketmq.live.session import LiveParts, Session
 from storage_engine.rocketmq.live.unheld import unheld_segments
 from storage_engine.rocketmq.pending.pending import pending
@@ -221,6 +222,10 @@ class LiveStore(LiveParts, BrokerStore):
             )
         with hold.locked(self) as held:
             yield held
+
+    def check_deletable(self, is_replicated: Callable[[], bool]) -> None:
+        replicas = find_replicas(self, self.admin.config(), is_replicated)
+        replicas.check_only_master(self.files.files.layout.root)
 
     def delete_segments(
         self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in

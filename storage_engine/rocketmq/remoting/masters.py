@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Final, TypeVar
 
-from storage_engine.exceptions import BadInputError, BrokerError
+from storage_engine.exceptions import BadInputError, BrokerError, GateRefusedError
 from storage_engine.rocketmq.format.broker_config import CONTROLLER_MODE
 from storage_engine.rocketmq.hold.state import CLUSTER, NAME, ROLE, SLAVE
 from storage_engine.rocketmq.remoting import bodies, codes
@@ -57,11 +58,20 @@ class Replicas:
             )
         if self.unknown and self.in_group:
             return (
-                "expected to know that this broker, which has replicas, is the only master of its name, "
-                f"found that this can't be asked: {'; '.join(self.unknown)}. Make them answer here, and run "
-                "the same again"
+                "expected to know that this broker is the only master of its name, which others may have, "
+                f"too, found that this can't be asked: {'; '.join(self.unknown)}. Make them answer here, or "
+                f"name those that do ({NAME_SERVERS}, {CONTROLLERS} in broker.conf; of a running broker the "
+                "connection's name servers), and run the same again"
             )
         return ""
+
+    def check_only_master(self, root: Path) -> None:
+        """
+        :param root: of the broker's store.
+        :raises GateRefusedError: the broker may not be the only master of its name.
+        """
+        if self.why_kept:
+            raise GateRefusedError(f"{root}: {self.why_kept}. Nothing was deleted, and it stays archived.")
 
 
 @dataclass(frozen=True, slots=True)
