@@ -323,6 +323,13 @@ class BrokerStore(HeldStore, TaskedStore, IdentifiedLogs, ABC):
         """
         return ()
 
+    def check_deletable(self, is_replicated: Callable[[], bool]) -> None:
+        """Make sure that nothing beyond the store forbids a deletion. By default nothing does.
+
+        :param is_replicated: whether a lake has receipts of another store with a log of the same identity.
+        :raises GateRefusedError: something does, or can't be asked.
+        """
+
     @abstractmethod
     def delete_segments(
         self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in

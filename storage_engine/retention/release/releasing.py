@@ -72,7 +72,7 @@ from storage_engine.retention.release.judging import (
     settle,
 )
 from storage_engine.retention.release.release_result import Kept, ReleaseResult
-from storage_engine.retention.replicas.replica_proofs import with_replicas
+from storage_engine.retention.replicas.replica_proofs import has_archived_replicas, with_replicas
 from storage_engine.retention.shield.shield import drop_released
 from storage_engine.retention.store.answer_types import MEND
 from storage_engine.retention.store.broker_answers import ask, package_errors, propose
@@ -382,10 +382,16 @@ def _delete(
     remove: Remove,
 ) -> None:
     """Have segments go together: intents, the deed, results."""
+    segments = [verdict.segment for verdict in verdicts]
+
+    def is_replicated() -> bool:
+        return has_archived_replicas(context.broker, context.record, proofs, segments)
+
+    doing = "say whether its segments may be deleted"
+    ask(context.store.broker, doing, lambda: context.broker.check_deletable(is_replicated))
     entries = [_entry(verdict, proofs, context.record) for verdict in verdicts]
     said = [(entry.subject, to_jsonable(entry)) for entry in entries]
     context.journal.record(run, Step.RELEASE, Phase.INTENT, said, lease=lease)
-    segments = [verdict.segment for verdict in verdicts]
     try:
         with package_errors(context.store.broker, "delete segments", _MAY_GO):
             context.broker.delete_segments(segments, lambda: context.journal.renew(lease), remove)

@@ -58,6 +58,20 @@ def with_replicas(
     return replace(proofs, asked=tuple(asked))
 
 
+def has_archived_replicas(
+    broker: BrokerStore, record: StoreRecord, proofs: Proofs, segments: Sequence[Segment]
+) -> bool:
+    """Return whether a lake has receipts of another store with a log of the same identity, or name.
+
+    :param segments: of one log.
+    :raises LakeUnavailableError: a lake can't be read.
+    """
+    doing = "tell what it knows of segments beside their files"
+    contexts = ask(record.broker, doing, lambda: broker.contexts(segments[-1:]))
+    logs = {one.log_id: EVERY_RECORD for one in contexts.values() if one.log_id}
+    return any(replica_receipts(one.lake, record.store_id, logs) for one in proofs.asked)
+
+
 @dataclass(frozen=True, slots=True)
 class _Compared:
     """A comparison of segments with what other nodes have archived in a lake.

@@ -55,6 +55,7 @@ from storage_engine.rocketmq.live.connect import (
 )
 from storage_engine.rocketmq.live.hold import LockedLive
 from storage_engine.rocketmq.live.identity import ask_and_look, check_same_store
+from storage_engine.rocketmq.live.observe import find_replicas
 from storage_engine.rocketmq.live.session import LiveParts, Session
 from storage_engine.rocketmq.live.unheld import unheld_segments
 from storage_engine.rocketmq.pending.pending import pending
@@ -147,7 +148,11 @@ class LiveStore(LiveParts, BrokerStore):
         if self.settings.get(ROLE) == SLAVE:
             causes, notices = self.files.triggers(snapshot, now_ms, request)
             return keep_all(
-                snapshot, now_ms, causes, notices, "a slave cleans by its own rules, and from here"
+                snapshot,
+                now_ms,
+                causes,
+                notices,
+                "a slave cleans by its own rules: nothing is deleted from here",
             )
         return self.files.plan(snapshot, now_ms, request)
 
@@ -217,6 +222,10 @@ class LiveStore(LiveParts, BrokerStore):
             )
         with hold.locked(self) as held:
             yield held
+
+    def check_deletable(self, is_replicated: Callable[[], bool]) -> None:
+        replicas = find_replicas(self, self.admin.config(), is_replicated)
+        replicas.check_only_master(self.files.files.layout.root)
 
     def delete_segments(
         self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -73,10 +73,13 @@ def observe(store: LiveParts, now_ms: int, state: HoldState | None = None) -> Ob
     return replace(found, unproven=left_open(store.admin, layout))
 
 
-def find_replicas(store: LiveParts, settings: Mapping[str, str]) -> Replicas:
+def find_replicas(
+    store: LiveParts, settings: Mapping[str, str], is_replicated: Callable[[], bool] = lambda: False
+) -> Replicas:
     """Ask who else has the broker's name, those whom earlier looks have seen among them.
 
     :param settings: the broker's.
+    :param is_replicated: whether a lake tells that it has replicas.
     :raises BrokerError: the broker can't be asked.
     """
     admin, live = store.admin, store.live
@@ -87,7 +90,8 @@ def find_replicas(store: LiveParts, settings: Mapping[str, str]) -> Replicas:
         lambda: admin.runtime_info().boot_timestamp_ms,
         live.name_servers,
     )
-    return group.find_replicas(known_replicas(store.memory, settings), admin.has_slaves)
+    known = known_replicas(store.memory, settings)
+    return group.find_replicas(known, lambda: admin.has_slaves() or is_replicated())
 
 
 def below_the_first_file(found: Observed, state: HoldState | None) -> tuple[str, ...]:

@@ -38,7 +38,6 @@ from storage_engine.rocketmq.hold.fence import is_due
 from storage_engine.rocketmq.hold.mtimes import same_ms
 from storage_engine.rocketmq.hold.state import HoldState, load_state, save_state
 from storage_engine.rocketmq.live import hold
-from storage_engine.rocketmq.live.observe import find_replicas
 from storage_engine.rocketmq.live.status import root_of, untried_text
 from storage_engine.rocketmq.remoting.answers import RuntimeInfo
 from storage_engine.rocketmq.rules.cleanup_schedule import (
@@ -84,8 +83,8 @@ def delete_segments(
 
     :param meanwhile: called now and then while it waits.
     :raises ChangedUnderUsError: a file isn't as it was; nothing was done.
-    :raises GateRefusedError: the store isn't held, its broker restarted meanwhile, is of a release that
-        nobody tried or accepted, or may not be the only master of its name; nothing was done.
+    :raises GateRefusedError: the store isn't held, its broker restarted meanwhile, or is of a release that
+        nobody tried or accepted; nothing was done.
     :raises BrokerRefusedError: the broker didn't delete all of them in time; the rest may go any time.
     :raises BrokerError: it can't be asked, or was replaced; all of them may go any time.
     :raises ReleasedTooMuchError: more is gone than these.
@@ -96,7 +95,7 @@ def delete_segments(
     _, state = _standing_hold(store)
     prefix = _prefix(store, segments)
     _check_unchanged(store, prefix, state)
-    _check_broker(store, state)
+    _check_release(store, state)
     info = store.admin.runtime_info()
     if info.boot_timestamp_ms != state.boot_timestamp_ms:
         raise GateRefusedError(
@@ -149,21 +148,18 @@ def _standing_hold(store: LiveParts) -> tuple[HoldMemory, HoldState]:
     return store.memory, state
 
 
-def _check_broker(store: LiveParts, state: HoldState) -> None:
-    """Ask for the release and the role now: since the store was opened, both may be others.
+def _check_release(store: LiveParts, state: HoldState) -> None:
+    """Ask for the release now: since the store was opened, its broker may have been upgraded.
 
     To be asked before the boot time, which then says that no other process came in between.
 
-    :raises GateRefusedError: nobody tried what a broker of this release deletes, and nobody accepts that; or
-        another broker may be the master of its name, too.
+    :raises GateRefusedError: nobody tried what a broker of this release deletes, and nobody accepts that.
     """
     settings = store.admin.config()
     if not state.may_delete(settings.get(RELEASE, "")):
         raise GateRefusedError(
             f"{root_of(store)}: {untried_text(settings)}. Nothing was deleted, and it stays archived."
         )
-    if why := find_replicas(store, settings).why_kept:
-        raise GateRefusedError(f"{root_of(store)}: {why}. Nothing was deleted, and it stays archived.")
 
 
 def _prefix(store: LiveParts, segments: Sequence[Segment]) -> Prefix:

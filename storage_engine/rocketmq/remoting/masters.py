@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Final, TypeVar
 
-from storage_engine.exceptions import BadInputError, BrokerError
+from storage_engine.exceptions import BadInputError, BrokerError, GateRefusedError
 from storage_engine.rocketmq.format.broker_config import CONTROLLER_MODE
 from storage_engine.rocketmq.hold.state import CLUSTER, NAME, ROLE, SLAVE
 from storage_engine.rocketmq.remoting import bodies, codes
@@ -57,11 +58,20 @@ class Replicas:
             )
         if self.unknown and self.in_group:
             return (
-                "expected to know that this broker, which has replicas, is the only master of its name, "
-                f"found that this can't be asked: {'; '.join(self.unknown)}. Make them answer here, and run "
-                "the same again"
+                "expected to know that this broker is the only master of its name, which others may have, "
+                f"too, found that this can't be asked: {'; '.join(self.unknown)}. Make them answer here, or "
+                f"name those that do ({NAME_SERVERS}, {CONTROLLERS} in broker.conf; of a running broker the "
+                "connection's name servers), and run the same again"
             )
         return ""
+
+    def check_only_master(self, root: Path) -> None:
+        """
+        :param root: of the broker's store.
+        :raises GateRefusedError: the broker may not be the only master of its name.
+        """
+        if self.why_kept:
+            raise GateRefusedError(f"{root}: {self.why_kept}. Nothing was deleted, and it stays archived.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +157,11 @@ class BrokerGroup:
         except (BrokerError, BadInputError) as error:
             return str(error)
         members = brokers.get(self.settings[NAME].strip())
-        if members is None or members.cluster not in ("", self.settings.get(CLUSTER, "").strip()):
-            return {}
-        return members.addresses
+        return {} if members is None or self._is_elsewhere(members.cluster) else members.addresses
+
+    def _is_elsewhere(self, cluster: str) -> bool:
+        """Return whether a cluster isn't the broker's; one that isn't known may be."""
+        return "" not in (own := self.settings.get(CLUSTER, "").strip(), cluster) and own != cluster
 
     def is_alone_in_sync(self, identity: str) -> bool:
         """Return whether a controller has the broker as the only one in sync, so that it elects no other.
@@ -162,7 +174,8 @@ class BrokerGroup:
         if names != [self.settings.get(key, "").strip() for key in (CLUSTER, NAME)]:
             return False
         try:
-            return bodies.in_sync(self._ask_controller().body) == {number}
+            body = self._ask_controller().body
+            return bodies.checked(lambda: bodies.in_sync(body)) == {number}
         except (BrokerError, BadInputError, AnswerError):
             return False
 
@@ -188,7 +201,8 @@ class BrokerGroup:
         try:
             with BrokerAdmin(address, self._access) as admin:
                 settings = admin.config()
-                if any(settings.get(key) != self.settings.get(key, "").strip() for key in (NAME, CLUSTER)):
+                other_name = settings.get(NAME) != self.settings[NAME].strip()
+                if other_name or self._is_elsewhere(settings.get(CLUSTER, "")):
                     return ""
                 if settings.get(ROLE) == SLAVE:
                     return SLAVE

@@ -9,7 +9,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from storage_engine.core import durable
-from storage_engine.exceptions import BadInputError, GateRefusedError
+from storage_engine.exceptions import BadInputError
 from storage_engine.model.broker.broker_store import BrokerStore, Remove, StoreSettings
 from storage_engine.model.broker.pending import Pending, PendingKind
 from storage_engine.model.broker.watch import Watch
@@ -32,7 +32,7 @@ from storage_engine.rocketmq.codec.store_times import oldest_message_ms, sealed_
 from storage_engine.rocketmq.course.course_start import course_start
 from storage_engine.rocketmq.format.broker_config import BrokerConfig, load_broker_config
 from storage_engine.rocketmq.format.checkpoint import read_known_values
-from storage_engine.rocketmq.format.layout import IDENTITY, LOG
+from storage_engine.rocketmq.format.layout import IDENTITY, LOG, has_controller
 from storage_engine.rocketmq.format.rereading import reread
 from storage_engine.rocketmq.format.stored_files import read_stored
 from storage_engine.rocketmq.hold.fence import with_original_times
@@ -196,25 +196,23 @@ class RocketMQBrokerStore(BrokerStore):
         self, segments: Sequence[Segment], meanwhile: Callable[[], object], remove: Remove = durable.unlink_in
     ) -> None:
         self.files.layout.check_cleanable()
-        self._check_only_master()
         for segment in segments:
             remove_unchanged(segment, self.files.layout.root, remove)
 
-    def _check_only_master(self) -> None:
+    def check_deletable(self, is_replicated: Callable[[], bool]) -> None:
         """Ask once who else is the master of the broker's name: this one is, once it is started.
 
-        :raises GateRefusedError: another broker is, or its replicas' name servers can't be asked.
+        A slave isn't, unless a controller gives the roles.
         """
         # Loading Arrow takes longer than most plans do.
         from storage_engine.rocketmq.remoting.masters import BrokerGroup
 
         settings = self.config.raw
-        if self.only_master or settings.get(ROLE, "").strip() == SLAVE:
+        is_slave = settings.get(ROLE, "").strip() == SLAVE
+        if self.only_master or (is_slave and not has_controller(self.config, self.files.layout)):
             return
-        if why := BrokerGroup(settings).find_replicas(known_replicas(self.memory, settings)).why_kept:
-            raise GateRefusedError(
-                f"{self.files.layout.root}: {why}. Nothing was deleted, and it stays archived."
-            )
+        replicas = BrokerGroup(settings).find_replicas(known_replicas(self.memory, settings), is_replicated)
+        replicas.check_only_master(self.files.layout.root)
         self.only_master.append(True)
 
     def shield_need(self) -> ShieldNeed:

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.cli.test_disk_gone import SEGMENT_BYTES, SIZES, _write
+from tests.rocketmq.remoting.test_masters import Machines
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def conf(tmp_path: Path) -> Path:
-    """Of each broker of a pair."""
+def conf(tmp_path: Path) -> Iterator[Path]:
+    """Of each broker of a pair, both stopped; their name server knows of no other."""
     path = tmp_path / "broker.conf"
-    settings = {"brokerClusterName": "c", "brokerName": "b", **SIZES}
-    path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-    return path
+    with ExitStack() as stack:
+        server = Machines(stack).name_server({})
+        settings = {"brokerClusterName": "c", "brokerName": "b", "namesrvAddr": server, **SIZES}
+        path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        yield path
 
 
 @pytest.fixture
@@ -37,13 +42,19 @@ def bases(done) -> list[int]:
     return [row["base_offset"] for row in done.json["archived"]]
 
 
-def test_what_one_has_archived_counts_for_the_other(run, store_copy, expire, tmp_path) -> None:
+def test_what_one_has_archived_counts_for_the_other(run, store_copy, expire, tmp_path, conf) -> None:
     one, other = store_copy("clean-stop"), tmp_path / "other"
     shutil.copytree(one, other)
     expire(other)
     assert len(bases(run("archive", one, "--json"))) == 7
     assert bases(run("archive", other, "--json")) == []
-    run("clean", other, "--manual", "--max-segments", 2)
+    clean, settings = ("clean", other, "--manual", "--max-segments", 2), conf.read_text()
+    # The lake tells of the other: without a name server nobody knows whether it is the master.
+    conf.write_text(f"{settings}namesrvAddr=127.0.0.1:1\n")
+    assert "expected to know that this broker is the only master of its name" in run(*clean, code=1).err
+    assert len(list((other / "commitlog").iterdir())) == 8
+    conf.write_text(settings)
+    run(*clean)
     assert min(int(path.name) for path in (other / "commitlog").iterdir()) == 2 * SEGMENT_BYTES
     run("verify", other)
 

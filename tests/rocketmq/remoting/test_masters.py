@@ -86,7 +86,7 @@ def test_a_broker_without_replicas_needs_nobody_to_answer(machines: Machines) ->
 def test_what_can_t_be_asked_permits_nothing_where_there_are_replicas(machines: Machines) -> None:
     nobody = machines.nobody()
     for found in (look(nobody, has_slaves=True), look("", (machines.nobody(),)), look(nobody, (nobody,))):
-        assert "expected to know that this broker, which has replicas, is the only master" in found.why_kept
+        assert "expected to know that this broker is the only master of its name" in found.why_kept
     assert nobody in look(nobody, has_slaves=True).why_kept
     # One of two name servers is not all of them.
     half = look(f"{machines.name_server({0: OWN, 1: '10.0.0.2:1'})};{nobody}")
@@ -115,6 +115,14 @@ def test_a_second_master_is_seen_though_the_name_server_has_us(machines: Machine
         machines.broker("SYNC_MASTER", brokerClusterName="x"),
     )
     assert look(server, (other, elsewhere)) == Replicas()
+
+
+def test_who_has_the_name_counts_where_the_own_cluster_is_not_known(machines: Machines) -> None:
+    second = machines.broker("ASYNC_MASTER", brokerClusterName="DefaultCluster")
+    server = machines.name_server({0: second}, cluster="DefaultCluster")
+    stopped = {"brokerName": "b", "namesrvAddr": server}
+    assert BrokerGroup(stopped).find_replicas().masters == (f"{second} says that it is the master",)
+    assert BrokerGroup({**stopped, "brokerClusterName": "c"}).find_replicas().masters == ()
 
 
 def test_who_is_registered_as_the_master_counts_whether_it_answers_or_not(machines: Machines) -> None:
@@ -160,6 +168,7 @@ def test_a_controller_that_can_t_be_asked_permits_nothing(machines: Machines, co
         ("x#b#1", "[1]", False),
         ("1", "[1]", False),
         ("c#b#1", "null", False),
+        ("c#b#1", "[1", False),
     ],
 )
 def test_who_is_alone_in_sync_says_its_controller(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.exceptions import UnsupportedLayoutError
+from storage_engine.exceptions import GateRefusedError, UnsupportedLayoutError
 from storage_engine.model.broker.broker_store import StoreSettings
 from storage_engine.model.broker.pending import PendingKind
 from storage_engine.model.plan.plan import Cause, PlanRequest, Reason
@@ -103,3 +103,23 @@ def test_a_stopped_store_is_final_where_its_controller_has_it_alone_in_sync(
     assert bool(store.archivable(snapshot).segments) is (confirmed is None)
     # Once it doesn't answer any more, nobody can tell.
     assert store.snapshot(0).logs[0].confirmed_offset == 0
+
+
+def test_of_a_stopped_slave_nobody_is_asked_but_a_controller_which_may_make_it_the_master(
+    store_copy: Callable[[str], Path],
+) -> None:
+    root = str(store_copy("clean-stop"))
+    slave = {"brokerClusterName": "c", "brokerName": "b", "brokerRole": "SLAVE"}
+    open_any(StoreSettings(root, overrides=slave)).check_deletable(lambda: True)
+    with ExitStack() as stack:
+        machines = Machines(stack)
+        controlled = {**slave, "enableControllerMode": "true", "namesrvAddr": machines.name_server({})}
+        for chosen in ("", "10.0.0.9:1"):
+            settings = {**controlled, "controllerAddr": machines.controller(chosen)}
+            store = open_any(StoreSettings(root, overrides=settings))
+            with ExitStack() as refused:
+                if chosen:
+                    refused.enter_context(
+                        pytest.raises(GateRefusedError, match=r"has 10\.0\.0\.9:1 as the master")
+                    )
+                store.check_deletable(lambda: True)
