@@ -169,6 +169,21 @@ class Journal(JournalStores):
             )
         return run
 
+    def last_planned_run(self, store_id: str) -> Run | None:
+        """Return the newest run of a store that has a plan, which may have expired; None: there is none."""
+        query = (
+            select(runs.c.run_key)
+            .where(runs.c.store_id == store_id, runs.c.plan_digest.is_not(None))
+            .order_by(runs.c.id.desc())
+            .limit(1)
+        )
+
+        def read(connection: Connection) -> Run | None:
+            run_key = connection.execute(query).scalar()
+            return None if run_key is None else journal_rows.find_run_row(connection, store_id, run_key)
+
+        return self._database.read(read)
+
     def record_plan(self, run: Run, plan: Plan, payload: Mapping[str, Any]) -> Run:
         """Make ``plan`` the run's plan, unless it has one; return the run with the plan that counts.
 

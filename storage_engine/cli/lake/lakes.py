@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
+from storage_engine.cli.lake.expire import expire
 from storage_engine.cli.lake.keep import keep
 from storage_engine.cli.lake.witnesses import part_journal, witness_options, witnessed_lake
 from storage_engine.cli.options.airflow_connection import store_of_connection
@@ -72,10 +73,11 @@ _take_over_option = click.option(
 
 @click.group(cls=Group)
 def lake() -> None:
-    """Describe, move, copy and rebuild lakes, and say what they keep."""
+    """Describe, move, copy and rebuild lakes, say what they keep, and expire the rest."""
 
 
 lake.add_command(keep)
+lake.add_command(expire)
 
 
 @lake.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Say what would be removed, change nothing.")
 @json_option
 def maintain(lake_dir: Path, dry_run: bool, as_json: bool) -> int:
-    """Remove what has expired: snapshots of the lake's tables, and then what gc may take; quarantines whose
-    window is over; reports with their Data Docs, runs, events and samples of the journal, and files of jobs
-    that were killed.
+    """Remove what has expired: what the lake's rules no longer keep, as lake expire does; snapshots of the
+    lake's tables, and then what gc may take; quarantines whose window is over; reports with their Data
+    Docs, runs, events and samples of the journal, and files of jobs that were killed.
 
     Never what a deletion is decided from: see docs/retention.md. It may be killed at any instant and run
     again.
@@ -56,6 +57,7 @@ def maintain(lake_dir: Path, dry_run: bool, as_json: bool) -> int:
 def _maintain_lake(lake_dir: Path, *, dry_run: bool) -> LakeMaintenance | None:
     from storage_engine.lake.catalog.catalog import open_lake
     from storage_engine.lake.gc.maintenance import LakePolicy, maintain_lake
+    from storage_engine.retention.housekeeping.lake_expiry import maintain_expiry
 
     target = witnessed_lake(lake_dir, None, None)
     try:
@@ -63,9 +65,11 @@ def _maintain_lake(lake_dir: Path, *, dry_run: bool) -> LakeMaintenance | None:
     except LakeMissingError:
         # A journal and reports may lie beside no lake.
         return None
-    return maintain_lake(
+    expired = maintain_expiry(lake, target.journal_url, dry_run=dry_run)
+    done = maintain_lake(
         lake, LakePolicy(), clock_ms(), dry_run=dry_run, known_heads=known_heads_of(lake, target.journal_url)
     )
+    return replace(done, notices=(*done.notices, *expired))
 
 
 def _print_lake(done: LakeMaintenance) -> None:

@@ -151,7 +151,8 @@ def record_act(lake: Lake, decide: Callable[[Acts], KeepDecision | None]) -> Act
             acts = read_acts_at(segments.io, location)
             decision = decide(acts)
             if decision is not None:
-                act = _next_act(acts, lake_id, _read_clock(segments.io, location, decision), decision)
+                keeps = decision.kind in (ActKind.HOLD, ActKind.UNDO)
+                act = _next_act(acts, lake_id, _read_clock(segments.io, location, keeps=keeps), decision)
                 data = act.encode()
                 check_turn()
                 replace_small_file(segments.io, _location_of(location, sha256_of_act(data)), data)
@@ -170,13 +171,23 @@ def _next_act(acts: Acts, lake_id: str, now_ms: int, decision: KeepDecision) -> 
     return Act(len(acts), previous, lake_id, person(), this_host(), at_ms, decision)
 
 
-def _read_clock(file_io: FileIO, location: str, decision: KeepDecision) -> int:
+def read_trusted_clock(lake: Lake) -> int:
     """Return the lake's time, in milliseconds since the epoch.
 
-    :raises LakeUnavailableError: it is not this machine's, and the decision lets something go.
+    :raises LakeUnavailableError: it is not this machine's, or nothing can be written there.
+    """
+    segments = lake.segments()
+    return _read_clock(segments.io, segments.location().rstrip("/"), keeps=False)
+
+
+def _read_clock(file_io: FileIO, location: str, *, keeps: bool) -> int:
+    """Return the lake's time, in milliseconds since the epoch.
+
+    :param keeps: nothing goes by what it is read for.
+    :raises LakeUnavailableError: it is not this machine's, and something may go by it.
     """
     now_ms, here_ms = read_clock_at(file_io, location) // 1_000_000, clock_ms()
-    if decision.kind is not ActKind.HOLD and abs(now_ms - here_ms) > JUMP_MS:
+    if not keeps and abs(now_ms - here_ms) > JUMP_MS:
         raise LakeUnavailableError(
             f"{location}: expected the time of this machine, {time_text(here_ms)}, found {time_text(now_ms)} "
             "at a file that was written a moment ago: one of both clocks is wrong, and from it would count "

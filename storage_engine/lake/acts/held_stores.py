@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from storage_engine.brokers import store_called
-from storage_engine.lake.acts.act_files import read_acts
+from storage_engine.lake.acts.act_files import Acts, read_acts
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.storage.errors import metadata_errors
 from storage_engine.model.keep.acts import policy_of
@@ -50,7 +50,15 @@ def read_held_stores(lake: Lake) -> HeldStores:
 
     :raises LakeUnavailableError: the lake or its acts can't be read: then nothing may be removed.
     """
-    holds = policy_of(read_acts(lake)).holds
+    return held_stores(lake, read_acts(lake))
+
+
+def held_stores(lake: Lake, acts: Acts) -> HeldStores:
+    """The same by acts that were read.
+
+    :raises LakeUnavailableError: the receipts can't be read.
+    """
+    holds = policy_of(acts).holds
     return HeldStores(holds, read_store_names(lake) if holds else {})
 
 

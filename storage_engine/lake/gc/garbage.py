@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pyiceberg.io import load_file_io
 
 from storage_engine.exceptions import BadInputError, LakeIdentityError, LakeUnavailableError
-from storage_engine.lake.acts.held_stores import read_held_stores
+from storage_engine.lake.acts.act_files import read_acts
+from storage_engine.lake.acts.held_stores import HeldStores, read_held_stores
 from storage_engine.lake.catalog.catalog import Lake, connect, rows_table_among
 from storage_engine.lake.catalog.commit_lock import UNLOCKED_GRACE_MS, nobody_commits
 from storage_engine.lake.catalog.config import LakeConfig
@@ -31,6 +32,7 @@ from storage_engine.lake.gc.garbage_decisions import (
     Waits,
     decide,
     look,
+    without_expired,
     without_held,
 )
 from storage_engine.lake.gc.garbage_files import Place, now_ns
@@ -38,6 +40,7 @@ from storage_engine.lake.gc.garbage_kind import TRASH_MS, GarbageKind
 from storage_engine.lake.gc.live_twins import ReadBack
 from storage_engine.lake.gc.trash import PutBack, empty, forget, new_moment, put_back, take
 from storage_engine.lake.storage.errors import lake_errors, metadata_errors
+from storage_engine.model.keep.acts import expired_files
 from storage_engine.model.proof.heads import ChainHead
 
 _HOUR_MS = 3_600_000
@@ -146,12 +149,14 @@ def collect(
     read_back = ReadBack()
     decisions = decide(lake, scenes, read_back, waits)
     if not delete:
-        return _collection([without_held(it, held.holds_file) for it in decisions])
+        names = expired_files(read_acts(lake))
+        return _collection([_left_alone(it, held, names) for it in decisions])
     _check_taken_over(lake, now // 1_000_000, grace_ms)
     with nobody_commits(lake):
         # Whoever records a hold waits for this, or has recorded it by now.
         held = read_held_stores(lake)
-        decisions = [without_held(it, held.holds_file) for it in decide(lake, scenes, read_back, waits)]
+        names = expired_files(read_acts(lake))
+        decisions = [_left_alone(it, held, names) for it in decide(lake, scenes, read_back, waits)]
         moment = new_moment(now)
         taken, deleted = set[str](), set[str]()
         for decision in decisions:
@@ -162,6 +167,12 @@ def collect(
             for over in decision.over:
                 forget(decision.place, over)
     return _collection(decisions, taken, deleted, moment if taken else "")
+
+
+def _left_alone(decision: TableDecision, held: HeldStores, names: Set[str]) -> TableDecision:
+    if decision.place.name not in (SEGMENTS, DELETIONS):
+        decision = without_expired(decision, names)
+    return without_held(decision, held.holds_file)
 
 
 def _check_heads(lake: Lake, known_heads: Mapping[str, Sequence[ChainHead]]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -381,6 +381,17 @@ def without_held(decision: TableDecision, is_held: Callable[[str], bool]) -> Tab
         over=[moment for moment in decision.over if moment not in staying],
         waiting=[*decision.waiting, *(it.file for it in held)],
     )
+
+
+def without_expired(decision: TableDecision, names: Set[str]) -> TableDecision:
+    """Return a decision that leaves to acts the files that they alone may remove. Pure.
+
+    :param names: of these, relative to the table's location.
+    """
+    going, orphans = (
+        [it for it in part if it.file.inside not in names] for part in (decision.going, decision.orphans)
+    )
+    return replace(decision, going=going, orphans=orphans)
 
 
 def _candidate(

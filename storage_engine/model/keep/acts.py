@@ -15,6 +15,7 @@ from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.keep.keep_policy import NO_POLICY, KeepPolicy
 from storage_engine.model.keep.rules import Hold, KeepRule, Scope, with_rule
+from storage_engine.model.proof.receipt import SegmentIdentity, StoredFile
 
 SHOWN_CHARACTERS = 12
 """Of an act's SHA-256, where people read or type it."""
@@ -26,6 +27,13 @@ class ActKind(StrEnum):
     KEEP = "keep"
     HOLD = "hold"
     LIFT = "lift"
+    EXPIRE = "expire"
+    UNDO = "undo"
+    REMOVED = "removed"
+
+
+DECIDING = frozenset({ActKind.KEEP, ActKind.HOLD, ActKind.LIFT})
+"""Kinds with which another policy begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +43,11 @@ class KeepDecision:
     :param scope: of a ``hold``: what is held.
     :param reason: of a ``hold``: why.
     :param lifts: of a ``lift``: SHA-256 of the act whose hold ends.
+    :param policy: of an ``expire``: SHA-256 of the act with which the policy began that it goes by.
+    :param segments: of an ``expire``: what leaves the lake.
+    :param files: of an ``expire``: their data files, by the names that receipts give them; of a ``removed``:
+        those that are gone for good.
+    :param expiry: of an ``undo`` and a ``removed``: SHA-256 of the ``expire`` that it is of.
     """
 
     kind: ActKind
@@ -42,12 +55,24 @@ class KeepDecision:
     scope: Scope | None = None
     reason: str = ""
     lifts: str = ""
+    policy: str = ""
+    segments: tuple[SegmentIdentity, ...] = ()
+    files: tuple[StoredFile, ...] = ()
+    expiry: str = ""
 
     def __post_init__(self) -> None:
-        if (self.kind is ActKind.HOLD) != (self.scope is not None) or (self.kind is ActKind.LIFT) != bool(
-            self.lifts
-        ):
+        has_fields = {
+            ActKind.HOLD: self.scope is not None,
+            ActKind.LIFT: bool(self.lifts),
+            ActKind.EXPIRE: bool(self.policy and self.segments),
+            ActKind.UNDO: bool(self.expiry and not self.files),
+            ActKind.REMOVED: bool(self.expiry and self.files),
+        }
+        if any((kind is self.kind) != is_there for kind, is_there in has_fields.items()):
             raise BadInputError(f"decision: expected the fields of a {self.kind}, found others")
+
+
+_LATER_FIELDS = ("policy", "segments", "files", "expiry")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +95,12 @@ class Act:
     decision: KeepDecision
 
     def encode(self) -> bytes:
-        """Return the bytes of its file."""
-        return json.dumps(to_jsonable(self), indent=1).encode()
+        """Return the bytes of its file. Fields that came later stand in it where they say something."""
+        fields = to_jsonable(self)
+        for name in _LATER_FIELDS:
+            if not fields["decision"][name]:
+                del fields["decision"][name]
+        return json.dumps(fields, indent=1).encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +158,14 @@ def order_acts(acts: Mapping[str, Act], named: str) -> tuple[RecordedAct, ...]:
 
 
 def policies_of(acts: Sequence[RecordedAct]) -> tuple[KeepPolicy, ...]:
-    """Return the policy that began with each act, in the order of the acts."""
+    """Return the policy that began with each act that decides what is kept, in their order."""
     policies: list[KeepPolicy] = []
     rules: tuple[KeepRule, ...] = ()
     holds: tuple[Hold, ...] = ()
     for recorded in acts:
         act, decision = recorded.act, recorded.act.decision
+        if decision.kind not in DECIDING:
+            continue
         if decision.kind is ActKind.KEEP:
             rules = decision.rules
         elif decision.scope is not None:
@@ -147,7 +178,7 @@ def policies_of(acts: Sequence[RecordedAct]) -> tuple[KeepPolicy, ...]:
 
 def policy_of(acts: Sequence[RecordedAct]) -> KeepPolicy:
     """Return the policy that is in force."""
-    return policies_of(acts)[-1] if acts else NO_POLICY
+    return (NO_POLICY, *policies_of(acts))[-1]
 
 
 def decide_rule(acts: Sequence[RecordedAct], scope: Scope, keep: str | None) -> KeepDecision | None:
@@ -186,3 +217,58 @@ def decide_lift(acts: Sequence[RecordedAct], hold_id: str) -> KeepDecision | Non
         )
     is_in_force = any(hold.hold_id == holds[0] for hold in policy_of(acts).holds)
     return KeepDecision(ActKind.LIFT, lifts=holds[0]) if is_in_force else None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedExpiry:
+    """What an ``expire`` came to so far.
+
+    :param is_undone: by an ``undo``.
+    :param files: that aren't gone for good, with their SHA-256.
+    """
+
+    recorded: RecordedAct
+    is_undone: bool
+    files: tuple[StoredFile, ...]
+
+
+def expiries_of(acts: Sequence[RecordedAct]) -> tuple[RecordedExpiry, ...]:
+    """Return what each ``expire`` came to, in their order."""
+    undone = {it.act.decision.expiry for it in acts if it.act.decision.kind is ActKind.UNDO}
+    removed: dict[str, set[StoredFile]] = {}
+    for it in acts:
+        if it.act.decision.kind is ActKind.REMOVED:
+            removed.setdefault(it.act.decision.expiry, set()).update(it.act.decision.files)
+    return tuple(
+        RecordedExpiry(
+            it,
+            it.sha256 in undone,
+            tuple(file for file in it.act.decision.files if file not in removed.get(it.sha256, ())),
+        )
+        for it in acts
+        if it.act.decision.kind is ActKind.EXPIRE
+    )
+
+
+def find_expiry(acts: Sequence[RecordedAct], act_id: str) -> RecordedExpiry:
+    """Return the expiry that a person names.
+
+    :param act_id: the beginning of the SHA-256 of its act.
+    :raises BadInputError: no expiry, or several, begin so.
+    """
+    expiries = expiries_of(acts)
+    named = [it for it in expiries if act_id and it.recorded.sha256.startswith(act_id)]
+    if len(named) != 1:
+        ids = ", ".join(it.recorded.sha256[:SHOWN_CHARACTERS] for it in expiries if not it.is_undone)
+        raise BadInputError(
+            f"undo: expected the id of an act by which segments expired ({ids or 'there is none'}), found "
+            f"{act_id!r}, which {len(named) or 'no'} of them begin with. Nothing was changed."
+        )
+    return named[0]
+
+
+def expired_files(acts: Sequence[RecordedAct]) -> frozenset[str]:
+    """Return the data files that acts alone may remove: names relative to the table of rows."""
+    return frozenset(
+        file.location for expiry in expiries_of(acts) if not expiry.is_undone for file in expiry.files
+    )

@@ -26,6 +26,7 @@ from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.gc.maintenance import LakeMaintenance, LakePolicy, maintain_lake
 from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.retention.housekeeping.journal_expiry import ExpiredRows, JournalExpiry
+from storage_engine.retention.housekeeping.lake_expiry import maintain_expiry
 from storage_engine.retention.housekeeping.maintenance import DAY_MS, Expiry, OldReport, reports_to_expire
 from storage_engine.retention.quarantine.emptying import Keeper, empty_expired
 from storage_engine.retention.ranges.recording_deletions import write_deletions
@@ -138,7 +139,9 @@ def maintain_store(
 
 
 def maintain_lakes(store: ManagedStore, now_ms: int | None = None) -> tuple[LakeMaintenance, ...]:
-    """Expire what a store's lakes need no more; of stores that share a lake, the first one's call does it.
+    """Expire what a store's lakes need no more, and what their rules no longer keep.
+
+    Of stores that share a lake, the first one's call does it.
 
     :param now_ms: the moment to decide for; None: this machine's clock.
     :raises StorageEngineError: as ``open_lake`` and ``maintain_lake`` do.
@@ -151,7 +154,9 @@ def maintain_lakes(store: ManagedStore, now_ms: int | None = None) -> tuple[Lake
     for config in store.lakes:
         lake = open_lake(config)
         heads = {record.store_id: known.of(lake, lake.segments())}
-        done.append(maintain_lake(lake, LakePolicy(), now_ms, known_heads=heads))
+        expired = maintain_expiry(lake, store.journal_url)
+        maintained = maintain_lake(lake, LakePolicy(), now_ms, known_heads=heads)
+        done.append(replace(maintained, notices=(*maintained.notices, *expired)))
     return tuple(done)
 
 

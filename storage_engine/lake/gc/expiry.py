@@ -1,0 +1,346 @@
+"""Segments leave a lake, come back, and go for good, each by an act that is durable before anything is done.
+
+An expiry's act names the segments and their data files. Then for a batch of them the receipts say that they
+expired, and after that the data files leave the table of rows; none is read or written. An undo adds the
+files first, and the receipts after that. So a receipt that counts as whole has its rows at every instant.
+The files stay where they are until a third act records that they are gone. Killed at any instant and run
+again, each of the three goes on.
+
+Must never do: take a file that a whole receipt names, that a hold covers, or that no act names.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from pyiceberg.table import Table, Transaction
+
+from storage_engine.brokers import find_broker
+from storage_engine.core import durable
+from storage_engine.exceptions import BadInputError, ProofError
+from storage_engine.lake.acts.act_files import Acts, read_acts, read_trusted_clock, record_act
+from storage_engine.lake.acts.held_stores import held_stores, read_held_stores
+from storage_engine.lake.archive.commit import BATCH_SEGMENTS
+from storage_engine.lake.archive.commit_steps import CommitStep, commit_steps
+from storage_engine.lake.archive.receipt_commit import prepare_receipts
+from storage_engine.lake.archive.transactions import begin
+from storage_engine.lake.catalog.catalog import CHANGE_LOCK, Lake
+from storage_engine.lake.catalog.names import data_file_of, location_of, proven_files
+from storage_engine.lake.catalog.writing import ready_to_write
+from storage_engine.lake.durable_io import local_path, open_data_file, sha256_of_file
+from storage_engine.lake.file.data_file import open_rows
+from storage_engine.lake.file.live_files import live_data_files
+from storage_engine.lake.file.manifest_entry import iceberg_data_file, packed_facts
+from storage_engine.lake.gc.garbage_kind import TRASH_MS
+from storage_engine.lake.soundness.chain import check_links
+from storage_engine.lake.soundness.receipts import receipts_in
+from storage_engine.lake.storage.errors import lake_errors, parquet_errors
+from storage_engine.lake.storage.small_files import file_system_of
+from storage_engine.model.keep.acts import (
+    SHOWN_CHARACTERS,
+    ActKind,
+    KeepDecision,
+    RecordedAct,
+    RecordedExpiry,
+    expiries_of,
+    find_expiry,
+)
+from storage_engine.model.proof.receipt import EXPIRED, Receipt, SegmentIdentity, StoredFile
+
+
+def finish_acts(lake: Lake) -> None:
+    """Go on with every expiry and undo whose writer was killed. What a hold covers waits for its end.
+
+    :raises LakeIdentityError: the lake is a copy, its catalog is older than what lies there, or its acts are
+        no one chain.
+    :raises LakeUnavailableError: the lake can't be read or written; run again to go on.
+    :raises ReceiptError: a store's chain of receipts is broken.
+    """
+    ready_to_write(lake)
+    for expiry in expiries_of(read_acts(lake)):
+        for batch in _batches(expiry) if expiry.files else ():
+            # Again: a hold or an undo may have been recorded since.
+            acts = read_acts(lake)
+            now = _now(acts, expiry)
+            if now.is_undone:
+                undo = next(it for it in acts if it.act.decision.kind is ActKind.UNDO and _is_of(it, now))
+                _commit(lake, partial(_next_undo_step, lake, now, undo, batch))
+            elif not held_stores(lake, acts).holds_of(batch[0].store_id):
+                _commit(lake, partial(_next_expiry_step, lake, now, batch))
+
+
+def undo_expiry(lake: Lake, act_id: str) -> RecordedAct:
+    """Bring back what expired by an act. Every file is read and held against its SHA-256 first.
+
+    :param act_id: the beginning of the SHA-256 of the act.
+    :return: the undo's act.
+    :raises BadInputError: no expiry, or several, begin so; or it can't be undone any more.
+    :raises ProofError: a file isn't as it was; nothing was changed.
+    :raises StorageEngineError: as :func:`finish_acts` does.
+    """
+    ready_to_write(lake)
+    _check_whole(find_expiry(read_acts(lake), act_id))
+    messages = lake.messages()
+    for file in find_expiry(read_acts(lake), act_id).files:
+        _check_file(messages, file)
+
+    def decide(acts: Acts) -> KeepDecision | None:
+        expiry = find_expiry(acts, act_id)
+        if expiry.is_undone:
+            return None
+        # A removal records what it took before another act is written.
+        _check_whole(expiry)
+        return KeepDecision(ActKind.UNDO, expiry=expiry.recorded.sha256)
+
+    acts = record_act(lake, decide)
+    finish_acts(lake)
+    expiry = find_expiry(acts, act_id)
+    return next(it for it in acts if it.act.decision.kind is ActKind.UNDO and _is_of(it, expiry))
+
+
+def remove_expired(lake: Lake, *, trash_ms: int = TRASH_MS, dry_run: bool = False) -> tuple[StoredFile, ...]:
+    """Remove for good the files of expiries that are old enough, but what a hold covers.
+
+    :param trash_ms: how long after its act a file stays, in milliseconds by the lake's clock.
+    :param dry_run: say what would go.
+    :return: what went, by the names that receipts give it.
+    :raises StorageEngineError: as :func:`finish_acts` does.
+    """
+    going: list[StoredFile] = []
+    for expiry in expiries_of(read_acts(lake)):
+        if expiry.is_undone or not expiry.files:
+            continue
+        if dry_run:
+            going += _removable(lake, expiry, trash_ms)
+            continue
+        taken: list[StoredFile] = []
+
+        def decide(
+            acts: Acts, expiry: RecordedExpiry = expiry, taken: list[StoredFile] = taken
+        ) -> KeepDecision | None:
+            # Within its writer's turn: nobody records a hold or an undo meanwhile, and gc waits.
+            now = _now(acts, expiry)
+            taken += () if now.is_undone else _removable(lake, now, trash_ms)
+            if not taken:
+                return None
+            _remove(lake.messages(), taken)
+            return KeepDecision(ActKind.REMOVED, files=tuple(taken), expiry=expiry.recorded.sha256)
+
+        if _removable(lake, expiry, trash_ms):
+            record_act(lake, decide)
+        going += taken
+    return tuple(going)
+
+
+def _batches(expiry: RecordedExpiry) -> Iterator[Sequence[SegmentIdentity]]:
+    """Yield the segments of an act by store, those of a batch near each other."""
+    ordered = sorted(
+        expiry.recorded.act.decision.segments,
+        key=lambda it: (it.store_id, it.lineage, it.log, it.base_offset),
+    )
+    for _, group in groupby(ordered, key=lambda it: it.store_id):
+        of_store = list(group)
+        for start in range(0, len(of_store), BATCH_SEGMENTS):
+            yield of_store[start : start + BATCH_SEGMENTS]
+
+
+def _files_of(messages: Table, expiry: RecordedExpiry) -> set[StoredFile]:
+    return {replace(file, location=location_of(messages, file.location)) for file in expiry.files}
+
+
+def _commit(lake: Lake, next_step: Callable[[], CommitStep | None]) -> None:
+    with CHANGE_LOCK:
+        commit_steps(lake, next_step)
+
+
+def _now(acts: Acts, expiry: RecordedExpiry) -> RecordedExpiry:
+    return next(it for it in expiries_of(acts) if it.recorded.sha256 == expiry.recorded.sha256)
+
+
+def _is_of(act: RecordedAct, expiry: RecordedExpiry) -> bool:
+    return act.act.decision.expiry == expiry.recorded.sha256
+
+
+def _next_expiry_step(
+    lake: Lake, expiry: RecordedExpiry, batch: Sequence[SegmentIdentity]
+) -> CommitStep | None:
+    """Receipts first; data files only when all of the batch say that they expired."""
+    store_id, act = batch[0].store_id, expiry.recorded
+    segments, messages = lake.segments(), lake.messages()
+    files, rows = _files_of(messages, expiry), _rows(segments, batch)
+    # What was archived again since lies in another file, and stays.
+    of_act = [row for row in rows if files.issuperset(proven_files(messages, row))]
+    if going := [row for row in of_act if row.is_whole]:
+        changed = [replace(row, state=EXPIRED, act=_act_text(act), streams=_gone(row, act)) for row in going]
+        return _receipts_step(segments, store_id, changed, act)
+    gone = {data_file_of(messages, row) for row in of_act if row.state == EXPIRED}
+    gone -= {file.location for row in rows if row.state != EXPIRED for file in proven_files(messages, row)}
+    entries = [
+        file.entry for file in live_data_files(messages, store_id, _span(batch)) if file.location in gone
+    ]
+    if not entries:
+        return None
+
+    def prepare() -> Transaction:
+        transaction = begin(messages)
+        with transaction.update_snapshot().overwrite() as overwrite:
+            for entry in entries:
+                overwrite.delete_data_file(entry)
+        return transaction
+
+    return CommitStep(messages, (act.sha256, "data", *(it.file_path for it in entries)), prepare)
+
+
+def _next_undo_step(
+    lake: Lake, expiry: RecordedExpiry, undo: RecordedAct, batch: Sequence[SegmentIdentity]
+) -> CommitStep | None:
+    """Data files first; receipts only when the table has all of them."""
+    store_id = batch[0].store_id
+    segments, messages = lake.segments(), lake.messages()
+    by_act = _act_text(expiry.recorded)
+    rows = [row for row in _rows(segments, batch) if row.state == EXPIRED and row.act == by_act]
+    if not rows:
+        return None
+    live = {file.location for file in live_data_files(messages, store_id, _span(batch))}
+    lacking = [row for row in rows if data_file_of(messages, row) not in live]
+    if not lacking:
+        back = [replace(row, state=None, act=_act_text(undo), streams=_gone(row, None)) for row in rows]
+        return _receipts_step(segments, store_id, back, undo)
+
+    def prepare() -> Transaction:
+        transaction = begin(messages)
+        with transaction.update_snapshot().merge_append() as append:
+            for row in lacking:
+                location = data_file_of(messages, row)
+                facts = _facts_of(messages, location, row.broker)
+                append.append_data_file(
+                    iceberg_data_file(messages, location, row.data_file_bytes, store_id, facts)
+                )
+        return transaction
+
+    return CommitStep(messages, (undo.sha256, "data", *(row.data_file for row in lacking)), prepare)
+
+
+def _rows(segments: Table, batch: Sequence[SegmentIdentity]) -> list[Receipt]:
+    """Return the receipts that count of a batch's segments."""
+    of_batch = set(batch)
+    rows = receipts_in(segments, batch[0].store_id, base_offsets=_span(batch), with_ended=True)
+    return [row for row in rows if row.identity in of_batch]
+
+
+def _receipts_step(segments: Table, store_id: str, rows: Sequence[Receipt], act: RecordedAct) -> CommitStep:
+    head = check_links(segments, store_id)
+    what = (act.sha256, "receipts", *(row.row_hash for row in rows))
+    return CommitStep(segments, what, lambda: prepare_receipts(segments, {store_id: head}, rows))
+
+
+def _span(batch: Sequence[SegmentIdentity]) -> tuple[int, int]:
+    offsets = [it.base_offset for it in batch]
+    return min(offsets), max(offsets)
+
+
+def _act_text(act: RecordedAct) -> str:
+    fields = {"id": act.sha256[:SHOWN_CHARACTERS], "kind": act.act.decision.kind.value, "sha256": act.sha256}
+    return json.dumps(fields)
+
+
+def _gone(row: Receipt, act: RecordedAct | None) -> str | None:
+    """Return the streams of a receipt as they are once they went by an act; None: as they are here.
+
+    A receipt of a single stream has no list of them.
+    """
+    if row.streams is None:
+        return None
+    gone = None if act is None else act.sha256[:SHOWN_CHARACTERS]
+    streams: list[Mapping[str, Any]] = json.loads(row.streams)
+    return json.dumps([{**stream, "gone": gone} for stream in streams], separators=(",", ":"))
+
+
+def _facts_of(messages: Table, location: str, broker: str) -> bytes:
+    with (
+        parquet_errors(location),
+        open_data_file(messages.io, location) as stored,
+        open_rows(stored) as parquet,
+    ):
+        return packed_facts(parquet.metadata, find_broker(broker).codec)
+
+
+def _check_whole(expiry: RecordedExpiry) -> None:
+    """
+    :raises BadInputError: files of an expiry are gone for good.
+    """
+    if len(expiry.files) < len(expiry.recorded.act.decision.files):
+        raise BadInputError(
+            f"undo: expected an act whose files are still there, found {expiry.recorded.sha256}, of which "
+            f"{len(expiry.recorded.act.decision.files) - len(expiry.files)} were removed for good. Nothing "
+            "was changed."
+        )
+
+
+def _check_file(messages: Table, file: StoredFile) -> None:
+    """
+    :raises ProofError: a file isn't as an act says.
+    """
+    location = location_of(messages, file.location)
+    try:
+        with open_data_file(messages.io, location) as stored:
+            size_bytes, sha256 = stored.size(), sha256_of_file(stored)
+    except FileNotFoundError as error:
+        raise _changed(location, file, "no file") from error
+    if (size_bytes, sha256) != (file.size_bytes, file.sha256):
+        raise _changed(location, file, f"{size_bytes} bytes with SHA-256 {sha256}")
+
+
+def _changed(location: str, file: StoredFile, what: str) -> ProofError:
+    return ProofError(
+        f"{location}: expected {file.size_bytes} bytes with SHA-256 {file.sha256}, as when it expired, found "
+        f"{what}. Nothing was changed. Bring the file back from a copy of the lake, and run again."
+    )
+
+
+def _removable(lake: Lake, expiry: RecordedExpiry, trash_ms: int) -> list[StoredFile]:
+    """Return the files of an expiry that may go for good now.
+
+    :raises LakeUnavailableError: the lake can't be read, or its clock isn't this machine's.
+    """
+    if read_trusted_clock(lake) < expiry.recorded.act.at_ms + trash_ms:
+        return []
+    held, messages, segments = read_held_stores(lake), lake.messages(), lake.segments()
+    needed: set[str] = set()
+    for batch in _batches(expiry):
+        needed |= {
+            file.location
+            for row in receipts_in(segments, batch[0].store_id, base_offsets=_span(batch), with_ended=True)
+            if row.state != EXPIRED
+            for file in proven_files(messages, row)
+        }
+        needed |= {file.location for file in live_data_files(messages, batch[0].store_id, _span(batch))}
+    return [
+        file
+        for file in expiry.files
+        if location_of(messages, file.location) not in needed and not held.holds_file(file.location)
+    ]
+
+
+def _remove(messages: Table, files: Sequence[StoredFile]) -> None:
+    directories: set[Path] = set()
+    for file in files:
+        location = location_of(messages, file.location)
+        path = local_path(location)
+        with lake_errors(location, "remove a file"):
+            if path is not None:
+                durable.unlink(path)
+                directories.add(path.parent)
+                continue
+            file_system, inside = file_system_of(messages.io, location)
+            if file_system.get_file_info(inside).is_file:
+                file_system.delete_file(inside)
+    for directory in directories:
+        with lake_errors(str(directory), "remove files"):
+            durable.fsync_path(directory)

@@ -1,0 +1,157 @@
+"""lake expire: what leaves a lake by its rules, what stays and why, and what an undo brings back."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from contextlib import contextmanager
+
+import pytest
+
+from storage_engine.core.clock import ClockReading, clock_ms
+from storage_engine.journal.journal import Journal
+from storage_engine.lake.acts import act_files
+from storage_engine.lake.acts.act_files import record_act
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.catalog.identity import lake_id_of
+from storage_engine.lake.move.making import make_lake
+from storage_engine.model.keep.acts import decide_hold
+from storage_engine.model.keep.keep_policy import DAY_MS
+from storage_engine.model.keep.rules import Scope
+from storage_engine.model.proof.heads import LakeHead
+from storage_engine.retention.housekeeping import lake_expiry
+from tests.cli.conftest import LONG_AGO_NS
+
+pytestmark = pytest.mark.slow
+
+OTHERS = {"no-rule": 1, "streams-unknown": 1}
+"""One segment has a topic of the broker's own, which no wildcard matches, and one has no topic at all."""
+
+
+@pytest.fixture
+def days_ago(monkeypatch):
+    """What is recorded within it is recorded so many days ago, by both clocks."""
+
+    @contextmanager
+    def ago(days):
+        at_ms = clock_ms() - days * DAY_MS
+        with monkeypatch.context() as patch:
+            patch.setattr(act_files, "clock_ms", lambda: at_ms)
+            patch.setattr(act_files, "read_clock_at", lambda *_: at_ms * 1_000_000)
+            yield
+
+    return ago
+
+
+@pytest.fixture
+def cleaned(cli, store_copy, lake, days_ago):
+    """A store whose first four segments are in the lake alone, and the lake, which keeps nothing."""
+    store = store_copy("clean-stop")
+    for path in sorted((store / "commitlog").iterdir())[:4]:
+        os.utime(path, ns=(LONG_AGO_NS, LONG_AGO_NS))
+    assert cli("archive", store, "--lake", lake).exit_code == 0
+    with days_ago(2):
+        assert cli("lake", "keep", "--lake", lake, "--keep", "0 days").exit_code == 0
+    assert cli("clean", store, "--lake", lake, "--manual").exit_code == 0
+    return store, lake
+
+
+def reasons(cli, lake, *words):
+    """How many segments leave or stay why, by the JSON of a dry run."""
+    done = cli("lake", "expire", "--lake", lake, "--dry-run", "--json", *words)
+    assert done.exit_code == 0, done
+    assert all(verdict["detail"] for verdict in done.json["verdicts"])
+    return Counter(verdict["reason"] for verdict in done.json["verdicts"])
+
+
+def test_a_hold_of_another_lake_of_the_store_keeps_and_so_does_one_that_is_not_there(
+    cli, cleaned, tmp_path, monkeypatch
+) -> None:
+    store, lake = cleaned
+    assert cli("clean", store, "--lake", lake, "--manual").exit_code == 0
+    second = make_lake(LakeConfig.local(tmp_path / "second"))
+    place = second.segments().location()
+    head = LakeHead(str(lake_id_of(second.segments())), second.location, 0, "0" * 64, place)
+    known = lake_expiry.journalled_heads
+    monkeypatch.setattr(lake_expiry, "journalled_heads", lambda *of: (*known(*of), head))
+    assert reasons(cli, lake)["past"] == 4
+    record_act(second, lambda acts: decide_hold(acts, Scope(log="commitlog"), "case 7"))
+    assert reasons(cli, lake)["held"] == 6
+    (tmp_path / "second").rename(tmp_path / "away")
+    assert reasons(cli, lake) == {"store-unknown": 5, **OTHERS}
+    assert reasons(cli, lake, "--store-gone", "A") == {"store-unknown": 5, **OTHERS}
+
+
+def files(lake):
+    return {path.name for path in lake.rglob("messages/data/**/*.parquet")}
+
+
+def test_what_a_store_no_longer_has_expires_comes_back_and_goes_for_good(cli, cleaned) -> None:
+    store, lake = cleaned
+    assert reasons(cli, lake) == {"in-store": 5, **OTHERS}, "the plan that deleted them lists them"
+    assert cli("clean", store, "--lake", lake, "--manual").exit_code == 0
+    counts = {"past": 4, "in-store": 1, **OTHERS}
+    before = files(lake)
+    assert reasons(cli, lake) == counts
+    done = cli("lake", "expire", "--lake", lake)
+    assert "4 segments left, 4.0 MiB" in done.out
+    assert files(lake) == before
+    topics = cli("lake", "keep", "--lake", lake, "--json").json["lakes"][0]["topics"]
+    assert sum(topic["size_bytes"] for topic in topics) < 3 << 20, "of seven segments four are gone"
+    again = cli("lake", "expire", "--lake", lake)
+    assert "Nothing expires." in again.out
+    undo = done.out.split("--undo ")[1].split()[0]
+    assert "Brought back" in cli("lake", "expire", "--lake", lake, "--undo", undo).out
+    assert reasons(cli, lake) == counts
+    assert cli("verify", store, "--lake", lake, "--level", "bytes").exit_code == 0
+    maintained = cli("maintain", "--lake", lake)
+    assert "by the lake's rules 4 segments left" in maintained.out
+    assert cli("maintain", "--lake", lake, "--dry-run").exit_code == 0
+    gone = cli("lake", "expire", "--lake", lake, "--trash-days", 0)
+    assert "4 files went for good" in gone.out
+    assert len(before - files(lake)) == 4
+    acts = cli("lake", "info", "--lake", lake, "--json").json["acts"]
+    assert acts == len(["keep", "expire", "undo", "expire", "removed"])
+
+
+def test_what_is_not_known_keeps_and_so_does_a_hold(cli, cleaned, tmp_path, monkeypatch) -> None:
+    store, lake = cleaned
+    assert cli("clean", store, "--lake", lake, "--manual").exit_code == 0
+    url = f"sqlite:///{lake / 'journal.db'}"
+    journal = Journal(url)
+    (record,) = journal.all_stores()
+    with journal.lease(record.store_id):
+        assert reasons(cli, lake) == {"store-unknown": 5, **OTHERS}
+    run = journal.last_planned_run(record.store_id)
+    assert run is not None
+    journal.begin_run(record.store_id, "open", run.request)
+    journal.record_plan(journal.run(record.store_id, "open"), run.plan, {})
+    assert reasons(cli, lake)["store-unknown"] == 5
+    journal.finish_run(journal.run(record.store_id, "open"), {})
+    assert reasons(cli, lake)["past"] == 4
+    with monkeypatch.context() as patch:
+        now = lake_expiry.read_clock()
+        patch.setattr(
+            lake_expiry,
+            "read_clock",
+            lambda: ClockReading(now.boot_id, now.boottime_ms, now.started_at_ms + DAY_MS),
+        )
+        assert reasons(cli, lake)["clock"] == 5
+        assert "Nothing expires." in cli("lake", "expire", "--lake", lake, "--trash-days", 0).out
+    copy = tmp_path / "copy"
+    assert cli("lake", "copy", "--lake", lake, "--to", copy).exit_code == 0
+    assert reasons(cli, copy, "--journal", url)["copy"] == 5
+    refused = cli("lake", "expire", "--lake", copy, "--journal", url)
+    assert (refused.exit_code, "found a copy of" in refused.err) == (1, True)
+    hold = cli("lake", "keep", "--lake", lake, "--topic", "orders", "--hold", "why", "--json").json
+    assert reasons(cli, lake)["held"] == 6
+    assert (
+        cli("lake", "keep", "--lake", lake, "--lift", hold["lakes"][0]["holds"][0]["hold_id"]).exit_code == 0
+    )
+    assert reasons(cli, lake)["not-past"] == 5, "for a day"
+    monkeypatch.setattr(lake_expiry, "clock_ms", lambda: clock_ms() + 2 * DAY_MS)
+    (lake / "journal.db").rename(lake / "away.db")
+    assert reasons(cli, lake) == {"store-unknown": 5, **OTHERS}
+    assert reasons(cli, lake, "--store-gone", "A") == {"past": 5, **OTHERS}
+    wrong = cli("lake", "expire", "--lake", lake, "--store-gone", "B")
+    assert (wrong.exit_code, "expected the name or the id of one store" in wrong.err) == (2, True)
