@@ -311,7 +311,7 @@ def _prove(
         open_rows(stored, _kept_as_codes(codec)) as parquet,
     ):
         counter, memory, origin = RowCounter(codec.columns), _window_memory(), codec.origin(job.base_offset)
-        leaves = tree_of_file(parquet, codec.columns, data_file) if job.trees else None
+        leaves = tree_of_file(parquet, codec.columns, data_file, trees=job.trees)
         chunks = segment_bytes(parquet, codec, origin, len(data), data_file, counter, memory, leaves)
         for position, found in chunks:
             _compare(job, data_file, position, data[position - origin :][: len(found)], found)

@@ -251,13 +251,24 @@ class SegmentTree:
         return codes, b"".join(values.to_pylist())
 
 
-def tree_of_file(parquet: pq.ParquetFile, columns: Columns, name: str) -> SegmentTree | None:
+def tree_of_file(parquet: pq.ParquetFile, columns: Columns, name: str, *, trees: bool) -> SegmentTree | None:
     """Return what makes the tree of a data file; None: it was written before its lake had trees.
 
     :param columns: of the codec that made its rows.
     :param name: of the file, for messages.
+    :param trees: the lake is of a version that has them.
+    :raises ProofError: the file has keys of leaves, and the lake is of an older version: its table of rows
+        lacks columns of the file, so that who rewrites the rows would lose them.
     """
-    return SegmentTree(columns, name) if LEAF_KEY in parquet.schema_arrow.names else None
+    if LEAF_KEY not in parquet.schema_arrow.names:
+        return None
+    if not trees:
+        raise ProofError(
+            f"{name}: expected a data file of a lake of a version below 3, found one with {LEAF_KEY}: the "
+            "lake went back to an older version since the file was written. Nothing was committed. Run "
+            "storage-engine lake upgrade, and then this again."
+        )
+    return SegmentTree(columns, name)
 
 
 def new_leaf_keys(rows: pa.Table, columns: Columns) -> pa.Array[Any]:

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage_engine.arrow.memory import address_of
+from storage_engine.exceptions import ProofError
 from storage_engine.native import (
     HAS_SHA256,
     call_1,
@@ -61,14 +62,20 @@ _BLOCK, _WORDS = 64, 128
 
 @functools.cache
 def sha256_engine() -> npt.NDArray[np.int64]:
-    """Return what the kernels need to hash, compared with hashlib on this machine; it is never freed."""
+    """Return what the kernels need to hash, compared with hashlib on this machine; it is never freed.
+
+    :raises ProofError: on this machine the kernels hash otherwise than hashlib, whichever way they do it.
+    """
     own, lanes = own_engine(), _lanes() if HAS_SHA256 else [0, 0]
     for functions in filter(None, (_openssl_functions(), [0, 0, 0, 0])):
         for how in filter(None, (lanes, [0, 0])):
             engine = np.array([*functions, *own[_FIRST:_LANE_FIRST], *how], np.int64)
             if is_right(engine):
                 return engine
-    return own
+    raise ProofError(
+        "SHA-256: expected the hashes of Python's hashlib, found others of each compiled function. Nothing "
+        "was proven. Remove the compiled kernels that are kept on this machine, and run again."
+    )
 
 
 def _lanes() -> list[int]:

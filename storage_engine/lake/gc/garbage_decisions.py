@@ -377,7 +377,7 @@ def without_held(decision: TableDecision, is_held: Callable[[str], bool]) -> Tab
     staying = {it.listed.moment for it in held if it.listed is not None}
     return replace(
         decision,
-        due=[it for it in decision.due if it not in held],
+        due=[it for it in decision.due if not is_held(it.file.inside)],
         over=[moment for moment in decision.over if moment not in staying],
         waiting=[*decision.waiting, *(it.file for it in held)],
     )

@@ -123,7 +123,7 @@ def prove_orphan(
         lineage, log, base_offset, end = _identity(orphan, parquet)
         origin = codec.origin(base_offset)
         size_bytes = end - origin
-        leaves = tree_of_file(parquet, codec.columns, orphan.location) if trees else None
+        leaves = tree_of_file(parquet, codec.columns, orphan.location, trees=trees)
         for _, chunk in segment_bytes(
             parquet, codec, origin, size_bytes, orphan.location, counter, tree=leaves
         ):

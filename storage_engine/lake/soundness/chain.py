@@ -62,6 +62,11 @@ def row_fault(row: Receipt) -> str:
             f"proof version {row.proof_version}, this version knows up to {PROOF_VERSION}: use the release "
             "of storage-engine that wrote it, or a later one"
         )
+    if row.row_groups is not None:
+        return (
+            f"it has row_groups {row.row_groups}, which this version doesn't know: use the release of "
+            "storage-engine that wrote it, or a later one"
+        )
     # Not asdict, which copies each value: this is done for every receipt that a gate relies on.
     if row.row_hash != row_hash({name: getattr(row, name) for name in Receipt.__dataclass_fields__}):
         return "it was changed after it was written"

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
@@ -28,10 +29,13 @@ from storage_engine.lake.archive.commit import commit_segments
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.commit_lock import LOCK_NAME, committing
 from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.lake.catalog.placed_table import PlacedTable
 from storage_engine.lake.catalog.tables import SCHEMA_VERSION_PROPERTY, TREE_FIELDS
 from storage_engine.lake.catalog.writing import ready_to_write
 from storage_engine.lake.durable_io import local_path
 from storage_engine.lake.file.jobs import ProvenSegment
+from storage_engine.lake.file.staging import publish
+from storage_engine.lake.gc.orphans import find_orphans, prove_orphan
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
@@ -148,7 +152,6 @@ def test_staged_files_of_every_attempt_are_gone_after_the_commit(
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["after the other", "before it is published", "before its receipt"])
 def test_of_two_files_of_one_segment_with_other_keys_one_is_committed(
     lake: Lake, segments: list[Path], make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch, moment: str
@@ -189,6 +192,24 @@ def test_a_root_is_never_dropped_where_the_lake_went_back_to_an_older_version(
     with pytest.raises(LakeUnavailableError, match="expected the columns root, streams, found none"):
         commit_segments(lake, proven[:1])
     assert receipts(lake, "store-1") == ()
+
+
+def test_a_file_with_trees_is_not_proven_for_a_lake_that_went_back_to_an_older_version(
+    lake: Lake, segments: list[Path], make_jobs: MakeJobs
+) -> None:
+    """Its table of rows has no column for the properties' text: a rewrite would lose it."""
+    (job,) = make_jobs(lake, segments[0])
+    (kept,) = publish([archive_segment(job)])
+    again = archive_segment(replace(job, trees=False))
+    assert (again.data_file == kept.data_file, again.root) == (False, None)
+    columns = pq.read_schema(again.staged_file).names
+    assert ("properties" in columns, "properties_text" in columns) == (True, False)
+    table = lake.messages()
+    rows = PlacedTable("messages", table.metadata, "", table.location().rstrip("/"), table.io)
+    (orphan,) = find_orphans(rows, ()).found
+    with pytest.raises(ProofError, match="Run storage-engine lake upgrade"):
+        prove_orphan(rows, orphan, {}, trees=False)
+    assert prove_orphan(rows, orphan, {}, trees=True).root == kept.root
 
 
 def test_other_bytes_under_the_same_offset_are_refused(

@@ -253,6 +253,16 @@ def test_a_function_that_hashes_otherwise_is_not_used(monkeypatch: pytest.Monkey
     assert sha256_kernels.sha256_engine.__wrapped__()[:4].tolist() == [0, 0, 0, 0]
 
 
+def test_where_no_function_hashes_right_there_is_no_tree(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        sha256_kernels, "_constants", lambda: (np.zeros(8, np.uint32), np.zeros(64, np.int64))
+    )
+    monkeypatch.setattr(sha256_kernels, "_openssl_functions", list)
+    monkeypatch.setattr(sha256_kernels, "own_engine", sha256_kernels.own_engine.__wrapped__)
+    with pytest.raises(ProofError, match="expected the hashes of Python's hashlib"):
+        sha256_kernels.sha256_engine.__wrapped__()
+
+
 @pytest.mark.parametrize("clustered", [True, False])
 def test_a_key_is_shared_by_at_most_4096_leaves_of_one_stream(clustered: bool) -> None:
     topics = ["a"] * 9000 + [None] * 5000 + ["b"]
@@ -284,7 +294,7 @@ def test_a_data_file_alone_gives_the_root_and_its_footer_tells_no_key(
     sink = io.BytesIO()
     write_data_file(job, CODEC, memoryview(data), sink)
     with pq.ParquetFile(io.BytesIO(sink.getvalue()), read_dictionary=["leaf_key"]) as parquet:
-        made = tree_of_file(parquet, CODEC.columns, "x")
+        made = tree_of_file(parquet, CODEC.columns, "x", trees=True)
         assert made is not None
         for _ in segment_bytes(parquet, CODEC, 1 << 20, len(data), "x", tree=made):
             pass

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_engine.journal.journal import Waiver
-from storage_engine.lake.soundness.chain import row_fault
+from storage_engine.lake.soundness.chain import row_fault, row_hash
 from storage_engine.model.plan.plan import (
     DELETING,
     Cause,
@@ -185,6 +185,15 @@ def test_a_receipt_by_a_later_version_proves_nothing() -> None:
     verdict = judge(decision(1), segment(1), [later], faults, REQUIRED, None)
     assert verdict.passage is Passage.REFUSED
     assert f"proof version {PROOF_VERSION + 1}" in verdict.detail
+
+
+def test_a_receipt_of_row_groups_as_a_later_release_writes_it_proves_nothing() -> None:
+    later = replace(receipt(1), row_groups="0-1")
+    later = replace(later, row_hash=row_hash(asdict(later)))
+    faults = {later.identity: row_fault(later)}
+    verdict = judge(decision(1), segment(1), [later], faults, REQUIRED, None)
+    assert verdict.passage is Passage.REFUSED
+    assert "row_groups 0-1" in verdict.detail
 
 
 def test_two_receipts_for_one_segment_prove_nothing() -> None:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from storage_engine.rocketmq.codec.codec import CODEC, default_chunk_bytes
 from storage_engine.rocketmq.codec.decode_columns import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
+from storage_engine.rocketmq.codec.property_pairs import property_maps
 from tests.rocketmq.codec_calls import COPIED, RELAXED, assert_reads_as, by_offset, decode, encode, segments
 
 STORES = ("clean-stop", "kill9", "cqext-batchcq", "multipath", "edge-frames")
@@ -229,6 +230,20 @@ def test_of_one_name_the_last_value_counts(names_count: int, message: Any, build
         assert rows.column("keys")[0].as_py() == "y"
     assert len(dict(kept)) == len(kept)
     assert encode(rows, len(frame)) == frame
+
+
+def test_of_one_name_many_times_the_last_value_counts_beside_many_other_names(
+    message: Any, build_frame: Any
+) -> None:
+    """Nine times 2^61 is 2^61 in 64 bits."""
+    names = b"".join(b"n%d\x01v\x02" % i for i in range(62))
+    frame = build_frame(message(properties=names), 0)
+    frame += build_frame(message(properties=b"".join(b"n61\x01%d\x02" % i for i in range(9))), len(frame))
+    rows, _ = decode(frame)
+    older = CODEC.older_rows(rows)
+    assert property_maps(rows["properties_text"])[1].as_py() == [("n61", "8")]
+    assert older["properties"][1].as_py() == [("n61", "8")]
+    assert encode(older, len(frame)) == frame
 
 
 @pytest.mark.parametrize(("field", "value"), [(84, -5), (-2, -7)])
