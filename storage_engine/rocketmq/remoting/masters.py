@@ -6,6 +6,7 @@ replicas that an earlier look has seen are asked themselves. Nothing is deleted 
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -27,7 +28,7 @@ from storage_engine.rocketmq.remoting.name_server import SEPARATOR, NameServers
 NAME_SERVERS: Final = "namesrvAddr"
 CONTROLLERS: Final = "controllerAddr"
 _CONNECT_SECONDS, _ANSWER_SECONDS = 3.0, 5.0
-_MASTER, _ITSELF = "master", "itself"
+_MASTER, _ITSELF, _SILENT = "master", "itself", "silent"
 
 Found = TypeVar("Found")
 
@@ -121,6 +122,8 @@ class BrokerGroup:
                 masters.append(f"{other} says that it is the master")
             elif other in claims:
                 masters.append(claims[other])
+            elif role == _SILENT and other not in slaves:
+                unknown.append(f"{other}, which takes connections and doesn't say what it is")
             # Where somebody can't be asked, an earlier look is all that tells.
             if other and (role or other in claims or other in slaves or unknown):
                 addresses.append(other)
@@ -195,7 +198,7 @@ class BrokerGroup:
         raise BadInputError(f"a controller, as nothing says where one is ({CONTROLLERS})")
 
     def _role(self, address: str) -> str:
-        """Return what a broker says that it is; "": it doesn't answer, or has another name."""
+        """Return what a broker says that it is; "": none takes connections there, or it has another name."""
         if not address:
             return ""
         try:
@@ -208,10 +211,19 @@ class BrokerGroup:
                     return SLAVE
                 started_ms = admin.runtime_info().boot_timestamp_ms
         except (BrokerError, BadInputError):
-            return ""
+            return _SILENT if _takes_connections(address) else ""
         if self.boot_timestamp_ms is None or _registered_as(settings) != _registered_as(self.settings):
             return _MASTER
         return _ITSELF if started_ms == self.boot_timestamp_ms() else _MASTER
+
+
+def _takes_connections(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS):
+            return True
+    except (OSError, ValueError, OverflowError):
+        return False
 
 
 def _registered_as(settings: Mapping[str, str]) -> str:

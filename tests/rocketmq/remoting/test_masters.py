@@ -57,6 +57,12 @@ class Machines:
 
         return self._stack.enter_context(Peer(behave)).address
 
+    def closing(self) -> str:
+        def behave(connection: socket.socket, request: RemotingCommand) -> None:
+            connection.close()
+
+        return self._stack.enter_context(Peer(behave)).address
+
     def nobody(self) -> str:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             return f"127.0.0.1:{listener.getsockname()[1]}"
@@ -115,6 +121,16 @@ def test_a_second_master_is_seen_though_the_name_server_has_us(machines: Machine
         machines.broker("SYNC_MASTER", brokerClusterName="x"),
     )
     assert look(server, (other, elsewhere)) == Replicas()
+
+
+def test_a_replica_that_takes_connections_and_says_nothing_is_unknown(machines: Machines) -> None:
+    servers, silent = machines.name_server({0: OWN}), machines.closing()
+    assert (
+        f"{silent}, which takes connections and doesn't say what it is" in look(servers, (silent,)).why_kept
+    )
+    # One that is registered as a slave is no master, and one that ended is gone.
+    assert look(machines.name_server({0: OWN, 1: silent})).why_kept == ""
+    assert look(servers, (machines.nobody(),)).why_kept == ""
 
 
 def test_who_has_the_name_counts_where_the_own_cluster_is_not_known(machines: Machines) -> None:
