@@ -82,7 +82,8 @@ def finish_acts(lake: Lake) -> None:
 
 
 def undo_expiry(lake: Lake, act_id: str) -> RecordedAct:
-    """Bring back what expired by an act. Every file is read and held against its SHA-256 first.
+    """Bring back what expired by an act and isn't gone for good. Every file is read and held against its
+    SHA-256 first.
 
     :param act_id: the beginning of the SHA-256 of the act.
     :return: the undo's act.
@@ -91,9 +92,9 @@ def undo_expiry(lake: Lake, act_id: str) -> RecordedAct:
     :raises StorageEngineError: as :func:`finish_acts` does.
     """
     ready_to_write(lake)
-    _check_whole(find_expiry(read_acts(lake), act_id))
-    messages = lake.messages()
-    for file in find_expiry(read_acts(lake), act_id).files:
+    messages, expiry = lake.messages(), find_expiry(read_acts(lake), act_id)
+    _check_left(expiry)
+    for file in expiry.files:
         _check_file(messages, file)
 
     def decide(acts: Acts) -> KeepDecision | None:
@@ -101,7 +102,7 @@ def undo_expiry(lake: Lake, act_id: str) -> RecordedAct:
         if expiry.is_undone:
             return None
         # A removal records what it took before another act is written.
-        _check_whole(expiry)
+        _check_left(expiry)
         return KeepDecision(ActKind.UNDO, expiry=expiry.recorded.sha256)
 
     acts = record_act(lake, decide)
@@ -223,8 +224,12 @@ def _next_undo_step(
     """Data files first; receipts only when the table has all of them."""
     store_id = batch[0].store_id
     segments, messages = lake.segments(), lake.messages()
-    by_act = _act_text(expiry.recorded)
-    rows = [row for row in _rows(segments, batch) if row.state == EXPIRED and row.act == by_act]
+    by_act, files = _act_text(expiry.recorded), _files_of(messages, expiry)
+    rows = [
+        row
+        for row in _rows(segments, batch)
+        if row.state == EXPIRED and row.act == by_act and files.issuperset(proven_files(messages, row))
+    ]
     if not rows:
         return None
     live = {file.location for file in live_data_files(messages, store_id, _span(batch))}
@@ -291,15 +296,15 @@ def _facts_of(messages: Table, location: str, broker: str) -> bytes:
         return packed_facts(parquet.metadata, find_broker(broker).codec)
 
 
-def _check_whole(expiry: RecordedExpiry) -> None:
+def _check_left(expiry: RecordedExpiry) -> None:
     """
-    :raises BadInputError: files of an expiry are gone for good.
+    :raises BadInputError: all files of an expiry are gone for good.
     """
-    if len(expiry.files) < len(expiry.recorded.act.decision.files):
+    if not expiry.files:
         raise BadInputError(
-            f"undo: expected an act whose files are still there, found {expiry.recorded.sha256}, of which "
-            f"{len(expiry.recorded.act.decision.files) - len(expiry.files)} were removed for good. Nothing "
-            "was changed."
+            f"undo: expected an act of which files are still there, found {expiry.recorded.sha256}, whose "
+            f"{len(expiry.recorded.act.decision.files)} files were removed for good. Nothing was changed. "
+            "A copy of the lake may have them."
         )
 
 

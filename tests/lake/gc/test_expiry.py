@@ -263,6 +263,24 @@ def test_what_another_lake_holds_stays_and_the_rest_goes_a_batch_an_act(
     check(lake)
 
 
+def test_an_undo_brings_back_what_is_not_gone_for_good(
+    filled: Callable[[int], Lake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = filled(2)
+    rows = every_receipt(lake)
+    sha256 = expire(lake, rows)
+    with monkeypatch.context() as patch:
+        removable = expiry._removable
+        patch.setattr(expiry, "_removable", lambda *of: removable(*of)[:1])
+        assert remove_expired(lake, trash_ms=0) == rows[0].proven_files
+    undo_expiry(lake, sha256)
+    assert states(lake) == ["expired", None]
+    assert live(lake) == {data_file_of(lake.messages(), rows[1])}
+    check(lake)
+    finish_acts(lake)
+    assert states(lake) == ["expired", None]
+
+
 def test_gc_leaves_to_acts_what_expired_even_where_it_was_archived_again(
     filled: Callable[[int], Lake], segments: list[Path], make_jobs: MakeJobs
 ) -> None:
