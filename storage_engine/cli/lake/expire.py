@@ -75,7 +75,8 @@ def expire(
         if as_json:
             print_json("lake expire", {"undone": act.act.decision.expiry, "act": act.sha256})
         else:
-            say(f"Brought back what expired by act {act.act.decision.expiry[:SHOWN_CHARACTERS]}.")
+            expiry_id = act.act.decision.expiry[:SHOWN_CHARACTERS]
+            say(f"Brought back what expired by act {expiry_id} and isn't gone for good.")
             say(f"Next: storage-engine lake keep {target.words}, else it expires again.")
         return 0
     with waiting("Looking at receipts"):

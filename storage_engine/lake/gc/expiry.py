@@ -4,7 +4,7 @@ An expiry's act names the segments and their data files. Then for a batch of the
 expired, and after that the data files leave the table of rows; none is read or written. An undo adds the
 files first, and the receipts after that. So a receipt that counts as whole has its rows at every instant.
 The files stay where they are until a third act records that they are gone. Killed at any instant and run
-again, each of the three goes on.
+again, each of the three goes on; an expiry only while it is what the rules say still.
 
 Must never do: take a file that a whole receipt names, that a hold covers, or that no act names.
 """
@@ -12,7 +12,7 @@ Must never do: take a file that a whole receipt names, that a hold covers, or th
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -23,6 +23,7 @@ from pyiceberg.table import Table, Transaction
 
 from storage_engine.brokers import find_broker
 from storage_engine.core import durable
+from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import BadInputError, ProofError
 from storage_engine.lake.acts.act_files import Acts, read_acts, read_trusted_clock, record_act
 from storage_engine.lake.acts.held_stores import held_stores, read_held_stores
@@ -50,12 +51,17 @@ from storage_engine.model.keep.acts import (
     RecordedExpiry,
     expiries_of,
     find_expiry,
+    policy_of,
 )
+from storage_engine.model.keep.keep_policy import DAY_MS
 from storage_engine.model.proof.receipt import EXPIRED, Receipt, SegmentIdentity, StoredFile
 
 
 def finish_acts(lake: Lake) -> None:
-    """Go on with every expiry and undo whose writer was killed. What a hold covers waits for its end.
+    """Go on with every expiry and undo whose writer was killed.
+
+    No segment leaves by an act that another rule or hold followed, nor by one of another day: what it left
+    is decided again.
 
     :raises LakeIdentityError: the lake is a copy, its catalog is older than what lies there, or its acts are
         no one chain.
@@ -72,11 +78,12 @@ def finish_acts(lake: Lake) -> None:
                 undo = next(it for it in acts if it.act.decision.kind is ActKind.UNDO and _is_of(it, now))
                 _commit(lake, partial(_next_undo_step, lake, now, undo, batch))
             elif not held_stores(lake, acts).holds_of(batch[0].store_id):
-                _commit(lake, partial(_next_expiry_step, lake, now, batch))
+                _commit(lake, partial(_next_expiry_step, lake, now, batch, is_current=_is_current(acts, now)))
 
 
 def undo_expiry(lake: Lake, act_id: str) -> RecordedAct:
-    """Bring back what expired by an act. Every file is read and held against its SHA-256 first.
+    """Bring back what expired by an act and isn't gone for good. Every file is read and held against its
+    SHA-256 first.
 
     :param act_id: the beginning of the SHA-256 of the act.
     :return: the undo's act.
@@ -85,9 +92,9 @@ def undo_expiry(lake: Lake, act_id: str) -> RecordedAct:
     :raises StorageEngineError: as :func:`finish_acts` does.
     """
     ready_to_write(lake)
-    _check_whole(find_expiry(read_acts(lake), act_id))
-    messages = lake.messages()
-    for file in find_expiry(read_acts(lake), act_id).files:
+    messages, expiry = lake.messages(), find_expiry(read_acts(lake), act_id)
+    _check_left(expiry)
+    for file in expiry.files:
         _check_file(messages, file)
 
     def decide(acts: Acts) -> KeepDecision | None:
@@ -95,7 +102,7 @@ def undo_expiry(lake: Lake, act_id: str) -> RecordedAct:
         if expiry.is_undone:
             return None
         # A removal records what it took before another act is written.
-        _check_whole(expiry)
+        _check_left(expiry)
         return KeepDecision(ActKind.UNDO, expiry=expiry.recorded.sha256)
 
     acts = record_act(lake, decide)
@@ -104,10 +111,13 @@ def undo_expiry(lake: Lake, act_id: str) -> RecordedAct:
     return next(it for it in acts if it.act.decision.kind is ActKind.UNDO and _is_of(it, expiry))
 
 
-def remove_expired(lake: Lake, *, trash_ms: int = TRASH_MS, dry_run: bool = False) -> tuple[StoredFile, ...]:
+def remove_expired(
+    lake: Lake, *, trash_ms: int = TRASH_MS, kept: Set[str] = frozenset(), dry_run: bool = False
+) -> tuple[StoredFile, ...]:
     """Remove for good the files of expiries that are old enough, but what a hold covers.
 
     :param trash_ms: how long after its act a file stays, in milliseconds by the lake's clock.
+    :param kept: ids of stores of which nothing goes, for what other lakes hold of them, or may.
     :param dry_run: say what would go.
     :return: what went, by the names that receipts give it.
     :raises StorageEngineError: as :func:`finish_acts` does.
@@ -117,22 +127,24 @@ def remove_expired(lake: Lake, *, trash_ms: int = TRASH_MS, dry_run: bool = Fals
         if expiry.is_undone or not expiry.files:
             continue
         if dry_run:
-            going += _removable(lake, expiry, trash_ms)
+            going += _removable(lake, expiry, trash_ms, kept)
             continue
         taken: list[StoredFile] = []
 
         def decide(
             acts: Acts, expiry: RecordedExpiry = expiry, taken: list[StoredFile] = taken
         ) -> KeepDecision | None:
-            # Within its writer's turn: nobody records a hold or an undo meanwhile, and gc waits.
+            # Within its writer's turn: nobody records a hold or an undo meanwhile, and gc waits. A turn on
+            # an object store ends after a time, so that a few go in each.
             now = _now(acts, expiry)
-            taken += () if now.is_undone else _removable(lake, now, trash_ms)
-            if not taken:
+            few = [] if now.is_undone else _removable(lake, now, trash_ms, kept)[:BATCH_SEGMENTS]
+            if not few:
                 return None
-            _remove(lake.messages(), taken)
-            return KeepDecision(ActKind.REMOVED, files=tuple(taken), expiry=expiry.recorded.sha256)
+            _remove(lake.messages(), few)
+            taken += few
+            return KeepDecision(ActKind.REMOVED, files=tuple(few), expiry=expiry.recorded.sha256)
 
-        if _removable(lake, expiry, trash_ms):
+        for _ in range(0, len(_removable(lake, expiry, trash_ms, kept)), BATCH_SEGMENTS):
             record_act(lake, decide)
         going += taken
     return tuple(going)
@@ -163,20 +175,29 @@ def _now(acts: Acts, expiry: RecordedExpiry) -> RecordedExpiry:
     return next(it for it in expiries_of(acts) if it.recorded.sha256 == expiry.recorded.sha256)
 
 
+def _is_current(acts: Acts, expiry: RecordedExpiry) -> bool:
+    """Return whether an expiry may still be what the rules say, and its files may still be brought back."""
+    act = expiry.recorded.act
+    return act.decision.policy == policy_of(acts).version and abs(clock_ms() - act.at_ms) < DAY_MS
+
+
 def _is_of(act: RecordedAct, expiry: RecordedExpiry) -> bool:
     return act.act.decision.expiry == expiry.recorded.sha256
 
 
 def _next_expiry_step(
-    lake: Lake, expiry: RecordedExpiry, batch: Sequence[SegmentIdentity]
+    lake: Lake, expiry: RecordedExpiry, batch: Sequence[SegmentIdentity], *, is_current: bool
 ) -> CommitStep | None:
-    """Receipts first; data files only when all of the batch say that they expired."""
+    """Receipts first; data files only when all of the batch say that they expired.
+
+    :param is_current: more segments may leave by it.
+    """
     store_id, act = batch[0].store_id, expiry.recorded
     segments, messages = lake.segments(), lake.messages()
     files, rows = _files_of(messages, expiry), _rows(segments, batch)
     # What was archived again since lies in another file, and stays.
     of_act = [row for row in rows if files.issuperset(proven_files(messages, row))]
-    if going := [row for row in of_act if row.is_whole]:
+    if is_current and (going := [row for row in of_act if row.is_whole]):
         changed = [replace(row, state=EXPIRED, act=_act_text(act), streams=_gone(row, act)) for row in going]
         return _receipts_step(segments, store_id, changed, act)
     gone = {data_file_of(messages, row) for row in of_act if row.state == EXPIRED}
@@ -203,8 +224,12 @@ def _next_undo_step(
     """Data files first; receipts only when the table has all of them."""
     store_id = batch[0].store_id
     segments, messages = lake.segments(), lake.messages()
-    by_act = _act_text(expiry.recorded)
-    rows = [row for row in _rows(segments, batch) if row.state == EXPIRED and row.act == by_act]
+    by_act, files = _act_text(expiry.recorded), _files_of(messages, expiry)
+    rows = [
+        row
+        for row in _rows(segments, batch)
+        if row.state == EXPIRED and row.act == by_act and files.issuperset(proven_files(messages, row))
+    ]
     if not rows:
         return None
     live = {file.location for file in live_data_files(messages, store_id, _span(batch))}
@@ -271,15 +296,15 @@ def _facts_of(messages: Table, location: str, broker: str) -> bytes:
         return packed_facts(parquet.metadata, find_broker(broker).codec)
 
 
-def _check_whole(expiry: RecordedExpiry) -> None:
+def _check_left(expiry: RecordedExpiry) -> None:
     """
-    :raises BadInputError: files of an expiry are gone for good.
+    :raises BadInputError: all files of an expiry are gone for good.
     """
-    if len(expiry.files) < len(expiry.recorded.act.decision.files):
+    if not expiry.files:
         raise BadInputError(
-            f"undo: expected an act whose files are still there, found {expiry.recorded.sha256}, of which "
-            f"{len(expiry.recorded.act.decision.files) - len(expiry.files)} were removed for good. Nothing "
-            "was changed."
+            f"undo: expected an act of which files are still there, found {expiry.recorded.sha256}, whose "
+            f"{len(expiry.recorded.act.decision.files)} files were removed for good. Nothing was changed. "
+            "A copy of the lake may have them."
         )
 
 
@@ -304,20 +329,21 @@ def _changed(location: str, file: StoredFile, what: str) -> ProofError:
     )
 
 
-def _removable(lake: Lake, expiry: RecordedExpiry, trash_ms: int) -> list[StoredFile]:
-    """Return the files of an expiry that may go for good now.
+def _removable(lake: Lake, expiry: RecordedExpiry, trash_ms: int, kept: Set[str]) -> list[StoredFile]:
+    """Return the files of an expiry that may go for good now: not those that a later one can bring back.
 
     :raises LakeUnavailableError: the lake can't be read, or its clock isn't this machine's.
     """
     if read_trusted_clock(lake) < expiry.recorded.act.at_ms + trash_ms:
         return []
     held, messages, segments = read_held_stores(lake), lake.messages(), lake.segments()
+    by_act = _act_text(expiry.recorded)
     needed: set[str] = set()
     for batch in _batches(expiry):
         needed |= {
             file.location
             for row in receipts_in(segments, batch[0].store_id, base_offsets=_span(batch), with_ended=True)
-            if row.state != EXPIRED
+            if row.state != EXPIRED or row.act != by_act or row.store_id in kept
             for file in proven_files(messages, row)
         }
         needed |= {file.location for file in live_data_files(messages, batch[0].store_id, _span(batch))}

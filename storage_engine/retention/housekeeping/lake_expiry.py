@@ -20,7 +20,7 @@ from storage_engine.journal.journal import Journal, RunState
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.journal.tables.topic_days import Slot, SlotTopic
 from storage_engine.lake.acts.act_files import Acts, read_acts, read_acts_at, read_trusted_clock, record_act
-from storage_engine.lake.acts.held_stores import read_store_names
+from storage_engine.lake.acts.held_stores import HeldStores, read_store_names
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.identity import ancestors_of, copy_of, lake_id_of, mark_location, parse_mark
 from storage_engine.lake.catalog.names import proven_files, relative_name
@@ -97,11 +97,13 @@ class _Look:
     """What was read of a lake and its journal.
 
     :param holds: of the stores' other lakes.
+    :param kept: ids of stores of which these hold something, or of which not all is known.
     """
 
     segments: tuple[ExpirySegment, ...]
     stores: Mapping[str, StoreContent]
     holds: tuple[Hold, ...]
+    kept: frozenset[str]
     fault: tuple[ExpiryReason, str] | None
 
     def judge(self, acts: Acts, now_ms: int) -> tuple[ExpiryVerdict, ...]:
@@ -131,7 +133,7 @@ def expire_lake(
     look = _look(lake, journal_url, gone)
     if dry_run:
         verdicts = look.judge(read_acts(lake), clock_ms())
-        removed = () if look.fault else remove_expired(lake, trash_ms=trash_ms, dry_run=True)
+        removed = () if look.fault else remove_expired(lake, trash_ms=trash_ms, kept=look.kept, dry_run=True)
         return LakeExpiry(lake.location, dry_run, "", verdicts, removed)
     now_ms = read_trusted_clock(lake)
     verdicts, act = look.judge(read_acts(lake), now_ms), ""
@@ -152,7 +154,7 @@ def expire_lake(
     if any(verdict.leaves for verdict in verdicts):
         act = record_act(lake, decide)[-1].sha256
         finish_acts(lake)
-    removed = () if look.fault else remove_expired(lake, trash_ms=trash_ms)
+    removed = () if look.fault else remove_expired(lake, trash_ms=trash_ms, kept=look.kept)
     left = any(verdict.leaves for verdict in verdicts)
     return LakeExpiry(lake.location, dry_run, act if left else "", verdicts, removed)
 
@@ -166,6 +168,7 @@ def _look(lake: Lake, journal_url: str | None, gone: Sequence[str]) -> _Look:
     segments: list[ExpirySegment] = []
     stores: dict[str, StoreContent] = {}
     holds: list[Hold] = []
+    kept: set[str] = set()
     for store_id in (store.store_id for store in list_stores(lake)):
         history = receipt_history(lake, store_id)
         counted = {} if reader is None else reader.archived_topics(store_id)
@@ -178,9 +181,11 @@ def _look(lake: Lake, journal_url: str | None, gone: Sequence[str]) -> _Look:
             holds += _holds_elsewhere(lake, journal, store_id)
         except StorageEngineError as error:
             stores[store_id] = StoreContent(f"not all is known of it: {error}")
+            kept.add(store_id)
             continue
         stores[store_id] = StoreContent(is_gone=True) if store_id in gone_ids else _content(journal, store_id)
-    return _Look(tuple(segments), stores, tuple(holds), _fault(lake, journal))
+    kept.update(store_id for store_id in stores if HeldStores(tuple(holds), names).holds_of(store_id))
+    return _Look(tuple(segments), stores, tuple(holds), frozenset(kept), _fault(lake, journal))
 
 
 def _store_id(name: str, names: Mapping[str, Sequence[str]]) -> str:

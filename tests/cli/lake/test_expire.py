@@ -75,11 +75,16 @@ def test_a_hold_of_another_lake_of_the_store_keeps_and_so_does_one_that_is_not_t
     known = lake_expiry.journalled_heads
     monkeypatch.setattr(lake_expiry, "journalled_heads", lambda *of: (*known(*of), head))
     assert reasons(cli, lake)["past"] == 4
+    assert "4 segments left" in cli("lake", "expire", "--lake", lake).out
+    before = files(lake)
     record_act(second, lambda acts: decide_hold(acts, Scope(log="commitlog"), "case 7"))
-    assert reasons(cli, lake)["held"] == 6
+    assert reasons(cli, lake)["held"] == 2
+    assert "Nothing expires." in cli("lake", "expire", "--lake", lake, "--trash-days", 0).out
     (tmp_path / "second").rename(tmp_path / "away")
-    assert reasons(cli, lake) == {"store-unknown": 5, **OTHERS}
-    assert reasons(cli, lake, "--store-gone", "A") == {"store-unknown": 5, **OTHERS}
+    assert reasons(cli, lake) == {"store-unknown": 1, **OTHERS}
+    assert reasons(cli, lake, "--store-gone", "A") == {"store-unknown": 1, **OTHERS}
+    assert "Nothing expires." in cli("lake", "expire", "--lake", lake, "--trash-days", 0).out
+    assert files(lake) == before
 
 
 def files(lake):

@@ -22,7 +22,7 @@ from storage_engine.lake.archive.archive import archive_all
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.names import data_file_of
 from storage_engine.lake.file.live_files import live_data_files
-from storage_engine.lake.gc import maintenance
+from storage_engine.lake.gc import expiry, maintenance
 from storage_engine.lake.gc.expiry import finish_acts, remove_expired, undo_expiry
 from storage_engine.lake.gc.garbage import collect
 from storage_engine.lake.move.rebuilding import rebuild
@@ -31,7 +31,14 @@ from storage_engine.lake.soundness.receipts import receipt_history, receipts
 from storage_engine.lake.soundness.soundness import Depth
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
 from storage_engine.lake.verify.verify import verify
-from storage_engine.model.keep.acts import ActKind, KeepDecision, decide_hold, decide_lift
+from storage_engine.model.keep.acts import (
+    ActKind,
+    KeepDecision,
+    decide_hold,
+    decide_lift,
+    decide_rule,
+    policy_of,
+)
 from storage_engine.model.keep.keep_policy import DAY_MS
 from storage_engine.model.keep.rules import Scope
 from storage_engine.model.proof.receipt import Receipt
@@ -57,9 +64,11 @@ def expire(lake: Lake, rows: Sequence[Receipt]) -> str:
 
 
 def begin_to_expire(lake: Lake, rows: Sequence[Receipt]) -> str:
+    acts = record_act(lake, lambda acts: decide_rule(acts, Scope(), "0 days"))
+
     decision = KeepDecision(
         ActKind.EXPIRE,
-        policy="p",
+        policy=policy_of(acts).version,
         segments=tuple(row.identity for row in rows),
         files=tuple(file for row in rows for file in row.proven_files),
     )
@@ -169,7 +178,7 @@ def test_a_file_that_was_changed_is_not_brought_back(filled: Callable[[int], Lak
     path_of(lake, row).write_bytes(data)
     with pytest.raises(ProofError, match=r"as when it expired, found .* Nothing was changed"):
         undo_expiry(lake, sha256)
-    assert [it.act.decision.kind.value for it in read_acts(lake)] == ["expire"]
+    assert [it.act.decision.kind.value for it in read_acts(lake)] == ["keep", "expire"]
     path_of(lake, row).unlink()
     with pytest.raises(ProofError, match="found no file"):
         undo_expiry(lake, sha256)
@@ -199,17 +208,77 @@ def test_files_go_for_good_after_their_days_and_not_while_they_are_held(
     check(lake)
 
 
-def test_what_is_held_when_its_act_goes_on_stays(filled: Callable[[int], Lake]) -> None:
-    lake = filled(1)
-    begin_to_expire(lake, every_receipt(lake))
+def test_by_an_act_that_another_rule_or_hold_followed_nothing_more_leaves(
+    filled: Callable[[int], Lake],
+) -> None:
+    lake = filled(2)
+    rows = every_receipt(lake)
+    begin_to_expire(lake, rows[:1])
     hold = record_act(lake, lambda acts: decide_hold(acts, Scope(), "why"))[-1].sha256
     finish_acts(lake)
-    assert states(lake) == [None]
+    assert states(lake) == [None, None]
     assert remove_expired(lake, trash_ms=0) == ()
     record_act(lake, lambda acts: decide_lift(acts, hold))
     assert remove_expired(lake, trash_ms=0) == (), "its receipt needs the file"
     finish_acts(lake)
+    assert states(lake) == [None, None], "a lifted hold keeps for 24 hours more"
+    begin_to_expire(lake, rows[1:])
+    record_act(lake, lambda acts: decide_rule(acts, Scope(), "forever"))
+    finish_acts(lake)
+    assert states(lake) == [None, None]
+    assert live(lake) == {data_file_of(lake.messages(), row) for row in rows}
+    check(lake)
+
+
+def test_an_act_of_another_day_takes_no_segment_and_removes_no_file_of_a_later_one(
+    filled: Callable[[int], Lake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = filled(1)
+    (row,) = every_receipt(lake)
+    ago_ms = clock_ms() - 8 * DAY_MS
+    with monkeypatch.context() as patch:
+        patch.setattr(act_files, "clock_ms", lambda: ago_ms)
+        patch.setattr(act_files, "read_clock_at", lambda *_: ago_ms * 1_000_000)
+        begin_to_expire(lake, [row])
+    finish_acts(lake)
+    assert states(lake) == [None], "its files would go at once, past any undo"
+    later = expire(lake, [row])
     assert states(lake) == ["expired"]
+    assert remove_expired(lake) == ()
+    undo_expiry(lake, later)
+    check(lake)
+
+
+def test_what_another_lake_holds_stays_and_the_rest_goes_a_batch_an_act(
+    filled: Callable[[int], Lake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = filled(2)
+    rows = every_receipt(lake)
+    expire(lake, rows)
+    for dry_run in (True, False):
+        assert remove_expired(lake, trash_ms=0, kept={STORE}, dry_run=dry_run) == ()
+    monkeypatch.setattr(expiry, "BATCH_SEGMENTS", 1)
+    assert remove_expired(lake, trash_ms=0) == tuple(file for row in rows for file in row.proven_files)
+    assert acts_of(lake, ActKind.REMOVED) == 2, "a turn of an object store is short"
+    check(lake)
+
+
+def test_an_undo_brings_back_what_is_not_gone_for_good(
+    filled: Callable[[int], Lake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = filled(2)
+    rows = every_receipt(lake)
+    sha256 = expire(lake, rows)
+    with monkeypatch.context() as patch:
+        removable = expiry._removable
+        patch.setattr(expiry, "_removable", lambda *of: removable(*of)[:1])
+        assert remove_expired(lake, trash_ms=0) == rows[0].proven_files
+    undo_expiry(lake, sha256)
+    assert states(lake) == ["expired", None]
+    assert live(lake) == {data_file_of(lake.messages(), rows[1])}
+    check(lake)
+    finish_acts(lake)
+    assert states(lake) == ["expired", None]
 
 
 def test_gc_leaves_to_acts_what_expired_even_where_it_was_archived_again(
