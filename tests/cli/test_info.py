@@ -28,6 +28,7 @@ def _contents(*directories: Path) -> dict[Path, str]:
 
 def test_what_is_managed_is_told_by_journal_lake_and_disk(cli, store, lake, monkeypatch) -> None:
     words = ("clean", store, "--lake", lake, "--manual", "--name", "orders", "--undo-window-hours", 24)
+    words += ("--set", "deleteWhen=99")
     assert cli(*words, "--run-key", "night", "--max-segments", 1).exit_code == 0
     assert cli("archive", store, "--lake", lake).exit_code == 0
     before = _contents(store, lake)

@@ -60,7 +60,7 @@ def test_what_goes_next_is_shown_for_every_queue(archived) -> None:
 
 
 def test_a_plan_fits_and_says_one_reason_once(archived) -> None:
-    text, code = _shown("plan", archived.store)
+    text, code = _shown("plan", archived.store, "--set", "deleteWhen=99")
     lines = ESCAPE.sub("", text).splitlines()
     assert code == 0
     first = next(at for at, line in enumerate(lines) if line.startswith("commitlog"))

@@ -218,7 +218,11 @@ FORGED: dict[str, tuple[str, tuple[tuple[str, str], ...], str]] = {
     ),
     "an end": (f"{_RUN} finished_at_ms = finished_at_ms - 1 WHERE id = 1", _FIRST, "finished_at_ms"),
     "a state": (f"{_RUN} state = 'abandoned' WHERE id = 1", _FIRST, "whether it is finished"),
-    "a report's causes": (f"{_REPORT} causes = 'space-full' WHERE run_id = 1", _FIRST, "expected manual"),
+    "a report's causes": (
+        f"{_REPORT} causes = 'space-full' WHERE run_id = 1",
+        _FIRST,
+        "manual, found space-full",
+    ),
     "a report's outcome": (f"{_REPORT} outcome = 'blocked' WHERE run_id = 1", _FIRST, "expected done"),
     "a report's number": (f"{_REPORT} deleted_segments = 9 WHERE run_id = 1", _FIRST, "found 9"),
     "a report's bytes": (f"{_REPORT} freed_bytes = 9 WHERE run_id = 1", _FIRST, "found 9"),
