@@ -9,8 +9,8 @@ small segments before; of both the best round counts, with everything in the pag
 copies from page to page in the kernel and leaves the disk for later; the figures also have ``cp`` with
 ``sync``.
 Both on 1 GiB of segments with bodies around 1 KiB and, as ``-small``, on 256 MiB with bodies of 100 bytes.
-``archive_tree``: processor time of all threads for one segment without a tree over its rows, against the time
-with one, in turns; the least of each counts.
+``archive_tree``: processor time of all threads for one segment as lakes of version 2 have it, without a tree
+over its rows and with pairs of properties, against that for version 3, in turns; the least of each counts.
 ``archive_memory`` and ``restore_memory``: 2.5 segments over what one task takes beyond an idle one.
 """
 
@@ -145,7 +145,7 @@ def measure_restore(lake: Lake, paths: list[Path], directory: Path) -> tuple[flo
 
 
 def measure_tree(lake: Lake, path: Path) -> tuple[float, float]:
-    """Seconds of a processor to archive a segment without a tree, and with one."""
+    """Seconds of a processor to archive a segment for a lake of version 2, and for one of version 3."""
     (job,) = jobs_of(lake, [path], "tree")
     least = {False: math.inf, True: math.inf}
     for number in range(TREE_ROUNDS):
