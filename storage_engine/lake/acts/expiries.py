@@ -8,10 +8,8 @@ from storage_engine.core.wording import time_text
 from storage_engine.exceptions import LakeUnavailableError
 from storage_engine.lake.acts.act_files import read_acts
 from storage_engine.lake.catalog.catalog import Lake
-from storage_engine.model.keep.acts import SHOWN_CHARACTERS, ActKind, RecordedAct
+from storage_engine.model.keep.acts import DECIDING, SHOWN_CHARACTERS, RecordedAct
 from storage_engine.model.proof.receipt import Receipt
-
-_OF_POLICY = (ActKind.KEEP, ActKind.HOLD, ActKind.LIFT)
 
 
 def read_expiries(lake: Lake, acts: Iterable[str]) -> Mapping[str, str]:
@@ -46,7 +44,7 @@ def expiry_texts(acts: Sequence[RecordedAct]) -> dict[str, str]:
     """
     texts, version = {}, "unknown"
     for recorded in acts:
-        if recorded.act.decision.kind in _OF_POLICY:
+        if recorded.act.decision.kind in DECIDING:
             version = recorded.sha256
         since = time_text(recorded.act.at_ms)
         texts[recorded.sha256] = f"by policy {version[:SHOWN_CHARACTERS]} since {since}"

@@ -8,7 +8,7 @@ one is sound :mod:`storage_engine.lake.soundness.soundness` says.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, cast
@@ -23,7 +23,7 @@ from storage_engine.lake.durable_io import open_data_file
 from storage_engine.lake.file.filters import all_equal, between
 from storage_engine.lake.file.scan import EVERY_OFFSET, Offsets, read_rows
 from storage_engine.lake.storage.errors import metadata_errors
-from storage_engine.model.proof.receipt import Receipt, whole
+from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +112,17 @@ def current(rows: Sequence[Receipt]) -> tuple[Receipt, ...]:
     """Of several rows for one segment the last, whatever its state, by log, lineage and offset."""
     last = {row.identity: row for row in sorted(rows, key=lambda row: row.sequence)}
     return tuple(sorted(last.values(), key=lambda r: (r.log, r.lineage, r.base_offset)))
+
+
+def first_proven_ms(history: Iterable[Receipt]) -> Mapping[SegmentIdentity, int]:
+    """Return when each segment was proven first, in milliseconds since the epoch. Pure.
+
+    :param history: every row of its store, superseded ones too.
+    """
+    first: dict[SegmentIdentity, int] = {}
+    for row in history:
+        first[row.identity] = min(row.proven_at_ms, first.get(row.identity, row.proven_at_ms))
+    return first
 
 
 def list_stores(lake: Lake) -> tuple[StoreSummary, ...]:

@@ -17,7 +17,7 @@ from storage_engine.journal.tables.topic_days import Slot, SlotTopic
 from storage_engine.lake.acts.act_files import Acts
 from storage_engine.lake.acts.held_stores import read_store_names
 from storage_engine.lake.catalog.catalog import Lake
-from storage_engine.lake.soundness.receipts import current, list_stores, receipt_history
+from storage_engine.lake.soundness.receipts import current, first_proven_ms, list_stores, receipt_history
 from storage_engine.model.keep.acts import Act, KeepDecision, RecordedAct, policies_of
 from storage_engine.model.keep.forecast import ArchivedStream, KeepForecast, forecast_topics
 from storage_engine.model.keep.keep_policy import DAY_MS, age_begins_ms
@@ -94,9 +94,7 @@ def other_lakes(journal_url: str | None, named: Sequence[str | None]) -> tuple[t
 def _streams(
     history: Sequence[Receipt], names: tuple[str, ...], counted: Mapping[Slot, Sequence[SlotTopic]]
 ) -> Iterator[ArchivedStream]:
-    first_proven: dict[object, int] = {}
-    for row in history:
-        first_proven[row.identity] = min(row.proven_at_ms, first_proven.get(row.identity, row.proven_at_ms))
+    first_proven = first_proven_ms(history)
     rows = whole(current(history))
     # The journal counts the newest lineage of a segment.
     newest = {(row.log, row.base_offset): row for row in sorted(rows, key=lambda row: row.lineage)}

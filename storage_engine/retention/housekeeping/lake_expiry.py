@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pyiceberg.io import load_file_io
@@ -28,7 +28,7 @@ from storage_engine.lake.file.live_files import live_data_files
 from storage_engine.lake.gc.expiry import finish_acts, remove_expired
 from storage_engine.lake.gc.garbage_kind import TRASH_MS
 from storage_engine.lake.soundness.chain import check_chain
-from storage_engine.lake.soundness.receipts import current, list_stores, receipt_history
+from storage_engine.lake.soundness.receipts import current, first_proven_ms, list_stores, receipt_history
 from storage_engine.lake.storage.small_files import read_small_file
 from storage_engine.model.keep.acts import ActKind, KeepDecision, policies_of, policy_of
 from storage_engine.model.keep.expiry import (
@@ -185,7 +185,7 @@ def _look(lake: Lake, journal_url: str | None, gone: Sequence[str]) -> _Look:
             continue
         stores[store_id] = StoreContent(is_gone=True) if store_id in gone_ids else _content(journal, store_id)
     kept.update(store_id for store_id in stores if HeldStores(tuple(holds), names).holds_of(store_id))
-    return _Look(tuple(segments), stores, tuple(holds), frozenset(kept), _fault(lake, journal))
+    return _Look(tuple(segments), stores, tuple(holds), frozenset(kept), _fault(lake, journal, records))
 
 
 def _store_id(name: str, names: Mapping[str, Sequence[str]]) -> str:
@@ -202,12 +202,11 @@ def _store_id(name: str, names: Mapping[str, Sequence[str]]) -> str:
     return called[0]
 
 
-def _fault(lake: Lake, journal: Journal | None) -> tuple[ExpiryReason, str] | None:
+def _fault(lake: Lake, journal: Journal | None, store_ids: Iterable[str]) -> tuple[ExpiryReason, str] | None:
     """Return why nothing at all leaves a lake."""
     if (original := copy_of(lake.segments())) is not None:
         return ExpiryReason.COPY, f"the lake is a copy of {original}, from which nothing is removed"
-    records = () if journal is None else journal.all_stores()
-    readings = [it for record in records if journal for it in journal.clock_readings(record.store_id)]
+    readings = [it for store_id in store_ids if journal for it in journal.clock_readings(store_id)]
     if jumped_ms := jumped_forward_ms(read_clock(), readings):
         return (
             ExpiryReason.CLOCK,
@@ -264,9 +263,7 @@ def _segments(
 ) -> Iterator[ExpirySegment]:
     """Yield what a lake has of a store, by the receipts that count."""
     messages = lake.messages()
-    first_proven: dict[object, int] = {}
-    for row in history:
-        first_proven[row.identity] = min(row.proven_at_ms, first_proven.get(row.identity, row.proven_at_ms))
+    first_proven = first_proven_ms(history)
     rows = whole(current(history))
     newest: dict[Slot, int] = {}
     for row in rows:

@@ -17,7 +17,7 @@ from storage_engine.exceptions import BadInputError, BrokerError, GateRefusedErr
 from storage_engine.rocketmq.format.broker_config import CONTROLLER_MODE
 from storage_engine.rocketmq.hold.state import CLUSTER, NAME, ROLE, SLAVE
 from storage_engine.rocketmq.remoting import bodies, codes
-from storage_engine.rocketmq.remoting.access import Access
+from storage_engine.rocketmq.remoting.access import Access, split_address
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from storage_engine.rocketmq.remoting.answers import MASTER_ID
 from storage_engine.rocketmq.remoting.bodies import AnswerError
@@ -218,11 +218,10 @@ class BrokerGroup:
 
 
 def _takes_connections(address: str) -> bool:
-    host, _, port = address.rpartition(":")
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS):
+        with socket.create_connection(split_address(address), _CONNECT_SECONDS):
             return True
-    except (OSError, ValueError, OverflowError):
+    except (OSError, BadInputError):
         return False
 
 
