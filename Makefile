@@ -18,19 +18,19 @@ install: $(VENV)/.installed  ## Create the environment in .venv with pinned depe
 
 .PHONY: demo
 demo: install  ## Archive, prove, clean and validate a sample store in real Airflow, then sum it up
-	@$(BIN)/storage-engine demo .demo
+	@$(BIN)/python -m demo cycle
 
 .PHONY: demo-live
 demo-live: install  ## The same beside a real broker that serves producers and consumers; needs a JDK and Maven
-	@$(BIN)/storage-engine demo-live .demo/live
+	@$(BIN)/python -m demo live
 
 .PHONY: demo-kafka
 demo-kafka: install  ## Say why a Kafka node's segments stay, archive with proof, restore a lost log, and serve it
-	@$(BIN)/storage-engine demo-kafka .demo/kafka
+	@$(BIN)/python -m demo kafka
 
 .PHONY: demo-kafka-live
 demo-kafka-live: install  ## Delete from a Kafka broker under load what is proven, and restore it elsewhere
-	@$(BIN)/storage-engine demo-kafka-live .demo/kafka-live
+	@$(BIN)/python -m demo kafka-live
 
 .PHONY: up
 up: install  ## Start Airflow on loopback with the DAGs and the sample store; Ctrl-C stops it

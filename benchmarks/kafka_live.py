@@ -28,6 +28,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks.common import Bench, report
+from demo.brokers.kafka import Kafka, find_jars
 from storage_engine.core.clock import clock_ms
 from storage_engine.cycle import archive_here
 from storage_engine.kafka.cluster.client import Cluster
@@ -36,7 +37,6 @@ from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.lag.lag import LagSummary
 from storage_engine.model.settings.policy import LagPolicy, Policy
 from storage_engine.model.settings.store_settings import WE_DELETE
-from storage_engine.project.kafka import Kafka, find_jars
 from storage_engine.project.local_airflow import interruptible
 from storage_engine.retention import steps
 from storage_engine.retention.hold.holding import hold

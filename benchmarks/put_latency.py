@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.common import Bench, report
+from demo.brokers.rocketmq import Load, RocketMQ, find_jars
 from storage_engine.lake.archive.archive import archive_all
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.file.jobs import SegmentJob
@@ -27,7 +28,6 @@ from storage_engine.model.plan.plan import PlanRequest
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.settings.policy import LagPolicy, PendingPolicy, Policy
 from storage_engine.project.local_airflow import interruptible
-from storage_engine.project.rocketmq import Load, RocketMQ, find_jars
 from storage_engine.retention import steps
 from storage_engine.retention.hold.leaving_unproven import Acceptance
 from storage_engine.retention.monitor.store_watch import HostWatch

@@ -27,11 +27,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks.common import Bench, report
 from benchmarks.kafka_archive import values_of
+from demo.brokers.kafka import Kafka, find_jars
 from storage_engine.kafka.store.store import KafkaStore
 from storage_engine.lake.archive.archive import archive_all, segment_jobs
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.move.making import make_lake
-from storage_engine.project.kafka import Kafka, find_jars
 
 MUST = 0.5
 TOPIC = "orders"

@@ -21,7 +21,7 @@ PACKAGE = "storage_engine"
 
 FLOORS = {
     "Airflow": ("operators", "sensors", "triggers", "hooks"),
-    "Shell and demos": ("cli", "project"),
+    "Shell and projects": ("cli", "project"),
     "Jobs": ("spark", "quality", "lake_server"),
     "Engine": ("retention",),
     "Lake and pages": ("lake", "pages"),

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from playwright.sync_api import Page, sync_playwright
 
-from storage_engine.project.dag_run import DagRun
+from demo.dag_run import DagRun
 from storage_engine.project.init import STORE_CONNECTION, init_project
 from storage_engine.project.local_airflow import LocalAirflow
 from storage_engine.project.sample import unpack_sample_store

@@ -1,4 +1,4 @@
-"""Finds the files that a project is made of: DAGs, Spark entry points, suites, what the demos need.
+"""Finds the files that a project is made of: DAGs, Spark entry points, suites, a sample store.
 
 The wheel carries them under ``storage_engine/project``; a checkout has them at their own place at the
 top of the repository. Nothing else in the package may care which of the two it runs from.

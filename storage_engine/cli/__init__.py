@@ -62,10 +62,6 @@ COMMANDS = {
     "man": ("man", "Write manual pages."),
     "constraints": ("project.project", "Versions that this release was tested with."),
     "init": ("project.init", "Set up your Airflow, or a project."),
-    "demo": ("project.project", "Run the whole cycle in a real Airflow."),
-    "demo-live": ("project.project", "Run it beside a real broker under load."),
-    "demo-kafka": ("project.project", "Archive, lose and restore a log of a Kafka node."),
-    "demo-kafka-live": ("project.project", "Delete from a Kafka broker under load what is proven."),
     "up": ("project.project", "Start Airflow on loopback to look around in."),
 }
 """By command: the module it is in, and what it does in a few words."""

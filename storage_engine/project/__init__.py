@@ -1,1 +1,1 @@
-"""Puts a runnable project in place, and runs it on this machine: ``init``, the demo and ``up``."""
+"""Puts a runnable project in place, and runs it on this machine: ``init`` and ``up``."""

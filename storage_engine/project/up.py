@@ -2,17 +2,39 @@
 
 from __future__ import annotations
 
+import fcntl
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from storage_engine.core.durable import make_dirs
 from storage_engine.exceptions import BadInputError
-from storage_engine.project.directory_lock import directory_lock
 from storage_engine.project.init import Project, init_project
 from storage_engine.project.local_airflow import Interrupted, LocalAirflow, interruptible
 from storage_engine.project.sample import unpack_sample_store
+
+LOCK_FILE = ".storage-engine.lock"
+
+
+@contextmanager
+def directory_lock(directory: Path) -> Iterator[None]:
+    """Hold ``directory``, creating it when missing; the lock ends with the process at the latest.
+
+    :raises BadInputError: when another process holds it.
+    """
+    make_dirs(directory)
+    with (directory / LOCK_FILE).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BadInputError(
+                f"{directory}: expected an idle project, found another demo or up running in it. End that "
+                "one first, or name another directory."
+            ) from None
+        yield
+
 
 _PREFERRED_PORT = 8080
 

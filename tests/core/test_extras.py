@@ -69,8 +69,6 @@ NO_PROVIDER = "needs Airflow, Spark and Great Expectations: pip install airflow-
         ),
         (("init-lake", "--conn-id", "orders"), NO_AIRFLOW),
         (("doctor", "--conn-id", "orders"), NO_AIRFLOW),
-        (("demo", "{new}"), f"demo {NO_PROVIDER}"),
-        (("demo-live", "{new}"), f"demo-live {NO_PROVIDER}"),
         (("up", "{new}"), f"up {NO_PROVIDER}"),
     ],
     ids=lambda words: words[0] if isinstance(words, tuple) else "",

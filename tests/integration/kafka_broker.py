@@ -1,6 +1,6 @@
 """A real broker of Kafka for a test, of the version that it wants; its jars are resolved once.
 
-``with running_kafka(tmp_path, "3.9.2") as kafka`` starts a node alone (storage_engine.project.kafka).
+``with running_kafka(tmp_path, "3.9.2") as kafka`` starts a node alone (demo.brokers.kafka).
 ``kafka.server_properties`` is STORE, ``kafka.address`` is for clients.
 """
 
@@ -18,8 +18,8 @@ from typing import Any
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from storage_engine.project.jvm import Jars
-from storage_engine.project.kafka import Kafka, find_jars
+from demo.brokers.jvm import Jars
+from demo.brokers.kafka import Kafka, find_jars
 from tests.integration.jars import JAVA_PROJECTS, java
 
 VERSIONS = ("3.9.2", "4.3.1")

@@ -1,7 +1,7 @@
 """Three real nodes of Kafka, brokers and controllers, on one machine: logs with several replicas.
 
 ``with running_cluster(tmp_path) as cluster`` starts them. ``cluster.nodes[1]`` is one of them, which can be
-stopped, killed, frozen and started again (storage_engine.project.kafka). Leaders move only as a test says.
+stopped, killed, frozen and started again (demo.brokers.kafka). Leaders move only as a test says.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from types import MappingProxyType
 
 from confluent_kafka import KafkaException, TopicCollection, TopicPartitionInfo
 
-from storage_engine.project.jvm import HOST
-from storage_engine.project.kafka import Kafka, new_cluster_id
+from demo.brokers.jvm import HOST
+from demo.brokers.kafka import Kafka, new_cluster_id
 from tests.integration.jars import JAVA_PROJECTS
 from tests.integration.kafka_broker import SECONDS, VERSIONS, admin_of, kafka_jars
 

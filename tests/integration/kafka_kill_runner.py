@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from demo.brokers.kafka import Kafka
 from storage_engine.core.clock import clock_ms
 from storage_engine.cycle import archive_here
 from storage_engine.journal.journal import Phase, Step
@@ -30,7 +31,6 @@ from storage_engine.lake.soundness.receipts import receipt_history
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.lag.lag import LagSummary
 from storage_engine.model.settings.store_settings import WE_DELETE
-from storage_engine.project.kafka import Kafka
 from storage_engine.retention import steps
 from storage_engine.retention.hold.holding import hold
 from storage_engine.retention.report.finishing import finish

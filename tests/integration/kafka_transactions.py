@@ -10,12 +10,12 @@ from pathlib import Path
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
+from demo.brokers.kafka import watermarks
 from storage_engine.exceptions import RestoreError
 from storage_engine.kafka.format.checkpoints import LeaderEpoch
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.restore.restore import restore
 from storage_engine.model.proof.receipt import Receipt
-from storage_engine.project.kafka import watermarks
 from tests.integration.kafka_broker import SECONDS, admin_of, messages_of
 from tests.kafka.lakes import STORE
 

@@ -123,8 +123,6 @@ def test_a_store_is_archived_proven_cleaned_and_restored(small: Install, tmp_pat
         (("archive", "{store}", "--lake", "{lake}", "--spark", "local[1]"), "'storage-engine[spark]'"),
         (("init-lake", "--conn-id", "orders"), "'storage-engine[airflow]'"),
         (("doctor", "--conn-id", "orders"), "'storage-engine[airflow]'"),
-        (("demo", "{new}"), "airflow-provider-storage-engine"),
-        (("demo-live", "{new}"), "airflow-provider-storage-engine"),
         (("up", "{new}"), "airflow-provider-storage-engine"),
     ],
     ids=lambda words: words[0] if isinstance(words, tuple) else "",

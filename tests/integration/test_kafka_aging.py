@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from demo.brokers.kafka import Kafka
 from storage_engine.cycle import archive_here
 from storage_engine.journal.journal import Journal
 from storage_engine.lake.file.jobs import SegmentJob
@@ -16,7 +17,6 @@ from storage_engine.lake.move.making import make_lake
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.settings.store_settings import BROKER_DELETES, WE_DELETE
-from storage_engine.project.kafka import Kafka
 from storage_engine.retention.archive.sealed import archive_sealed
 from storage_engine.retention.ranges.drift import recorded_gone
 from storage_engine.retention.store.managed_store import ManagedStore

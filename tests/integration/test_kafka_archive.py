@@ -12,13 +12,13 @@ import pytest
 from confluent_kafka import Producer
 from pyiceberg.expressions import AlwaysTrue
 
+from demo.brokers.kafka import Kafka
 from storage_engine.cycle import archive_here
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.file.scan import read_rows
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.soundness.receipts import list_stores, receipts
 from storage_engine.model.broker.live import LiveBroker
-from storage_engine.project.kafka import Kafka
 from storage_engine.retention.archive.sealed import archive_sealed
 from storage_engine.retention.steps import ArchiveResult
 from storage_engine.retention.store.managed_store import ManagedStore

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from demo.brokers.kafka import Kafka
 from storage_engine.console.store import one_store
 from storage_engine.core.clock import clock_ms
 from storage_engine.journal.reading.queries import JournalReader
@@ -22,7 +23,6 @@ from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.hold.hold import DriftKind, HoldMemory, HoldStatus
 from storage_engine.model.report.validation import Status, Where
 from storage_engine.model.store.store import FileFacts, SegmentId
-from storage_engine.project.kafka import Kafka
 from storage_engine.quality.validate import validate_store
 from storage_engine.retention.monitor.monitoring import monitor
 from storage_engine.retention.store.managed_store import ManagedStore

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import NewTopic
 
-from storage_engine.project.kafka import Kafka
+from demo.brokers.kafka import Kafka
 from tests.integration.kafka_broker import (
     SECONDS,
     VERSIONS,

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
+from demo.brokers.kafka import Kafka
 from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import GateRefusedError
 from storage_engine.kafka.hold.hold_state import RETENTION_BYTES, RETENTION_MS, TopicSetting
@@ -20,7 +21,6 @@ from storage_engine.kafka.live.topic_configs import read_settings
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.hold.hold import DriftKind, HoldMemory, HoldStatus
 from storage_engine.model.settings.store_settings import STRICT, WE_DELETE
-from storage_engine.project.kafka import Kafka
 from tests.integration.kafka_broker import (
     SECONDS,
     VERSIONS,

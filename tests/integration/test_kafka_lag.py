@@ -11,8 +11,8 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from demo.brokers.kafka import Kafka
 from storage_engine.core.clock import clock_ms
-from storage_engine.project.kafka import Kafka
 from tests.integration.kafka_broker import (
     SECONDS,
     VERSIONS,

@@ -19,6 +19,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from demo.brokers.kafka import Kafka
 from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import BrokerUnavailableError, NotOnBrokerError
 from storage_engine.kafka import BROKER
@@ -32,7 +33,6 @@ from storage_engine.kafka.live.observe import observe
 from storage_engine.model.broker.broker_store import StoreSettings
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.plan.plan import PlanRequest, Reason
-from storage_engine.project.kafka import Kafka
 from storage_engine.retention.hold.hold_text import due_alarms
 from tests.integration.kafka_broker import (
     SECONDS,

@@ -11,13 +11,13 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
+from demo.brokers.jvm import HOST, free_ports
+from demo.brokers.kafka import Kafka
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.kafka.format.checkpoints import HIGH_WATERMARK, RECOVERY_POINT, read_offsets
 from storage_engine.kafka.format.layout import read_node
 from storage_engine.kafka.reclaim import room_release
 from storage_engine.kafka.stopped import stopped_release
-from storage_engine.project.jvm import HOST, free_ports
-from storage_engine.project.kafka import Kafka
 from tests.full_disks import fill, small_disk
 from tests.integration.kafka_broker import (
     SECONDS,

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer, TopicPartition
 
+from demo.brokers.kafka import Kafka
 from storage_engine.core.clock import clock_ms
 from storage_engine.kafka.format.layout import PartitionLog, read_node
 from storage_engine.kafka.format.log_end import end_offset
 from storage_engine.kafka.store.store import KafkaStore
 from storage_engine.kafka.transactions.hanging_transactions import find_open
 from storage_engine.model.plan.plan import Plan, PlanRequest, Reason
-from storage_engine.project.kafka import Kafka
 from tests.integration.kafka_broker import (
     SECONDS,
     VERSIONS,

@@ -17,13 +17,13 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
+from demo.brokers.kafka import Kafka
+from demo.kafka_load import retention_of
 from storage_engine.core.clock import clock_ms
 from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.file.scan import read_rows
-from storage_engine.project.demo.demo_kafka_load import retention_of
-from storage_engine.project.kafka import Kafka
 from tests.docs.code_blocks import ROOT, blocks_of, commands_of
 from tests.integration.kafka_broker import (
     SECONDS,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.project.jvm import Jars, maven_jars
-from storage_engine.project.kafka import PLAIN, Kafka
+from demo.brokers.jvm import Jars, maven_jars
+from demo.brokers.kafka import PLAIN, Kafka
 from tests.integration.jars import JAVA_PROJECTS
 from tests.integration.kafka_broker import VERSIONS, kafka_jars, make_topics, served, small
 from tests.integration.kafka_cluster import wait_until

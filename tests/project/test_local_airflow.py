@@ -26,8 +26,17 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 def start(command: str, directory: Path) -> subprocess.Popen[str]:
     """Run ``storage-engine COMMAND DIRECTORY`` as a shell does, in an environment with another Airflow."""
+    return _start("-c", "from storage_engine.cli import main; main()", command, str(directory))
+
+
+def start_demo(demo: str, directory: Path) -> subprocess.Popen[str]:
+    """Run ``python -m demo DEMO DIRECTORY`` so."""
+    return _start("-m", "demo", demo, str(directory))
+
+
+def _start(*words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", "from storage_engine.cli import main; main()", command, str(directory)],
+        [sys.executable, *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -103,7 +112,7 @@ def test_up_says_where_airflow_is_and_its_login(directory: Path, monkeypatch: py
 
 @pytest.mark.again
 def test_an_interrupted_demo_leaves_no_process_behind(directory: Path) -> None:
-    process = start("demo", directory)
+    process = start_demo("cycle", directory)
     read_until(process, "creating its database")
     status, output = end(process, signal.SIGINT)
     assert status == 128 + signal.SIGINT, output
@@ -115,14 +124,14 @@ def test_an_interrupted_demo_leaves_no_process_behind(directory: Path) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("after", some(ENDED_AT, 1))
 def test_a_demo_in_the_place_of_one_that_was_ended_runs_to_its_end(directory: Path, after: str) -> None:
-    process = start("demo", directory)
+    process = start_demo("cycle", directory)
     read_until(process, after)
     status, output = end(process, signal.SIGTERM)
     assert status == 128 + signal.SIGTERM, output
     assert "nothing is left running" in output
     assert left_over(directory) == []
     tear(directory)
-    process = start("demo", directory)
+    process = start_demo("cycle", directory)
     said = "\n".join(read_until(process, "DAG run"))
     address = re.search(r"http://127\S+", said)
     assert address, said

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from demo.dag_run import DagRun
 from storage_engine.project.airflow_api import AirflowApi
-from storage_engine.project.dag_run import DagRun
 from storage_engine.project.init import STORE_CONNECTION, init_project
 from storage_engine.project.local_airflow import LocalAirflow
 from storage_engine.project.sample import unpack_sample_store

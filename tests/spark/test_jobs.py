@@ -29,6 +29,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from demo.spark import count_stages, event_log_conf
 from storage_engine.arrow.lag_columns import ANYWHERE, PLACES_SCHEMA, SEGMENTS_SCHEMA, add_risk
 from storage_engine.brokers import find_broker
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
@@ -55,7 +56,6 @@ from storage_engine.model.broker.broker_store import StoreSettings
 from storage_engine.model.broker.lag_job import LagRequest
 from storage_engine.model.lag.lag import QueueLag
 from storage_engine.model.store.store import FileFacts, Segment, SegmentId, SegmentState
-from storage_engine.project.demo.demo_spark import count_stages, event_log_conf
 from storage_engine.retention.lag.lag_table import lag_part, merge, read_lag_table
 from storage_engine.rocketmq import BROKER
 from storage_engine.rocketmq.format.layout import LOG

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, FrameLocator, Page, sync_playwright
 
-from storage_engine.project.dag_run import DagRun
+from demo.dag_run import DagRun
 from storage_engine.project.init import (
     STORE_CONNECTION,
     Project,

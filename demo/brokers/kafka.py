@@ -16,16 +16,16 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Self
 
-from storage_engine.exceptions import StorageEngineError
-from storage_engine.project.jvm import (
+from demo.brokers.jvm import (
     HOST,
+    JAVA,
     Jars,
     free_ports,
-    java_project,
     maven_jars,
     tail,
     write_properties,
 )
+from storage_engine.exceptions import StorageEngineError
 from storage_engine.project.process_tree import ProcessTree
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def find_jars(directory: Path, version: str = VERSION) -> Jars:
     :raises BadInputError: no JDK or no Maven is installed.
     :raises StorageEngineError: Maven failed.
     """
-    pom = java_project("kafka/pom.xml", "kafka_broker/pom.xml")
+    pom = JAVA / "kafka_broker" / "pom.xml"
     return maven_jars(pom, directory / f"kafka-{version}.txt", "Kafka", {"kafka.version": version})
 
 

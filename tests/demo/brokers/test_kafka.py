@@ -7,10 +7,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from demo.brokers.jvm import HOST, free_ports
+from demo.brokers.kafka import Kafka
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.kafka.format.layout import read_node
-from storage_engine.project.jvm import HOST, free_ports
-from storage_engine.project.kafka import Kafka
 from tests.integration.kafka_broker import (
     VERSIONS,
     admin_of,
@@ -63,7 +63,7 @@ def test_a_node_that_does_not_serve_says_what_it_waits_for(
     try:
         kafka.launch()
         wait_until(lambda: "Waiting for" in kafka.log.read_text(), "the node to wait")
-        monkeypatch.setattr("storage_engine.project.kafka._START_SECONDS", 0.0)
+        monkeypatch.setattr("demo.brokers.kafka._START_SECONDS", 0.0)
         with pytest.raises(StorageEngineError, match=r"(?s)to serve within 0 s, at load.*Waiting for"):
             kafka.wait_until_serving()
     finally:

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from demo.dag_run import Say
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.soundness.chain import check_chain
 from storage_engine.lake.soundness.receipts import current, list_stores, receipt_history
-from storage_engine.project.dag_run import Say
 from storage_engine.project.init import Project
 from storage_engine.project.sample import SampleStore
 

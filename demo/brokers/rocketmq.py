@@ -15,16 +15,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from storage_engine.exceptions import BrokerError, NotOnBrokerError, StorageEngineError
-from storage_engine.project.jvm import (
+from demo.brokers.jvm import (
     HOST,
+    JAVA,
     Jars,
     free_ports,
-    java_project,
     maven_jars,
     tail,
     write_properties,
 )
+from storage_engine.exceptions import BrokerError, NotOnBrokerError, StorageEngineError
 from storage_engine.project.process_tree import ProcessTree
 from storage_engine.rocketmq.remoting.admin import BrokerAdmin
 from storage_engine.rocketmq.remoting.name_server import NameServers
@@ -67,7 +67,7 @@ def find_jars(directory: Path) -> Jars:
     :raises BadInputError: no JDK or no Maven is installed.
     :raises StorageEngineError: Maven failed.
     """
-    return maven_jars(_java("pom.xml"), directory / "class-path.txt", "RocketMQ")
+    return maven_jars(JAVA / "pom.xml", directory / "class-path.txt", "RocketMQ")
 
 
 class RocketMQ:
@@ -142,7 +142,7 @@ class RocketMQ:
         """
         record = self._home / f"{name}.jsonl"
         fixed = (f"name-server={self.name_servers}", f"broker={self.address}", f"record={record}")
-        command = [str(_java("Load.java")), *fixed, *options]
+        command = [str(JAVA / "Load.java"), *fixed, *options]
         process = self._java(name, command, ["-Xmx512m"], stdin=subprocess.PIPE)
         return Load(process, record, self._log(name))
 
@@ -261,7 +261,3 @@ class Load:
 def _is_registered(name_servers: NameServers, address: str) -> bool:
     brokers = name_servers.cluster_info().brokers.values()
     return any(address in members.addresses.values() for members in brokers)
-
-
-def _java(name: str) -> Path:
-    return java_project(name, name)

@@ -1,4 +1,4 @@
-"""What a real broker of a demo takes: a JDK, its jars by Maven, free ports, and the end of its log."""
+"""What a real broker takes: a JDK, its jars by Maven, free ports, and the end of its log."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from pathlib import Path
 from types import MappingProxyType
 
 from storage_engine.exceptions import BadInputError, StorageEngineError
-from storage_engine.resources import project_path
 
 HOST = "127.0.0.1"
 _MAVEN_SECONDS = 900
+JAVA = Path(__file__).parents[2] / "tests" / "java"
+"""Java programs, and the Maven projects that name the jars of brokers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +69,6 @@ def _jdk() -> str:
             "none. Install one (Debian: openjdk-17-jdk-headless), or set JAVA_HOME."
         )
     return str(Path(compiler).resolve().with_name("java"))
-
-
-def java_project(name: str, in_checkout: str) -> Path:
-    """Locate a Java program, or the Maven project that names the jars of a broker.
-
-    :param in_checkout: below ``tests/java``.
-    """
-    return project_path(f"java/{name}", f"tests/java/{in_checkout}")
 
 
 def free_ports(size: int) -> int:

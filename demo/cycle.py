@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from storage_engine.project.dag_run import DagRun, Say
-from storage_engine.project.demo.demo_checks import DemoCheck, check_outcome, segment_hashes, tell_checks
-from storage_engine.project.demo.demo_directory import clear, run_demo_in
-from storage_engine.project.demo.demo_spark import check_spark, event_log_conf
+from demo.checks import DemoCheck, check_outcome, segment_hashes, tell_checks
+from demo.dag_run import DagRun, Say
+from demo.directory import clear, run_demo_in
+from demo.spark import check_spark, event_log_conf
 from storage_engine.project.init import STORE_CONNECTION, Project, init_project
 from storage_engine.project.local_airflow import LocalAirflow
 from storage_engine.project.sample import SampleStore, unpack_sample_store

@@ -6,11 +6,11 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from demo.dag_run import Say
 from storage_engine.exceptions import BadInputError
-from storage_engine.project.dag_run import Say
-from storage_engine.project.directory_lock import directory_lock
 from storage_engine.project.init import Project
 from storage_engine.project.local_airflow import Interrupted, interruptible
+from storage_engine.project.up import directory_lock
 
 _MARKER = ".storage-engine-demo"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.project.demo.demo_live_checks import BrokerBefore, LiveOutcome, check_live, mtimes
+from demo.live_checks import BrokerBefore, LiveOutcome, check_live, mtimes
 from storage_engine.retention.store.managed_store import ManagedStore
 
 SEGMENT_BYTES = 1 << 20

@@ -7,8 +7,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from demo.kafka import run_demo_kafka
 from storage_engine.exceptions import BadInputError
-from storage_engine.project.demo.demo_kafka import run_demo_kafka
 
 HELD = [
     "ok   the lake has 18 segments of 4 logs, each with its file's SHA-256",

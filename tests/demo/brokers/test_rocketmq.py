@@ -14,13 +14,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from demo.brokers import rocketmq
+from demo.brokers.jvm import Jars
+from demo.brokers.rocketmq import RocketMQ, find_jars
 from storage_engine.exceptions import BadInputError, StorageEngineError
-from storage_engine.project import rocketmq
-from storage_engine.project.jvm import Jars
-from storage_engine.project.rocketmq import RocketMQ, find_jars
 from tests.integration.jars import JAVA_PROJECTS, class_path, java
 from tests.integration.jvm import class_archive_option
-from tests.project.test_local_airflow import end, left_over, read_until, start
+from tests.project.test_local_airflow import end, left_over, read_until, start_demo
 
 SETTINGS = {
     "mappedFileSizeCommitLog": 1 << 20,
@@ -120,7 +120,7 @@ def test_an_interrupted_live_demo_leaves_no_process_behind(
 ) -> None:
     directory = tmp_path / f"live-of-{os.getpid()}-{time.monotonic_ns()}"
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", QUICK)
-    process = start("demo-live", directory)
+    process = start_demo("live", directory)
     read_until(process, "creating its database")
     status, output = end(process, 15)
     assert status == 128 + 15, output

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
+from demo.checks import DemoCheck
 from storage_engine.core.wording import count_text
-from storage_engine.project.demo.demo_checks import DemoCheck
 
 JOBS = ("storage-engine consumer lag", "storage-engine archive")
 """Names of the applications that a cleanup's two Spark jobs run as, in their order."""

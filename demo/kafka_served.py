@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from demo.brokers.jvm import Jars
+from demo.brokers.kafka import Kafka, watermarks
+from demo.checks import DemoCheck
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.file.filters import all_equal
 from storage_engine.lake.file.scan import read_rows
 from storage_engine.lake.soundness.receipts import list_stores, receipts
-from storage_engine.project.demo.demo_checks import DemoCheck
-from storage_engine.project.jvm import Jars
-from storage_engine.project.kafka import Kafka, watermarks
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, TopicPartition

@@ -14,23 +14,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from storage_engine.core.wording import count_text, time_text
-from storage_engine.exceptions import BadInputError, StorageEngineError
-from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.model.broker.live import LiveBroker
-from storage_engine.project.dag_run import DagRun, Say, States
-from storage_engine.project.demo.demo_checks import DemoCheck, file_hashes, tell_checks
-from storage_engine.project.demo.demo_directory import clear, run_demo_in
-from storage_engine.project.demo.demo_live_checks import (
+from demo.brokers.rocketmq import Load, RocketMQ, find_jars
+from demo.checks import DemoCheck, file_hashes, tell_checks
+from demo.dag_run import DagRun, Say, States
+from demo.directory import clear, run_demo_in
+from demo.live_checks import (
     BrokerBefore,
     LiveOutcome,
     check_live,
     mtimes,
     served_messages,
 )
+from storage_engine.core.wording import count_text, time_text
+from storage_engine.exceptions import BadInputError, StorageEngineError
+from storage_engine.lake.catalog.config import LakeConfig
+from storage_engine.model.broker.live import LiveBroker
 from storage_engine.project.init import STORE_CONNECTION, Project, init_project
 from storage_engine.project.local_airflow import LocalAirflow
-from storage_engine.project.rocketmq import Load, RocketMQ, find_jars
 from storage_engine.project.up import free_port
 from storage_engine.retention import steps
 from storage_engine.retention.hold.leaving_unproven import Acceptance

@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.exceptions import StorageEngineError
-from storage_engine.project.demo.demo_kafka_live import (
+from demo.kafka_live import (
     KafkaOutcome,
     LiveMoment,
     Served,
     check_kafka_live,
     run_demo_kafka_live,
 )
-from storage_engine.project.demo.demo_kafka_load import CLICKS, ORDERS, PAYMENTS, TOPICS, ClientsSaw
-from storage_engine.project.demo.demo_kafka_served import Record
-from storage_engine.project.demo.demo_shell import Shell, _shortened
-from tests.project.test_local_airflow import end, left_over, read_until, start
+from demo.kafka_load import CLICKS, ORDERS, PAYMENTS, TOPICS, ClientsSaw
+from demo.kafka_served import Record
+from demo.shell import Shell, _shortened
+from storage_engine.exceptions import StorageEngineError
+from tests.project.test_local_airflow import end, left_over, read_until, start_demo
 
 ALL: dict[str, list[Record]] = {
     topic: [(offset, None, b"%d" % offset) for offset in range(10)] for topic in TOPICS
@@ -130,7 +130,7 @@ def test_each_record_is_served_or_in_the_lake_and_what_is_needed_stays(tmp_path:
 @pytest.mark.timeout(600)
 def test_interrupted_it_leaves_no_process_behind(tmp_path: Path) -> None:
     directory = tmp_path / f"kafka-live-of-{os.getpid()}-{time.monotonic_ns()}"
-    process = start("demo-kafka-live", directory)
+    process = start_demo("kafka-live", directory)
     read_until(process, "stays open")
     status, output = end(process, 15)
     assert status == 128 + 15, output

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from demo.checks import DemoCheck, check_report
 from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.lake.catalog.catalog import open_lake
@@ -15,7 +16,6 @@ from storage_engine.lake.file.filters import all_equal
 from storage_engine.lake.soundness.chain import check_chain
 from storage_engine.lake.soundness.message_batches import message_batches
 from storage_engine.lake.soundness.receipts import current, list_stores, receipt_history
-from storage_engine.project.demo.demo_checks import DemoCheck, check_report
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.rocketmq.codec.frame import BODY_AT, BODY_LENGTH_AT, QUEUE_OFFSET_AT
 from storage_engine.rocketmq.hold.local_hold import read_local

@@ -15,14 +15,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage_engine.core.extras import KAFKA
-from storage_engine.exceptions import StorageEngineError
-from storage_engine.lake.catalog.catalog import open_lake
-from storage_engine.lake.catalog.config import LakeConfig
-from storage_engine.project.dag_run import Say
-from storage_engine.project.demo.demo_checks import DemoCheck, tell_checks
-from storage_engine.project.demo.demo_directory import clear, run_demo_in
-from storage_engine.project.demo.demo_kafka_load import (
+from demo.brokers.jvm import Jars
+from demo.brokers.kafka import Kafka, find_jars
+from demo.checks import DemoCheck, tell_checks
+from demo.dag_run import Say
+from demo.directory import clear, run_demo_in
+from demo.kafka_load import (
     CLICKS,
     KEEPS_UP,
     LAGS,
@@ -34,10 +32,12 @@ from storage_engine.project.demo.demo_kafka_load import (
     make_topics,
     retention_of,
 )
-from storage_engine.project.demo.demo_kafka_served import Record, committed, consume, limits
-from storage_engine.project.demo.demo_shell import Shell
-from storage_engine.project.jvm import Jars
-from storage_engine.project.kafka import Kafka, find_jars
+from demo.kafka_served import Record, committed, consume, limits
+from demo.shell import Shell
+from storage_engine.core.extras import KAFKA
+from storage_engine.exceptions import StorageEngineError
+from storage_engine.lake.catalog.catalog import open_lake
+from storage_engine.lake.catalog.config import LakeConfig
 
 Served = Mapping[str, Sequence[Record]]
 """What a broker gives a reader of committed records, or a lake has of these, by topic."""

@@ -11,22 +11,20 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from demo.brokers.jvm import Jars
+from demo.brokers.kafka import find_jars
+from demo.checks import DemoCheck, file_hashes, tell_checks
+from demo.dag_run import Say
+from demo.directory import clear, run_demo_in
+from demo.kafka_served import check_served
+from demo.shell import Shell
 from storage_engine.core.extras import KAFKA
 from storage_engine.exceptions import BadInputError
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.soundness.receipts import list_stores, receipts
-from storage_engine.project.dag_run import Say
-from storage_engine.project.demo.demo_checks import DemoCheck, file_hashes, tell_checks
-from storage_engine.project.demo.demo_directory import clear, run_demo_in
-from storage_engine.project.demo.demo_kafka_served import check_served
-from storage_engine.project.demo.demo_shell import Shell
-from storage_engine.project.jvm import Jars
-from storage_engine.project.kafka import find_jars
-from storage_engine.resources import project_path
 
-_ARCHIVE = ("sample/kafka-node.tar.xz", "tests/fixtures/kafka/demo-node.tar.xz")
-"""Its names in the wheel and in a checkout."""
+_ARCHIVE = Path(__file__).parents[1] / "tests" / "fixtures" / "kafka" / "demo-node.tar.xz"
 _PLACE = "@DIR@"
 """Stands in the sample's settings for where it is unpacked."""
 _NAMES = ("node", "lake", "lost", "restored")
@@ -80,7 +78,7 @@ def _run(directory: Path, say: Say, tell: Say) -> int:
 def _unpack(node: Path) -> Path:
     """Unpack the sample. :return: its ``server.properties``."""
     node.mkdir()
-    with tarfile.open(project_path(*_ARCHIVE)) as archive:
+    with tarfile.open(_ARCHIVE) as archive:
         archive.extractall(node, filter="data")
     properties = node / "server.properties"
     properties.write_text(properties.read_text().replace(_PLACE, str(node)))

@@ -12,9 +12,9 @@ from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
 
+from demo.dag_run import Say
 from storage_engine.core.wording import count_text
 from storage_engine.exceptions import StorageEngineError
-from storage_engine.project.dag_run import Say
 
 _MAIN = "import sys; from storage_engine.cli import main; sys.exit(main(sys.argv[1:]))"
 _MOST_ALIKE = 2
