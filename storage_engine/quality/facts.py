@@ -12,7 +12,7 @@ import pandas as pd
 
 from storage_engine.brokers import find_broker
 from storage_engine.core.clock import clock_ms
-from storage_engine.exceptions import BadInputError
+from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.journal.journal import Journal, Run, Step, StoreRecord
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.config import LakeConfig
@@ -28,11 +28,13 @@ from storage_engine.lake.coverage.local_spans import comparable, compare
 from storage_engine.lake.soundness.receipts import list_stores
 from storage_engine.lake.verify.replica_coverage import replica_spans
 from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.report.diagnosis import reason_of
 from storage_engine.model.report.facts import FactsScope, LocalSegment, StoreFacts
 from storage_engine.model.report.validation import RangeStatus, Status, Where
 from storage_engine.model.settings.policy import ArchiveMode
+from storage_engine.model.store.by_log import by_log
+from storage_engine.model.store.known_logs import is_unique
 from storage_engine.model.store.lineages import Lineages
-from storage_engine.quality.explained_ranges import explained, other_logs
 from storage_engine.quality.lake_facts import NO_LAKE, LakeFacts, Slot, collect_lake, laid_over
 from storage_engine.retention.proof.history import compared_receipts, releases
 from storage_engine.retention.proof.proofs import reachable_lakes, without_older
@@ -47,6 +49,67 @@ from storage_engine.retention.store.known_heads import KnownHeads, known_heads
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.retention.store.unnamed_lakes import lakes_unasked
 from storage_engine.same_bytes.own_acts import OwnActs, read_own_acts
+
+_ON_DISK = (Where.LOCAL, Where.BOTH, Where.PENDING)
+
+
+def explained(
+    ranges: Sequence[RangeStatus], others: Mapping[str, str], cleaned_to: Mapping[str, int]
+) -> tuple[RangeStatus, ...]:
+    """Return ranges with what their broker's files say of them.
+
+    :param others: of :func:`other_logs`.
+    :param cleaned_to: by log, below which offset a cleaner has been: it may have left nothing of a segment.
+    """
+
+    told: set[str] = set()
+
+    def seen(one: RangeStatus) -> RangeStatus:
+        if one.where in _ON_DISK and one.log in others:
+            detail = "another log than the archived one is on disk"
+            if one.log not in told:
+                told.add(one.log)
+                detail += (
+                    f": {others[one.log]}. Find out what became of it; then storage-engine adopt STORE --log "
+                    f"{one.log} --reason WHY opens a new lineage of it"
+                )
+            return replace(one, status=Status.FAILURE, detail=detail)
+        end = cleaned_to.get(one.log, 0)
+        if one.where is Where.LOST and one.status is Status.FAILURE and one.end_offset <= end:
+            cleaned = f"the broker's cleaner has been up to offset {end}, and may have taken all of it"
+            return replace(one, status=Status.WARNING, detail=f"{one.detail}; {cleaned}")
+        return one
+
+    return tuple(map(seen, ranges))
+
+
+def other_logs(
+    store: ManagedStore, record: StoreRecord | None, receipts: Sequence[Receipt]
+) -> dict[str, str]:
+    """Return what shows that logs on disk aren't those of their receipts, by name.
+
+    Only of logs with an identity of their own, by the store's files alone.
+
+    :param record: None: no journal knows the store, and the newest lineages count.
+    """
+    if not any(is_unique(row.log_id or "") for row in receipts):
+        return {}
+    newest: dict[str, int] = {}
+    for row in receipts:
+        newest[row.log] = max(row.lineage, newest.get(row.log, 0))
+    if record is not None:
+        newest = {log: record.lineage_of(log) for log in newest}
+    rows = by_log(row for row in receipts if row.lineage == newest[row.log])
+    doing = "tell whether a log is the archived one"
+    found: dict[str, str] = {}
+    with closing(open_store(replace(store, live=None))) as broker:
+        there = {log.name for log in take_snapshot(broker, clock_ms(), store.broker).logs}
+        for log in sorted(there & rows.keys()):
+            try:
+                found[log] = ask(store.broker, doing, partial(broker.contradiction, log, rows[log]))
+            except StorageEngineError as error:
+                found[log] = f"nothing tells whether it is the archived one: {reason_of(error)}"
+    return {log: why for log, why in found.items() if why}
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,7 @@ import pytest
 
 from storage_engine.model.report.validation import Status
 from storage_engine.pages.summary import LINES, summary_html, summary_subject, summary_text
-from storage_engine.retention.report.report import Outcome
-from storage_engine.retention.report.report_steps import StepReport
+from storage_engine.retention.report.report import Outcome, StepReport
 from tests.pages.reports import NOTHING, plain, unread, validation
 
 LONG = "g" * 255

@@ -9,8 +9,7 @@ from pathlib import Path
 from storage_engine.cycle import archive_here
 from storage_engine.lake.move.making import make_lake
 from storage_engine.model.report.validation import RangeStatus, Status, Where
-from storage_engine.quality.explained_ranges import explained
-from storage_engine.quality.facts import collect_facts
+from storage_engine.quality.facts import collect_facts, explained
 from storage_engine.retention.archive.sealed import archive_sealed
 from storage_engine.retention.decisions.adopting import adopt
 from storage_engine.retention.store.managed_store import ManagedStore

@@ -12,8 +12,7 @@ import pytest
 
 from storage_engine.model.report.validation import Where
 from storage_engine.retention.shield import shield
-from storage_engine.retention.shield.giving_up import give_up
-from storage_engine.retention.shield.shield import tend_shield
+from storage_engine.retention.shield.shield import give_up, tend_shield
 from storage_engine.retention.shield.shield_reading import read_links
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.shield.index import shield_path

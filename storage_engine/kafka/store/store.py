@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -16,8 +17,15 @@ from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import BadInputError, StoreBusyError
 from storage_engine.kafka.codec.range_digest import sha256_of_range
 from storage_engine.kafka.format import meta_properties
-from storage_engine.kafka.format.layout import Node, data_paths, read_again, read_node
-from storage_engine.kafka.format.log_end import first_batch_ms, known_end
+from storage_engine.kafka.format.layout import (
+    LogDirectory,
+    Node,
+    PartitionLog,
+    data_paths,
+    read_again,
+    read_node,
+)
+from storage_engine.kafka.format.log_end import LogEnd, first_batch_ms, known_end
 from storage_engine.kafka.metadata.log_faults import own_ends
 from storage_engine.kafka.metadata.topic_settings import TopicSettings, read_topic_settings
 from storage_engine.kafka.rules import RetentionSettings
@@ -40,7 +48,6 @@ from storage_engine.kafka.store.archiving import (
     log_id_of,
     went_meanwhile,
 )
-from storage_engine.kafka.store.log_snapshots import log_snapshot
 from storage_engine.kafka.store.next_deletions import deletes_at_ms
 from storage_engine.kafka.store.plan import (
     SeenLog,
@@ -62,9 +69,11 @@ from storage_engine.model.store.known_logs import Absence, LogIdentity
 from storage_engine.model.store.store import (
     Archivable,
     DiskUsage,
+    LogSnapshot,
     Segment,
     SegmentContext,
     SegmentId,
+    SegmentState,
     StoreSnapshot,
 )
 
@@ -73,6 +82,34 @@ if TYPE_CHECKING:
     from storage_engine.kafka.lag.lag import LagContext
     from storage_engine.kafka.lag.positions import Consumers
     from storage_engine.kafka.stopped.store_lock import LockedDirectories
+
+
+def log_snapshot(directory: LogDirectory, log: PartitionLog, end: LogEnd) -> LogSnapshot:
+    """Return a log as the contract has it: all segments but the last are sealed.
+
+    What is above the checkpointed high watermark counts as not yet safe; without an entry all does.
+    """
+    name = log.name.log
+    watermark = min(directory.high_watermarks.get(name, 0), end.offset)
+    return LogSnapshot(name, tuple(_segments(log, end.offset)), end.offset, watermark, end.unread)
+
+
+def _segments(log: PartitionLog, end: int) -> Iterator[Segment]:
+    name = log.name.log
+    for files, following in pairwise(log.segments):
+        yield Segment(
+            name,
+            files.base_offset,
+            files.log,
+            SegmentState.SEALED,
+            end=following.base_offset,
+            companions=files.companions,
+        )
+    for files in log.segments[-1:]:
+        yield Segment(
+            name, files.base_offset, files.log, SegmentState.ACTIVE, end=end, companions=files.companions
+        )
+
 
 NAME = "kafka"
 

@@ -20,11 +20,15 @@ from storage_engine.model.proof.heads import LakeHead
 from storage_engine.model.report.diagnosis import BrokerDiagnosis, Finding, Severity, by_severity
 from storage_engine.model.settings.spark_from import in_spark
 from storage_engine.model.store.store import Segment
-from storage_engine.retention.doctor.access_rights import access_findings, look_at_access
-from storage_engine.retention.doctor.clock_check import clock_findings
 from storage_engine.retention.doctor.figures import Figures, due_now, take_figures
-from storage_engine.retention.doctor.file_systems import look_at_mounts, mount_findings
 from storage_engine.retention.doctor.growth import DAY_MS
+from storage_engine.retention.doctor.host_checks import (
+    access_findings,
+    clock_findings,
+    look_at_access,
+    look_at_mounts,
+    mount_findings,
+)
 from storage_engine.retention.doctor.left_behind import (
     hold_end_findings,
     hold_findings,

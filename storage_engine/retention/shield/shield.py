@@ -12,17 +12,21 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from storage_engine.core.clock import clock_ms
+from storage_engine.core.jsonable import to_jsonable
 from storage_engine.core.wording import reason_text
 from storage_engine.exceptions import (
     GateRefusedError,
     LakeUnavailableError,
     ShieldError,
     StorageEngineError,
+    StoreLayoutError,
 )
-from storage_engine.journal.journal import Run, Step
+from storage_engine.journal.journal import Phase, Run, Step
 from storage_engine.lake.archive.archive import archive_all
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.file.jobs import SegmentJob
+from storage_engine.model.hold.hold import Drift, DriftKind
 from storage_engine.model.hold.shield import ShieldNeed
 from storage_engine.model.proof.receipt import Receipt
 from storage_engine.model.settings.policy import ArchiveMode, ShieldMode
@@ -34,8 +38,6 @@ from storage_engine.retention.proof.proofs import Proofs, read_proofs
 from storage_engine.retention.proof.shield_records import record_dropped, record_meant
 from storage_engine.retention.proof.shielding import COMMAND, changed_text, written_text
 from storage_engine.retention.proof.stamping import witness_release
-from storage_engine.retention.shield.giving_up import give_up
-from storage_engine.retention.shield.shield_log import ShieldedLog, look_at_log
 from storage_engine.retention.shield.shield_proofs import (
     JudgedLink,
     ask_of_gone,
@@ -46,15 +48,96 @@ from storage_engine.retention.shield.shield_proofs import (
     release_of,
     unproven_segments,
 )
+from storage_engine.retention.store.broker_answers import take_sealed_files
 from storage_engine.retention.store.brokers import refuse_shield
 from storage_engine.retention.store.context import AnyStore, Context, open_context
 from storage_engine.retention.store.known_heads import known_heads
 from storage_engine.retention.store.stamp import mark_shield
 from storage_engine.same_bytes.own_acts import read_own_acts
-from storage_engine.shield.index import remove_shield
+from storage_engine.shield.index import Link, remove_shield
 from storage_engine.shield.links import drop_links, drop_unchanged, make_links
 from storage_engine.shield.seen import Place, SeenLink, Shield, log_was_written, look_at_shield
-from storage_engine.shield.size import Wanted, room_bytes, wanted, without_use
+from storage_engine.shield.size import Wanted, room_bytes, to_give_up, wanted, without_use
+
+
+@dataclass(frozen=True, slots=True)
+class ShieldedLog:
+    """
+    :param sealed: its sealed segments, oldest first.
+    :param is_whole: nothing is missing between them; otherwise some may not be listed.
+    :param is_known: it could be looked at.
+    """
+
+    sealed: tuple[Segment, ...] = ()
+    is_whole: bool = True
+    is_known: bool = True
+
+
+def look_at_log(context: Context, notices: list[str]) -> ShieldedLog:
+    """Return a log's sealed segments, even where somebody removed some from the middle of it.
+
+    :param notices: what a person should know is added.
+    """
+    try:
+        try:
+            snapshot = context.snapshot(clock_ms())
+            return ShieldedLog(tuple(segment for log in snapshot.logs for segment in log.sealed))
+        except StoreLayoutError as error:
+            notices.append(f"the log isn't whole: {error}")
+            return ShieldedLog(
+                take_sealed_files(context.broker, context.store.broker),
+                is_whole=False,
+            )
+    except (StorageEngineError, OSError) as error:
+        notices.append(f"no further segment is shielded: the log can't be looked at: {reason_text(error)}")
+        return ShieldedLog(is_known=False)
+
+
+def give_up(context: Context, run: Run, reasons: Mapping[str, str], notices: list[str]) -> tuple[int, ...]:
+    """Give up the oldest of these links that is a last name, while the disk is above the policy's level.
+
+    One a call, after a new look at the disk: its space may come back late, as while a process has it open. It
+    is recorded as a loss before it goes.
+
+    :param reasons: by name of a link that the caller has just tried to bring into a lake: why it is in none.
+        Another link was deleted from the log since, and is tried first.
+    :param notices: what was given up is added.
+    :return: base offsets.
+    """
+    root, percent = context.store.real_root, context.store.policy.shield_give_up_percent
+    used_percent = context.broker.shield_need().used_percent
+    tried = tuple(seen for seen in look_at_shield(root).links if seen.link.name in reasons)
+    seen = to_give_up(Shield(tried), used_percent, percent)
+    if seen is None:
+        return ()
+    loss = _loss(seen.link, used_percent, percent, reasons[seen.link.name])
+    _record_once(context, run, seen.link, loss)
+    drop_links(root, [seen.link.name])
+    notices.append(loss.detail)
+    return (seen.link.base_offset,)
+
+
+def _loss(link: Link, used_percent: int | None, percent: int, why: str) -> Drift:
+    return Drift(
+        DriftKind.GIVEN_UP,
+        f"expected room for the log's bytes [{link.base_offset}, {link.end_offset}), which somebody else "
+        f"deleted and only the shield had, found the disk {used_percent} % full, above "
+        f"shield_give_up_percent {percent}: they were given up for space. Not archived before: {why}.",
+        log=link.log,
+        start_offset=link.base_offset,
+        end_offset=link.end_offset,
+    )
+
+
+def _record_once(context: Context, run: Run, link: Link, loss: Drift) -> None:
+    """Record a loss before the deed; a call that was killed between the two has recorded it."""
+    subject = f"{loss.kind.value}: {loss.log} [{loss.start_offset}, {loss.end_offset})"
+    known = context.journal.store_events(context.record.store_id, Step.DRIFT, Phase.RESULT)
+    if any(event.subject == subject and event.payload["lineage"] == link.lineage for event in known):
+        return
+    said = {"lineage": link.lineage, "disturbance": to_jsonable(loss)}
+    context.journal.record(run, Step.DRIFT, Phase.RESULT, [(subject, said)])
+
 
 SHIELD_RUN = "shield"
 """Run of a store under which its shield is recorded."""

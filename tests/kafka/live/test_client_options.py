@@ -11,8 +11,7 @@ import confluent_kafka
 import pytest
 
 from storage_engine.exceptions import BadInputError
-from storage_engine.kafka.cluster.client import Cluster, client_settings
-from storage_engine.kafka.cluster.client_options import ALLOWED
+from storage_engine.kafka.cluster.client import ALLOWED, Cluster, client_settings
 from storage_engine.model.broker.live import LiveBroker
 
 RUNS_SOMETHING = (

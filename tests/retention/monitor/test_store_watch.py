@@ -19,10 +19,9 @@ from asyncinotify import Inotify, Mask, Watch
 from storage_engine.core.own_directory import DIRECTORY
 from storage_engine.journal.journal import Journal
 from storage_engine.model.hold.hold import Drift
-from storage_engine.retention.monitor import file_changes, store_watch
-from storage_engine.retention.monitor.file_changes import FileChanges
+from storage_engine.retention.monitor import store_watch
 from storage_engine.retention.monitor.shield_watch import ShieldWatch
-from storage_engine.retention.monitor.store_watch import HostWatch
+from storage_engine.retention.monitor.store_watch import FileChanges, HostWatch
 from storage_engine.retention.store.identity import identify
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.rocketmq.hold import heartbeat
@@ -109,7 +108,7 @@ def test_a_store_without_inotify_is_looked_at_twice_a_second_and_the_others_keep
         return add_watch(self, path, mask)
 
     monkeypatch.setattr(Inotify, "add_watch", refused)
-    monkeypatch.setattr(file_changes, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(store_watch, "RETRY_SECONDS", 0.0)
     host.add(one)
     until(lambda: said.has("one: changes aren't seen at once (inotify: "))
     for _ in range(2):
@@ -138,7 +137,7 @@ def test_a_watch_whose_inotify_broke_has_it_again_later(
         broken.set()
         raise OSError(errno.EIO, "broken")
 
-    monkeypatch.setattr(file_changes, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(store_watch, "RETRY_SECONDS", 0.0)
     with monkeypatch.context() as patched:
         patched.setattr(Inotify, "sync_get", get)
         host.add(store)
@@ -155,7 +154,7 @@ def test_a_directory_that_can_not_be_looked_at_is_said_once_and_raises_nothing(
     tmp_path: Path, said: Said
 ) -> None:
     (tmp_path / "file").touch()
-    changes = file_changes.FileChanges(said.append)
+    changes = store_watch.FileChanges(said.append)
     for _ in range(2):
         changes.follow([tmp_path / "file" / "commitlog", tmp_path])
     changes.close()
