@@ -17,6 +17,7 @@ import click
 
 from storage_engine.cli import COMMANDS, cli
 from storage_engine.cli.options.live_options import LIVE_OPTIONS
+from storage_engine.cli.options.store_argument import SHARED_STORE_OPTIONS
 from storage_engine.get_provider_info import get_provider_info
 from storage_engine.model.settings.policy import Policy
 from storage_engine.model.settings.settings import settings_of
@@ -73,9 +74,10 @@ def with_options(page: str) -> str:
     """Return the page of commands with each section's table as the code has it."""
     every = commands()
     tables = {
-        name: options_table(p for p in command.params if p not in LIVE_OPTIONS)
+        name: options_table(p for p in command.params if p not in (*SHARED_STORE_OPTIONS, *LIVE_OPTIONS))
         for name, command in every.items()
     }
+    tables["Options of a store"] = options_table(SHARED_STORE_OPTIONS)
     tables["Beside a running broker"] = options_table(LIVE_OPTIONS)
 
     def renewed(section: re.Match[str]) -> str:

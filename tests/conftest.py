@@ -6,6 +6,7 @@ import atexit
 import gc
 import gzip
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -54,6 +55,9 @@ settings.register_profile("few", max_examples=20, deadline=None)
 settings.load_profile("all" if ALL else "few")
 
 SHARED_MEMORY = Path("/dev/shm")
+
+# Whose machine it is may have stores by name.
+os.environ["STORAGE_ENGINE_STORES"] = ""
 
 StoreCopy = Callable[[str], Path]
 GroundTruth = Callable[[str, str], Any]

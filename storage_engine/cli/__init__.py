@@ -57,6 +57,7 @@ COMMANDS = {
     "adopt": ("decisions", "Accept new bytes under archived offsets."),
     "validate": ("validate", "Prove that store and lake hold every byte."),
     "sample": ("sample", "Write a store to try things on."),
+    "options": ("shared_options", "What many commands take, told once."),
     "docs": ("docs", "Where the documentation is on this machine."),
     "completion": ("completion", "Let a shell complete commands and options."),
     "man": ("man", "Write manual pages."),

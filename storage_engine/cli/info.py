@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,8 +12,9 @@ import click
 from storage_engine.cli.options.airflow_connection import conn_id_option, store_of_connection
 from storage_engine.cli.options.options import json_option, lake_option, second_lake_option
 from storage_engine.cli.options.store_argument import managed_store
+from storage_engine.cli.options.stores_file import NamedStore, named_stores
 from storage_engine.cli.output.info_output import print_overview, print_runs
-from storage_engine.cli.output.output import print_json, put, say
+from storage_engine.cli.output.output import print_json, print_table, put, say
 from storage_engine.cli.shell.command import command
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.collector import no_collection
@@ -43,6 +44,17 @@ def _base(lake_dir: Path | None, second_lake_dir: Path | None, conn_id: str | No
     return managed_store(lake_dir, lake_dir, second_lake_dir=second_lake_dir)
 
 
+def _print_named(stores: Mapping[str, NamedStore], as_json: bool) -> None:
+    """Print which stores the file of stores has, and where."""
+    (file,) = {store.file for store in stores.values()}
+    if as_json:
+        rows = [{"name": name, "fields": store.fields} for name, store in sorted(stores.items())]
+        print_json("info", {"stores_file": file, "named_stores": rows})
+        return
+    shown = [(name, store.path("root"), store.path("lake")) for name, store in sorted(stores.items())]
+    print_table(f"Stores of {file}", ("name", "root~", "lake~"), shown)
+
+
 def _named(context: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
     """Refuse an empty text, which is no name: as a rule a variable that isn't set; a click callback."""
     if text is not None and not text.strip():
@@ -67,11 +79,21 @@ def info(
     verified, and who holds what.
 
     STORE is a store's name, path or id; without it all that the journal and the lakes know are shown, or the
-    one of the connection. Of what lies on another host the disk isn't shown.
+    one of the connection. Of what lies on another host the disk isn't shown. Without a lake or a connection
+    the file of stores says where they are, and a call without STORE lists what it has.
     """
-    base = _base(lake_dir, second_lake_dir, conn_id)
+    stores_of_file = named_stores() if lake_dir is None and conn_id is None else {}
+    if which is None and stores_of_file:
+        _print_named(stores_of_file, as_json)
+        return 0
+    is_named = which in stores_of_file
+    if is_named:
+        named = stores_of_file[str(which)]
+        base = named.managed(named.path("lake"), second_lake_dir or named.path("second_lake"))
+    else:
+        base = _base(lake_dir, second_lake_dir, conn_id)
     found = _overview(base)
-    wanted = which or (base.real_root if conn_id is not None else None)
+    wanted = base.real_root if conn_id is not None or is_named else which
     stores = found.stores if wanted is None else (_chosen(found, wanted, base),)
     if as_json:
         print_json("info", {**_overview_json(found), "stores": stores})

@@ -25,6 +25,7 @@ _STORE_WITH_LAKE = (_STORE, "clean --manual", "clean", "verify", "hold", "unmana
 _BOTH_LAKES = (_STORE, "clean --manual", "clean", "verify")
 _STORE_ALONE = ("lag", "doctor")
 """Need no lake, and are told no name; doctor takes a lake."""
+_OF_STORE = (*_STORE_OR_CONNECTION, *_STORE_WITH_LAKE, *_STORE_ALONE)
 _COMMANDS = (
     *_LAKE_OR_CONNECTION,
     *_LAKE_AND_CONNECTION,
@@ -47,17 +48,23 @@ def with_arguments(text: str, said: Mapping[str, Any]) -> str:
     A text that has got them stays as it is.
 
     :param said: what is known, by the names that commands' parameters have: store, lake_dir,
-        second_lake_dir, conn_id; ``store_options`` are words that each command of the store takes.
+        second_lake_dir, conn_id; ``store_options`` are words that each command of the store takes; with
+        ``is_named`` the store's name stands for all of them.
     """
     connection = said.get("conn_id")
     if not isinstance(connection, str):
         connection = None
+    is_named = bool(said.get("is_named"))
 
     def complete(found: re.Match[str]) -> str:
         command, rest = found["command"], text[found.end() :]
         lake = _lake_of(text, said)
         second = said.get("second_lake_dir") if lake == said.get("lake_dir") else None
-        words = _words(command, said.get("store"), lake, second, connection)
+        of_store = command in _OF_STORE or command.startswith(_MOVE)
+        if is_named and of_store:
+            words = [str(said["store"])]
+        else:
+            words = _words(command, said.get("store"), lake, second, connection)
         if words and command in (*_STORE_WITH_LAKE, *_STORE_ALONE) and "--conn-id" not in words:
             options = tuple(said.get("store_options", ()))
             if command in _STORE_ALONE and "--name" in options:

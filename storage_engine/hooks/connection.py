@@ -65,18 +65,20 @@ class Defaults:
 
 
 def managed_store(
-    conn_id: str, extra: Mapping[str, Any], password: str | None, defaults: Defaults
+    conn_id: str, extra: Mapping[str, Any], password: str | None, defaults: Defaults, *, source: str = ""
 ) -> ManagedStore:
     """Work out what a connection amounts to.
 
     :param extra: the connection's extra fields, by the names of ``STORE_SETTINGS``, or by those that
         older connections have.
     :param password: the journal's password, put into its URL.
+    :param source: what says the fields where no connection does, for messages.
     :raises BadInputError: a missing, contradicting or ill-typed field; names connection and field.
     """
-    read = Fields(conn_id, {**extra, POLICY: _policy_object(conn_id, extra, defaults)}, PLACES)
+    source = source or _connection(conn_id)
+    read = Fields(source, {**extra, POLICY: _policy_object(source, extra, defaults)}, PLACES)
     read.check_keys(_FIELDS)
-    spark_from_of(conn_id, extra)
+    _spark_from(source, extra)
     directory = Path(defaults.home) / "storage_engine"
     return ManagedStore(
         name=conn_id,
@@ -109,7 +111,7 @@ def moved_fields(extra: Mapping[str, Any]) -> str:
     return f"Read from old places, and best said at their new ones: {'; '.join(moves)}." if moves else ""
 
 
-def _policy_object(conn_id: str, extra: Mapping[str, Any], defaults: Defaults) -> Any:
+def _policy_object(source: str, extra: Mapping[str, Any], defaults: Defaults) -> Any:
     """Return what a connection's policy says, also where it names one of the section.
 
     :raises BadInputError: the section has no policy of this name.
@@ -124,7 +126,7 @@ def _policy_object(conn_id: str, extra: Mapping[str, Any], defaults: Defaults) -
     if not isinstance(policies, dict) or not isinstance(policies.get(named.strip()), dict):
         there = ", ".join(sorted(policies)) if isinstance(policies, dict) else ""
         expected = f"a JSON object, or a name in [storage_engine] policies ({there})"
-        raise Fields(conn_id, extra).error(POLICY, expected, named, meant(named.strip(), policies or ()))
+        raise Fields(source, extra).error(POLICY, expected, named, meant(named.strip(), policies or ()))
     return policies[named.strip()]
 
 
@@ -165,7 +167,15 @@ def spark_from_of(conn_id: str, extra: Mapping[str, Any]) -> SparkFrom:
 
     :raises BadInputError: the field is no such text.
     """
-    read = Fields(conn_id, extra)
+    return _spark_from(_connection(conn_id), extra)
+
+
+def _connection(conn_id: str) -> str:
+    return f"connection {conn_id}"
+
+
+def _spark_from(source: str, extra: Mapping[str, Any]) -> SparkFrom:
+    read = Fields(source, extra)
     value = read.value("spark_from")
     try:
         return SparkFrom() if value is None else SparkFrom.parse(str(value))
@@ -179,7 +189,7 @@ def broker_connection(conn_id: str, extra: Mapping[str, Any]) -> str | None:
 
     :param conn_id: the store's.
     """
-    return Fields(conn_id, extra, PLACES).text("conn_id") or None
+    return Fields(_connection(conn_id), extra, PLACES).text("conn_id") or None
 
 
 def _lake(read: Fields, defaults: Defaults, directory: Path) -> LakeConfig:

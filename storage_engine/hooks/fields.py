@@ -37,10 +37,11 @@ class Place:
 class Fields:
     """Typed access to a connection's extra fields.
 
+    :param source: what has the fields, for messages, such as ``connection orders``.
     :param places: of settings that are keys of a JSON field, by their names. Any other is a field of its own.
     """
 
-    conn_id: str
+    source: str
     extra: Mapping[str, Any]
     places: Mapping[str, Place] = field(default_factory=dict)
 
@@ -220,7 +221,7 @@ class Fields:
 
     def _error(self, shown: str, expected: str, found: object, hint: str = "") -> BadInputError:
         return BadInputError(
-            f"connection {self.conn_id}: field {shown}: expected {expected}, found {found!r}.{hint}",
+            f"{self.source}: field {shown}: expected {expected}, found {found!r}.{hint}",
             page=PAGE,
         )
 

@@ -9,6 +9,7 @@ import click
 import pytest
 
 from storage_engine.cli.options.live_options import LIVE_OPTIONS
+from storage_engine.cli.options.store_argument import SHARED_STORE_OPTIONS
 from tests.cli.every_command import EVERY
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "command-line.md"
@@ -28,15 +29,22 @@ def test_every_command_has_a_section_and_every_section_a_command() -> None:
 @pytest.mark.parametrize("name", EVERY)
 def test_a_section_names_every_option_of_its_command_and_no_other(name: str) -> None:
     command = EVERY[name]
-    named = [p for p in command.params if isinstance(p, click.Option) and p not in LIVE_OPTIONS]
+    shared = (*SHARED_STORE_OPTIONS, *LIVE_OPTIONS)
+    named = [p for p in command.params if isinstance(p, click.Option) and p not in shared]
     options = {option for p in named for option in p.opts}
     assert set(re.findall(r"^\| `(--[a-z-]+)", SECTIONS[name], re.M)) == options
 
 
-def test_options_that_every_store_takes_are_named_once() -> None:
-    section = re.search(r"^## Beside a running broker\n(.*?)(?=^## )", DOCUMENT.read_text(), re.M | re.S)
+@pytest.mark.parametrize(
+    ("heading", "shared"),
+    [("Options of a store", SHARED_STORE_OPTIONS), ("Beside a running broker", LIVE_OPTIONS)],
+)
+def test_options_that_every_store_takes_are_named_once(
+    heading: str, shared: tuple[click.Option, ...]
+) -> None:
+    section = re.search(rf"^## {heading}\n(.*?)(?=^## )", DOCUMENT.read_text(), re.M | re.S)
     assert section is not None
-    options = {name for option in LIVE_OPTIONS for name in option.opts}
+    options = {name for option in shared for name in option.opts if name.startswith("--")}
     assert set(re.findall(r"^\| `(--[a-z-]+)", section[1], re.M)) == options
 
 

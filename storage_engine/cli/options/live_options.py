@@ -12,15 +12,13 @@ import click
 from click.core import ParameterSource
 
 from storage_engine.cli.options.options import argument_of, setting_option
+from storage_engine.cli.options.stores_file import SECRET_KEY
 from storage_engine.cli.shell.command import GroupedOption
 from storage_engine.model.broker import live
 from storage_engine.model.broker.live import LiveBroker
 from storage_engine.model.settings.store_settings import SETTINGS, STORE_SETTINGS, TLS_ON, TLS_UNVERIFIED
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-SECRET_KEY = "STORAGE_ENGINE_SECRET_KEY"
-"""Environment variable with the secret key: an argument could be read by every user of the machine."""
 
 _UNVERIFIED = "tls_unverified"
 

@@ -70,7 +70,12 @@ def policy_of(values: Mapping[str, Any]) -> Policy:
 
     :param values: by the names of settings.
     """
-    return Policy(**{name: _value(SETTINGS[name], value) for name, value in values.items()})
+    return Policy(**policy_values(values))
+
+
+def policy_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what options say, by the fields of the policy."""
+    return {name: _value(SETTINGS[name], value) for name, value in values.items()}
 
 
 def _value(one: Setting, value: Any) -> Any:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from storage_engine.cli.options.airflow_connection import CONN_ID, store_of_connection
 from storage_engine.cli.options.live_options import LIVE_OPTIONS, live_broker
 from storage_engine.cli.options.options import SECOND_LAKE, journal_of, lake_of, setting_option
-from storage_engine.cli.options.policy_options import policy_of, policy_option
-from storage_engine.cli.shell.command import GroupedOption
+from storage_engine.cli.options.policy_options import policy_of, policy_option, policy_values
+from storage_engine.cli.options.stores_file import NamedStore, find_named, named_stores
+from storage_engine.cli.shell.command import NAMED, GroupedOption
 from storage_engine.cli.shell.values import NamedPath, key_value_pairs, time_zone
 from storage_engine.core.host import ANY_HOST
 from storage_engine.core.nearest import meant
@@ -62,13 +66,31 @@ STORE_OPTIONS = (
     setting_option("mode", type=bool, default=False),
 )
 """Every command that takes a store has them."""
+SHARED_STORE_OPTIONS = (*STORE_OPTIONS, NAME)
 
 _SHOWN = {"store": "STORE", "name": "--name", "live": "options of a running broker"}
 _SHOWN |= {
     str(option.name): option.opts[0] for option in (*STORE_OPTIONS, lake_of(required=False), SECOND_LAKE)
 }
+_OVERRIDES = {"broker_conf", "overrides", "time_zone", "lake_dir", "second_lake_dir"}
+"""Of these options a call beside a store's name may have its own."""
 _EITHER = "Expected STORE and --lake DIRECTORY, or --conn-id ID"
 _STORE_OR_CONNECTION = "Expected STORE, or --conn-id ID"
+
+
+class StoreArgument(NamedPath):
+    """STORE: a path, or a store's name in the file of stores, which stands for its path then."""
+
+    def convert(
+        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
+    ) -> Any:
+        named = find_named(value) if isinstance(value, str) else None
+        if named is None or ctx is None:
+            return super().convert(value, param, ctx)
+        ctx.meta[NAMED] = named
+        lakes = {"lake_dir": named.path("lake"), "second_lake_dir": named.path("second_lake")}
+        ctx.default_map = {name: str(path) for name, path in lakes.items() if path is not None}
+        return named.path("root")
 
 
 def takes_store(
@@ -77,6 +99,7 @@ def takes_store(
     lake: bool | None = True,
     second_lake: bool = False,
     connection: bool = False,
+    each: bool = False,
     named: bool = True,
     settings: bool = True,
     policy: tuple[str, ...] = (),
@@ -87,6 +110,7 @@ def takes_store(
         ``lake_dir`` beside it.
     :param lake: whether it has a lake; None: where --lake is given.
     :param connection: whether --conn-id may be given instead of all of them.
+    :param each: whether a call without arguments is one for each store of the file of stores; it gets None.
     :param named: whether a store that has a lake may be named by --name.
     :param settings: whether --set is a setting of the store; else the command has an option of that name.
     :param policy: settings of the policy that it has options for.
@@ -96,6 +120,18 @@ def takes_store(
         @wraps(command)
         def called(*arguments: Any, **values: Any) -> Any:
             given = {name: values.pop(name) for name in taken}
+            context = click.get_current_context()
+            if (named := context.meta.get(NAMED)) is not None:
+                typed = {
+                    name: value
+                    for name, value in {**given, **values}.items()
+                    if context.get_parameter_source(name) is ParameterSource.COMMANDLINE and name != "store"
+                }
+                for name in (*live_names, *policy, "conn_id"):
+                    values.pop(name, None)
+                if not (required or connection):
+                    values["lake_dir"] = given["lake_dir"]
+                return command(*arguments, managed=_of_name(named, given, typed, policy), **values)
             live = live_broker({name: values.pop(name) for name in live_names}, lambda: _kind(given))
             chosen = policy_of({name: values.pop(name) for name in policy})
             conn_id = values.pop("conn_id", None)
@@ -111,6 +147,8 @@ def takes_store(
                 if connection and lake and given["lake_dir"] is None:
                     raise click.UsageError(f"{_EITHER}; found no --lake.")
                 managed = managed_store(**given, live=live, policy=chosen)
+            elif each and not any(values.values()) and named_stores():
+                managed = None
             elif connection:
                 raise click.UsageError(f"{_EITHER if lake else _STORE_OR_CONNECTION}; found no STORE.")
             else:
@@ -127,7 +165,7 @@ def takes_store(
         params.extend(reversed(options))
         # Eager: what is said of a lake that isn't there depends on the store's kind.
         must = required and not connection
-        params.append(click.Argument(["store"], type=NamedPath(), required=must, is_eager=True))
+        params.append(click.Argument(["store"], type=StoreArgument(), required=must, is_eager=True))
         return called
 
     lakes = [] if lake is False else [lake_of(required=lake is True and not connection)]
@@ -189,6 +227,33 @@ def managed_store(
         live=live,
         named=name is not None,
         engine=mode,
+    )
+
+
+def _of_name(
+    named: NamedStore, given: Mapping[str, Any], typed: Mapping[str, Any], policy: tuple[str, ...]
+) -> ManagedStore:
+    """Return the store that the file of stores has by a name, with what a call says otherwise.
+
+    :param given: what takes a store, by parameter; the lakes are the file's where the call has none.
+    :param typed: what the call says itself.
+    :raises click.UsageError: the call says something that only the file may say.
+    """
+    of_file = {*(str(option.name) for option in LIVE_OPTIONS), *given, "conn_id"} - _OVERRIDES
+    if fixed := sorted(of_file & typed.keys()):
+        shown = ", ".join("--" + name.replace("_", "-") for name in fixed)
+        raise click.UsageError(f"{named.source}: expected it to say this itself, found {shown}.")
+    store = named.managed(given.get("lake_dir"), given.get("second_lake_dir"))
+    overrides = typed.get("overrides", {})
+    _check_settings(store.broker, overrides)
+    chosen = {name: typed[name] for name in policy if name in typed}
+    broker_conf: Path | None = typed.get("broker_conf")
+    return replace(
+        store,
+        broker_conf=store.broker_conf if broker_conf is None else str(broker_conf.absolute()),
+        time_zone=typed.get("time_zone", store.time_zone),
+        overrides={**store.overrides, **overrides},
+        policy=replace(store.policy, **policy_values(chosen)),
     )
 
 

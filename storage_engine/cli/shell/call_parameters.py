@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from storage_engine.cli.shell.command import GroupedOption
+from storage_engine.cli.shell.command import NAMED, GroupedOption
 
 if TYPE_CHECKING:
     from storage_engine.retention.store.managed_store import ManagedStore
@@ -22,6 +22,9 @@ def said_by(context: click.Context) -> Mapping[str, Any]:
     Beside them ``store_options`` has the words that tell of the store and its broker: a next command needs
     them, too.
     """
+    named = context.meta.get(NAMED)
+    if named is not None:
+        return {**context.params, "store": named.name, "store_options": (), "is_named": True}
     words: list[str] = []
     for option in context.command.params:
         typed = context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE

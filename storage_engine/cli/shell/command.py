@@ -17,12 +17,16 @@ ENVIRONMENT = "STORAGE_ENGINE_"
 """Prefix of the environment variables that options are taken from."""
 _QUIET = "storage_engine.quiet"
 _TYPED = "storage_engine.typed"
+NAMED = "storage_engine.named"
+"""Key of a call's ``meta``: the store of the file of stores that it names."""
 _HELD_LINES = 10_000
 _OWN = "Options"
 _OUTPUT = "Output"
 AIRFLOW_GROUP = "With --airflow"
 GROUPS = (_OWN, AIRFLOW_GROUP, "Lake", "Store", "Policy", "Running broker", _OUTPUT)
 """Headings in the order of a command's help."""
+SHARED_GROUPS = ("Store", "Running broker")
+"""Groups of which a command's help says how many there are; ``options`` lists them."""
 
 
 class GroupedOption(click.Option):
@@ -30,7 +34,7 @@ class GroupedOption(click.Option):
 
     :param group: one of :data:`GROUPS`.
     :param environment: whether a variable of the environment may give it. What is typed comes first: a
-        variable says nothing beside ``--conn-id``, or of a store where none is named.
+        variable says nothing beside ``--conn-id`` or a store's name, or of a store where none is named.
     """
 
     def __init__(self, *arguments: Any, group: str = _OWN, environment: bool = False, **more: Any) -> None:
@@ -46,13 +50,20 @@ class GroupedOption(click.Option):
         }
         return super().consume_value(ctx, opts)
 
+    def process_value(self, ctx: click.Context, value: Any) -> Any:
+        # What has the store's name has its lake as well.
+        return None if value is None and NAMED in ctx.meta else super().process_value(ctx, value)
+
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
         """Return what the environment gives; None where the words that were typed leave it no say."""
         typed = ctx.meta.get(_TYPED, set())
         beside = {"store", "lake_dir"} if self.name == "conn_id" else {"conn_id", "conn_ids"}
         stores = {"store", "stores"} & {str(parameter.name) for parameter in ctx.command.params}
         of_no_store = self.group in ("Store", "Running broker") and stores and not stores & typed
-        return None if of_no_store or beside & typed else super().resolve_envvar_value(ctx)
+        is_in_file = NAMED in ctx.meta and self.group in ("Lake", "Store", "Running broker")
+        if of_no_store or beside & typed or is_in_file:
+            return None
+        return super().resolve_envvar_value(ctx)
 
 
 def _keep_quiet(context: click.Context, parameter: click.Parameter, quiet: bool) -> None:
@@ -95,7 +106,7 @@ def held_back() -> deque[str] | None:
 
 
 class Command(click.Command):
-    """A command whose help has its own options first, and those of a running broker last.
+    """A command whose help has its own options, and says where those are that many share.
 
     What a quiet one has to say comes out where it doesn't end well: its exit code alone tells no reason.
     """
@@ -117,10 +128,23 @@ class Command(click.Command):
         return [*own, *([WAIT] if shares else ()), QUIET, help_option]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        for name, rows in records_of(self, ctx).items():
+        groups = records_of(self, ctx)
+        shared = [row for name in SHARED_GROUPS for row in groups.pop(name)]
+        for option in (WAIT, QUIET):
+            row = option.get_help_record(ctx)
+            if row in groups[_OUTPUT]:
+                groups[_OUTPUT].remove(row)
+                shared.append(row)
+        for name, rows in groups.items():
             if rows:
                 with formatter.section(name):
                     formatter.write_dl(rows)
+        if shared:
+            of_store = "of the store, its running broker and " if len(shared) > len((WAIT, QUIET)) else "of "
+            formatter.write_paragraph()
+            formatter.write_text(
+                f"{len(shared)} more that many commands share, {of_store}the output: storage-engine options"
+            )
 
 
 def records_of(shown: click.Command, ctx: click.Context) -> dict[str, list[tuple[str, str]]]:

@@ -1,0 +1,206 @@
+"""stores.toml: what a person calls a store, and with it lake, broker and policy, by a connection's keys.
+
+A file that chooses lake, ``archive: off`` and broker is as strong as the gate: one that others may write is
+refused, as ssh refuses its own.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from storage_engine.cli.options.options import journal_of
+from storage_engine.core.host import ANY_HOST
+from storage_engine.core.nearest import meant
+from storage_engine.exceptions import BadInputError
+
+if TYPE_CHECKING:
+    from storage_engine.retention.store.managed_store import ManagedStore
+
+VARIABLE = "STORAGE_ENGINE_STORES"
+"""Environment variable with the file's path, instead of the usual places; empty: there is none."""
+FILE = Path("storage-engine") / "stores.toml"
+SECRET_KEY = "STORAGE_ENGINE_SECRET_KEY"
+"""Environment variable with a broker's secret key: every user of the machine could read an argument."""
+_ACCESS_KEY = "access_key"
+_OF_AIRFLOW = {"broker_conn_id", "queue", "spark_conn_id", "spark_from"}
+"""Keys of a connection that mean nothing at a shell."""
+_MAX_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class NamedStore:
+    """A store of the file.
+
+    :param file: where it stands.
+    :param fields: what it says, by a connection's keys.
+    """
+
+    name: str
+    file: Path
+    fields: Mapping[str, Any]
+
+    @property
+    def source(self) -> str:
+        """Return what a message about a field names."""
+        return f"{self.file}: store {self.name}"
+
+    def path(self, key: str) -> Path | None:
+        """Return a directory that the file names; None: it names none.
+
+        :raises BadInputError: it is no absolute path.
+        """
+        value = self.fields.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, str) or not value.startswith("/"):
+            described = "; an object store is described by the lake.json of one" if "lake" in key else ""
+            raise BadInputError(
+                f"{self.source}: {key}: expected an absolute path of a directory, found {value!r}. Nothing "
+                f"was changed. Write it from / on{described}."
+            )
+        return Path(value)
+
+    def managed(self, lake_dir: Path | None, second_lake_dir: Path | None) -> ManagedStore:
+        """Return what the file says of the store, with the lakes that a call names or the file has.
+
+        :raises BadInputError: a key is unknown, or a value can't be used; names it.
+        """
+        from storage_engine.hooks.connection import Defaults, managed_store
+        from storage_engine.lake.catalog.config import LakeConfig
+
+        if useless := sorted(_OF_AIRFLOW & self.fields.keys()):
+            raise BadInputError(
+                f"{self.source}: expected keys that mean something without Airflow, found {useless[0]}. "
+                "Nothing was changed. Remove it."
+            )
+        extra = {key: value for key, value in self.fields.items() if key != _ACCESS_KEY}
+        extra.pop("second_lake", None)
+        base = (lake_dir or Path()).absolute()
+        extra["lake"] = str(base)
+        if second_lake_dir is not None:
+            extra["second_lake"] = str(second_lake_dir.absolute())
+        defaults = Defaults(
+            home=str(base), journal_url=journal_of(base), lake=str(base), report_dir=str(base / "reports")
+        )
+        store = managed_store(self.name, extra, None, defaults, source=self.source)
+        if lake_dir is None:
+            store = replace(store, journal_url="", lake=LakeConfig.local(base))
+        return replace(store, host=store.host or ANY_HOST, live=self._with_keys(store))
+
+    def _with_keys(self, store: ManagedStore) -> Any:
+        access_key = self.fields.get(_ACCESS_KEY)
+        if access_key is None:
+            return store.live
+        secret_key = os.environ.get(SECRET_KEY, "")
+        if store.live is None or not isinstance(access_key, str) or not secret_key:
+            found = "no running broker" if store.live is None else f"no secret key in {SECRET_KEY}"
+            raise BadInputError(
+                f"{self.source}: {_ACCESS_KEY}: expected a broker that runs, and its secret key in the "
+                f"environment, found {found if isinstance(access_key, str) else 'no text'}. Nothing was "
+                f"changed. Set {SECRET_KEY}, or remove the key."
+            )
+        return replace(store.live, access_key=access_key, secret_key=secret_key)
+
+
+def stores_file() -> Path | None:
+    """Return the file of stores: that of the variable, the user's own, or the machine's; None: there is none.
+
+    It is never looked for in the working directory.
+
+    :raises BadInputError: the variable names a file that isn't there, or a relative path.
+    """
+    named = os.environ.get(VARIABLE)
+    if named is not None:
+        if not named:
+            return None
+        if not Path(named).is_absolute() or not os.path.lexists(named):
+            raise BadInputError(
+                f"{VARIABLE}: expected the absolute path of a file of stores, found {named!r}. Nothing was "
+                "changed. Correct it, or set it to nothing."
+            )
+        return Path(named)
+    config = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
+    places = (Path(config).expanduser() / FILE, Path("/etc") / FILE)
+    return next((path for path in places if path.is_absolute() and os.path.lexists(path)), None)
+
+
+def named_stores() -> dict[str, NamedStore]:
+    """Return the stores of the file by their names; empty: there is no file.
+
+    :raises BadInputError: others may write it, it is no TOML, or a store is no table or has no root.
+    """
+    file = stores_file()
+    if file is None:
+        return {}
+    # What a call without the file has no use for.
+    import tomllib
+
+    from storage_engine.core.untrusted import read_file
+
+    _check_owner(file)
+    try:
+        tables = tomllib.loads(read_file(file, _MAX_BYTES).decode())
+    except (OSError, ValueError) as error:
+        raise BadInputError(
+            f"{file}: expected a file of stores in TOML, found {error}. Nothing was changed. Correct it."
+        ) from None
+    found = {}
+    for name, fields in tables.items():
+        if "/" in name or not name.strip() or not isinstance(fields, dict) or "root" not in fields:
+            raise BadInputError(
+                f"{file}: {name}: expected a table with root, by a name without a slash, found none. Nothing "
+                f'was changed. Write [{name.replace("/", "-")}] and below it root = "/path/of/the/store".'
+            )
+        found[name] = NamedStore(name, file, fields)
+    return found
+
+
+def find_named(word: str) -> NamedStore | None:
+    """Return the store that a word on a command line names; None: the word is a path.
+
+    :param word: as it was typed. With a slash it is a path, and so are . and ...
+    :raises BadInputError: it is a name, and a path that is there; or neither, and the file has other names.
+    """
+    if "/" in word or word in ("", ".", ".."):
+        return None
+    stores = named_stores()
+    is_path = os.path.lexists(word)
+    if word in stores and is_path:
+        raise BadInputError(
+            f"{word}: expected either a store of {stores[word].file} or a path, found both. Nothing was "
+            f"changed. Write ./{word} for what lies here, or rename one of them."
+        )
+    if stores and word not in stores and not is_path:
+        file = next(iter(stores.values())).file
+        raise BadInputError(
+            f"{word}: expected a store of {file} ({', '.join(sorted(stores))}) or a path, found neither."
+            f"{meant(word, stores)} Nothing was changed."
+        )
+    return stores.get(word)
+
+
+def _check_owner(file: Path) -> None:
+    """
+    :raises BadInputError: somebody else than this user and root may write the file, or exchange it.
+    """
+    for path in (file, file.resolve().parent):
+        try:
+            found = path.stat()
+        except OSError as error:
+            raise BadInputError(
+                f"{path}: expected a file of stores that can be read, found {error.strerror}. Nothing was "
+                "changed."
+            ) from error
+        is_sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
+        others_write = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not is_sticky
+        if found.st_uid not in (0, os.geteuid()) or others_write:
+            raise BadInputError(
+                f"{path}: expected that only you or root may write it, as it decides what may be deleted, "
+                f"found owner {found.st_uid} and mode {stat.S_IMODE(found.st_mode):o}. Nothing was changed. "
+                f"chmod go-w {path}, as its owner."
+            )
