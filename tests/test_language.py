@@ -95,7 +95,7 @@ def test_a_file_name_is_there_once_in_a_package() -> None:
 
 
 def test_docs_are_in_the_fields_words() -> None:
-    pages = (*(ROOT / "docs").glob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md")
+    pages = (*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md")
     texts_of = {page: [(1, _CODE_IN_PAGES.sub(_lines_alone, page.read_text()))] for page in pages}
     assert [advice for page, found in texts_of.items() for advice in said_otherwise(page, found)] == []
 

@@ -36,8 +36,9 @@ def on_post_build(config: Any) -> None:
     (site / "search_index.js").write_text(f"const SECTIONS = {json.dumps(_sections)};\n")
     for unused in site.glob("sitemap.xml*"):
         unused.unlink()
-    for page in Path(config.docs_dir).glob("*.md"):
-        (site / page.name).write_bytes(page.read_bytes())
+    docs = Path(config.docs_dir)
+    for page in docs.rglob("*.md"):
+        (site / page.relative_to(docs)).write_bytes(page.read_bytes())
 
 
 def _plain(html: str) -> str:

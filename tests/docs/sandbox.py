@@ -20,7 +20,7 @@ from storage_engine.project.sample import unpack_sample_store
 from tests.kafka_fixture import unpack as unpack_kafka_node
 
 PROGRAM = "storage-engine"
-_PATH = re.compile(r"(?<![\w./~:-])/(?=(?:data2?|lake2?|backup|new|srv|etc/kafka)\b)")
+_PATH = re.compile(r"(?<![\w./~:-])/(?=(?:data2?|lake2?|backup|new|srv|mnt|etc/broker|etc/kafka)\b)")
 """Directories that the pages speak of."""
 
 _HOLD_LOCK = """
@@ -41,8 +41,8 @@ class Sandbox:
         self._environment = monkeypatch
         self.ends: list[subprocess.Popen[bytes]] = []
         (directory / "work").mkdir(parents=True)
-        for name in ("data", "data2", "backup", "new", "srv"):
-            (directory / name).mkdir()
+        for name in ("data", "data2", "backup", "new", "srv", "mnt/lake"):
+            (directory / name).mkdir(parents=True)
         monkeypatch.chdir(directory / "work")
 
     def end(self) -> None:
@@ -98,8 +98,10 @@ def _nothing(sandbox: Sandbox) -> None:
 
 
 def _sample(sandbox: Sandbox) -> None:
-    """The sample store of the demo at /data/store, its broker.conf beside it; no lake."""
-    unpack_sample_store(sandbox.directory / "data")
+    """The sample store of the demo at /data/store, its broker.conf beside it and in /etc/broker; no lake."""
+    sample = unpack_sample_store(sandbox.directory / "data")
+    (sandbox.directory / "etc" / "broker").mkdir(parents=True)
+    shutil.copy(sample.broker_conf, sandbox.directory / "etc" / "broker")
 
 
 def _archived(sandbox: Sandbox) -> None:
@@ -133,7 +135,7 @@ def _locked(sandbox: Sandbox) -> None:
 def _kafka(sandbox: Sandbox) -> None:
     """A node of Kafka that was stopped cleanly, with /etc/kafka/server.properties."""
     root = unpack_kafka_node(sandbox.directory / "srv" / "kafka")
-    (sandbox.directory / "etc").mkdir()
+    (sandbox.directory / "etc").mkdir(exist_ok=True)
     shutil.copytree(root, sandbox.directory / "etc" / "kafka", ignore=shutil.ignore_patterns("logs", "meta"))
 
 
