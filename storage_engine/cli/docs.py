@@ -28,7 +28,7 @@ def docs(page: str, opens: bool, as_text: bool) -> None:
         raise BadInputError(
             f"{SITE}: expected the documentation, found none. In a checkout, make docs builds it."
         )
-    names = sorted(path.stem for path in SITE.glob("*.md"))
+    names = sorted(path.relative_to(SITE).with_suffix("").as_posix() for path in SITE.rglob("*.md"))
     name = page.removesuffix(".html").removesuffix(".md")
     if name not in names:
         raise BadInputError(f"{page}: expected one of {', '.join(names)}.{meant(name, names)}")
