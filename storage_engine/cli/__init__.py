@@ -24,6 +24,7 @@ from storage_engine.exceptions import BadInputError, StorageEngineError
 COMMANDS = {
     "doctor": ("doctor", "What is wrong with a store, and what to do."),
     "info": ("info", "What is managed, and who holds what."),
+    "metrics": ("metrics", "What Prometheus asks of stores."),
     "runs": ("info", "What runs did, and why."),
     "inspect": ("store", "What a store is and holds."),
     "plan": ("store", "What a cleanup would delete, and why."),

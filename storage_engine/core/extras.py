@@ -54,6 +54,7 @@ class Extra:
 AIRFLOW = Extra("airflow", "Airflow", "airflow")
 CHARTS = Extra("charts", "the picture library resvg_py", "resvg_py")
 KAFKA = Extra("kafka", "Kafka's client confluent-kafka", "confluent_kafka")
+METRICS = Extra("metrics", "Prometheus' client prometheus-client", "prometheus_client")
 POSTGRES = Extra("postgres", "the PostgreSQL driver psycopg", "psycopg")
 SERVER = Extra("serve-lake", "Kafka's protocol in kio, and scramp", "kio")
 QUALITY = Extra("quality", "Great Expectations", "great_expectations")

@@ -1,0 +1,199 @@
+"""metrics: what the journal knows of stores, for Prometheus. Nothing here looks at a store or changes one."""
+
+from __future__ import annotations
+
+import ipaddress
+import signal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from storage_engine.cli.options.airflow_connection import conn_id_option, journal_or_connection
+from storage_engine.cli.options.options import lake_option
+from storage_engine.cli.options.stores_file import named_stores
+from storage_engine.cli.output.output import say
+from storage_engine.cli.shell.command import command
+from storage_engine.cli.shell.values import NamedPath
+from storage_engine.core.clock import clock_ms
+from storage_engine.core.extras import METRICS as METRICS_EXTRA
+from storage_engine.exceptions import BadInputError, StorageEngineError
+
+if TYPE_CHECKING:
+    from storage_engine.console.metrics import Sample
+    from storage_engine.journal.reading.queries import JournalReader
+
+TEXTFILE = "storage_engine.prom"
+
+
+def _address(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[str, int] | None:
+    if text is None:
+        return None
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65_535:
+        raise click.BadParameter(f"expected HOST:PORT, found {text!r}", context, parameter)
+    return host.strip("[]"), int(port)
+
+
+@command()
+@click.argument("names", metavar="[NAME]", nargs=-1)
+@lake_option(required=False)
+@conn_id_option
+@click.option("--listen", metavar="HOST:PORT", callback=_address, help="Answer Prometheus here until ended.")
+@click.option(
+    "--textfile",
+    type=NamedPath(file_okay=False, exists=True),
+    help=f"Write {TEXTFILE} into this directory of node_exporter, once.",
+)
+@click.option("--tls-cert", type=NamedPath(dir_okay=False, exists=True), help="Certificate of this server.")
+@click.option("--tls-key", type=NamedPath(dir_okay=False, exists=True), help="Its key.")
+@click.option("--insecure", is_flag=True, help="Let other hosts connect without TLS.")
+def metrics(
+    names: tuple[str, ...],
+    lake_dir: Path | None,
+    conn_id: str | None,
+    listen: tuple[str, int] | None,
+    textfile: Path | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    insecure: bool,
+) -> int:
+    """Give Prometheus what the journal knows of stores: levels, retention, lag, runs, proofs, alarms.
+
+    NAME is a store's, and there may be several; without one all are told of that the journal knows. A scrape
+    reads the journal alone, so that no store that hangs stops it. What isn't known has no sample.
+    """
+    METRICS_EXTRA.require("metrics")
+    if (listen is None) == (textfile is None):
+        raise click.UsageError("Expected either --listen HOST:PORT or --textfile DIRECTORY.")
+    if listen is not None and not (tls_cert or insecure or _is_loopback(listen[0])):
+        raise BadInputError(
+            f"metrics: expected TLS where other hosts connect, found none for {listen[0]}. Nothing was "
+            "started. Give --tls-cert and --tls-key, or --insecure where whoever reaches it may read along."
+        )
+    if (tls_cert is None) != (tls_key is None):
+        raise click.UsageError("Expected both --tls-cert and --tls-key, or neither.")
+    collector = Collector(_readers(lake_dir, conn_id), names)
+    collector.check()
+    if textfile is not None:
+        from prometheus_client import CollectorRegistry, write_to_textfile
+
+        registry = CollectorRegistry()
+        registry.register(collector)
+        write_to_textfile(str(textfile / TEXTFILE), registry)
+        return 0
+    assert listen is not None
+    return _serve(collector, listen, tls_cert, tls_key)
+
+
+def _readers(lake_dir: Path | None, conn_id: str | None) -> tuple[JournalReader, ...]:
+    """Return readers of the journals that a call is about, each once."""
+    from storage_engine.journal.reading.queries import JournalReader
+
+    if lake_dir is None and conn_id is None and (named := named_stores()):
+        urls = [store.managed(store.path("lake"), None).journal_url for store in named.values()]
+    else:
+        urls = [journal_or_connection(lake_dir, conn_id)]
+    return tuple(JournalReader(url) for url in dict.fromkeys(urls) if url)
+
+
+@dataclass(frozen=True, slots=True)
+class Collector:
+    """What Prometheus' library asks at each scrape.
+
+    :param stores: names; empty: all stores of the journals.
+    """
+
+    readers: tuple[JournalReader, ...]
+    stores: tuple[str, ...]
+
+    def check(self) -> None:
+        """Make sure that every store that is asked for is there, and that a name is one store's.
+
+        :raises BadInputError: one isn't, or two journals have stores of one name.
+        :raises JournalUnavailableError: a journal can't be read.
+        """
+        from storage_engine.console.metrics import name_of
+
+        found = [name_of(one) for reader in self.readers for one in reader.summaries(None, clock_ms())]
+        wanted = self.stores or tuple(found)
+        for name in wanted:
+            if found.count(name) != 1:
+                known = ", ".join(sorted({*found})) or "none"
+                raise BadInputError(
+                    f"store {name}: expected one of this name in the journals, found {found.count(name)} "
+                    f"(they know {known}). Nothing was started. Name others, or rename one of them: "
+                    "storage-engine move."
+                )
+
+    def collect(self) -> Iterator[Any]:
+        """Yield each metric with its samples; a journal that can't be read hides no other."""
+        from prometheus_client.core import GaugeMetricFamily
+
+        from storage_engine.console.metrics import JOURNAL_READABLE, METRICS, PREFIX
+
+        readable = GaugeMetricFamily(
+            PREFIX + JOURNAL_READABLE,
+            "1: the journal answered; 0: it did not, and nothing is known of its stores.",
+            labels=["journal"],
+        )
+        families = {
+            name: GaugeMetricFamily(
+                PREFIX + name, told, labels=["store", "path"] if name.startswith("disk_") else ["store"]
+            )
+            for name, told in METRICS.items()
+        }
+        for reader in self.readers:
+            found = self._samples(reader)
+            readable.add_metric([reader.name], float(found is not None))
+            for one in found or ():
+                families[one.metric].add_metric([one.store, *([one.path] if one.path else [])], one.value)
+        yield readable
+        yield from families.values()
+
+    def _samples(self, reader: JournalReader) -> Sequence[Sample] | None:
+        from storage_engine.console.metrics import read_samples
+
+        try:
+            return list(read_samples(reader, self.stores or None, clock_ms()))
+        except StorageEngineError as error:
+            say(f"{error}", err=True)
+            return None
+
+
+def _serve(collector: Collector, listen: tuple[str, int], tls_cert: Path | None, tls_key: Path | None) -> int:
+    """Answer until SIGTERM or SIGINT."""
+    from prometheus_client import CollectorRegistry, start_http_server
+
+    registry = CollectorRegistry()
+    registry.register(collector)
+    host, port = listen
+    try:
+        server, thread = start_http_server(
+            port,
+            host,
+            registry,
+            certfile=None if tls_cert is None else str(tls_cert),
+            keyfile=None if tls_key is None else str(tls_key),
+        )
+    except OSError as error:
+        raise BadInputError(
+            f"metrics: expected to listen at {host}:{port}, found {error.strerror or error}. "
+            "Nothing was started. Name another address by --listen."
+        ) from error
+    scheme = "http" if tls_cert is None else "https"
+    say(f"Metrics of {len(collector.readers)} journals: {scheme}://{host}:{server.server_port}/metrics")
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    signal.sigwait({signal.SIGINT, signal.SIGTERM})
+    server.shutdown()
+    thread.join()
+    return 0
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,128 @@
+"""What a journal knows of stores, as figures of Prometheus. Pure, but for reading the journal.
+
+What isn't known has no sample, and never 0: an alert on a figure that stays away is told by ``absent``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from storage_engine.console.store_line import Filling, ProblemKind, StoreLine, store_line
+from storage_engine.core.wording import unexpected
+from storage_engine.exceptions import StorageEngineError
+from storage_engine.journal.reading.answers import Standing
+from storage_engine.journal.reading.queries import JournalReader, read_standing
+from storage_engine.journal.reading.store_summaries import StoreSummary, read_summaries
+
+PREFIX = "storage_engine_"
+METRICS = {
+    "disk_used_ratio": "How full the disk under a path of the store is, from 0 to 1.",
+    "disk_usable_bytes": "Free on it, for the broker's user.",
+    "retention_seconds": "Age of the store's oldest message at the last look.",
+    "archive_lag_bytes": "Sealed, and proven in no lake.",
+    "time_to_full_seconds": "Until its first disk is full, at the last day's pace; none where none fills.",
+    "lagging_groups": "Consumer groups whose first unread message may be deleted within a day.",
+    "urgent_findings": "What doctor found that somebody has to act on within a day.",
+    "alarms": "Alarms of the last look.",
+    "lost_ranges": "1: offsets are in no store and no lake, and nobody accepted it; else 0.",
+    "look_timestamp_seconds": "When the store was looked at last.",
+    "run_timestamp_seconds": "When the last run ended that planned a deletion.",
+    "run_failed": "1: that run came to another end than done; else 0.",
+    "proof_timestamp_seconds": "When the archived segment was verified that was verified longest ago.",
+    "proofs_faulty": "Archived segments whose last verification found a fault.",
+    "hold_end_timestamp_seconds": "When the hold of a running broker ends, unless it is renewed.",
+}
+"""By name without the prefix: what it is. Each is a gauge with the label store, the disks' also path."""
+JOURNAL_READABLE = "journal_readable"
+"""1: the journal answered; 0: it did not, and nothing is known of its stores. Its label is journal."""
+_NOT_NOW = (ProblemKind.NEVER_LOOKED, ProblemKind.STALE, ProblemKind.FUTURE)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """:param metric: one of :data:`METRICS`.
+    :param path: of a disk; "": it is about the store.
+    """
+
+    metric: str
+    store: str
+    value: float
+    path: str = ""
+
+
+def read_samples(reader: JournalReader, names: Iterable[str] | None, now_ms: int) -> Iterator[Sample]:
+    """Yield what the journal knows of stores, by a bounded number of queries a store.
+
+    :param names: of these stores alone; None: of all.
+    :raises JournalUnavailableError: the journal can't be read.
+    """
+    wanted = None if names is None else tuple(names)
+
+    def read(connection: Connection) -> list[tuple[StoreSummary, Standing]]:
+        summaries = read_summaries(connection, wanted, now_ms)
+        return [(one, read_standing(connection, one.store_id, now_ms)) for one in summaries]
+
+    for summary, standing in reader.read(read):
+        yield from samples_of(summary, standing, now_ms)
+
+
+def samples_of(summary: StoreSummary, standing: Standing, now_ms: int) -> Iterator[Sample]:
+    """Yield what is known of a store. What its last look found counts for an hour."""
+    name = name_of(summary)
+    try:
+        line = store_line(name, summary, now_ms)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise StorageEngineError(
+            f"store {name}: expected a journal that this release wrote, found {unexpected(error)}."
+        ) from error
+    last_run, verified, hold = line.last_run, standing.verified, standing.hold
+    figures: dict[str, float | None] = {
+        "look_timestamp_seconds": _seconds(summary.sampled_at_ms),
+        "run_timestamp_seconds": _seconds(None if last_run is None else last_run.finished_at_ms),
+        "run_failed": None
+        if last_run is None or last_run.outcome is None
+        else float(last_run.outcome == "failed"),
+        "proof_timestamp_seconds": _seconds(None if verified is None else verified.oldest_ms),
+        "proofs_faulty": None if verified is None else verified.faulty,
+        "hold_end_timestamp_seconds": _seconds(None if hold is None else hold.ends_at_ms),
+    }
+    if line.problem_kind not in _NOT_NOW:
+        yield from _of_disks(line)
+        figures |= _of_look(line, summary)
+    for metric, value in figures.items():
+        if value is not None:
+            yield Sample(metric, name, value)
+
+
+def name_of(summary: StoreSummary) -> str:
+    """Return what a store is called in metrics: its name, or its path where nobody named it."""
+    return summary.name or summary.real_path
+
+
+def _of_disks(line: StoreLine) -> Iterator[Sample]:
+    for level in line.levels:
+        if level.used_percent is not None:
+            yield Sample("disk_used_ratio", line.store, level.used_percent / 100, level.path)
+        if level.usable_bytes is not None:
+            yield Sample("disk_usable_bytes", line.store, level.usable_bytes, level.path)
+
+
+def _of_look(line: StoreLine, summary: StoreSummary) -> dict[str, float | None]:
+    has_findings = summary.doctor is not None
+    urgent = sum(one["severity"] == "urgent" for one in summary.doctor or ())
+    return {
+        "retention_seconds": _seconds(line.retention_ms),
+        "archive_lag_bytes": line.archive_lag_bytes,
+        "time_to_full_seconds": _seconds(line.time_to_full_ms) if line.filling is Filling.YES else None,
+        "lagging_groups": line.lagging_groups,
+        "urgent_findings": urgent if has_findings else None,
+        "alarms": len(summary.alarms) if has_findings else None,
+        "lost_ranges": float(bool(summary.lost)) if has_findings else None,
+    }
+
+
+def _seconds(value_ms: int | None) -> float | None:
+    return None if value_ms is None else value_ms / 1000

@@ -1,0 +1,111 @@
+"""What a journal knows of stores, as metrics: what isn't known has no sample."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.openmetrics.exposition import generate_latest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from storage_engine.cli.metrics import Collector
+from storage_engine.console.metrics import METRICS, PREFIX, Sample, read_samples
+from storage_engine.exceptions import BadInputError
+from storage_engine.journal.journal import Journal
+from storage_engine.journal.reading.queries import JournalReader
+from storage_engine.model.store.store import DiskUsage
+from tests.console.conftest import NAMES, NOW_MS
+
+HOUR_MS = 3_600_000
+OF_LOOKS = {
+    "disk_used_ratio",
+    "disk_usable_bytes",
+    "retention_seconds",
+    "archive_lag_bytes",
+    "lagging_groups",
+    "urgent_findings",
+    "alarms",
+    "lost_ranges",
+}
+
+
+def of(samples: list[Sample], store: str) -> dict[str, float]:
+    return {one.metric: one.value for one in samples if one.store == store}
+
+
+def test_what_the_journal_knows_of_a_store_is_told(past: JournalReader) -> None:
+    samples = list(read_samples(past, None, NOW_MS))
+    assert {one.store for one in samples} == {*NAMES}
+    found = of(samples, "store_orders")
+    assert found.keys() >= OF_LOOKS | {"look_timestamp_seconds", "run_timestamp_seconds", "run_failed"}
+    assert found["urgent_findings"] > 0
+    assert found["lost_ranges"] == 0
+    assert 72 * 3600 <= found["retention_seconds"] <= 96 * 3600
+    assert 0 <= NOW_MS / 1000 - found["look_timestamp_seconds"] < 3600
+    paths = {one.path for one in samples if one.metric == "disk_used_ratio"}
+    assert all(path.startswith("/data/") for path in paths)
+    assert {one.metric for one in samples if one.path} == {"disk_used_ratio", "disk_usable_bytes"}
+    for store in NAMES:
+        assert len([one for one in samples if one.store == store]) <= 30
+
+
+def test_only_the_stores_that_are_asked_for_are_told(past: JournalReader) -> None:
+    assert {one.store for one in read_samples(past, ["store_payments"], NOW_MS)} == {"store_payments"}
+
+
+@pytest.mark.parametrize("later_ms", [2 * HOUR_MS, -2 * HOUR_MS])
+def test_of_an_old_look_or_one_of_the_future_only_its_time_is_told(
+    past: JournalReader, later_ms: int
+) -> None:
+    found = of(list(read_samples(past, None, NOW_MS + later_ms)), "store_orders")
+    assert found.keys() & OF_LOOKS == set()
+    assert "look_timestamp_seconds" in found
+
+
+def test_what_is_not_known_has_no_sample(tmp_path: Path) -> None:
+    journal = Journal(f"sqlite:///{tmp_path / 'journal.db'}")
+    seen = journal.add_store("/data/seen", "rocketmq", name="seen")
+    journal.add_store("/data/new", "rocketmq", name="new")
+    unknown = DiskUsage("/data/seen", None, None, None, "can't be measured")
+    journal.add_sample(seen.store_id, (unknown,), NOW_MS, None)
+    samples = list(read_samples(JournalReader(f"sqlite:///{tmp_path / 'journal.db'}"), None, NOW_MS))
+    assert of(samples, "new") == {}
+    assert of(samples, "seen") == {"look_timestamp_seconds": NOW_MS / 1000}
+
+
+def test_prometheus_reads_what_is_given_and_the_page_names_each_metric(past: JournalReader) -> None:
+    registry = CollectorRegistry()
+    registry.register(Collector((past,), ()))
+    text = generate_latest(registry).decode()
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    assert families.keys() == {PREFIX + name for name in (*METRICS, "journal_readable")}
+    labels = {frozenset(one.labels) for family in families.values() for one in family.samples}
+    assert labels <= {frozenset({"store"}), frozenset({"store", "path"}), frozenset({"journal"})}
+    page = (Path(__file__).parents[2] / "docs" / "alert.md").read_text()
+    told = dict(re.findall(rf"^\| `{PREFIX}(\w+)` \| (.*) \|$", page, re.M))
+    assert told.pop("journal_readable")
+    assert told == METRICS
+    rules = (Path(__file__).parents[2] / "docs" / "prometheus-alerts.yml").read_text()
+    assert {*re.findall(rf"\b{PREFIX}\w+", rules)} <= families.keys()
+
+
+def test_a_journal_that_cannot_be_read_hides_no_other(past: JournalReader, tmp_path: Path) -> None:
+    gone = JournalReader(f"sqlite:///{tmp_path / 'gone.db'}")
+    readable, *others = Collector((gone, past), ()).collect()
+    assert [one.value for one in readable.samples] == [0.0, 1.0]
+    assert {one.labels["store"] for family in others for one in family.samples} == {*NAMES}
+
+
+def test_two_stores_of_one_name_and_an_unknown_one_are_named_at_start(
+    past: JournalReader, tmp_path: Path
+) -> None:
+    journal = Journal(f"sqlite:///{tmp_path / 'journal.db'}")
+    journal.add_store("/data/other", "rocketmq", name="store_orders")
+    other = JournalReader(f"sqlite:///{tmp_path / 'journal.db'}")
+    with pytest.raises(BadInputError, match=r"store store_orders: expected one .* found 2"):
+        Collector((past, other), ()).check()
+    with pytest.raises(BadInputError, match=r"store nobody: expected one .* found 0"):
+        Collector((past,), ("nobody",)).check()
+    Collector((past, other), ("store_payments",)).check()
