@@ -89,7 +89,10 @@ def test_provider_has_the_version_of_the_code_and_brings_all_that_an_airflow_nee
     assert PROVIDER["version"] == storage_engine.__version__
     (code,) = (one for one in PROVIDER["dependencies"] if _name(one) == "storage-engine")
     extras = ",".join(
-        sorted(set(CODE["optional-dependencies"]) - {"charts", "dev", "kafka", "postgres", "serve-lake"})
+        sorted(
+            set(CODE["optional-dependencies"])
+            - {"charts", "dev", "kafka", "metrics", "postgres", "serve-lake"}
+        )
     )
     assert code == f"storage-engine[{extras}]=={storage_engine.__version__}"
 

@@ -22,7 +22,7 @@ from storage_engine.core.extras import METRICS as METRICS_EXTRA
 from storage_engine.exceptions import BadInputError, StorageEngineError
 
 if TYPE_CHECKING:
-    from storage_engine.console.metrics import Sample
+    from storage_engine.console.metrics import MetricSample
     from storage_engine.journal.reading.queries import JournalReader
 
 TEXTFILE = "storage_engine.prom"
@@ -132,10 +132,10 @@ class Collector:
         """Yield each metric with its samples; a journal that can't be read hides no other."""
         from prometheus_client.core import GaugeMetricFamily
 
-        from storage_engine.console.metrics import JOURNAL_READABLE, METRICS, PREFIX
+        from storage_engine.console.metrics import METRICS, PREFIX
 
         readable = GaugeMetricFamily(
-            PREFIX + JOURNAL_READABLE,
+            f"{PREFIX}journal_readable",
             "1: the journal answered; 0: it did not, and nothing is known of its stores.",
             labels=["journal"],
         )
@@ -153,7 +153,7 @@ class Collector:
         yield readable
         yield from families.values()
 
-    def _samples(self, reader: JournalReader) -> Sequence[Sample] | None:
+    def _samples(self, reader: JournalReader) -> Sequence[MetricSample] | None:
         from storage_engine.console.metrics import read_samples
 
         try:

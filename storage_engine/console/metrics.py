@@ -36,13 +36,11 @@ METRICS = {
     "hold_end_timestamp_seconds": "When the hold of a running broker ends, unless it is renewed.",
 }
 """By name without the prefix: what it is. Each is a gauge with the label store, the disks' also path."""
-JOURNAL_READABLE = "journal_readable"
-"""1: the journal answered; 0: it did not, and nothing is known of its stores. Its label is journal."""
 _NOT_NOW = (ProblemKind.NEVER_LOOKED, ProblemKind.STALE, ProblemKind.FUTURE)
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class MetricSample:
     """:param metric: one of :data:`METRICS`.
     :param path: of a disk; "": it is about the store.
     """
@@ -53,7 +51,7 @@ class Sample:
     path: str = ""
 
 
-def read_samples(reader: JournalReader, names: Iterable[str] | None, now_ms: int) -> Iterator[Sample]:
+def read_samples(reader: JournalReader, names: Iterable[str] | None, now_ms: int) -> Iterator[MetricSample]:
     """Yield what the journal knows of stores, by a bounded number of queries a store.
 
     :param names: of these stores alone; None: of all.
@@ -69,7 +67,7 @@ def read_samples(reader: JournalReader, names: Iterable[str] | None, now_ms: int
         yield from samples_of(summary, standing, now_ms)
 
 
-def samples_of(summary: StoreSummary, standing: Standing, now_ms: int) -> Iterator[Sample]:
+def samples_of(summary: StoreSummary, standing: Standing, now_ms: int) -> Iterator[MetricSample]:
     """Yield what is known of a store. What its last look found counts for an hour."""
     name = name_of(summary)
     try:
@@ -94,7 +92,7 @@ def samples_of(summary: StoreSummary, standing: Standing, now_ms: int) -> Iterat
         figures |= _of_look(line, summary)
     for metric, value in figures.items():
         if value is not None:
-            yield Sample(metric, name, value)
+            yield MetricSample(metric, name, value)
 
 
 def name_of(summary: StoreSummary) -> str:
@@ -102,12 +100,12 @@ def name_of(summary: StoreSummary) -> str:
     return summary.name or summary.real_path
 
 
-def _of_disks(line: StoreLine) -> Iterator[Sample]:
+def _of_disks(line: StoreLine) -> Iterator[MetricSample]:
     for level in line.levels:
         if level.used_percent is not None:
-            yield Sample("disk_used_ratio", line.store, level.used_percent / 100, level.path)
+            yield MetricSample("disk_used_ratio", line.store, level.used_percent / 100, level.path)
         if level.usable_bytes is not None:
-            yield Sample("disk_usable_bytes", line.store, level.usable_bytes, level.path)
+            yield MetricSample("disk_usable_bytes", line.store, level.usable_bytes, level.path)
 
 
 def _of_look(line: StoreLine, summary: StoreSummary) -> dict[str, float | None]:

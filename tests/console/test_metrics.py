@@ -11,7 +11,7 @@ from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from storage_engine.cli.metrics import Collector
-from storage_engine.console.metrics import METRICS, PREFIX, Sample, read_samples
+from storage_engine.console.metrics import METRICS, PREFIX, MetricSample, read_samples
 from storage_engine.exceptions import BadInputError
 from storage_engine.journal.journal import Journal
 from storage_engine.journal.reading.queries import JournalReader
@@ -31,7 +31,7 @@ OF_LOOKS = {
 }
 
 
-def of(samples: list[Sample], store: str) -> dict[str, float]:
+def of(samples: list[MetricSample], store: str) -> dict[str, float]:
     return {one.metric: one.value for one in samples if one.store == store}
 
 
