@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
@@ -15,12 +16,17 @@ from storage_engine.lake.acts import act_files
 from storage_engine.lake.acts.act_files import Acts, read_acts, record_act
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.identity import read_mark
+from storage_engine.lake.gc.expiry import remove_expired, undo_expiry
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.storage.small_files import replace_small_file
+from storage_engine.lake.verify.verify import verify
 from storage_engine.model.keep.acts import decide_hold, decide_rule
 from storage_engine.model.keep.rules import Scope
-from tests.integration.lake_cycle import lake_on
+from storage_engine.model.report.validation import Status
+from storage_engine.model.report.verification import VerifyLevel
+from tests.integration.lake_cycle import archive_some, lake_on
 from tests.integration.object_store import ObjectStore
+from tests.lake.gc.test_thinning import every_receipt, thin
 
 pytestmark = pytest.mark.integration
 
@@ -91,3 +97,27 @@ def test_a_writer_that_took_too_long_for_its_turn_writes_nothing(
     with pytest.raises(LakeUnavailableError, match=r"took too long for its turn. Nothing was changed"):
         hold(lake, "orders")
     assert read_acts(lake) == ()
+
+
+@pytest.mark.again
+def test_topics_leave_come_back_and_their_file_goes_for_good(
+    lake: Lake, store_copy: Callable[[str], Path], object_store: ObjectStore
+) -> None:
+    archive_some(lake.config, store_copy("clean-stop"), 0, 2)
+    before = every_receipt(lake, "s")[0]
+    acts = []
+    for topic in ("orders", "ledger_ordered"):
+        acts.append(thin(lake, [before], topic))
+        partial = every_receipt(lake, "s")[0]
+        assert (partial.state, partial.root) == ("partial", before.root)
+        (found,) = verify(lake, VerifyLevel.BYTES)
+        assert found.overall is Status.OK, found.findings
+        if topic == "orders":
+            undo_expiry(lake, acts[0])
+            assert every_receipt(lake, "s")[0].proven_files == before.proven_files
+    assert remove_expired(lake, trash_ms=0) == before.proven_files
+    names = {name.rpartition("/")[2] for name in object_store.names()}
+    assert before.data_file.rpartition("/")[2] not in names
+    assert partial.data_file.rpartition("/")[2] in names
+    (found,) = verify(lake, VerifyLevel.BYTES)
+    assert found.overall is Status.OK, found.findings

@@ -133,7 +133,7 @@ def _prove(table: Table, receipt: Receipt, gone: Collection[str], new: str, old:
         size_bytes, sha256 = stored.size(), sha256_of_file(stored)
     partial = replace(receipt, streams=gone_by(receipt.streams, "", gone))
     if fault := tree_fault(partial, leaves):
-        raise _changed(new, old_name, fault)
+        raise _changed(new, old_name, fault.rstrip("."))
     stats = counter.stats()
     return Thinning(
         segment=receipt.identity,

@@ -23,11 +23,13 @@ from storage_engine.lake.acts.act_files import read_acts, record_act
 from storage_engine.lake.archive.archive import archive_all
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.names import data_file_of
-from storage_engine.lake.gc import maintenance, thinning
+from storage_engine.lake.gc import expiry, maintenance, thinning
 from storage_engine.lake.gc.expiry import finish_acts, remove_expired, undo_expiry
 from storage_engine.lake.gc.garbage import collect
 from storage_engine.lake.gc.thinning import thin_segment
+from storage_engine.lake.move.copying import copy_lake
 from storage_engine.lake.move.rebuilding import rebuild
+from storage_engine.lake.move.relocating import relocate
 from storage_engine.lake.restore.export import export_messages
 from storage_engine.lake.restore.restore import restore
 from storage_engine.lake.restore.restore_span import Span
@@ -35,6 +37,7 @@ from storage_engine.lake.restore.selection import Selection
 from storage_engine.lake.soundness.chain import check_chain
 from storage_engine.lake.soundness.receipts import receipt_history
 from storage_engine.lake.soundness.segment_reader import partial_fault
+from storage_engine.lake.soundness.soundness_reader import moved_receipts
 from storage_engine.lake.verify.reproof import reprove
 from storage_engine.lake.verify.verify import verify
 from storage_engine.model.keep.acts import (
@@ -51,6 +54,7 @@ from storage_engine.model.report.validation import Status, Where
 from storage_engine.model.report.verification import VerifyLevel
 from tests.lake.conftest import MakeJobs
 from tests.lake.gc.test_expiry import STORE, acts_of, every_receipt, expire, live, path_of, states
+from tests.lake.lake_acts import at
 from tests.retention.kill_runner import Moment, count_durable_operations, not_killed
 from tests.rounds import ALL
 from tests.services.forks import begun, in_child
@@ -398,15 +402,19 @@ def test_rows_that_another_engine_has_moved_are_proven_again(thinned: tuple[Lake
     messages = lake.messages()
     rows = messages.scan().to_arrow()
     messages.overwrite(rows)
+    undo_expiry(lake, sha256)
+    assert states(lake) == ["partial", None], "the table would have rows twice"
     (found,) = verify(lake, VerifyLevel.BYTES)
     assert {it.status for it in found.findings} == {Status.WARNING}, found.findings
     partly, other = every_receipt(lake)
+    assert len(moved_receipts(lake, [partly, other])) == 2
+    assert "2 receipts" in maintenance._fault(lake, {}), "an older snapshot may have what stays"
     assert len(reprove(lake, STORE, [partly, other])) == 2
     assert states(lake) == ["partial", None]
+    assert maintenance._fault(lake, {}) == ""
     check(lake, list(VerifyLevel))
-    undo_expiry(lake, sha256)
-    assert states(lake) == ["partial", None], "the table would have rows twice"
-    check(lake)
+    finish_acts(lake)
+    assert states(lake) == ["partial", None]
 
 
 def test_over_a_catalog_that_went_back_nothing_is_done_and_a_rebuilt_one_goes_on(
@@ -526,3 +534,107 @@ def test_killed_at_a_durable_operation_and_run_again_it_goes_on(
         assert acts_of(left, kind) == 1
         assert path_of(left, row).exists() == (kind is not ActKind.REMOVED)
         check(left)
+
+
+@pytest.fixture
+def between(filled: Callable[[int], Lake], monkeypatch: pytest.MonkeyPatch) -> tuple[Lake, Receipt, str]:
+    """The same as a kill between the two commits leaves it: the table has the old file still."""
+    lake = filled(2)
+    before = every_receipt(lake)[0]
+    with monkeypatch.context() as patch:
+        patch.setattr(expiry, "_data_step", lambda *_: None)
+        return lake, before, thin(lake, [before], EVENTS, LEDGER)
+
+
+def test_between_its_two_commits_whoever_reads_is_right(
+    between: tuple[Lake, Receipt, str], tmp_path: Path
+) -> None:
+    lake, before, sha256 = between
+    assert states(lake) == ["partial", None]
+    assert data_file_of(lake.messages(), before) in live(lake)
+    check(lake, list(VerifyLevel))
+    collect(lake, grace_ms=0, delete=True, trash_ms=0)
+    assert remove_expired(lake, trash_ms=0) == ()
+    (tmp_path / "lake" / "catalog.db").unlink()
+    rebuild(lake.config, {})
+    again = open_lake(lake.config)
+    assert states(again) == ["partial", None]
+    check(again, list(VerifyLevel))
+    finish_acts(again)
+    assert states(again) == ["partial", None]
+    assert live(again) == {data_file_of(again.messages(), row) for row in every_receipt(again)}
+    check(again)
+    undo_expiry(again, sha256)
+    assert every_receipt(again)[0].proven_files == before.proven_files
+    check(again)
+
+
+def test_between_its_two_commits_an_undo_or_archiving_comes_first(
+    between: tuple[Lake, Receipt, str], segments: list[Path], make_jobs: MakeJobs
+) -> None:
+    lake, _, sha256 = between
+    archive_all(lake, make_jobs(lake, segments[0]))
+    row = every_receipt(lake)[0]
+    assert row.is_whole
+    finish_acts(lake)
+    undo_expiry(lake, sha256)
+    assert every_receipt(lake)[0] == row
+    assert len(live(lake)) == 2
+    check(lake)
+
+
+def test_a_copy_and_a_lake_that_was_moved_have_what_stays(
+    thinned: tuple[Lake, Receipt, str], tmp_path: Path
+) -> None:
+    lake, before, sha256 = thinned
+    copy_lake(lake, at(tmp_path / "copy"))
+    copy = open_lake(at(tmp_path / "copy"))
+    assert every_receipt(copy) == every_receipt(lake)
+    check(copy, list(VerifyLevel))
+    (tmp_path / "lake").rename(tmp_path / "moved")
+    relocate(at(tmp_path / "moved"))
+    moved = open_lake(at(tmp_path / "moved"))
+    check(moved, list(VerifyLevel))
+    undo_expiry(moved, sha256)
+    assert every_receipt(moved)[0].proven_files == before.proven_files
+    check(moved)
+    # The copy gets what came back, too.
+    copy_lake(moved, at(tmp_path / "copy"))
+    check(open_lake(at(tmp_path / "copy")))
+
+
+@pytest.mark.parametrize("has_receipts", [False, True])
+def test_a_lake_whose_receipts_went_back_gets_the_whole_segment_again(
+    filled: Callable[[int], Lake], tmp_path: Path, has_receipts: bool
+) -> None:
+    lake = filled(1)
+    (before,) = every_receipt(lake)
+    kept = lake.segments().metadata_location
+    thin(lake, [before], LEDGER)
+    location = Path(kept.removeprefix("file://"))
+    for path in location.parent.glob("*.metadata.json"):
+        if path.name > location.name:
+            path.unlink()
+    (tmp_path / "lake" / "catalog.db").unlink()
+    for path in location.parent.parent.rglob("data/*/*.parquet"):
+        if not has_receipts and path.stat().st_mtime_ns > location.stat().st_mtime_ns:
+            path.unlink()
+    rebuild(lake.config, {}, take_over=True)
+    again = open_lake(lake.config)
+    (row,) = every_receipt(again)
+    assert (row.state, row.sha256, row.root) == (None, before.sha256, before.root)
+    check(again)
+
+
+def test_in_the_end_no_file_is_left(thinned: tuple[Lake, Receipt, str]) -> None:
+    lake, before, _ = thinned
+    rows = [before, every_receipt(lake)[0]]
+    thin(lake, [rows[1]], ORDERS)
+    rows.append(every_receipt(lake)[0])
+    expire(lake, [rows[2]])
+    removed = remove_expired(lake, trash_ms=0)
+    assert {file.location for file in removed} == {row.data_file for row in rows}
+    assert not any(path_of(lake, row).exists() for row in rows)
+    assert remove_expired(lake, trash_ms=0) == ()
+    assert states(lake) == ["expired", None]
+    check(lake)
