@@ -553,6 +553,8 @@ def test_between_its_two_commits_whoever_reads_is_right(
     assert states(lake) == ["partial", None]
     assert data_file_of(lake.messages(), before) in live(lake)
     check(lake, list(VerifyLevel))
+    assert copy_lake(lake, at(tmp_path / "copy")).waiting == 0
+    check(open_lake(at(tmp_path / "copy")), list(VerifyLevel))
     collect(lake, grace_ms=0, delete=True, trash_ms=0)
     assert remove_expired(lake, trash_ms=0) == ()
     (tmp_path / "lake" / "catalog.db").unlink()
@@ -564,6 +566,10 @@ def test_between_its_two_commits_whoever_reads_is_right(
     assert states(again) == ["partial", None]
     assert live(again) == {data_file_of(again.messages(), row) for row in every_receipt(again)}
     check(again)
+    copy_lake(again, at(tmp_path / "copy"))
+    copy = open_lake(at(tmp_path / "copy"))
+    assert [len(live(it)) for it in (again, copy)] == [2, 2]
+    check(copy)
     undo_expiry(again, sha256)
     assert every_receipt(again)[0].proven_files == before.proven_files
     check(again)
