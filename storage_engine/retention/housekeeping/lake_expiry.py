@@ -204,7 +204,11 @@ def _thin(
     def decide(recorded: Acts) -> KeepDecision | None:
         verdicts = latest.judge(recorded, read_trusted_clock(lake))
         going = {it.segment.identity: it.gone for it in verdicts if it.is_thinned}
-        few = tuple(it for it in waiting if going.get(it.segment) == it.streams)
+        few = tuple(
+            it
+            for it in waiting
+            if going.get(it.segment) == it.streams and latest.rows[it.segment].data_file == it.file.location
+        )
         thinned.update(it.segment for it in few)
         if not few:
             return None

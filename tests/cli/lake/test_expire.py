@@ -162,7 +162,9 @@ def test_what_is_not_known_keeps_and_so_does_a_hold(cli, cleaned, tmp_path, monk
     assert (wrong.exit_code, "expected the name or the id of one store" in wrong.err) == (2, True)
 
 
-def test_topics_that_are_past_leave_their_segments_and_the_others_stay(cli, cleaned, days_ago, tmp_path):
+def test_topics_that_are_past_leave_their_segments_and_the_others_stay(
+    cli, cleaned, days_ago, tmp_path, monkeypatch
+):
     store, lake = cleaned
     assert cli("clean", store, "--lake", lake, "--manual").exit_code == 0
     with days_ago(2):
@@ -198,3 +200,17 @@ def test_topics_that_are_past_leave_their_segments_and_the_others_stay(cli, clea
     assert sorted(it["location"].rpartition("/")[2] for it in gone["removed"]) == sorted(before - files(lake))
     assert len(gone["removed"]) == 4
     assert cli("verify", store, "--lake", lake, "--level", "bytes").exit_code == 0
+    # A hold that is recorded while a file is written again counts: what was written goes.
+    real, held = lake_expiry.thin_segment, []
+
+    def thin_beside_a_hold(opened, *of):
+        thinning = real(opened, *of)
+        held.append(record_act(opened, lambda acts: decide_hold(acts, Scope(topic="orders"), "why")))
+        return thinning
+
+    monkeypatch.setattr(lake_expiry, "thin_segment", thin_beside_a_hold)
+    before = files(lake)
+    assert reasons(cli, lake, "--store-gone", "A", *most)["thinned"] == 2
+    assert "Nothing expires." in cli("lake", "expire", "--lake", lake, "--store-gone", "A", *most).out
+    assert (len(held), files(lake)) == (2, before)
+    assert reasons(cli, lake, "--store-gone", "A", *most)["held"] == 6

@@ -520,7 +520,7 @@ def test_killed_at_a_durable_operation_and_run_again_it_goes_on(
     status, operations = in_child(lambda: work(None))
     assert status == 0
     assert len(operations) >= 8
-    few = range(len(operations) % 2, len(operations), max(1, len(operations) // 6))
+    few = range(len(operations) % 2, len(operations), max(1, len(operations) // 4))
     for number in range(len(operations)) if ALL else few:
         shutil.rmtree(tmp_path / "lake")
         shutil.copytree(tmp_path / "pristine", tmp_path / "lake")
