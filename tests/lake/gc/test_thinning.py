@@ -180,6 +180,7 @@ def test_readers_have_what_stays_and_name_what_went(
     assert one.message_count == counts[ORDERS] + others[ORDERS]
     assert other.message_count == others[LEDGER]
     assert [(it.start_offset, it.end_offset) for it in other.expired] == [(0, 1 << 20)]
+    assert one.expired == (), "nothing of this topic went"
     (restored,) = restore(lake, STORE, tmp_path / "restored")
     assert restored.base_offset == 1 << 20
     with pytest.raises(RestoreError, match=r"EXPIRED: in the lake in part only \(partial\) by policy"):
