@@ -27,6 +27,9 @@ def proof_version_of(root: str | None) -> int:
 EXPIRED = "expired"
 """State of a receipt whose segment's rows a keep rule took out of the lake. Persisted: never renamed."""
 
+NOT_ARCHIVED = "not archived, by rule "
+"""What a record begins with of bytes that went without a copy by a rule. Persisted: never changed."""
+
 NO_EXPIRIES: Mapping[str, str] = MappingProxyType({})
 
 _SHOWN_CHARACTERS = 12
