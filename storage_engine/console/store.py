@@ -33,7 +33,7 @@ MOST_RUNS = 200
 class RangeLine:
     """Offsets [start_offset, end_offset) of a log that share a place and a reason.
 
-    :param where: local, both, archived, due, lost or unknown.
+    :param where: a word of :class:`Place`.
     :param detail: of its first segment.
     """
 
@@ -52,7 +52,7 @@ _RANGE = tuple(field.name for field in fields(RangeLine))
 _WORST_FIRST = {
     place: at
     for at, place in enumerate(
-        ("lost", "unknown", "accepted", "due", "local", "both", "archived", "expired"),
+        ("lost", "unknown", "accepted", "due", "local", "both", "archived", "expired", "not_archived"),
     )
 }
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from storage_engine.core.clock import ClockReading
 from storage_engine.model.hold.hold import BrokerProgress
 from storage_engine.model.lag.archive_lag import ArchiveLag
 from storage_engine.model.plan.plan import Plan, PlanRequest
@@ -169,6 +170,21 @@ class ReportRow:
     unchanged_since: str | None = None
     validation: str = ""
     lost_ranges: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRule:
+    """A rule by which messages of a store don't enter its lakes.
+
+    :param rule: SHA-256 of the act by which a lake has it.
+    :param clock: of the machine on which it was recorded, at that moment; None: it has none.
+    """
+
+    store_id: str
+    rule: str
+    person: str
+    at_ms: int
+    clock: ClockReading | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,12 @@ class Kafka(Broker):
 
         return topic in INTERNAL_TOPICS
 
+    def topic_of_log(self, log: str) -> str | None:
+        from storage_engine.kafka.format.file_names import partition_directory
+
+        directory = partition_directory(log)
+        return None if directory is None or directory.log != log else directory.topic
+
     def cleans_up(self, live: LiveBroker | None) -> bool:
         return live is not None and live.deletes == WE_DELETE
 

@@ -15,6 +15,7 @@ from storage_engine.pages.figures import (
     amount,
     fated,
     freed_bytes,
+    gone_by_rules,
     is_dry_run,
     is_set_aside,
     span_text,
@@ -275,6 +276,6 @@ def _checked(report: Mapping[str, Any]) -> Answer | None:
     text = f"{good} of {len(found['checks'])} checks hold"
     lost = [row for row in found["ranges"] if row["where"] == "LOST"]
     whole = "store and lake together have every byte once" if worst == "OK" and not lost else ""
-    if whole and any(row["where"] == "EXPIRED" for row in found["ranges"]):
-        whole += ", but for what expired"
+    if whole and (gone := gone_by_rules({row["where"] for row in found["ranges"]})):
+        whole += f", but for {gone}"
     return Answer("Checked after it", (Line(f"{text}{'; ' if whole else ''}{whole}"),), text, tone)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from storage_engine.core.wording import bytes_text, count_text, time_text
+from storage_engine.model.report.validation import Where
 
 STEPS: Mapping[str, str] = {
     "plan": "plan",
@@ -59,6 +60,12 @@ def worst_status(validation: Mapping[str, Any] | None) -> str:
     found = validation or {"checks": (), "ranges": ()}
     statuses = {row["status"] for row in (*found["checks"], *found["ranges"])}
     return next((status for status in ("FAILURE", "WARNING") if status in statuses), "OK")
+
+
+def gone_by_rules(places: Collection[str]) -> str:
+    """Return what rules kept out of the lake or took out of it, of ranges in these places; "": nothing."""
+    said = {Where.EXPIRED: "what expired", Where.NOT_ARCHIVED: "what isn't archived by rule"}
+    return " and ".join(text for where, text in said.items() if where in places)
 
 
 def amount(segments: Sequence[Mapping[str, Any]]) -> str:

@@ -20,7 +20,7 @@ from storage_engine.exceptions import BadInputError
 from storage_engine.model.report.validation import RangeStatus, ValidationResult, Where
 from storage_engine.pages.advice import reason_words
 from storage_engine.pages.environment import environment
-from storage_engine.pages.figures import STEPS, took_text, worst_status
+from storage_engine.pages.figures import STEPS, gone_by_rules, took_text, worst_status
 from storage_engine.pages.problems import SHOWN, broken_checks
 from storage_engine.pages.story import Story, of_any_release, tell
 from storage_engine.pages.words import sets_aside_until_start, words_of
@@ -119,6 +119,7 @@ _PLACES = {
     Where.LOCAL: "on disk",
     Where.SHIELDED: "gone, in the shield, not archived yet",
     Where.EXPIRED: "expired",
+    Where.NOT_ARCHIVED: "not archived, by rule",
     Where.LOST: "lost",
     Where.UNKNOWN: "not found, and not known to be lost",
 }
@@ -194,8 +195,8 @@ def _of_validation(validation: ValidationResult | None, broker: str) -> Story:
     """Tell what a validation found that no run asked for."""
     found = to_jsonable(validation) if validation else None
     word, tone, headline = _VERDICTS[worst_status(found)]
-    if tone == "ok" and validation and any(row.where is Where.EXPIRED for row in validation.ranges):
-        headline = headline.replace(".", ", but for what expired.")
+    if tone == "ok" and validation and (gone := gone_by_rules({row.where for row in validation.ranges})):
+        headline = headline.replace(".", f", but for {gone}.")
     return Story(word, tone, headline, "", (), tuple(broken_checks(found, words_of(broker))))
 
 

@@ -24,6 +24,8 @@ from storage_engine.journal.journal import Journal, Phase, Step
 from storage_engine.lake.catalog.catalog import open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.file.scan import read_rows
+from storage_engine.model.keep.rules import Scope
+from tests.archive_rules import record_rule_in
 from tests.docs.code_blocks import ROOT, blocks_of, commands_of
 from tests.integration.kafka_broker import (
     SECONDS,
@@ -206,6 +208,42 @@ def test_what_is_proven_goes_and_all_else_is_served(kafka: Kafka, version: str, 
     # It goes on writing, and its offsets go on.
     old(kafka, "orders", 100, 1, 0)
     assert max(served(kafka.address, "orders")) == 100
+
+
+def test_a_log_under_a_rule_goes_without_a_copy_and_its_broker_goes_on(
+    kafka: Kafka, version: str, tmp_path: Path
+) -> None:
+    topics = ("orders", "debug")
+    make_topics(kafka.address, *topics, retention_ms=HOUR_MS + 30_000, **small(version))
+    for topic in topics:
+        old(kafka, topic, 0, 20, HOUR_MS)
+    expired_ms = clock_ms() + 30_000
+    lake = tmp_path / "lake"
+    assert run_command("init-lake", "--broker-type", "kafka", "--lake", lake).exit_code == 0
+    until_held(kafka, lake)
+    journal_url = f"sqlite:///{lake}/journal.db"
+    rule = record_rule_in([LakeConfig.local(lake)], journal_url, Scope(topic="de*"))
+    for topic in topics:
+        old(kafka, topic, 20, 40)
+    before = {topic: served(kafka.address, topic) for topic in topics}
+    time.sleep(max(0, expired_ms + 1000 - clock_ms()) / 1000)
+    report = said(command(kafka, lake, "clean", "--json"))["report"]
+    assert report["outcome"] == "done", report
+    clause = f"not archived, by rule {rule.rule_id[:12]} of topic de*"
+    proofs = {(it["log"], it["proof"]) for it in report["segments"] if it["fate"] == "deleted"}
+    assert proofs == {("orders-0", "proven"), ("debug-0", "not-archived")}
+    assert any(notice.endswith(clause) for notice in report["notices"])
+    assert in_lake(lake, "debug") == {}
+    for topic in topics:
+        first = start_of(kafka, topic)
+        assert first > 20
+        assert served(kafka.address, topic) == {at: it for at, it in before[topic].items() if at >= first}
+    ranges = said(command(kafka, lake, "validate", "--json"))["ranges"]
+    assert next(it["where"] for it in ranges if it["log"] == "debug-0") == "NOT ARCHIVED"
+    # It goes on writing, and its offsets go on.
+    for topic in topics:
+        old(kafka, topic, 60, 1, 0)
+        assert max(served(kafka.address, topic)) == 60
 
 
 def test_the_lines_of_the_docs_delete_one_after_the_other(kafka: Kafka, version: str, tmp_path: Path) -> None:

@@ -20,9 +20,12 @@ from storage_engine.cli.shell.values import reason_text
 from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.model.keep.acts import (
+    NO,
     SHOWN_CHARACTERS,
+    YES,
     KeepDecision,
     RecordedAct,
+    decide_archive,
     decide_hold,
     decide_lift,
     decide_rule,
@@ -72,6 +75,13 @@ def _keep_text(_context: click.Context, parameter: click.Parameter, text: str | 
     callback=reason_text,
     help="Record a hold: until it is lifted nothing that it covers goes, whatever the rules say.",
 )
+@click.option(
+    "--archive",
+    "archive_text",
+    type=click.Choice([YES, NO]),
+    help="Record whether messages enter the lake; no: nothing of these topics is archived, from 24 hours "
+    "after the journal of their store has the rule.",
+)
 @click.option("--lift", "lift_id", metavar="ID", help="End the hold of this id, or of one that begins so.")
 @click.option("--dry-run", is_flag=True, help="Show what would be with it, and record nothing.")
 @click.option(
@@ -91,13 +101,15 @@ def keep(
     store_pattern: str | None,
     keep_text: str | None,
     hold_reason: str | None,
+    archive_text: str | None,
     lift_id: str | None,
     dry_run: bool,
     price: float | None,
     as_json: bool,
 ) -> int:
     """Show how long a lake keeps the messages of each topic, what of it goes on which day, and what is held;
-    or record a rule or a hold. Nothing is removed by this command, and without rules nothing ever goes.
+    or record a rule or a hold. Nothing is removed by this command, and without rules nothing ever goes and
+    everything is archived.
 
     The most specific rule applies to a topic: by its topic first, then by log, then by store; of two alike,
     the one that keeps longer. A rule counts from 24 hours after it is recorded, a hold at once.
@@ -105,21 +117,26 @@ def keep(
     target = witnessed_lake(lake_dir, journal_url, conn_id)
     patterns = {"topic": topic, "log": log, "store": store_pattern}
     scope = Scope(**{name: pattern for name, pattern in patterns.items() if pattern is not None})
-    decide = _decision(scope, keep_text, hold_reason, lift_id)
+    decide = _decision(scope, keep_text, hold_reason, archive_text, lift_id)
     if decide is None and scope != Scope():
-        raise click.UsageError("Expected --keep TIME or --hold REASON beside patterns.")
+        raise click.UsageError("Expected --keep TIME, --hold REASON or --archive no|yes beside patterns.")
     lakes = _lakes(target, second_lake_dir, conn_id)
     faults: list[str] = []
+    notes: list[str] = []
     forecasts: list[KeepForecast] = []
     for config in lakes:
         try:
             with waiting("Looking at receipts"):
-                forecasts.append(_keep(config, target.journal_url, decide, price, dry_run=dry_run))
+                archive = None if archive_text is None else scope
+                forecast, said = _keep(config, target.journal_url, decide, archive, price, dry_run=dry_run)
+            forecasts.append(forecast)
+            notes += said
         except StorageEngineError as error:
             if len(lakes) == 1:
                 raise
             faults.append(f"{config.location}: {error}")
-    notes = _notes(target.journal_url, lakes) if hold_reason is not None and not dry_run else []
+    if not dry_run and (hold_reason is not None or archive_text == NO):
+        notes += _notes(target.journal_url, lakes, "rule" if hold_reason is None else "hold")
     if as_json:
         print_json("lake keep", {"dry_run": dry_run, "lakes": forecasts, "faults": faults, "notes": notes})
     else:
@@ -135,10 +152,16 @@ def keep(
 
 
 def _decision(
-    scope: Scope, keep_text: str | None, hold_reason: str | None, lift_id: str | None
+    scope: Scope,
+    keep_text: str | None,
+    hold_reason: str | None,
+    archive_text: str | None,
+    lift_id: str | None,
 ) -> Decide | None:
-    if sum(it is not None for it in (keep_text, hold_reason, lift_id)) > 1:
-        raise click.UsageError("Expected one of --keep, --hold and --lift.")
+    if sum(it is not None for it in (keep_text, hold_reason, archive_text, lift_id)) > 1:
+        raise click.UsageError("Expected one of --keep, --hold, --archive and --lift.")
+    if archive_text is not None:
+        return partial(decide_archive, scope=scope, archives=archive_text == YES)
     if keep_text is not None:
         return partial(decide_rule, scope=scope, keep=None if keep_text == _DEFAULT else keep_text)
     if hold_reason is not None:
@@ -160,24 +183,40 @@ def _lakes(
 
 
 def _keep(
-    config: LakeConfig, journal_url: str | None, decide: Decide | None, price: float | None, *, dry_run: bool
-) -> KeepForecast:
-    """Record what is to be, and return what the lake keeps then."""
+    config: LakeConfig,
+    journal_url: str | None,
+    decide: Decide | None,
+    archive: Scope | None,
+    price: float | None,
+    *,
+    dry_run: bool,
+) -> tuple[KeepForecast, tuple[str, ...]]:
+    """Record what is to be, and return what the lake keeps then, with notes.
+
+    :param archive: of what it decides whether it is archived; None: it decides something else.
+    """
     from storage_engine.lake.acts.act_files import read_acts, record_act
     from storage_engine.lake.catalog.catalog import open_lake
-    from storage_engine.retention.housekeeping.keeping import forecast_lake
+    from storage_engine.retention.housekeeping.keeping import (
+        check_archive_rule,
+        forecast_lake,
+        record_archive_rules,
+    )
 
     lake = open_lake(config)
+    if archive is not None:
+        check_archive_rule(lake, archive)
     if decide is None or dry_run:
         acts = read_acts(lake)
-        return forecast_lake(lake, journal_url, acts, price, None if decide is None else decide(acts))
+        return forecast_lake(lake, journal_url, acts, price, None if decide is None else decide(acts)), ()
     acts = record_act(lake, decide)
     say(f"Recorded in {lake.location}, as act {acts[-1].sha256[:SHOWN_CHARACTERS]}.", err=True)
-    return forecast_lake(lake, journal_url, acts, price)
+    notes = () if archive is None else record_archive_rules(lake, journal_url, acts, archive)
+    return forecast_lake(lake, journal_url, acts, price), notes
 
 
-def _notes(journal_url: str | None, lakes: tuple[LakeConfig, ...]) -> list[str]:
-    """Return which further lakes have segments of the journal's stores, where the hold is not recorded."""
+def _notes(journal_url: str | None, lakes: tuple[LakeConfig, ...], what: str) -> list[str]:
+    """Return which further lakes have segments of the journal's stores, and lack what was recorded."""
     from storage_engine.lake.catalog.catalog import open_lake
     from storage_engine.lake.catalog.identity import ancestors_of, lake_id_of
     from storage_engine.retention.housekeeping.keeping import other_lakes
@@ -190,6 +229,6 @@ def _notes(journal_url: str | None, lakes: tuple[LakeConfig, ...]) -> list[str]:
             named += (lake_id_of(segments), *ancestors_of(segments))
     return [
         f"store {store} has segments in lake {head.lake_id or 'without a UUID'} at {head.location}, too, "
-        "where this hold is not recorded: name that lake as well"
+        f"where this {what} is not recorded: name that lake as well"
         for store, head in other_lakes(journal_url, named)
     ]

@@ -126,10 +126,12 @@ def _about_lakes(found: Diagnosis) -> Iterator[tuple[str, str]]:
         yield _LAKE_LABELS.get(lake.title, lake.title), lake_text(lake, found.at_ms)
     if found.unproven is not None and found.figures is not None:
         archivable = len(found.figures.archivable.segments)
-        proven = archivable - len(found.unproven) - len(found.touched)
+        proven = archivable - len(found.unproven) - len(found.touched) - found.left_out
         told = f"{proven} of {count_text(archivable, 'sealed segment')}"
         if found.touched:
             told += f"; {touched_text(len(found.touched))}"
+        if found.left_out:
+            told += f"; {found.left_out} not archived, by rule"
         out = len(found.figures.sealed) - archivable
         yield "proven", f"{told}; {out} more may not be archived by now" if out else told
 

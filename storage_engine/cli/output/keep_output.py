@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from storage_engine.cli.output.output import print_table, say
 from storage_engine.core.wording import bytes_text, count_text, time_text
-from storage_engine.model.keep.acts import SHOWN_CHARACTERS
+from storage_engine.model.keep.acts import NO, SHOWN_CHARACTERS, YES
 from storage_engine.model.keep.forecast import KeepForecast, TopicForecast
 from storage_engine.model.keep.keep_policy import DAY_MS
+from storage_engine.model.keep.rules import ArchiveRule
 
 
 def print_forecast(found: KeepForecast) -> None:
@@ -19,6 +20,15 @@ def print_forecast(found: KeepForecast) -> None:
         )
     else:
         say(f"{found.location}: no rules, everything is kept for ever.")
+    if found.archive_rules:
+        print_table(
+            "Archive",
+            ("id", "since", "by", "of", "archive"),
+            (
+                (_id_text(it.rule_id), time_text(it.at_ms), it.person, it.scope.text, archive_text(it))
+                for it in found.archive_rules
+            ),
+        )
     if found.holds:
         print_table(
             "Holds",
@@ -54,6 +64,11 @@ def print_forecast(found: KeepForecast) -> None:
         )
     if found.uncounted_bytes:
         say(f"Note: {bytes_text(found.uncounted_bytes)} have no topic, or no journal here says which.")
+
+
+def archive_text(rule: ArchiveRule) -> str:
+    """Return whether messages enter the lake, as ``--archive`` takes it."""
+    return YES if rule.archives else NO
 
 
 def _goes(topic: TopicForecast) -> str:

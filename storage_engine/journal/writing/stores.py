@@ -9,10 +9,11 @@ from typing import Any
 from sqlalchemy import Connection, delete, insert, select, true, update
 
 from storage_engine.brokers import store_called
-from storage_engine.core.clock import clock_ms
+from storage_engine.core.clock import clock_ms, read_clock
 from storage_engine.core.host import ANY_HOST, is_this_host, this_host
 from storage_engine.exceptions import JournalConflictError, RunStateError, StoreIdentityError
-from storage_engine.journal.records import Phase, Run, Step, StoreRecord
+from storage_engine.journal.records import Phase, RecordedRule, Run, Step, StoreRecord
+from storage_engine.journal.tables.archive_rules import put_archive_rule, read_archive_rules
 from storage_engine.journal.tables.database import JournalDatabase
 from storage_engine.journal.tables.place_errors import moved as moved_here
 from storage_engine.journal.tables.place_errors import name_taken
@@ -147,6 +148,22 @@ class JournalStores:
     def save_rules(self, store_id: str, found: Mapping[str, Any]) -> None:
         """Record by which rules a store's broker deletes, where they are others than those recorded last."""
         self._database.write(lambda connection: put_rules(connection, store_id, found, clock_ms()))
+
+    def record_archive_rule(self, store_id: str, rule: str, person: str) -> None:
+        """Record that a rule keeps messages of a store out of its lakes; the first time counts.
+
+        :param rule: SHA-256 of its act.
+        """
+        found = RecordedRule(store_id, rule, person, clock_ms(), read_clock())
+        try:
+            self._database.write(lambda connection: put_archive_rule(connection, found))
+        except JournalConflictError:
+            # Somebody else recorded it at the same time.
+            self._database.write(lambda connection: put_archive_rule(connection, found))
+
+    def archive_rules(self, store_id: str) -> tuple[RecordedRule, ...]:
+        """Return the rules that were recorded of a store, whether a lake still has them or not."""
+        return self._database.read(lambda connection: read_archive_rules(connection, store_id))
 
     def _twice(self, work: Callable[[Connection], StoreRecord]) -> StoreRecord:
         """Run work once more where somebody else recorded the same at the same time: it is seen then."""

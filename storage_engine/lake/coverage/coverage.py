@@ -13,7 +13,7 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import TypeVar
 
-from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, end_text, ended, whole
+from storage_engine.model.proof.receipt import NOT_ARCHIVED, Receipt, SegmentIdentity, end_text, ended, whole
 from storage_engine.model.report.validation import RangeStatus, Status, Where, worst
 from storage_engine.model.store.by_log import by_log
 from storage_engine.model.store.known_logs import IdentifiedRange, LogNames
@@ -57,7 +57,7 @@ class LocalSpan:
 class ReleasedSpan:
     """What went from a log, by the journal: what a run deleted, or others deleted.
 
-    :param excused: why no receipt was needed (policy ``archive: off``, or a waiver); "" when it was.
+    :param excused: why no receipt was needed (policy ``archive: off``, a rule, or a waiver); "" when it was.
     :param unasked: the lake that proved it, where that can't be asked now; "" otherwise.
     :param others: where others deleted it, what is known of that; "" where a run deleted it.
     :param lineage: of the log then: what is archived of an older one had other bytes; 0: not known.
@@ -290,10 +290,11 @@ def _judge(
     else:
         absent = judge_absent(released, witnesses.unasked, has_receipt=bool(current))
         where, place = absent.where, absent.detail
-        faults.insert(0, (Status.WARNING if absent.is_accepted else Status.FAILURE, place))
+        if where is not Where.NOT_ARCHIVED:
+            faults.insert(0, (Status.WARNING if absent.is_accepted else Status.FAILURE, place))
     status = worst(severity for severity, _ in faults)
     detail = "; ".join(text for _, text in faults) if faults else place
-    if where is Where.EXPIRED and faults:
+    if where in (Where.EXPIRED, Where.NOT_ARCHIVED) and faults:
         detail = f"{place}; {detail}"
     names = dict.fromkeys([*(s.name for s in (*local, *shielded, *unread)), *(_name(r) for r in counting)])
     return RangeStatus(log, *offsets, where, status, tuple(names), detail)
@@ -303,7 +304,7 @@ def _judge(
 class Absent:
     """What became of bytes that are in no place that was looked at.
 
-    :param where: LOST or UNKNOWN.
+    :param where: NOT_ARCHIVED, LOST or UNKNOWN.
     :param is_accepted: all of it went without an archive by somebody's decision.
     """
 
@@ -324,6 +325,8 @@ def judge_absent(
     open_spans = [span for span in released if not span.excused]
     if released and not open_spans and not has_receipt:
         excuses = sorted({span.excused for span in released})
+        if all(excuse.startswith(NOT_ARCHIVED) for excuse in excuses):
+            return Absent(Where.NOT_ARCHIVED, True, "; ".join(excuses))
         return Absent(Where.LOST, True, "deleted without an archive: " + "; ".join(excuses))
     if others := sorted({span.others for span in released if span.others}):
         detail = "; ".join(others)

@@ -13,7 +13,7 @@ from pyiceberg.io import load_file_io
 
 from storage_engine.brokers import store_called
 from storage_engine.exceptions import BadInputError, LakeUnavailableError, StorageEngineError
-from storage_engine.lake.acts.act_files import read_acts_at
+from storage_engine.lake.acts.act_files import Acts, read_acts_at
 from storage_engine.lake.catalog.catalog import (
     Lake,
     broker_in,
@@ -37,6 +37,8 @@ from storage_engine.lake.catalog.pointers import read_pointers, sql_catalog
 from storage_engine.lake.catalog.tables import DELETIONS, SCHEMA_VERSION_PROPERTY, SEGMENTS, check_version_of
 from storage_engine.lake.move.moving import all_receipts, mark_at, own_location, placed_table
 from storage_engine.lake.soundness.receipts import by_store, current
+from storage_engine.model.keep.acts import policy_of
+from storage_engine.model.keep.rules import ArchiveRule
 from storage_engine.model.proof.heads import ChainHead
 from storage_engine.model.proof.receipt import Receipt, ended, whole
 
@@ -98,6 +100,7 @@ class LakeInfo:
         read.
     :param acts: how many decisions of people it has recorded of what it keeps; None: they can't be read.
     :param acts_fault: why not; "": they can.
+    :param archive_rules: by which messages don't enter it.
     :param ignored: what its tables, and a REST catalog, say and nobody here follows: where, and the names.
     """
 
@@ -115,6 +118,7 @@ class LakeInfo:
     ignored: tuple[tuple[str, tuple[str, ...]], ...] = ()
     acts: int | None = 0
     acts_fault: str = ""
+    archive_rules: tuple[ArchiveRule, ...] = ()
 
 
 def describe(config: LakeConfig) -> LakeInfo:
@@ -136,6 +140,7 @@ def describe(config: LakeConfig) -> LakeInfo:
         refused = str(error)
     stores: tuple[StoreInfo, ...] = ()
     acts, acts_fault = _acts(placed)
+    rules = policy_of(acts or ()).archive_rules
     properties = placed[SEGMENTS].metadata.properties if SEGMENTS in placed else {}
     if SEGMENTS in placed:
         try:
@@ -158,17 +163,18 @@ def describe(config: LakeConfig) -> LakeInfo:
         stores=stores,
         broker=_broker(placed),
         ignored=tuple(_ignored(lake, placed.values())),
-        acts=acts,
+        acts=None if acts is None else len(acts),
         acts_fault=acts_fault,
+        archive_rules=tuple(rule for rule in rules if not rule.archives),
     )
 
 
-def _acts(placed: Mapping[str, PlacedTable]) -> tuple[int | None, str]:
-    """Return how many acts a lake has, or why that can't be told."""
+def _acts(placed: Mapping[str, PlacedTable]) -> tuple[Acts | None, str]:
+    """Return the acts that a lake has, or why that can't be told."""
     if SEGMENTS not in placed:
         return None, ""
     try:
-        return len(read_acts_at(placed[SEGMENTS].io, placed[SEGMENTS].location)), ""
+        return read_acts_at(placed[SEGMENTS].io, placed[SEGMENTS].location), ""
     except LakeUnavailableError as error:
         return None, str(error)
 

@@ -12,6 +12,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -21,8 +22,9 @@ import pyarrow as pa
 
 from storage_engine.brokers import find_broker
 from storage_engine.core.durable import NewFile
-from storage_engine.exceptions import RestoreError
+from storage_engine.exceptions import RestoreError, StorageEngineError
 from storage_engine.lake.acts.expiries import merged_expiries
+from storage_engine.lake.archive.deletions import read_deletions
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.store_places import refuse_target_inside_store
 from storage_engine.lake.coverage.elsewhere import in_either
@@ -50,7 +52,7 @@ from storage_engine.lake.soundness.soundness_reader import find_faults
 from storage_engine.lake.verify.replica_coverage import receipts_of_replicas
 from storage_engine.model.broker.codec import RestoredConfig, RestoredSetting
 from storage_engine.model.proof.companions import Companion
-from storage_engine.model.proof.receipt import Receipt, ended, whole
+from storage_engine.model.proof.receipt import NOT_ARCHIVED, Receipt, ended, whole
 
 T = TypeVar("T")
 
@@ -133,7 +135,16 @@ def choose_segments(
     replicas = receipts_of_replicas(lake, found)
     known = (*expired, *ended(replicas))
     expiries = merged_expiries((each, known) for each in (lake, second) if each is not None)
-    asked = choose(found, span or Span(), store_id, lake.location, whole(replicas), known, expiries)
+    asked = choose(
+        found,
+        span or Span(),
+        store_id,
+        lake.location,
+        whole(replicas),
+        known,
+        expiries,
+        _unarchived(lake, store_id),
+    )
     _check_receipts(asked)
     config = None if files_only else find_broker(asked[0].broker).restored_config(serving)
     source = _Source(lake, second, asked, config)
@@ -146,6 +157,17 @@ def choose_segments(
     others = other_lineages(everything, chosen)
     gone = expired_ranges(expired, span or Span(), expiries)
     return ChosenSegments(chosen, extensions, others, config, source, gone)
+
+
+def _unarchived(lake: Lake, store_id: str) -> tuple[LineageRange, ...]:
+    """Return what went of a store without a copy, by rule, as far as the lake's table of deletions tells."""
+    with suppress(StorageEngineError):
+        return tuple(
+            LineageRange(row.lineage, row.log, row.start_offset, row.end_offset, row.detail)
+            for row in read_deletions(lake, store_id)
+            if row.detail.startswith(NOT_ARCHIVED)
+        )
+    return ()
 
 
 def restore(

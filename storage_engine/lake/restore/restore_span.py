@@ -63,6 +63,7 @@ def choose(
     replicas: Sequence[Receipt] = (),
     expired: Sequence[Receipt] = (),
     expiries: Mapping[str, str] = NO_EXPIRIES,
+    unarchived: Sequence[LineageRange] = (),
 ) -> tuple[Receipt, ...]:
     """The segments that a span touches, of each log's newest lineage in ``found``, without a hole in any log.
 
@@ -70,6 +71,7 @@ def choose(
         before and behind its own, where they join them without a hole.
     :param expired: of the store, receipts of segments that expired: messages name them.
     :param expiries: by which policy and since when, by the act's SHA-256.
+    :param unarchived: what went without a copy by a rule, with the rule.
     :raises RestoreError: when there are none, or a segment in between is missing.
     """
     chosen: list[Receipt] = []
@@ -87,12 +89,13 @@ def choose(
         of_span = of_log[hits[0] : hits[-1] + 1]
         for left, right in pairwise(of_span):
             if left.end != right.base_offset:
+                became = _between(left, right, expired, expiries, unarchived)
                 raise RestoreError(
                     f"lake {location}, store {store_id}, {log}: expected a segment at offset "
                     f"{left.end}, the next one is at {right.base_offset}. Nothing was written. A "
                     "broker takes no hole: restore each side of it into a directory of its own, by "
                     + ", ".join(f"--from-offset {start} --to-offset {end}" for start, end in runs(of_span))
-                    + f". {_between(left, right, expired, expiries)}{_who_has(left, right, replicas)}"
+                    + f". {became}{_who_has(left, right, replicas)}"
                 )
         chosen += of_span
     missing = sorted(set(span.segments or ()) - {receipt.base_offset for receipt in chosen})
@@ -116,7 +119,13 @@ def choose(
     return tuple(chosen)
 
 
-def _between(left: Receipt, right: Receipt, expired: Sequence[Receipt], expiries: Mapping[str, str]) -> str:
+def _between(
+    left: Receipt,
+    right: Receipt,
+    expired: Sequence[Receipt],
+    expiries: Mapping[str, str],
+    unarchived: Sequence[LineageRange],
+) -> str:
     """Say what became of the bytes between two segments."""
     hole = Span(left.end, right.base_offset)
     # A replica of the log may have archived them.
@@ -127,6 +136,13 @@ def _between(left: Receipt, right: Receipt, expired: Sequence[Receipt], expiries
         or (row.store_id != right.store_id and right.log_id is not None and row.log_id == right.log_id)
     ]
     lines = [expired_line(one) for one in expired_ranges(of_log, hole, expiries)]
+    lines += (
+        f"{one.log} [{one.start_offset}, {one.end_offset}) NOT ARCHIVED: {one.end_text}"
+        for one in unarchived
+        if (one.log, one.lineage) == (right.log, right.lineage)
+        and one.start_offset < right.base_offset
+        and left.end < one.end_offset
+    )
     return f"{'; '.join(lines)}." if lines else "verify says what became of the bytes in between."
 
 

@@ -91,6 +91,10 @@ class Broker(ABC):
         """Return whether a topic is the broker's own. By default each may be one: wildcards match none."""
         return True
 
+    def topic_of_log(self, log: str) -> str | None:
+        """Return the only topic that a log's messages are of; None: it may have several, as by default."""
+        return None
+
     def restored_config(self, serving: Sequence[Path]) -> RestoredConfig | None:
         """Derive what a broker needs beside restored segments; None: segments alone are restored.
 

@@ -111,6 +111,7 @@ class Drift:
     :param topics: of the messages in that range, as far as they can still be told.
     :param log_id: of the log that the range was in, as receipts have it; "" where it isn't known, and of a
         log that is no more once the detail says what of the range no lake has.
+    :param unarchived: by which rule nobody had to archive the range; "": by none.
     """
 
     kind: DriftKind
@@ -120,6 +121,7 @@ class Drift:
     end_offset: int = -1
     topics: tuple[str, ...] = ()
     log_id: str = ""
+    unarchived: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from enum import StrEnum
 from storage_engine.core.jsonable import from_jsonable, to_jsonable
 from storage_engine.exceptions import BadInputError
 from storage_engine.model.keep.keep_policy import NO_POLICY, KeepPolicy
-from storage_engine.model.keep.rules import Hold, KeepRule, Scope, with_rule
-from storage_engine.model.proof.receipt import SegmentIdentity, StoredFile
+from storage_engine.model.keep.rules import ArchiveRule, Hold, KeepRule, Scope, with_rule
+from storage_engine.model.proof.receipt import NOT_ARCHIVED, SegmentIdentity, StoredFile
 
 SHOWN_CHARACTERS = 12
 """Of an act's SHA-256, where people read or type it."""
@@ -30,9 +30,13 @@ class ActKind(StrEnum):
     EXPIRE = "expire"
     UNDO = "undo"
     REMOVED = "removed"
+    ARCHIVE = "archive"
 
 
-DECIDING = frozenset({ActKind.KEEP, ActKind.HOLD, ActKind.LIFT})
+YES, NO = "yes", "no"
+"""What an ``archive`` says. Persisted."""
+
+DECIDING = frozenset({ActKind.KEEP, ActKind.HOLD, ActKind.LIFT, ActKind.ARCHIVE})
 """Kinds with which another policy begins."""
 
 
@@ -60,7 +64,7 @@ class Thinning:
 class KeepDecision:
     """
     :param rules: of a ``keep``: all rules from then on.
-    :param scope: of a ``hold``: what is held.
+    :param scope: of a ``hold``: what is held; of an ``archive``: what it is for.
     :param reason: of a ``hold``: why.
     :param lifts: of a ``lift``: SHA-256 of the act whose hold ends.
     :param policy: of an ``expire``: SHA-256 of the act with which the policy began that it goes by.
@@ -69,6 +73,7 @@ class KeepDecision:
         ``removed``: those that are gone for good.
     :param expiry: of an ``undo`` and a ``removed``: SHA-256 of the ``expire`` that it is of.
     :param thinned: of an ``expire``: the segments that leave in part; ``files`` has the files of these, too.
+    :param archive: of an ``archive``: whether messages enter the lake, ``yes`` or ``no``.
     """
 
     kind: ActKind
@@ -81,6 +86,7 @@ class KeepDecision:
     files: tuple[StoredFile, ...] = ()
     expiry: str = ""
     thinned: tuple[Thinning, ...] = ()
+    archive: str = ""
 
     @property
     def taken(self) -> tuple[SegmentIdentity, ...]:
@@ -89,17 +95,18 @@ class KeepDecision:
 
     def __post_init__(self) -> None:
         has_fields = {
-            ActKind.HOLD: self.scope is not None,
+            ActKind.HOLD: self.scope is not None and not self.archive,
             ActKind.LIFT: bool(self.lifts),
             ActKind.EXPIRE: bool(self.policy and self.taken),
             ActKind.UNDO: bool(self.expiry and not self.files),
             ActKind.REMOVED: bool(self.expiry and self.files),
+            ActKind.ARCHIVE: self.archive in (YES, NO) and self.scope is not None,
         }
         if any((kind is self.kind) != is_there for kind, is_there in has_fields.items()):
             raise BadInputError(f"decision: expected the fields of a {self.kind}, found others")
 
 
-_LATER_FIELDS = ("policy", "segments", "files", "expiry", "thinned")
+_LATER_FIELDS = ("policy", "segments", "files", "expiry", "thinned", "archive")
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,23 +196,33 @@ def policies_of(acts: Sequence[RecordedAct]) -> tuple[KeepPolicy, ...]:
     policies: list[KeepPolicy] = []
     rules: tuple[KeepRule, ...] = ()
     holds: tuple[Hold, ...] = ()
+    archive: tuple[ArchiveRule, ...] = ()
     for recorded in acts:
         act, decision = recorded.act, recorded.act.decision
         if decision.kind not in DECIDING:
             continue
         if decision.kind is ActKind.KEEP:
             rules = decision.rules
+        elif decision.kind is ActKind.ARCHIVE and decision.scope is not None:
+            archives = decision.archive == YES
+            rule = ArchiveRule(recorded.sha256, decision.scope, archives, act.person, act.at_ms)
+            archive = (*(one for one in archive if one.scope != decision.scope), rule)
         elif decision.scope is not None:
             holds = (*holds, Hold(recorded.sha256, decision.scope, decision.reason, act.person, act.at_ms))
         else:
             holds = tuple(hold for hold in holds if hold.hold_id != decision.lifts)
-        policies.append(KeepPolicy(recorded.sha256, act.at_ms, rules, holds))
+        policies.append(KeepPolicy(recorded.sha256, act.at_ms, rules, holds, archive))
     return tuple(policies)
 
 
 def policy_of(acts: Sequence[RecordedAct]) -> KeepPolicy:
     """Return the policy that is in force."""
     return (NO_POLICY, *policies_of(acts))[-1]
+
+
+def not_archived_text(rule: ArchiveRule) -> str:
+    """Return what is recorded of messages of which the lake has no copy by a rule, as a clause."""
+    return f"{NOT_ARCHIVED}{rule.rule_id[:SHOWN_CHARACTERS]} of {rule.scope.text}"
 
 
 def decide_rule(acts: Sequence[RecordedAct], scope: Scope, keep: str | None) -> KeepDecision | None:
@@ -216,6 +233,17 @@ def decide_rule(acts: Sequence[RecordedAct], scope: Scope, keep: str | None) -> 
     before = policy_of(acts).rules
     rules = with_rule(before, scope, keep)
     return None if set(rules) == set(before) else KeepDecision(ActKind.KEEP, rules=rules)
+
+
+def decide_archive(acts: Sequence[RecordedAct], scope: Scope, *, archives: bool) -> KeepDecision | None:
+    """Return what records whether messages enter the lake; None: it is in force already.
+
+    Without a rule they do.
+    """
+    stands = {rule.scope: rule.archives for rule in policy_of(acts).archive_rules}
+    if stands.get(scope) is archives:
+        return None
+    return KeepDecision(ActKind.ARCHIVE, scope=scope, archive=YES if archives else NO)
 
 
 def decide_hold(acts: Sequence[RecordedAct], scope: Scope, reason: str) -> KeepDecision | None:

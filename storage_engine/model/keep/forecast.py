@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from storage_engine.model.keep.keep_policy import DAY_MS, KeepPolicy, goes_at_ms
-from storage_engine.model.keep.rules import FOREVER, Hold, KeepRule, Stream, rule_for
+from storage_engine.model.keep.rules import FOREVER, ArchiveRule, Hold, KeepRule, Stream, rule_for
 
 GB_BYTES = 10**9
 """Object stores bill decimal gigabytes."""
@@ -72,6 +72,7 @@ class KeepForecast:
     holds: tuple[Hold, ...]
     topics: tuple[TopicForecast, ...]
     uncounted_bytes: int
+    archive_rules: tuple[ArchiveRule, ...] = ()
 
 
 def forecast_topics(

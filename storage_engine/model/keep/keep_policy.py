@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from storage_engine.model.keep.rules import Hold, KeepRule, Stream, rule_for
+from storage_engine.model.keep.rules import ArchiveRule, Hold, KeepRule, Stream, rule_for
 
 DAY_MS = 24 * 3_600_000
 
@@ -21,12 +21,14 @@ class KeepPolicy:
     :param version: SHA-256 of the act that it begins with; "": there was none yet.
     :param since_ms: when that was, by the lake's clock; never before the policy in front of it.
     :param rules: without one everything is kept for ever.
+    :param archive_rules: without one everything is archived.
     """
 
     version: str
     since_ms: int
     rules: tuple[KeepRule, ...] = ()
     holds: tuple[Hold, ...] = ()
+    archive_rules: tuple[ArchiveRule, ...] = ()
 
     def holds_of(self, stream: Stream) -> tuple[Hold, ...]:
         """Return the holds that cover a stream."""

@@ -66,6 +66,20 @@ class Scope:
         """Return what is greater the more specific the patterns are: topic first, then log, then store."""
         return tuple(map(_specificity, (self.topic, self.log, self.store)))
 
+    def applies_to(self, stream: Stream) -> bool:
+        """Return whether a rule for these patterns is for a stream.
+
+        Wildcards match no topic of the broker's own. A store is matched by its newest name.
+        """
+        if not stream.topic or (stream.is_system and self.topic != stream.topic):
+            return False
+        names = (stream.store_id, *stream.store_names[-1:])
+        return (
+            matches(self.topic, stream.topic)
+            and matches(self.log, stream.log)
+            and any(matches(self.store, name) for name in names)
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class KeepRule:
@@ -83,19 +97,23 @@ class KeepRule:
         return keep_days(self.keep)
 
     def applies_to(self, stream: Stream) -> bool:
-        """Return whether it says how long a stream is kept.
+        """Return whether it says how long a stream is kept."""
+        return self.scope.applies_to(stream)
 
-        Wildcards match no topic of the broker's own. A store is matched by its newest name.
-        """
-        scope = self.scope
-        if not stream.topic or (stream.is_system and scope.topic != stream.topic):
-            return False
-        names = (stream.store_id, *stream.store_names[-1:])
-        return (
-            matches(scope.topic, stream.topic)
-            and matches(scope.log, stream.log)
-            and any(matches(scope.store, name) for name in names)
-        )
+
+@dataclass(frozen=True, slots=True)
+class ArchiveRule:
+    """A person's word on whether messages enter the lake.
+
+    :param rule_id: SHA-256 of the act that records it; "": it is no act yet.
+    :param archives: they do, as without a rule.
+    """
+
+    rule_id: str
+    scope: Scope
+    archives: bool
+    person: str
+    at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +174,15 @@ def rule_for(rules: Iterable[KeepRule], stream: Stream) -> KeepRule | None:
     """
     applying = [rule for rule in rules if rule.applies_to(stream)]
     return max(applying, key=lambda rule: (rule.scope.specificity, _longest(rule)), default=None)
+
+
+def archive_rule_for(rules: Iterable[ArchiveRule], stream: Stream) -> ArchiveRule | None:
+    """Return the most specific of the rules that apply to a stream, of two alike the one that archives.
+
+    :return: None: none applies, so that the stream is archived.
+    """
+    applying = [rule for rule in rules if rule.scope.applies_to(stream)]
+    return max(applying, key=lambda rule: (rule.scope.specificity, rule.archives), default=None)
 
 
 def with_rule(rules: Sequence[KeepRule], scope: Scope, keep: str | None) -> tuple[KeepRule, ...]:

@@ -30,6 +30,9 @@ EXPIRED = "expired"
 PARTIAL = "partial"
 """The same where some of its streams went. Persisted: never renamed."""
 
+NOT_ARCHIVED = "not archived, by rule "
+"""What a record begins with of bytes that went without a copy by a rule. Persisted: never changed."""
+
 NO_EXPIRIES: Mapping[str, str] = MappingProxyType({})
 
 _SHOWN_CHARACTERS = 12

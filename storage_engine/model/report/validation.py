@@ -45,6 +45,8 @@ class Where(StrEnum):
     """On disk, planned to go, and not in the lake yet."""
     EXPIRED = "EXPIRED"
     """A keep rule took it out of the lake; only its receipt is left."""
+    NOT_ARCHIVED = "NOT ARCHIVED"
+    """An archive rule let it go without a copy."""
     SHIELDED = "SHIELDED"
     """Gone from the log and not in the lake yet; a second name keeps the bytes."""
     LOST = "LOST"

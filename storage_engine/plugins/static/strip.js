@@ -1,4 +1,4 @@
-// The strip of offsets: what is local, in both places, archived, expired, due or lost, in the order of the log.
+// The strip of offsets: what is local, in both places, archived, expired, not archived, due or lost, in the order of the log.
 
 import { h } from "./dom.js";
 import { bytes, number, offsets } from "./format.js";
@@ -6,7 +6,7 @@ import { counted, t } from "./language.js";
 import { notice } from "./notice.js";
 import { emptyBox } from "./problem.js";
 
-const PLACES = ["expired", "archived", "both", "due", "local", "unknown", "accepted", "lost"];
+const PLACES = ["expired", "not_archived", "archived", "both", "due", "local", "unknown", "accepted", "lost"];
 const WORST = ["lost", "unknown", "accepted", "due"];
 const MOST_AT_ONCE = 12;
 const MOST_LOSSES = 5;
@@ -118,7 +118,7 @@ function part(range, least) {
   const word = t(`where_${place}`);
   // What is nowhere has no file, and so no size: offsets alone say how much it was.
   const size = range.segments > 0 ? [bytes(range.size_bytes), counted("segments", range.segments)] : [];
-  const why = ["accepted", "expired", "lost", "unknown"].includes(place) ? range.detail : "";
+  const why = ["accepted", "expired", "not_archived", "lost", "unknown"].includes(place) ? range.detail : "";
   const text = `${word}: ${[...size, t("offsets", { offsets: offsets(range.start_offset, range.end_offset) }), why].filter(Boolean).join(", ")}`;
   return h(
     "li",

@@ -49,6 +49,7 @@ from storage_engine.retention.archive.planned_segments import (
     to_archive,
 )
 from storage_engine.retention.archive.recording_proofs import again_notices, record_proven
+from storage_engine.retention.proof.archive_permits import unarchived_notices
 from storage_engine.retention.proof.history import segment_subject
 from storage_engine.retention.proof.proofs import Proofs, none_reachable, read_proofs
 from storage_engine.retention.proof.refusing import REFUSED, RefusedLog, refusal, refused_logs
@@ -308,6 +309,7 @@ def archive_somewhere(
         if not proofs.asked:
             raise none_reachable([reason for _, reason in proofs.unreachable])
         notices = (*(f"a lake could not be used: {failure}" for failure in failures), *proofs.outages)
+        notices = (*notices, *unarchived_notices(proofs.permits, proofs.left_out(candidates)))
         refuse_other_logs(context, proofs.asked, candidates)
         wanted = choose(proofs)
         if not wanted:

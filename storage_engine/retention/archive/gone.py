@@ -22,8 +22,10 @@ from storage_engine.model.store.known_logs import may_be_one
 from storage_engine.model.store.store import FileFacts, Segment, StoreSnapshot
 from storage_engine.retention.archive.missing_ranges import MissingRange
 from storage_engine.retention.archive.unproven import Unproven, prove_gone
+from storage_engine.retention.proof.archive_permits import read_store_permits
 from storage_engine.retention.proof.refusing import Refusal, refusal
 from storage_engine.retention.proof.shielding import kept_text
+from storage_engine.retention.proof.unarchived import NO_PERMITS
 from storage_engine.retention.ranges.missing_logs import present_logs
 from storage_engine.retention.ranges.offset_ranges import Interval, merge_intervals
 from storage_engine.retention.ranges.seen_log_records import kept_logs
@@ -195,13 +197,20 @@ def record_gone_unproven(context: Context, run: Run, gone: Unproven, nothing: st
     Nothing should go of a store that is held, that we delete from, or that no broker has. A broker that is
     left to its own rules may delete what is in no lake, and isn't held.
 
+    What a rule permits to go without a copy may go, whoever deletes it.
+
     :param gone: segments that aren't on disk any more.
     :param nothing: sentence that says what wasn't changed.
     """
     away = [one for one in gone.segments if _may_be_away(context, one.facts)]
     gone = replace(gone, segments=tuple(one for one in gone.segments if one not in away))
-    may_go = {log for log in by_log(gone.segments) if _broker_may_delete(context, log)}
-    found = [_drift(*one, _BROKERS if one[0] in may_go else _NOBODYS) for one in _ranges(gone.segments)]
+    may_go = {
+        log for log in by_log(gone.segments) if log in gone.unarchived or _broker_may_delete(context, log)
+    }
+    found = [
+        _drift(*one, _BROKERS if one[0] in may_go else _NOBODYS, unarchived=gone.unarchived.get(one[0], ""))
+        for one in _ranges(gone.segments)
+    ]
     record_drift(context.journal, context.record, run, found)
     root = context.store.real_root
     refusals = [_refused(context, segments[0], nothing) for segments in by_log(away).values()]
@@ -229,6 +238,7 @@ def record_missing(context: Context, run: Run, missing: Sequence[MissingRange]) 
     :param missing: by :func:`find_missing_ranges`.
     """
     lacking = missing_stamps(context.store.real_root) if missing else ()
+    permits = read_store_permits(context.store, context.journal, context.record) if missing else NO_PERMITS
     drift: list[Drift] = []
     notices: list[Drift] = []
     refusals: list[Refusal] = []
@@ -243,12 +253,13 @@ def record_missing(context: Context, run: Run, missing: Sequence[MissingRange]) 
             refusals.append(refusal(log, error, NOTHING))
             continue
         told: dict[tuple[bool, str], list[Interval]] = {}
+        unarchived = permits.clause_of_log(log)
         for one in ranges:
-            may_go = _broker_may_delete(context, log, is_over=one.is_earlier)
+            may_go = bool(unarchived) or _broker_may_delete(context, log, is_over=one.is_earlier)
             told.setdefault((may_go, one.log_id), []).append((one.start_offset, one.end_offset))
         for (may_go, log_id), intervals in told.items():
             why = _BROKERS if may_go else _NOBODYS
-            went = [_drift(log, *interval, why, log_id) for interval in merge_intervals(intervals)]
+            went = [_drift(log, *it, why, log_id, unarchived) for it in merge_intervals(intervals)]
             drift += went
             if may_go:
                 notices += went
@@ -258,15 +269,17 @@ def record_missing(context: Context, run: Run, missing: Sequence[MissingRange]) 
     return GoneResult((), tuple(_notices(notices)), tuple(refusals))
 
 
-def _drift(log: str, first: int, end: int, why: str, log_id: str = "") -> Drift:
+def _drift(log: str, first: int, end: int, why: str, log_id: str = "", unarchived: str = "") -> Drift:
     """Return a range of a log that went as it is recorded."""
     return Drift(
         DriftKind.SEGMENT_GONE,
-        f"log {log}: records of offsets [{first}, {end}) went meanwhile, by none of our runs, and {why}.",
+        f"log {log}: records of offsets [{first}, {end}) went meanwhile, by none of our runs, and "
+        f"{unarchived or why}.",
         log,
         first,
         end,
         log_id=log_id,
+        unarchived=unarchived,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from storage_engine.core.jsonable import from_jsonable
 from storage_engine.journal.journal import Journal, Step, StoreRecord
@@ -12,6 +12,7 @@ from storage_engine.model.store.store import FileFacts, Segment, SegmentId
 from storage_engine.retention.proof.gate import same_files
 from storage_engine.retention.proof.history import segment_subject
 from storage_engine.retention.proof.proofs import Proofs, read_proofs
+from storage_engine.retention.proof.unarchived import NO_PERMITS
 from storage_engine.retention.replicas.replicas import archived_by_replicas
 from storage_engine.retention.store.context import Context
 from storage_engine.retention.store.known_heads import known_heads
@@ -22,10 +23,12 @@ class Unproven:
     """Segments that no lake is known to prove.
 
     :param touched: those of them that a lake has, as they were before somebody touched their files.
+    :param unarchived: by which rule their logs may go without a copy, by name.
     """
 
     segments: tuple[Segment, ...] = ()
     touched: frozenset[SegmentId] = frozenset()
+    unarchived: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def ids(self) -> frozenset[SegmentId]:
@@ -42,8 +45,9 @@ def prove_gone(context: Context, segments: Sequence[Segment]) -> tuple[Unproven,
         return Unproven(), []
     known, slots = known_heads(context.journal, context.record), {one.id for one in segments}
     proofs = read_proofs(context.store.lakes, context.record, slots, known=known, read_files=True)
+    unarchived, proofs = proofs.permits.unarchived(segments), replace(proofs, permits=NO_PERMITS)
     left = still_unproven(context.journal, context.record, proofs, segments)
-    unproven = Unproven(tuple(left), frozenset(one.id for one in proofs.touched(left)))
+    unproven = Unproven(tuple(left), frozenset(one.id for one in proofs.touched(left)), unarchived)
     proven = [one for one in segments if one.id not in unproven.ids]
     by_word = still_unproven(context.journal, context.record, replace(proofs, unreachable=()), proven)
     return unproven, [one for one in proven if one in by_word or proofs.disagree(one.id)]

@@ -84,6 +84,7 @@ class Diagnosis:
     :param due: how many segments a cleanup asked for by a person would delete now.
     :param pipeline: of a store that an Airflow connection names.
     :param runs: where its tasks archive and measure consumer lag; "": it isn't Airflow's.
+    :param left_out: how many sealed segments no lake proves, as a rule leaves them out.
     """
 
     store: ManagedStore
@@ -98,6 +99,7 @@ class Diagnosis:
     touched: tuple[Segment, ...] = ()
     pipeline: PipelineFacts | None = None
     runs: str = ""
+    left_out: int = 0
 
     @property
     def is_urgent(self) -> bool:
@@ -117,6 +119,7 @@ class _Known:
     lakes: tuple[CheckedLake, ...] = ()
     unproven: tuple[Segment, ...] | None = None
     touched: tuple[Segment, ...] = ()
+    left_out: int = 0
     refused: frozenset[str] = frozenset()
     some_unasked: bool = False
     unknown_proof: UnknownProof | None = None
@@ -212,6 +215,7 @@ def diagnose(
         next=next_step(state),
         lakes=known.lakes,
         unproven=known.unproven,
+        left_out=known.left_out,
         touched=known.touched,
         due=due,
         pipeline=pipeline,
@@ -458,7 +462,7 @@ def _ask_lakes(store: ManagedStore, known: _Known, looked: _Looked) -> None:
         known.findings.append(unknown_proof_finding(known.unknown_proof, len(segments)))
         return
     try:
-        known.unproven, known.touched, notices = unproven_segments(
+        known.unproven, known.touched, notices, known.left_out = unproven_segments(
             store, known.journal, known.record, segments
         )
         mend = refused_by_last_archive(known.journal, known.record, known.unproven)

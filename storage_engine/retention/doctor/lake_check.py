@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from storage_engine.brokers import store_called
 from storage_engine.core.wording import bytes_text, count_text, duration_text, time_text
 from storage_engine.exceptions import StorageEngineError
 from storage_engine.journal.journal import Journal, StoreRecord
@@ -13,6 +15,8 @@ from storage_engine.lake.catalog.nesting import place_around
 from storage_engine.lake.catalog.place import own_directory
 from storage_engine.lake.catalog.store_places import local_places
 from storage_engine.lake.move.describing import LakeInfo, describe
+from storage_engine.model.keep.acts import SHOWN_CHARACTERS
+from storage_engine.model.keep.rules import ArchiveRule, matches
 from storage_engine.model.proof.heads import LakeHead
 from storage_engine.model.report.diagnosis import Finding, Severity
 from storage_engine.model.store.store import DiskUsage, Segment
@@ -49,6 +53,7 @@ class CheckedLake:
     :param roots: where these stores lay.
     :param ignored: what its tables and its catalog say and nobody follows: whose word, and the names.
     :param acts_fault: why what people decided of what it keeps can't be told; "": it can.
+    :param unrecorded_rules: by which messages wouldn't be archived, had the store's journal recorded them.
     """
 
     title: str
@@ -66,6 +71,7 @@ class CheckedLake:
     roots: tuple[str, ...] = ()
     ignored: tuple[tuple[str, tuple[str, ...]], ...] = ()
     acts_fault: str = ""
+    unrecorded_rules: tuple[ArchiveRule, ...] = ()
 
 
 def look_at_lakes(
@@ -109,7 +115,20 @@ def _look(
         roots=tuple(one.root for one in info.stores),
         ignored=info.ignored,
         acts_fault=info.acts_fault,
+        unrecorded_rules=_unrecorded(store, record, info) if has_journal and record is not None else (),
     )
+
+
+def _unrecorded(store: ManagedStore, record: StoreRecord, info: LakeInfo) -> tuple[ArchiveRule, ...]:
+    """Return which archive rules of a lake are for a store, and stand in the lake alone."""
+    names = (record.store_id, store_called(record.name, record.broker, record.real_path))
+    rules = [it for it in info.archive_rules if any(matches(it.scope.store, name) for name in names)]
+    try:
+        journal = Journal(store.journal_url, read_only=True) if rules else None
+        recorded = {it.rule for it in journal.archive_rules(record.store_id)} if journal else set()
+    except StorageEngineError:
+        return ()
+    return tuple(it for it in rules if it.rule_id not in recorded)
 
 
 def _last_verified(store: ManagedStore, info: LakeInfo) -> tuple[int | None, int]:
@@ -125,19 +144,20 @@ def _last_verified(store: ManagedStore, info: LakeInfo) -> tuple[int | None, int
 
 def unproven_segments(
     store: ManagedStore, journal: Journal | None, record: StoreRecord | None, segments: Sequence[Segment]
-) -> tuple[tuple[Segment, ...], tuple[Segment, ...], tuple[str, ...]]:
+) -> tuple[tuple[Segment, ...], tuple[Segment, ...], tuple[str, ...], int]:
     """Return the sealed segments that no lake proves, those that one has but whose files were touched since,
-    and lakes that couldn't be asked.
+    lakes that couldn't be asked, and how many no lake proves as a rule leaves them out.
 
     :param record: None: neither journal nor lake knows the store yet, so that nothing of it is proven.
     :raises StorageEngineError: journal or lake can't be read.
     """
     if journal is None or record is None:
-        return tuple(segments), (), ()
+        return tuple(segments), (), (), 0
     proofs = read_proofs(store.lakes, record, slots(segments), known=known_heads(journal, record))
     unproven = still_unproven(journal, record, proofs, segments)
     touched = proofs.touched(unproven)
-    return tuple(one for one in unproven if one not in touched), tuple(touched), proofs.notices
+    left = tuple(one for one in unproven if one not in touched)
+    return left, tuple(touched), proofs.notices, len(proofs.left_out(segments))
 
 
 def lake_text(found: CheckedLake, now_ms: int) -> str:
@@ -243,6 +263,17 @@ def _of_lake(lake: CheckedLake, broker: str, unproven_bytes: int | None, now_ms:
     if lake.acts_fault:
         what, _, advice = lake.acts_fault.partition(". ")
         yield Finding(Severity.URGENT, "lake-acts", f"of the {lake.title}, {what}", advice.removesuffix("."))
+    for rule in lake.unrecorded_rules if lake.copy_of is None else ():
+        patterns = {"--topic": rule.scope.topic, "--log": rule.scope.log, "--store": rule.scope.store}
+        words = [word for name, it in patterns.items() if it != "*" for word in (name, it)]
+        yield Finding(
+            Severity.WARNING,
+            "archive-rule",
+            f"rule {rule.rule_id[:SHOWN_CHARACTERS]} of the {lake.title}, by which {rule.scope.text} is not "
+            "archived, isn't in this store's journal: all of it is archived",
+            f"record it there: storage-engine lake keep --lake {shlex.join([lake.location, *words])} "
+            "--archive no, with --journal URL where the journal isn't in the lake's directory",
+        )
     if lake.copy_of is not None:
         yield Finding(
             Severity.WARNING,

@@ -15,11 +15,13 @@ from storage_engine.model.report.validation import Where
 from storage_engine.model.settings.policy import ArchiveMode
 from storage_engine.model.store.store import FileFacts, SegmentId
 from storage_engine.retention.archive.sealed import MeasuredLag, measure_lag
+from storage_engine.retention.hold.recording_drift import with_rules_word
 from storage_engine.retention.ranges.drift import gone_ranges, ranges_of_drift
 from storage_engine.retention.store.broker_answers import ask
 from storage_engine.retention.store.context import Context
 
 HOUR_MS: Final = 3_600_000
+_ACCOUNTED = frozenset({Where.ARCHIVED, Where.NOT_ARCHIVED})
 
 
 def hold_what_is_due(context: Context, measured: MeasuredLag | None, now_ms: int) -> HoldStatus:
@@ -37,7 +39,8 @@ def hold_what_is_due(context: Context, measured: MeasuredLag | None, now_ms: int
     status = ask(context.store.broker, doing, lambda: context.broker.hold_due(proven, margin_ms, now_ms))
     # With what a look found that ended before it could tell.
     found = (*drift_since_renewal(context.journal, context.record), *status.disturbances)
-    unarchived = _unarchived(context, tuple(dict.fromkeys(found)))
+    marked = with_rules_word(context, replace(status, disturbances=tuple(dict.fromkeys(found))))
+    unarchived = _unarchived(context, marked.disturbances)
     return replace(status, disturbances=unarchived, notices=(*status.notices, *unknown))
 
 
@@ -56,10 +59,10 @@ def _proven(
 
 
 def _unarchived(context: Context, found: Sequence[Drift]) -> tuple[Drift, ...]:
-    """Leave out what went and was archived since it was looked at last."""
+    """Leave out what went and was archived since it was looked at last, or didn't have to be by a rule."""
     rows = gone_ranges(context.journal, context.record, context.store, found)
     return tuple(
         one
         for one in found
-        if one.kind not in GONE or any(row.where is not Where.ARCHIVED for row in ranges_of_drift(one, rows))
+        if one.kind not in GONE or any(row.where not in _ACCOUNTED for row in ranges_of_drift(one, rows))
     )

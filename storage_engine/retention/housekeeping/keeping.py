@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 
-from storage_engine.brokers import find_broker
+from storage_engine.brokers import find_broker, store_called
 from storage_engine.core.clock import clock_ms
 from storage_engine.core.host import person, this_host
+from storage_engine.exceptions import BadInputError
 from storage_engine.journal.journal import Journal
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.journal.tables.topic_days import Slot, SlotTopic
@@ -18,10 +19,11 @@ from storage_engine.lake.acts.act_files import Acts
 from storage_engine.lake.acts.held_stores import read_store_names
 from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.soundness.receipts import current, first_proven_ms, list_stores, receipt_history
-from storage_engine.model.keep.acts import Act, KeepDecision, RecordedAct, policies_of
+from storage_engine.model.broker.kind import Broker
+from storage_engine.model.keep.acts import Act, KeepDecision, RecordedAct, policies_of, policy_of
 from storage_engine.model.keep.forecast import ArchivedStream, KeepForecast, forecast_topics
 from storage_engine.model.keep.keep_policy import DAY_MS, age_begins_ms
-from storage_engine.model.keep.rules import Stream
+from storage_engine.model.keep.rules import Scope, Stream, matches
 from storage_engine.model.proof.heads import LakeHead
 from storage_engine.model.proof.receipt import Receipt, with_rows
 from storage_engine.retention.store.known_heads import journalled_heads
@@ -52,6 +54,7 @@ def forecast_lake(
         policies[-1].holds if policies else (),
         forecast_topics(policies, streams, now_ms, price),
         uncounted_bytes,
+        policies[-1].archive_rules if policies else (),
     )
 
 
@@ -89,6 +92,50 @@ def other_lakes(journal_url: str | None, named: Sequence[str | None]) -> tuple[t
         if head.lake_id not in named
     }
     return tuple(heads.values())
+
+
+def check_archive_rule(lake: Lake, scope: Scope) -> None:
+    """Make sure that a rule by which messages don't enter a lake may leave some out.
+
+    :raises BadInputError: it names a topic of the broker's own, or logs have messages of several topics.
+    """
+    broker = find_broker(lake.broker) if lake.broker else None
+    if broker is not None and type(broker).topic_of_log is Broker.topic_of_log:
+        raise BadInputError(
+            f"archive: expected a lake of logs with one topic each, as Kafka's are, found one of "
+            f"{broker.title}, whose logs have messages of several topics and are archived whole. Nothing was "
+            "changed. Leave the rule out."
+        )
+    if broker is not None and broker.is_system_topic(scope.topic):
+        raise BadInputError(
+            f"archive: expected a topic that people write to, found {scope.topic!r}, which is the broker's "
+            "own and is always archived. Nothing was changed. Leave the rule out."
+        )
+
+
+def record_archive_rules(lake: Lake, journal_url: str | None, acts: Acts, scope: Scope) -> tuple[str, ...]:
+    """Record the rule of some patterns with each store of a journal that it is for; durable at the end.
+
+    Killed at any instant and run again, it goes on: a rule that is recorded keeps its time.
+
+    :param journal_url: None: there is none.
+    :return: notes: what of the stores goes on being archived, and why.
+    :raises JournalUnavailableError: the journal can't be written.
+    """
+    (rule,) = (rule for rule in policy_of(acts).archive_rules if rule.scope == scope)
+    if rule.archives:
+        return ()
+    if journal_url is None:
+        return (f"{lake.location} has the rule, and no store's journal: run this again with --journal URL",)
+    journal, recorded = Journal(journal_url), False
+    for store in journal.all_stores():
+        names = (store.store_id, store_called(store.name, store.broker, store.real_path))
+        if lake.broker in ("", store.broker) and any(matches(scope.store, name) for name in names):
+            journal.record_archive_rule(store.store_id, rule.rule_id, person())
+            recorded = True
+    if recorded:
+        return ("the stores of this journal go by the rule from 24 hours after it was recorded there first",)
+    return (f"{journal.name} has no store that the rule is for: run this again once it has",)
 
 
 def _streams(

@@ -114,10 +114,12 @@ def unread_lines(store: ManagedStore, unread: Unread, *, done: bool, waived: boo
 
 
 def _lines(store: ManagedStore, unread: Unread, *, done: bool, waived: bool) -> Iterator[str]:
-    archived = store.policy.archive is not ArchiveMode.OFF and not waived
+    in_lake = store.policy.archive is not ArchiveMode.OFF and not waived
+    unarchived = _unarchived_topics(store, unread.rows[:ROWS_SHOWN]) if in_lake else frozenset()
     if unread.error:
         yield f"what consumers have not read of what goes is not known: {unread.error}"
     for row in unread.rows[:ROWS_SHOWN]:
+        archived = in_lake and row.topic not in unarchived
         yield f"{unread_text(row)} {_where(row, done=done, archived=archived)}" + (
             f"; to get them: {_command(store, row)}" if archived else ""
         )
@@ -134,6 +136,16 @@ def _lines(store: ManagedStore, unread: Unread, *, done: bool, waived: bool) -> 
         )
     if more := len(unread.shielded[ROWS_SHOWN:]):
         yield f"so it is for at least {count_text(more, 'more group and topic')} that report.json names"
+
+
+def _unarchived_topics(store: ManagedStore, rows: Sequence[UnreadMessages]) -> frozenset[str]:
+    """Return the topics of which something may go without a copy, by rule."""
+    if not rows or not store.may_have_journal:
+        return frozenset()
+    from storage_engine.retention.proof.archive_permits import look_up_permits
+
+    permits = look_up_permits(store)
+    return frozenset(row.topic for row in rows if permits.may_lack(row.topic))
 
 
 def _named(unread: Unread) -> str:

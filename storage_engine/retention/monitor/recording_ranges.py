@@ -199,6 +199,7 @@ def _lakes(
     if unasked:
         missing = proofs.unproven(sealed)
         unproven, touched = (frozenset(s.id for s in of) for of in (missing, proofs.touched(missing)))
+    unproven |= {segment.id for segment in proofs.left_out(sealed)}
     proven_ids = frozenset(segment.id for segment in sealed) - (unproven - touched)
     at_fault = proven_ids & (doubted - sound)
     return Lakes(spans, proven_ids - at_fault, "; ".join(unasked), at_fault, unnamed), found

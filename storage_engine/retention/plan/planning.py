@@ -22,6 +22,7 @@ from storage_engine.retention.lag.consumer_lag import UNREAD, planned_unread
 from storage_engine.retention.lag.unread import loss_count, unread_lines
 from storage_engine.retention.plan.deciding import decide
 from storage_engine.retention.plan.quarantine_check import check_quarantine
+from storage_engine.retention.proof.archive_permits import read_store_permits, unarchived_notices
 from storage_engine.retention.proof.history import releases
 from storage_engine.retention.proof.stamping import replaced_notices
 from storage_engine.retention.quarantine.emptying import tend_quarantines
@@ -112,6 +113,8 @@ def make_plan(
             check_quarantine(context.store, context.broker.data_paths, decided)
             remember_logs(context.store, context.journal, context.record, context.broker, decided.snapshot)
             shielded = asked_notices(context.store, context.journal, context.record, decided.plan.to_delete)
+            permits = read_store_permits(context.store, context.journal, context.record)
+            shielded = (*unarchived_notices(permits, decided.plan.to_delete), *shielded)
             replaced = replaced_notices(context.store.real_root)
             known = known_directories(context.journal, run.store_id)
             aside = unknown_notices(context.store, context.broker.data_paths, known)

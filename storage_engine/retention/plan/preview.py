@@ -48,6 +48,11 @@ def preview(
             from storage_engine.retention.plan.quarantine_check import check_quarantine
 
             check_quarantine(store, broker.data_paths, decided)
+    if decided.plan.to_delete and store.policy.archive is not ArchiveMode.OFF and store.may_have_journal:
+        from storage_engine.retention.proof.archive_permits import look_up_permits, unarchived_notices
+
+        unarchived = unarchived_notices(look_up_permits(store), decided.plan.to_delete)
+        decided = replace(decided, plan=replace(decided.plan, notices=(*decided.plan.notices, *unarchived)))
     if not shield_path(store.real_root).exists():
         return decided
     from storage_engine.retention.proof.shielding import shield_notices

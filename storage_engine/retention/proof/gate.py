@@ -2,8 +2,8 @@
 
 A segment goes, with its companions, when (1) the approved plan and a fresh one both let it go, together with
 every older segment of its log, and (2) a valid receipt proves that its bytes and theirs are in the lake, or
-the store's policy or a person's waiver does without, for exactly the files that were planned. What is not
-known counts as no.
+the store's policy, an archive rule or a person's waiver does without, for exactly the files that were
+planned. What is not known counts as no.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ class Passage(StrEnum):
     """A valid receipt, but the file was touched: it passes if its SHA-256 is still the receipt's."""
     ARCHIVE_OFF = "archive-off"
     WAIVED = "waived"
+    NOT_ARCHIVED = "not-archived"
+    """An archive rule lets its topic go without a copy; :mod:`unarchived` says when."""
     REFUSED = "refused"
 
 
@@ -139,6 +141,7 @@ def judge(
     policy: Policy,
     waiver: Waiver | None,
     acts: OwnActs = NO_ACTS,
+    unarchived: str = "",
 ) -> Verdict:
     """Decide whether an eligible segment passes.
 
@@ -148,6 +151,8 @@ def judge(
     :param faults: receipts that are not valid, and why.
     :param waiver: of the approved plan.
     :param acts: what we did ourselves to the store's files.
+    :param unarchived: by which rule its log may go without a copy, as a clause of ``ArchivePermits``; "": it
+        may not.
     """
     segment = decision.segment
     as_planned = is_as_planned(segment, planned, acts)
@@ -156,6 +161,10 @@ def judge(
             return Verdict(decision, Passage.ARCHIVE_OFF, None, "the store's policy is archive: off")
         return Verdict(decision, Passage.REFUSED, None, _touched(planned))
     receipt, doubt = _valid(receipts, faults)
+    if receipt is None and unarchived:
+        if as_planned:
+            return Verdict(decision, Passage.NOT_ARCHIVED, None, unarchived)
+        return Verdict(decision, Passage.REFUSED, None, _touched(planned))
     if receipt is None and waiver is not None:
         if as_planned:
             said = f"waived by {waiver.person}: {waiver.reason} ({doubt})"

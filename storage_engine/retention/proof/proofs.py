@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from storage_engine.brokers import same_companions, store_called
+from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import LakeIdentityError, LakeUnavailableError, ReceiptError
 from storage_engine.journal.journal import StoreRecord, Waiver
+from storage_engine.lake.acts.act_files import read_acts
 from storage_engine.lake.catalog.catalog import Lake, check_broker, open_lake
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.lake.catalog.identity import copy_of, lake_id_of
@@ -22,6 +24,8 @@ from storage_engine.lake.catalog.writing import mark_commits, ready_to_write
 from storage_engine.lake.soundness.chain import forget_links
 from storage_engine.lake.soundness.soundness import Depth, chain_faults, reasons
 from storage_engine.lake.soundness.soundness_reader import broken_receipts
+from storage_engine.model.keep.acts import policy_of
+from storage_engine.model.keep.rules import ArchiveRule
 from storage_engine.model.plan.plan import Decision
 from storage_engine.model.proof.receipt import Receipt, SegmentIdentity
 from storage_engine.model.settings.policy import ArchiveMode, Policy
@@ -36,6 +40,7 @@ from storage_engine.retention.proof.gate import (
     is_proven_file,
     judge,
 )
+from storage_engine.retention.proof.unarchived import NO_PERMITS, ArchivePermits
 from storage_engine.retention.store.known_heads import KnownHeads
 from storage_engine.retention.store.managed_store import ManagedStore
 from storage_engine.same_bytes.own_acts import OwnActs, read_own_acts
@@ -86,12 +91,14 @@ class Proofs:
     :param acts: what we did ourselves to the store's files.
     :param wrong_lakes: reasons of those of ``unreachable`` that aren't what they should be, such as a copy:
         no outage that ends by itself.
+    :param permits: which logs may go without a copy, by rule.
     """
 
     asked: tuple[LakeProofs, ...]
     unreachable: tuple[tuple[LakeConfig, str], ...] = ()
     acts: OwnActs = NO_ACTS
     wrong_lakes: tuple[str, ...] = ()
+    permits: ArchivePermits = NO_PERMITS
 
     @property
     def notices(self) -> tuple[str, ...]:
@@ -105,16 +112,24 @@ class Proofs:
         return tuple(notice for notice in self.notices if notice not in wrong)
 
     def unproven(self, segments: Sequence[Segment]) -> list[Segment]:
-        """Those that no valid receipt of the very same file proves."""
+        """Those that no valid receipt of the very same file proves, and that no rule leaves out."""
+        unarchived = self.permits.unarchived(segments)
         return [
             segment
             for segment in segments
-            if not any(
+            if segment.log not in unarchived
+            and not any(
                 is_proven_file(segment, row, self.acts)
                 for proofs in self.asked
                 for row in proofs.valid(segment.id)
             )
         ]
+
+    def left_out(self, segments: Sequence[Segment]) -> list[Segment]:
+        """Those that no valid receipt of the very same file proves, as a rule leaves them out."""
+        logs = self.permits.unarchived(segments)
+        of_rules = [segment for segment in segments if segment.log in logs]
+        return replace(self, permits=NO_PERMITS).unproven(of_rules) if of_rules else []
 
     def touched(self, unproven: Sequence[Segment]) -> list[Segment]:
         """Those that were proven as long as they are, and whose files somebody touched since.
@@ -179,7 +194,8 @@ class Proofs:
                 )
         doubts = "; ".join([*dict.fromkeys(verdict.detail for verdict in found), *self.notices])
         known, faults = (self.asked[0].of(slot), self.asked[0].faults) if self.asked else ((), {})
-        without = judge(decision, planned, known, faults, policy, waiver, self.acts)
+        unarchived = self.permits.clause_of_log(planned.log)
+        without = judge(decision, planned, known, faults, policy, waiver, self.acts, unarchived)
         if without.passage is not Passage.REFUSED or waiver is not None or not doubts:
             return without
         return Verdict(decision, Passage.REFUSED, None, doubts)
@@ -248,7 +264,33 @@ def read_proofs(
             if isinstance(error, LakeIdentityError):
                 wrong_lakes.append(str(error))
     acts = read_own_acts(record.real_path)
-    return Proofs(tuple(asked), tuple(unreachable), acts, tuple(wrong_lakes))
+    all_asked = [proofs.lake for proofs in asked]
+    permits = read_permits(all_asked, record, known.archive_rules) if not unreachable else NO_PERMITS
+    return Proofs(tuple(asked), tuple(unreachable), acts, tuple(wrong_lakes), permits)
+
+
+def read_permits(
+    lakes: Sequence[Lake], record: StoreRecord, recorded_ms: Mapping[str, int]
+) -> ArchivePermits:
+    """Return what the archive rules of a store's lakes permit to go without a copy.
+
+    Where acts can't be read, or are no one chain, nothing does. Where the journal has no rule, none is read.
+
+    :param lakes: all that the store has.
+    :param recorded_ms: as of :class:`ArchivePermits`.
+    """
+    if not recorded_ms:
+        return NO_PERMITS
+    name = store_called(record.name, record.broker, record.real_path)
+    rules = tuple(map(_archive_rules, lakes))
+    return ArchivePermits(record.store_id, name, record.broker, rules, recorded_ms, clock_ms())
+
+
+def _archive_rules(lake: Lake) -> tuple[ArchiveRule, ...] | None:
+    try:
+        return policy_of(read_acts(lake)).archive_rules
+    except LakeUnavailableError:
+        return None
 
 
 def reachable_lakes(store: ManagedStore) -> tuple[list[Lake], dict[str, str]]:

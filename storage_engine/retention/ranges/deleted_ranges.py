@@ -116,6 +116,9 @@ def _range(history: RunHistory, event: Event) -> tuple[DeletedRange | None, str]
         waived = release.passage is Passage.WAIVED and history.waiver is not None
         who = history.waiver.person if waived and history.waiver else OURSELVES
         said = (What.RELEASED, release.reason.value, release.reason_detail, who)
+        if release.passage is Passage.NOT_ARCHIVED:
+            detail = f"{release.passage_detail}; {release.reason.value}: {release.reason_detail}"
+            said = (What.RELEASED, release.passage.value, detail, who)
         span = (release.log, release.base_offset, release.end_offset)
         return _row(history, event, release.lineage or 0, span, said), release.log_id or ""
     if event.step == Step.ACCEPT_LOSS:

@@ -63,7 +63,7 @@ def gone_spans(
     spans: list[ReleasedSpan] = []
     for one, lineage in _widest(recorded_gone(journal, record)):
         is_open = lineage == record.lineage_of(one.log)
-        said = "" if is_open else f"in lineage {lineage}, which is closed: {one.detail}"
+        said = one.unarchived if is_open else f"in lineage {lineage}, which is closed: {one.detail}"
         span = ReleasedSpan(
             one.log,
             one.start_offset,
@@ -199,7 +199,12 @@ def _drift_spans(drift: Iterable[Drift]) -> Iterator[ReleasedSpan]:
     for one in drift:
         if one.kind in GONE:
             yield ReleasedSpan(
-                one.log, one.start_offset, one.end_offset, others=one.detail, log_id=one.log_id
+                one.log,
+                one.start_offset,
+                one.end_offset,
+                one.unarchived,
+                others=one.detail,
+                log_id=one.log_id,
             )
 
 

@@ -15,6 +15,7 @@ from itertools import pairwise
 from storage_engine.lake.coverage.archived_spans import ArchivedSpan
 from storage_engine.lake.coverage.coverage import LocalSpan, ReleasedSpan, judge_absent, names_of_logs
 from storage_engine.model.plan.plan import Decision
+from storage_engine.model.report.validation import Where
 from storage_engine.model.store.by_log import by_log
 from storage_engine.model.store.lineages import Lineages
 from storage_engine.model.store.store import SegmentId, SegmentState
@@ -43,6 +44,8 @@ class Place(StrEnum):
     """On disk, and the broker's rules would delete it now."""
     EXPIRED = "expired"
     """A keep rule took it out of the lake, and it is in no other place."""
+    NOT_ARCHIVED = "not_archived"
+    """An archive rule let it go without a copy."""
     LOST = "lost"
     """Neither on disk nor in a lake."""
     UNKNOWN = "unknown"
@@ -256,6 +259,8 @@ def _why(part: Interval, gone: Sequence[ReleasedSpan], lakes: Lakes) -> tuple[Pl
         return Place.UNKNOWN, "", lakes.unasked
     by = [one for one in gone if one.start_offset <= part[0] and part[1] <= one.end_offset]
     absent = judge_absent(by, lakes.unnamed)
+    if absent.where is Where.NOT_ARCHIVED:
+        return Place.NOT_ARCHIVED, "", absent.detail
     return Place(absent.where.value.lower()), ACCEPTED if absent.is_accepted else MISSING, absent.detail
 
 
@@ -311,9 +316,9 @@ def _condensed(pieces: Iterable[OffsetRange]) -> Iterator[OffsetRange]:
 
 def _is_same(run: OffsetRange, one: OffsetRange) -> bool:
     alike = (run.lineage, run.where, run.reason) == (one.lineage, one.where, one.reason)
-    # What is lost is told one loss by one, and what expired by its act.
+    # What is lost is told one loss by one, what expired by its act, and what isn't archived by its rule.
     told = (
-        run.where not in (Place.LOST, Place.UNKNOWN, Place.EXPIRED)
+        run.where not in (Place.LOST, Place.UNKNOWN, Place.EXPIRED, Place.NOT_ARCHIVED)
         or run.reason == FAULTY
         or run.detail == one.detail
     )

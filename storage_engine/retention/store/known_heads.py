@@ -6,11 +6,12 @@ fork the chain of receipts, and what it proves is not all that was proven.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from pyiceberg.table import Table
 
+from storage_engine.core.clock import jumped_forward_ms, read_clock
 from storage_engine.core.jsonable import from_jsonable
 from storage_engine.exceptions import LakeIdentityError, ReceiptError
 from storage_engine.journal.journal import Journal, Step, StoreRecord
@@ -30,10 +31,13 @@ class KnownHeads:
 
     :param heads: by the journal and the stamp; ``lake_id`` is "" where an older version recorded none.
     :param journalled: ids of the lakes, and locations of those without one, that the journal knows.
+    :param archive_rules: when the journal recorded rules by which the lakes lack messages, by the SHA-256 of
+        their acts; none where the clock was set forward, so that no age is certain.
     """
 
     heads: tuple[LakeHead, ...] = ()
     journalled: frozenset[str] = frozenset()
+    archive_rules: Mapping[str, int] = field(default_factory=dict)
 
     def of(self, lake: Lake, segments: Table) -> tuple[ChainHead, ...]:
         """Return the receipts that a lake has to have.
@@ -115,7 +119,15 @@ def known_heads(journal: Journal, record: StoreRecord) -> KnownHeads:
     journalled = {lake_id or location for lake_id, location in last}
     stamped = stamp.lakes if stamp is not None else ()
     known = (head for heads in last.values() for head in heads)
-    return KnownHeads((*known, *stamped), frozenset(journalled))
+    return KnownHeads((*known, *stamped), frozenset(journalled), _archive_rules(journal, record))
+
+
+def _archive_rules(journal: Journal, record: StoreRecord) -> Mapping[str, int]:
+    rules = journal.archive_rules(record.store_id)
+    if not rules:
+        return {}
+    readings = (*filter(None, (rule.clock for rule in rules)), *journal.clock_readings(record.store_id))
+    return {} if jumped_forward_ms(read_clock(), readings) else {rule.rule: rule.at_ms for rule in rules}
 
 
 def journalled_heads(journal: Journal, store_id: str) -> Iterator[LakeHead]:

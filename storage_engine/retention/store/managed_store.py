@@ -134,6 +134,12 @@ class ManagedStore:
             **settings,
         )
 
+    @property
+    def may_have_journal(self) -> bool:
+        """Return whether its journal isn't known to be missing; needs no library that reads one."""
+        file = self.journal_url.removeprefix("sqlite:///")
+        return bool(file) and (file == self.journal_url or Path(file).exists())
+
     def to_json(self) -> str:
         return json.dumps(to_jsonable(self), sort_keys=True)
 

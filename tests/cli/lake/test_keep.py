@@ -9,8 +9,11 @@ import pytest
 
 from storage_engine.brokers import find_broker
 from storage_engine.core.clock import clock_ms
+from storage_engine.journal.journal import Journal
 from storage_engine.model.keep.keep_policy import DAY_MS
+from tests.kafka.stopped_nodes import make_node
 from tests.kafka_fixture import unpack as unpack_node
+from tests.services.command_line import run_command
 
 pytestmark = pytest.mark.slow
 
@@ -21,6 +24,14 @@ def archived(cli, store_copy, lake):
     assert cli("archive", store, "--lake", lake, "--manual").exit_code in (0, 2)
     assert cli("archive", store, "--lake", lake).exit_code == 0
     return lake
+
+
+@pytest.fixture
+def node(tmp_path):
+    """A small node of Kafka that is stopped, and a lake of its kind."""
+    lake = tmp_path / "kafka-lake"
+    assert run_command("init-lake", "--lake", lake, "--broker-type", "kafka").exit_code == 0
+    return make_node(tmp_path / "node").properties, lake
 
 
 def keep(cli, lake, *words):
@@ -78,8 +89,8 @@ def test_a_hold_is_shown_until_it_is_lifted_and_recorded_once(cli, archived) -> 
     ("words", "said"),
     [
         (("--keep", "3d"), "expected forever, a number of days"),
-        (("--keep", "1 day", "--hold", "x"), "Expected one of --keep, --hold and --lift"),
-        (("--topic", "x"), "Expected --keep TIME or --hold REASON beside patterns"),
+        (("--keep", "1 day", "--hold", "x"), "Expected one of --keep, --hold, --archive and --lift"),
+        (("--topic", "x"), "Expected --keep TIME, --hold REASON or --archive no|yes beside patterns"),
         (("--lift", "ff", "--topic", "x"), "Expected --lift ID alone"),
         (("--lift", "ff"), "expected the id of a hold (none is in force), found 'ff'"),
         (("--hold", " "), "expected a reason"),
@@ -91,6 +102,54 @@ def test_what_is_no_rule_is_refused_and_nothing_is_recorded(cli, lake, words, sa
     assert done.exit_code == 2 if "--lift" not in words or "--topic" in words else 1
     assert said in done.err
     assert not list(lake.rglob("_storage-engine"))
+
+
+def test_a_rule_on_archiving_is_recorded_in_lake_and_journal_once(cli, node) -> None:
+    properties, lake = node
+    assert cli("archive", properties, "--lake", lake).exit_code == 0
+    for _ in range(2):
+        found = keep(cli, lake, "--topic", "debug*", "--archive", "no")
+    (rule,) = found["archive_rules"]
+    assert (rule["archives"], rule["scope"]["topic"]) == (False, "debug*")
+    journal = Journal(f"sqlite:///{lake}/journal.db")
+    (store,) = journal.all_stores()
+    (recorded,) = journal.archive_rules(store.store_id)
+    assert (recorded.rule, recorded.person) == (rule["rule_id"], rule["person"])
+    said = cli("lake", "keep", "--lake", lake)
+    assert rule["rule_id"][:12] in said.out
+    (lifted,) = keep(cli, lake, "--topic", "debug*", "--archive", "yes")["archive_rules"]
+    assert lifted["archives"]
+    assert cli("lake", "info", "--lake", lake, "--json").json["acts"] == 2
+
+
+def test_a_rule_that_stands_in_the_lake_alone_is_told_with_the_command_that_helps(cli, node) -> None:
+    store, lake = node
+    words = ("lake", "keep", "--lake", lake, "--topic", "debug*", "--archive", "no")
+    done = cli(*words)
+    assert "no store's journal: run this again with --journal URL" in done.out
+    assert cli("archive", store, "--lake", lake).exit_code == 0
+
+    def told():
+        findings = cli("doctor", store, "--lake", lake, "--json").json["findings"]
+        return [it for it in findings if it["kind"] == "archive-rule"]
+
+    (finding,) = told()
+    assert "all of it is archived" in finding["what"]
+    assert f"storage-engine lake keep --lake {lake} --topic 'debug*' --archive no" in finding["advice"]
+    assert "go by the rule from 24 hours after it was recorded there first" in cli(*words).out
+    assert told() == []
+
+
+def test_a_rule_that_could_leave_nothing_out_is_refused(cli, archived, node) -> None:
+    _, lake = node
+    for where, topic, said in (
+        (lake, "__consumer_offsets", "which is the broker's own and is always archived"),
+        (archived, "debug*", "whose logs have messages of several topics and are archived whole"),
+    ):
+        done = cli("lake", "keep", "--lake", where, "--topic", topic, "--archive", "no")
+        assert done.exit_code == 2
+        assert said in done.err
+        assert keep(cli, where)["archive_rules"] == []
 
 
 def test_a_hold_is_recorded_in_both_lakes_and_one_that_is_away_is_named(cli, archived, tmp_path) -> None:

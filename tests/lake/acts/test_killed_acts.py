@@ -9,11 +9,20 @@ from pathlib import Path
 
 import pytest
 
+from storage_engine.journal.journal import Journal
 from storage_engine.lake.acts.act_files import Acts, read_acts, record_act
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.identity import read_mark
-from storage_engine.model.keep.acts import KeepDecision, decide_hold, decide_lift, decide_rule, policy_of
+from storage_engine.model.keep.acts import (
+    KeepDecision,
+    decide_archive,
+    decide_hold,
+    decide_lift,
+    decide_rule,
+    policy_of,
+)
 from storage_engine.model.keep.rules import Scope
+from storage_engine.retention.housekeeping.keeping import record_archive_rules
 from tests.retention.kill_runner import Moment, count_durable_operations, not_killed
 from tests.services.forks import in_child
 
@@ -74,3 +83,38 @@ def test_a_killed_writer_leaves_one_chain_and_the_next_one_goes_on(
         assert mark is not None
         assert mark.act == acts[-1].sha256
     assert recorded == {0, 1}
+
+
+@pytest.mark.slow
+def test_a_rule_of_a_killed_command_is_in_both_places_or_archives(lake: Lake, tmp_path: Path) -> None:
+    """Between act and journal the rule stands in the lake alone; the command run again records the rest."""
+    scope, url = Scope(topic="a"), f"sqlite:///{tmp_path}/lake/journal.db"
+    store_id = Journal(url).add_store("/s", "rocketmq").store_id
+    shutil.copytree(tmp_path / "lake", tmp_path / "pristine")
+    decide = partial(decide_archive, scope=scope, archives=False)
+
+    def record(kill_before: int | None) -> list[str]:
+        done, at_step = count_durable_operations(None if kill_before is None else Moment("rule", kill_before))
+        at_step("rule")
+        again = open_lake(lake.config)
+        record_archive_rules(again, url, record_act(again, decide), scope)
+        at_step("")
+        return done
+
+    status, operations = in_child(lambda: record(None))
+    assert status == 0
+    seen = set()
+    for number in range(len(operations)):
+        shutil.rmtree(tmp_path / "lake")
+        shutil.copytree(tmp_path / "pristine", tmp_path / "lake")
+        status, _ = in_child(lambda number=number: record(number))
+        assert not_killed(status) == []
+        acts, rules = read_acts(lake), Journal(url).archive_rules(store_id)
+        assert {rule.rule for rule in rules} <= {act.sha256 for act in acts}
+        seen.add((len(acts), len(rules)))
+        record(None)
+        (act,), (rule,) = read_acts(lake), Journal(url).archive_rules(store_id)
+        assert rule.rule == act.sha256, operations[number]
+        # What was recorded keeps its time.
+        assert not rules or rules == (rule,)
+    assert {(0, 0), (1, 0)} <= seen <= {(0, 0), (1, 0), (1, 1)}

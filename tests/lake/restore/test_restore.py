@@ -296,6 +296,18 @@ def test_a_hole_in_the_span_is_refused(archived: tuple[Receipt, ...]) -> None:
     assert choose((archived[0], archived[2]), Span(to_offset=1), "store-1", "x") == archived[:1]
 
 
+def test_a_hole_that_went_without_a_copy_names_the_rule(archived: tuple[Receipt, ...]) -> None:
+    left, middle, right = archived[:3]
+    rule = "not archived, by rule 0123456789ab of topic a"
+    gone = LineageRange(middle.lineage, middle.log, middle.base_offset, middle.end, rule)
+    said = rf"commitlog \[{middle.base_offset}, {middle.end}\) NOT ARCHIVED: {rule}\."
+    with pytest.raises(RestoreError, match=said):
+        choose((left, right), Span(), "store-1", "x", unarchived=(gone,))
+    elsewhere = (replace(gone, log="other"), replace(gone, lineage=7), replace(gone, end_offset=left.end))
+    with pytest.raises(RestoreError, match="verify says what became of the bytes in between"):
+        choose((left, right), Span(), "store-1", "x", unarchived=elsewhere)
+
+
 def test_a_hole_that_another_store_may_fill_names_it(archived: tuple[Receipt, ...]) -> None:
     first, middle, last = (replace(row, log_id="named:c/b") for row in archived[:3])
     # An older version's receipt has no identity of its log.

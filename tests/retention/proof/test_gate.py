@@ -313,3 +313,30 @@ def test_without_a_receipt_every_file_has_to_be_as_it_was_planned() -> None:
         found = judge(Decision(now, Reason.EXPIRED, ""), then, [], {}, OFF, None)
         assert found.passage is (Passage.ARCHIVE_OFF if now == then else REFUSED)
         assert same_content(now, then) is (now == then)
+
+
+@given(
+    st.booleans(),
+    st.sampled_from([None, *CHANGES]),
+    st.sampled_from([None, WAIVER]),
+    st.sampled_from(["none", "valid", "faulty", "two"]),
+)
+def test_a_rule_does_without_a_receipt_and_nothing_else(
+    is_permitted: bool, change: str | None, waiver: Waiver | None, having: str
+) -> None:
+    """What passes without the rule passes alike with it; it adds what no receipt proves, as planned."""
+    now = decision(0)
+    if change is not None:
+        facts = replace(now.segment.facts, **{change: getattr(now.segment.facts, change) + 1})
+        now = replace(now, segment=replace(now.segment, facts=facts))
+    rows = {"none": [], "two": [receipt(0), replace(receipt(0), sha256="c" * 64)]}.get(having, [receipt(0)])
+    faults = {rows[0].identity: "damaged"} if having == "faulty" else {}
+    clause = "not archived, by rule 0123456789ab of topic a" if is_permitted else ""
+    without = judge(now, segment(0), rows, faults, REQUIRED, waiver)
+    found = judge(now, segment(0), rows, faults, REQUIRED, waiver, NO_ACTS, clause)
+    if not is_permitted or having == "valid":
+        assert found == without
+    else:
+        assert found.passage is (REFUSED if change else Passage.NOT_ARCHIVED)
+        assert found.receipt is None
+        assert change or found.detail == clause

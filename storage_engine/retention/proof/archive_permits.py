@@ -1,0 +1,49 @@
+"""What of a store goes without a copy by archive rules, for who says so; the gate asks by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from storage_engine.core.wording import count_text
+from storage_engine.exceptions import StorageEngineError
+from storage_engine.journal.journal import Journal, StoreRecord
+from storage_engine.model.report.diagnosis import named_in_short
+from storage_engine.model.settings.policy import ArchiveMode
+from storage_engine.model.store.store import Segment
+from storage_engine.retention.proof.proofs import read_proofs
+from storage_engine.retention.proof.unarchived import NO_PERMITS, ArchivePermits
+from storage_engine.retention.store.known_heads import known_heads
+from storage_engine.retention.store.managed_store import ManagedStore
+
+
+def read_store_permits(store: ManagedStore, journal: Journal, record: StoreRecord) -> ArchivePermits:
+    """Return what the archive rules of a store's lakes permit to go without a copy.
+
+    :raises StorageEngineError: the journal can't be read, or a lake is of another kind of broker.
+    """
+    known = known_heads(journal, record)
+    if store.policy.archive is ArchiveMode.OFF or not known.archive_rules:
+        return NO_PERMITS
+    return read_proofs(store.lakes, record, (), known=known).permits
+
+
+def look_up_permits(store: ManagedStore) -> ArchivePermits:
+    """Return the same of a store that isn't open. Nothing is changed; what can't be told permits nothing."""
+    try:
+        journal = Journal(store.journal_url, read_only=True)
+        record = journal.find_store(store.real_root, store.host)
+        return NO_PERMITS if record is None else read_store_permits(store, journal, record)
+    except StorageEngineError:
+        return NO_PERMITS
+
+
+def unarchived_notices(permits: ArchivePermits, segments: Sequence[Segment]) -> tuple[str, ...]:
+    """Return which segments go without a copy, and by which rule, as sentences."""
+    logs_of: dict[str, list[str]] = {}
+    for log, clause in permits.unarchived(segments).items():
+        logs_of.setdefault(clause, []).append(log)
+    return tuple(
+        f"{count_text(sum(one.log in logs for one in segments), 'segment')} of {named_in_short(logs)} go "
+        f"without a copy, as far as no lake has them: {clause}"
+        for clause, logs in logs_of.items()
+    )

@@ -1,0 +1,93 @@
+"""When may bytes go without a copy, by archive rules? Pure, beside the gate; nothing unknown permits it.
+
+A rule permits it where each lake of the store has it in force, and the store's journal has recorded it under
+the same SHA-256 for 24 hours. A topic of the broker's own is always archived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from storage_engine.brokers import find_broker
+from storage_engine.model.keep.acts import not_archived_text
+from storage_engine.model.keep.keep_policy import DAY_MS
+from storage_engine.model.keep.rules import ArchiveRule, Stream, archive_rule_for, matches
+from storage_engine.model.store.store import Segment
+
+WAIT_MS = DAY_MS
+"""So long a rule stands in the journal before anything goes by it."""
+
+
+def permitting_rule(
+    stream: Stream,
+    lakes: Sequence[Sequence[ArchiveRule] | None],
+    recorded_ms: Mapping[str, int],
+    now_ms: int,
+) -> ArchiveRule | None:
+    """Return the rule by which messages of a stream may go without a copy; None: they may not.
+
+    :param lakes: archive rules in force, of each lake of the store; None: they aren't known.
+    :param recorded_ms: when the store's journal recorded rules, by the SHA-256 of their acts.
+    :param now_ms: milliseconds since the epoch, by a clock that is certain.
+    :return: the rule of the first lake.
+    """
+    if not lakes or not stream.topic or stream.is_system:
+        return None
+    found: list[ArchiveRule] = []
+    for rules in lakes:
+        rule = None if rules is None else archive_rule_for(rules, stream)
+        if rule is None or rule.archives or rule.rule_id not in recorded_ms:
+            return None
+        # Both clocks count: the lake's of the act, and the journal's of its record.
+        if now_ms - max(recorded_ms[rule.rule_id], rule.at_ms) < WAIT_MS:
+            return None
+        found.append(rule)
+    return found[0]
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivePermits:
+    """The archive rules of a store's lakes and journal at one moment.
+
+    :param store_name: what the store is called.
+    :param lakes: see :func:`permitting_rule`, and so are ``recorded_ms`` and ``now_ms``.
+    """
+
+    store_id: str = ""
+    store_name: str = ""
+    broker: str = ""
+    lakes: tuple[tuple[ArchiveRule, ...] | None, ...] = ()
+    recorded_ms: Mapping[str, int] = field(default_factory=dict)
+    now_ms: int = 0
+
+    def rule_of_log(self, log: str) -> ArchiveRule | None:
+        """Return the rule by which all of a log may go without a copy; None: it may not."""
+        if not self.lakes:
+            return None
+        broker = find_broker(self.broker)
+        topic = broker.topic_of_log(log)
+        if topic is None:
+            return None
+        stream = Stream(self.store_id, (self.store_name,), log, topic, broker.is_system_topic(topic))
+        return permitting_rule(stream, self.lakes, self.recorded_ms, self.now_ms)
+
+    def may_lack(self, topic: str) -> bool:
+        """Return whether some log's messages of a topic may go without a copy."""
+        return any(
+            rule.rule_id in self.recorded_ms and not rule.archives and matches(rule.scope.topic, topic)
+            for rule in (self.lakes[0] if self.lakes else None) or ()
+        )
+
+    def clause_of_log(self, log: str) -> str:
+        """Return that a log isn't archived, and by which rule; "": it is."""
+        rule = self.rule_of_log(log)
+        return "" if rule is None else not_archived_text(rule)
+
+    def unarchived(self, segments: Sequence[Segment]) -> dict[str, str]:
+        """Return which logs of segments aren't archived, by which rule, by name."""
+        logs = dict.fromkeys(segment.log for segment in segments)
+        return {log: clause for log in logs if (clause := self.clause_of_log(log))}
+
+
+NO_PERMITS = ArchivePermits()
