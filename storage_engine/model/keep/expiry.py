@@ -5,7 +5,7 @@ A segment leaves whole, once all of its streams are past and its store no longer
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import groupby
@@ -68,12 +68,15 @@ class StoreContent:
     :param is_gone: a person says that the store is.
     :param planned_at_ms: when that plan was made.
     :param logs: of the plan, each with the offsets from where to where its segments reach.
+    :param remembered: logs that its journal remembers: it forgets those that are rightly gone. None: its
+        journal remembers none.
     """
 
     unknown: str = ""
     is_gone: bool = False
     planned_at_ms: int = 0
     logs: Mapping[str, Sequence[tuple[int, int]]] = field(default_factory=dict)
+    remembered: Set[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,17 +137,15 @@ def _keeping(
     if held := [hold for it in streams for policy in policies[-1:] for hold in policy.holds_of(it.stream)]:
         return ExpiryReason.HELD, f"the hold {held[0].hold_id[:SHOWN_CHARACTERS]} covers it: {held[0].reason}"
     # What has no topic goes with the last of the others.
-    named = [it for it in streams if it.stream.topic]
-    if not named:
-        return ExpiryReason.NO_RULE, "no rule applies to what has no topic"
-    for it in named:
+    for it in [it for it in streams if it.stream.topic] or streams:
+        what = f"topic {it.stream.topic}" if it.stream.topic else "what has no topic"
         if it.newest_ms is None:
-            return ExpiryReason.STREAMS_UNKNOWN, f"nobody knows how old topic {it.stream.topic} is in it"
+            return ExpiryReason.STREAMS_UNKNOWN, f"nobody knows how old {what} is in it"
         goes_ms = goes_at_ms(policies, it.stream, it.newest_ms)
         if goes_ms is None:
-            return ExpiryReason.NO_RULE, f"topic {it.stream.topic} is kept for ever"
+            return ExpiryReason.NO_RULE, f"{what} is kept for ever"
         if goes_ms > now_ms:
-            return ExpiryReason.NOT_PAST, f"topic {it.stream.topic} is past at {time_text(goes_ms)}"
+            return ExpiryReason.NOT_PAST, f"{what} is past at {time_text(goes_ms)}"
     return None
 
 
@@ -171,6 +172,8 @@ def _presence(segment: ExpirySegment, store: StoreContent) -> tuple[ExpiryReason
     if store.planned_at_ms <= segment.proven_at_ms:
         return ExpiryReason.STORE_UNKNOWN, "it was archived after the last plan of its store"
     if log not in store.logs:
+        if store.remembered is not None and log not in store.remembered:
+            return None
         return ExpiryReason.STORE_UNKNOWN, f"the last plan of its store doesn't name log {log}"
     if any(first < segment.end_offset and start < end for first, end in store.logs[log]):
         return ExpiryReason.IN_STORE, "its store has it, by the last plan"

@@ -10,26 +10,23 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pyiceberg.io import load_file_io
-
 from storage_engine.brokers import find_broker
 from storage_engine.core.clock import clock_ms, jumped_forward_ms, read_clock
 from storage_engine.core.wording import bytes_text, count_text, duration_text
-from storage_engine.exceptions import BadInputError, LakeUnavailableError, StorageEngineError
+from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.journal.journal import Journal, RunState
 from storage_engine.journal.reading.queries import JournalReader
 from storage_engine.journal.tables.topic_days import Slot, SlotTopic
-from storage_engine.lake.acts.act_files import Acts, read_acts, read_acts_at, read_trusted_clock, record_act
+from storage_engine.lake.acts.act_files import Acts, read_acts, read_trusted_clock, record_act
 from storage_engine.lake.acts.held_stores import HeldStores, read_store_names
 from storage_engine.lake.catalog.catalog import Lake
-from storage_engine.lake.catalog.identity import ancestors_of, copy_of, lake_id_of, mark_location, parse_mark
+from storage_engine.lake.catalog.identity import copy_of
 from storage_engine.lake.catalog.names import proven_files, relative_name
 from storage_engine.lake.file.live_files import live_data_files
 from storage_engine.lake.gc.expiry import finish_acts, remove_expired
 from storage_engine.lake.gc.garbage_kind import TRASH_MS
 from storage_engine.lake.soundness.chain import check_chain
 from storage_engine.lake.soundness.receipts import current, first_proven_ms, list_stores, receipt_history
-from storage_engine.lake.storage.small_files import read_small_file
 from storage_engine.model.keep.acts import ActKind, KeepDecision, policies_of, policy_of
 from storage_engine.model.keep.expiry import (
     ExpiryReason,
@@ -42,7 +39,8 @@ from storage_engine.model.keep.expiry import (
 from storage_engine.model.keep.keep_policy import age_begins_ms
 from storage_engine.model.keep.rules import Hold, Stream
 from storage_engine.model.proof.receipt import Receipt, StoredFile, whole
-from storage_engine.retention.store.known_heads import journalled_heads, known_heads
+from storage_engine.retention.ranges.seen_log_records import kept_logs
+from storage_engine.retention.store.known_heads import holds_elsewhere, known_heads
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,12 +176,15 @@ def _look(lake: Lake, journal_url: str | None, gone: Sequence[str]) -> _Look:
             if journal is not None and store_id in records:
                 known = known_heads(journal, records[store_id])
             check_chain(history, () if known is None else known.of(lake, lake.segments()))
-            holds += _holds_elsewhere(lake, journal, store_id)
+            if journal is not None:
+                holds += (hold for _, hold in holds_elsewhere(journal, store_id, [lake]))
         except StorageEngineError as error:
             stores[store_id] = StoreContent(f"not all is known of it: {error}")
             kept.add(store_id)
             continue
-        stores[store_id] = StoreContent(is_gone=True) if store_id in gone_ids else _content(journal, store_id)
+        stores[store_id] = (
+            StoreContent(is_gone=True) if store_id in gone_ids else _content(journal_url, store_id)
+        )
     kept.update(store_id for store_id in stores if HeldStores(tuple(holds), names).holds_of(store_id))
     return _Look(tuple(segments), stores, tuple(holds), frozenset(kept), _fault(lake, journal, records))
 
@@ -215,9 +216,10 @@ def _fault(lake: Lake, journal: Journal | None, store_ids: Iterable[str]) -> tup
     return None
 
 
-def _content(journal: Journal | None, store_id: str) -> StoreContent:
-    if journal is None:
+def _content(journal_url: str | None, store_id: str) -> StoreContent:
+    if journal_url is None:
         return StoreContent("there is no journal that says what its store has")
+    journal = Journal(journal_url)
     if journal.is_leased(store_id):
         return StoreContent("a run works on its store")
     run = journal.last_planned_run(store_id)
@@ -229,30 +231,9 @@ def _content(journal: Journal | None, store_id: str) -> StoreContent:
         log.log: [(it.segment.base_offset, it.segment.end_offset) for it in log.decisions]
         for log in run.plan.logs
     }
-    return StoreContent(planned_at_ms=run.plan.decided_at_ms, logs=logs)
-
-
-def _holds_elsewhere(lake: Lake, journal: Journal | None, store_id: str) -> Iterator[Hold]:
-    """Yield the holds of further lakes that have segments of a store.
-
-    :raises LakeUnavailableError: the acts of one of them can't be read.
-    """
-    segments = lake.segments()
-    own = {lake_id_of(segments), *ancestors_of(segments)}
-    heads = () if journal is None else journalled_heads(journal, store_id)
-    for lake_id, place, location in {(it.lake_id, it.place, it.location) for it in heads}:
-        if lake_id in own:
-            continue
-        try:
-            file_io = load_file_io(lake.config.file_io_properties, place)
-            data = read_small_file(file_io, mark_location(place)) if place else None
-            if data is None or parse_mark(data, place).lake_id != lake_id:
-                raise LakeUnavailableError(f"expected the lake {lake_id} at {place or location}, found none")
-            yield from policy_of(read_acts_at(file_io, place)).holds
-        except StorageEngineError as error:
-            raise LakeUnavailableError(
-                f"whether its other lake {lake_id} at {location} holds something of it can't be told: {error}"
-            ) from error
+    kept = kept_logs(journal_url, store_id)
+    remembered = None if kept is None else {log.log for log in kept}
+    return StoreContent(planned_at_ms=run.plan.decided_at_ms, logs=logs, remembered=remembered)
 
 
 def _segments(
@@ -311,13 +292,18 @@ def _streams(
         topics = [(it["name"], it["last_ms"]) for it in json.loads(row.streams)]
     elif row.root is not None and len({it.topic for it in counted}) == 1:
         topics = [(counted[0].topic, row.last_store_timestamp_ms)]
+    elif row.root is not None and broker.sets_times and not row.message_count:
+        # A broker that stores all topics in one log names none where it has no message.
+        topics = [("", None)]
     else:
         return None
     return tuple(
         SegmentStream(
             Stream(row.store_id, names, row.log, topic, broker.is_system_topic(topic)),
             age_begins_ms(
-                broker_sets_times=broker.sets_times, last_ms=last_ms, first_proven_at_ms=first_proven_at_ms
+                broker_sets_times=broker.sets_times and topic != "",
+                last_ms=last_ms,
+                first_proven_at_ms=first_proven_at_ms,
             ),
         )
         for topic, last_ms in topics
