@@ -17,6 +17,7 @@ from storage_engine.cli.output.output import print_json, say
 from storage_engine.cli.output.progress import waiting
 from storage_engine.cli.shell.command import command
 from storage_engine.cli.shell.values import reason_text
+from storage_engine.core.clock import clock_ms
 from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.lake.catalog.config import LakeConfig
 from storage_engine.model.keep.acts import (
@@ -166,6 +167,7 @@ def _keep(
     from storage_engine.lake.acts.act_files import read_acts, record_act
     from storage_engine.lake.catalog.catalog import open_lake
     from storage_engine.retention.housekeeping.keeping import forecast_lake
+    from storage_engine.retention.housekeeping.kept_forecasts import keep_forecast
 
     lake = open_lake(config)
     if decide is None or dry_run:
@@ -173,7 +175,10 @@ def _keep(
         return forecast_lake(lake, journal_url, acts, price, None if decide is None else decide(acts))
     acts = record_act(lake, decide)
     say(f"Recorded in {lake.location}, as act {acts[-1].sha256[:SHOWN_CHARACTERS]}.", err=True)
-    return forecast_lake(lake, journal_url, acts, price)
+    forecast = forecast_lake(lake, journal_url, acts, price)
+    if journal_url is not None:
+        keep_forecast(journal_url, forecast, clock_ms())
+    return forecast
 
 
 def _notes(journal_url: str | None, lakes: tuple[LakeConfig, ...]) -> list[str]:

@@ -39,6 +39,8 @@ from storage_engine.model.keep.expiry import (
 from storage_engine.model.keep.keep_policy import age_begins_ms
 from storage_engine.model.keep.rules import Hold, Stream
 from storage_engine.model.proof.receipt import Receipt, StoredFile, whole
+from storage_engine.retention.housekeeping.keeping import forecast_lake
+from storage_engine.retention.housekeeping.kept_forecasts import keep_forecast
 from storage_engine.retention.ranges.seen_log_records import kept_logs
 from storage_engine.retention.store.known_heads import holds_elsewhere, known_heads
 
@@ -77,7 +79,8 @@ class LakeExpiry:
 
 
 def maintain_expiry(lake: Lake, journal_url: str | None, *, dry_run: bool = False) -> tuple[str, ...]:
-    """Do what :func:`expire_lake` does where a lake has acts, as a part of its maintenance.
+    """Do what :func:`expire_lake` does where a lake has acts, as a part of its maintenance; then keep in the
+    journal, for pages, what goes when.
 
     :return: what was done, or why nothing was, as sentences.
     """
@@ -85,6 +88,8 @@ def maintain_expiry(lake: Lake, journal_url: str | None, *, dry_run: bool = Fals
         if not read_acts(lake):
             return ()
         done = expire_lake(lake, journal_url, dry_run=dry_run)
+        if journal_url is not None and not dry_run:
+            keep_forecast(journal_url, forecast_lake(lake, journal_url, read_acts(lake), None), clock_ms())
     except StorageEngineError as error:
         return (f"nothing expired by the lake's rules: {error}",)
     return (done.text,) if done.text else ()
