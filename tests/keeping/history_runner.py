@@ -15,7 +15,7 @@ import random
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -116,28 +116,47 @@ def check(world: World, *, is_cut_short: bool) -> list[RecordedAct]:
     for row in rows:
         segment = world.store.sealed[row.base_offset]
         assert row.sha256 == segment.sha256
-        naming = [at for at, it in enumerate(acts) if row.identity in it.act.decision.segments]
+        taken = {
+            at: topics
+            for at, it in enumerate(acts)
+            if (topics := _taken_by(it.act.decision, row.identity, segment.newest_ms))
+        }
         removed = {
             file for it in acts if it.act.decision.kind is ActKind.REMOVED for file in it.act.decision.files
         }
+        undoing = {it.sha256 for it in acts if it.act.decision.kind is ActKind.UNDO}
         undone = {it.act.decision.expiry for it in acts if it.act.decision.kind is ActKind.UNDO}
-        for at in naming:
-            for topic, newest_ms in segment.newest_ms.items():
+        by = {acts[at].sha256 for at in taken}
+        for at, topics in taken.items():
+            for topic in topics:
+                newest_ms = segment.newest_ms[topic]
                 assert _may_go(acts[:at], topic, newest_ms, acts[at].act.at_ms), (row.base_offset, topic)
-        if row.state is None:
-            assert all(there[row.base_offset, topic] == count for topic, count in segment.rows.items())
-        else:
-            assert json.loads(row.act)["sha256"] in {acts[at].sha256 for at in naming}, row.base_offset
+        if row.state != "expired":
+            gone = {it["name"] for it in json.loads(row.streams or "[]") if it["gone"]}
+            assert bool(gone) == (row.state is not None)
+            for topic, count in segment.rows.items():
+                # An undo brings the rows back first.
+                right = {0, count} if is_cut_short and topic in gone else {0} if topic in gone else {count}
+                assert there[row.base_offset, topic] in right, (row.base_offset, topic)
+        assert row.state is None or json.loads(row.act)["sha256"] in by | undoing, row.base_offset
         for file in row.proven_files:
             path = local_path(location_of(lake.messages(), file.location))
             assert path is not None
             if not path.exists():
                 assert row.state is not None, f"a whole receipt without its file: {row.base_offset}"
-                assert file in removed or not {acts[at].sha256 for at in naming} <= undone, "undone, and gone"
+                assert file in removed or not by <= undone, "undone, and gone"
     _check_removals(acts)
     if not is_cut_short:
         world.run("verify", world.store_dir, "--lake", world.lake_dir, "--level", "bytes")
     return acts
+
+
+def _taken_by(decision: Any, identity: Any, topics: Iterable[str]) -> list[str]:
+    """Return which topics of a segment an act takes: all of them, or those that it thins it by."""
+    if identity in decision.segments:
+        return list(topics)
+    thinned = getattr(decision, "thinned", ())
+    return [topic for it in thinned if it.segment == identity for topic in it.streams if topic]
 
 
 def _may_go(before: Sequence[RecordedAct], topic: str, newest_ms: int, at_ms: int) -> bool:
