@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from storage_engine.model.proof.receipt import Receipt
 from tests.docs.code_blocks import ROOT, blocks_under
 from tests.fixture_stores import unpack
 from tests.kafka_fixture import unpack as unpack_kafka
+from tests.lake.gc.test_thinning import every_receipt, thin
 from tests.lakes import path_of
 from tests.rounds import again_but
 from tests.services.command_line import run_command
@@ -72,6 +74,21 @@ def test_a_data_file_and_a_receipt_give_root_and_hash(
         assert checker["row_hash"]({**row, "message_count": row["message_count"] + 1}) != row["row_hash"]
         other = dataclasses.asdict(dataclasses.replace(receipt, base_offset=receipt.base_offset + 1))
         assert checker["root"](path_of(lake, receipt), other) != row["root"]
+
+
+def test_what_stays_of_a_segment_reaches_its_root(checker: dict[str, Any], tmp_path: Path) -> None:
+    lake, (first, *_) = archived(tmp_path / "lake", unpack("clean-stop", tmp_path / "store"))
+    thin(lake, [first], "orders")
+    partial = every_receipt(lake, first.store_id)[0]
+    row = rows_of(lake)[partial.row_hash]
+    assert (row["state"], row["root"]) == ("partial", first.root)
+    assert checker["root"](path_of(lake, partial), row) == row["root"]
+    assert checker["row_hash"](row) == row["row_hash"]
+    # Another root for what is gone, or rows of it that are there still, are found.
+    streams = row["streams"].replace(json.loads(row["streams"])[-1]["root"], "00" * 32)
+    assert checker["root"](path_of(lake, partial), {**row, "streams": streams}) != row["root"]
+    with pytest.raises(AssertionError):
+        checker["root"](path_of(lake, first), row)
 
 
 def test_segments_of_kafka_have_the_same_tree(checker: dict[str, Any], tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
@@ -17,7 +18,7 @@ from storage_engine.lake.acts.act_files import Acts, read_acts, record_act
 from storage_engine.lake.catalog.catalog import Lake, open_lake
 from storage_engine.lake.catalog.identity import read_mark
 from storage_engine.lake.file.live_files import live_data_files
-from storage_engine.lake.gc.expiry import undo_expiry
+from storage_engine.lake.gc.expiry import remove_expired, undo_expiry
 from storage_engine.lake.move.making import make_lake
 from storage_engine.lake.soundness.receipts import receipts
 from storage_engine.lake.storage.small_files import replace_small_file
@@ -31,6 +32,7 @@ from storage_engine.retention.housekeeping.lake_expiry import expire_lake
 from tests.fixture_stores import unpack
 from tests.integration.lake_cycle import archive_some, lake_on
 from tests.integration.object_store import ObjectStore
+from tests.lake.gc.test_thinning import every_receipt, thin
 
 pytestmark = pytest.mark.integration
 
@@ -139,3 +141,27 @@ def test_what_is_past_leaves_comes_back_and_goes_for_good(
         "expire",
         "removed",
     ]
+
+
+@pytest.mark.again
+def test_topics_leave_come_back_and_their_file_goes_for_good(
+    lake: Lake, store_copy: Callable[[str], Path], object_store: ObjectStore
+) -> None:
+    archive_some(lake.config, store_copy("clean-stop"), 0, 2)
+    before = every_receipt(lake, "s")[0]
+    acts = []
+    for topic in ("orders", "ledger_ordered"):
+        acts.append(thin(lake, [before], topic))
+        partial = every_receipt(lake, "s")[0]
+        assert (partial.state, partial.root) == ("partial", before.root)
+        (found,) = verify(lake, VerifyLevel.BYTES)
+        assert found.overall is Status.OK, found.findings
+        if topic == "orders":
+            undo_expiry(lake, acts[0])
+            assert every_receipt(lake, "s")[0].proven_files == before.proven_files
+    assert remove_expired(lake, trash_ms=0) == before.proven_files
+    names = {name.rpartition("/")[2] for name in object_store.names()}
+    assert before.data_file.rpartition("/")[2] not in names
+    assert partial.data_file.rpartition("/")[2] in names
+    (found,) = verify(lake, VerifyLevel.BYTES)
+    assert found.overall is Status.OK, found.findings

@@ -17,6 +17,7 @@ from storage_engine.cli.shell.command import command
 from storage_engine.core.wording import bytes_text, count_text
 from storage_engine.lake.gc.garbage_kind import TRASH_MS
 from storage_engine.model.keep.acts import SHOWN_CHARACTERS
+from storage_engine.model.keep.expiry import REWRITE_RULE, RewriteRule
 
 if TYPE_CHECKING:
     from storage_engine.model.keep.expiry import ExpiryVerdict
@@ -43,6 +44,23 @@ _DAY_MS = 24 * 3_600_000
     metavar="DAYS",
     help="Remove for good the files of what expired DAYS ago.",
 )
+@click.option(
+    "--rewrite-at-percent",
+    type=click.FloatRange(0, 100),
+    default=REWRITE_RULE.at_percent,
+    show_default=True,
+    metavar="PERCENT",
+    help="Where some topics of a segment are past, write its data file again without them once they have "
+    "PERCENT of its bytes.",
+)
+@click.option(
+    "--rewrite-within-days",
+    type=click.FloatRange(min=0),
+    default=REWRITE_RULE.within_days,
+    show_default=True,
+    metavar="DAYS",
+    help="Or once one of them has been past for DAYS.",
+)
 @click.option("--dry-run", is_flag=True, help="Say what would leave the lake, and why the rest stays.")
 @click.option("--undo", "undo_id", metavar="ID", help="Bring back what expired by the act of this id.")
 @json_option
@@ -52,12 +70,15 @@ def expire(
     conn_id: str | None,
     gone: tuple[str, ...],
     trash_days: float,
+    rewrite_at_percent: float,
+    rewrite_within_days: float,
     dry_run: bool,
     undo_id: str | None,
     as_json: bool,
 ) -> int:
     """Take out of a lake what its rules no longer keep: segments of which every topic is past, and which
-    their store no longer has. What isn't known keeps a segment, and so does a hold.
+    their store no longer has. Where only some topics are, the others are written into another data file. What
+    isn't known keeps a segment, and so does a hold.
 
     Their files stay for --trash-days, so that --undo brings them back, and then go for good. The command may
     be killed at any instant and run again.
@@ -85,6 +106,7 @@ def expire(
             target.journal_url,
             gone=gone,
             trash_ms=round(trash_days * _DAY_MS),
+            rewrite=RewriteRule(rewrite_at_percent, rewrite_within_days),
             dry_run=dry_run,
         )
     if as_json:
@@ -104,8 +126,8 @@ def _print(done: LakeExpiry, target: WitnessedLake, trash_days: float) -> None:
     say(f"{done.text[:1].upper()}{done.text[1:]}." if done.text else "Nothing expires.")
     if done.dry_run:
         say("Nothing was changed.")
-    elif done.act:
-        undo = f"storage-engine lake expire {target.words} --undo {done.act[:SHOWN_CHARACTERS]}"
+    for act in done.acts:
+        undo = f"storage-engine lake expire {target.words} --undo {act[:SHOWN_CHARACTERS]}"
         say(f"Next: {undo} brings them back, for {trash_days:g} days.")
 
 
@@ -121,6 +143,6 @@ def _groups(verdicts: Sequence[ExpiryVerdict]) -> list[list[ExpiryVerdict]]:
 
 def _line(group: Sequence[ExpiryVerdict]) -> tuple[str, ...]:
     first = group[0]
-    size_bytes = sum(it.segment.size_bytes for it in group)
+    size_bytes = sum(it.gone_bytes if it.is_thinned else it.segment.size_bytes for it in group)
     log = first.segment.identity.log
     return log, count_text(len(group), "segment"), bytes_text(size_bytes), first.reason.value, first.detail

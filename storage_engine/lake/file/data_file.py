@@ -7,7 +7,7 @@ groups whose rows together cover one run of bytes, so memory follows the chunk, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -373,6 +373,72 @@ def plan_windows(metadata: pq.FileMetaData, origin: int, size_bytes: int, name: 
         for (first, last), span in zip(pairwise(numbers), pairwise(positions), strict=True)
         if last > first
     )
+
+
+def push_rows(
+    parquet: pq.ParquetFile,
+    codec: SegmentCodec,
+    origin: int,
+    size_bytes: int,
+    name: str,
+    tree: SegmentTree,
+    take: Callable[[int, pa.Table], None] | None = None,
+) -> None:
+    """Give a tree the leaves of rows that are a part of their segment. The file is read once, a window of
+    row groups at a time.
+
+    :param origin: position of the segment's first byte.
+    :param name: of the data file, for messages.
+    :param take: is given each row group with all columns, after its number; None: only those are read that
+        the leaves are made of.
+    :raises ProofError: rows overlap, or lie outside of the segment.
+    """
+    needed = list(dict.fromkeys((*codec.encoded_columns, *tree_columns(codec.columns))))
+    columns = needed if take is None else None
+    memory = WindowMemory()
+    for window in plan_windows(parquet.metadata, origin, size_bytes, name):
+        groups = list(range(window.first_row_group, window.end_row_group))
+        places = parquet.read_row_groups(groups, columns=["physical_offset", "size"], use_threads=False)
+        starts, sizes = places["physical_offset"].to_numpy(), places["size"].to_numpy().astype(np.int64)
+        if not len(starts):
+            continue
+        first, end = int(starts.min()), int((starts + sizes).max())
+        order = check_disjoint(starts, sizes, origin, origin + size_bytes, name)
+        out = next(memory.buffers(end - first))[: end - first]
+        np.frombuffer(out, np.uint8).fill(0)
+        written = 0
+        for group in groups:
+            rows = parquet.read_row_group(group, columns=columns, use_threads=False)
+            if take is not None:
+                take(group, rows)
+            written += encode_rows(codec, rows, out, first, name)
+            tree.add(rows)
+            del rows
+        if written != int(sizes.sum()):
+            raise ProofError(
+                f"{name}: expected {int(sizes.sum())} bytes of its rows, found {written} encoded."
+            )
+        tree.push(order, starts, sizes, out, first)
+
+
+def check_disjoint(
+    starts: np.ndarray[Any, Any], sizes: np.ndarray[Any, Any], start: int, end: int, name: str
+) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Make sure that rows lie in [start, end) and share no byte.
+
+    :return: the rows that have bytes, by position.
+    :raises ProofError: they don't.
+    """
+    order = np.flatnonzero(sizes > 0)
+    order = order[np.argsort(starts[order], kind="stable")]
+    begins, ends = starts[order], (starts + sizes)[order]
+    outside = (begins < np.append(start, ends[:-1])) | (ends > end) if len(order) else np.empty(0, bool)
+    if outside.any():
+        raise ProofError(
+            f"{name}: expected rows in the bytes [{start}, {end}) that share none, found one at physical "
+            f"offset {int(begins[np.argmax(outside)])} that doesn't fit. The data file is not of the segment."
+        )
+    return order
 
 
 def check_tiled(

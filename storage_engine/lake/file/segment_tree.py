@@ -9,8 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from struct import pack
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -35,6 +37,8 @@ from storage_engine.model.broker.codec import Columns
 
 RUN_LEAVES = 4096
 """At most so many leaves of a stream share a key."""
+
+NOTHING_GONE: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
 
 _STREAM, _ROOT = b"\x03", b"\x04"
 _FORMAT = b"storage-engine/3"
@@ -120,7 +124,7 @@ class SegmentTree:
     ) -> None:
         """Add the leaves of the rows that were added since the last time.
 
-        :param order: of those that have bytes, by position; they cover ``data`` exactly once.
+        :param order: of those that have bytes, by position; they lie in ``data`` and don't overlap.
         :param positions: of all.
         :param sizes: of all.
         :param first_position: of the first of ``data``.
@@ -153,18 +157,30 @@ class SegmentTree:
         )
         self._forget()
 
-    def tree(self, base_offset: int, size_bytes: int, sha256: str) -> Tree:
+    def tree(
+        self,
+        base_offset: int,
+        size_bytes: int,
+        sha256: str,
+        gone: Mapping[str, Mapping[str, Any]] = NOTHING_GONE,
+    ) -> Tree:
         """Return the tree over all that was pushed.
 
         :param base_offset: of the segment.
         :param size_bytes: of the segment.
         :param sha256: of the segment's file, in hex.
-        :raises ProofError: the rows lack what a tree is made of.
+        :param gone: streams without rows, by name, whose recorded hashes stand for them.
+        :raises ProofError: the rows lack what a tree is made of, or a stream that is gone has some.
         """
         if self._fault:
             raise ProofError(f"{self._name}: {self._fault}. The root of its rows can't be computed.")
-        names = sorted(name for name, number in self._numbers.items() if self._counts[number])
-        streams = [self._stream(name, self._numbers[name]) for name in names]
+        kept = {name for name, number in self._numbers.items() if self._counts[number]}
+        if odd := kept & gone.keys():
+            raise ProofError(f"{self._name}: expected no row of {min(odd)}, which is gone, found some.")
+        streams = [
+            dict(gone[name]) if name in gone else self._stream(name, self._numbers[name])
+            for name in sorted(kept | gone.keys())
+        ]
         root = hashlib.sha256(
             _ROOT
             + _FORMAT

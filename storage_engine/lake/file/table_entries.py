@@ -14,7 +14,7 @@ from pyiceberg.table import Table
 
 from storage_engine.lake.catalog.names import data_file_of
 from storage_engine.lake.file.filters import store_rows
-from storage_engine.lake.file.jobs import file_name, split_data_file_name
+from storage_engine.lake.file.jobs import file_name, slot_prefix, split_data_file_name
 from storage_engine.lake.file.live_files import LiveFile
 from storage_engine.lake.storage.errors import metadata_errors
 from storage_engine.model.proof.receipt import Receipt
@@ -62,14 +62,15 @@ def check_entries(
     """
     by_file = {data_file_of(table, row): row for row in rows}
     others = [e for e in entries if e.location not in by_file and e.location not in committed_since]
-    unreceipted = [e for e in others if split_data_file_name(file_name(e.location))[0]]
-    foreign = [e for e in others if e not in unreceipted]
+    foreign = [e for e in others if not split_data_file_name(file_name(e.location))[0]]
+    nameless = unreceipted_files(table, rows, entries)
+    unreceipted = [e for e in others if e.location in nameless]
     there = {entry.location for entry in entries}
     # What expired was where another engine has put it, or left with its own file.
     moved = [
         row
         for location, row in by_file.items()
-        if location not in there and (row.is_whole or row.moved_to is not None)
+        if location not in there and (row.has_rows or row.moved_to is not None)
     ]
     return (*map(_without_receipt, unreceipted), *_too_many_rows(moved, foreign))
 
@@ -109,10 +110,16 @@ def _too_many_rows(moved: Sequence[Receipt], foreign: Sequence[TableEntry]) -> I
 
 
 def unreceipted_files(table: Table, rows: Iterable[Receipt], entries: Iterable[TableEntry]) -> frozenset[str]:
-    """Files that are named as archiving names them, and that no receipt names."""
-    known = {data_file_of(table, row) for row in rows}
-    return frozenset(
-        entry.location
-        for entry in entries
-        if entry.location not in known and split_data_file_name(file_name(entry.location))[0]
-    )
+    """Files that are named as archiving names them, and that no receipt names.
+
+    The file that an expiry of some streams replaces is in the table until the second of its two commits.
+    """
+    there = {entry.location for entry in entries}
+    known = {data_file_of(table, row): row for row in rows}
+    replaced = {
+        (slot_prefix(row.identity), row.sha256[:16])
+        for location, row in known.items()
+        if row.has_rows and not row.is_whole and location not in there
+    }
+    names = {location: split_data_file_name(file_name(location)) for location in there - known.keys()}
+    return frozenset(location for location, name in names.items() if name[0] and name not in replaced)

@@ -1,8 +1,9 @@
 """Segments leave a lake, come back, and go for good, each by an act that is durable before anything is done.
 
 An expiry's act names the segments and their data files. Then for a batch of them the receipts say that they
-expired, and after that the data files leave the table of rows; none is read or written. An undo adds the
-files first, and the receipts after that. So a receipt that counts as whole has its rows at every instant.
+expired, or which of their streams did, and after that the data files leave the table of rows, or others with
+the rows that stay take their place; none is read or written. An undo brings the files back first, and the
+receipts after that. So a receipt has the rows that it says at every instant.
 The files stay where they are until a third act records that they are gone. Killed at any instant and run
 again, each of the three goes on; an expiry only while it is what the rules say still.
 
@@ -12,13 +13,13 @@ Must never do: take a file that a whole receipt names, that a hold covers, or th
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
+from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table, Transaction
 
 from storage_engine.brokers import find_broker
@@ -37,11 +38,13 @@ from storage_engine.lake.catalog.writing import ready_to_write
 from storage_engine.lake.durable_io import local_path, open_data_file, sha256_of_file
 from storage_engine.lake.file.data_file import open_rows
 from storage_engine.lake.file.jobs import file_name, slot_prefix, split_data_file_name
-from storage_engine.lake.file.live_files import live_data_files
+from storage_engine.lake.file.live_files import LiveFile, live_data_files
 from storage_engine.lake.file.manifest_entry import iceberg_data_file, packed_facts
 from storage_engine.lake.gc.garbage_kind import TRASH_MS
 from storage_engine.lake.soundness.chain import check_links
 from storage_engine.lake.soundness.receipts import receipts_in
+from storage_engine.lake.soundness.soundness import Depth
+from storage_engine.lake.soundness.soundness_reader import broken_receipts
 from storage_engine.lake.storage.errors import lake_errors, parquet_errors
 from storage_engine.lake.storage.small_files import file_system_of
 from storage_engine.model.keep.acts import (
@@ -50,12 +53,21 @@ from storage_engine.model.keep.acts import (
     KeepDecision,
     RecordedAct,
     RecordedExpiry,
+    Thinning,
     expiries_of,
     find_expiry,
     policy_of,
 )
 from storage_engine.model.keep.keep_policy import DAY_MS
-from storage_engine.model.proof.receipt import EXPIRED, Receipt, SegmentIdentity, StoredFile
+from storage_engine.model.proof.receipt import (
+    EXPIRED,
+    PARTIAL,
+    Receipt,
+    SegmentIdentity,
+    StoredFile,
+    back_from,
+    gone_by,
+)
 
 
 def finish_acts(lake: Lake, *, rebuilt: bool = False) -> None:
@@ -71,7 +83,8 @@ def finish_acts(lake: Lake, *, rebuilt: bool = False) -> None:
     :raises ReceiptError: a store's chain of receipts is broken.
     """
     ready_to_write(lake)
-    for expiry in expiries_of(read_acts(lake)):
+    # The newest first: what one left was taken further by a later one, which an undo brings back.
+    for expiry in reversed(expiries_of(read_acts(lake))):
         for batch in _batches(expiry) if expiry.files or rebuilt else ():
             # Again: a hold or an undo may have been recorded since.
             acts = read_acts(lake)
@@ -133,25 +146,31 @@ def remove_expired(
     for expiry in expiries_of(read_acts(lake)):
         if expiry.is_undone or not expiry.files:
             continue
+        removable = _removable(lake, expiry, trash_ms, kept)
         if dry_run:
-            going += _removable(lake, expiry, trash_ms, kept)
+            going += removable
             continue
+        sound = frozenset(removable) - _last_sound(lake, expiry, removable)
         taken: list[StoredFile] = []
 
         def decide(
-            acts: Acts, expiry: RecordedExpiry = expiry, taken: list[StoredFile] = taken
+            acts: Acts,
+            expiry: RecordedExpiry = expiry,
+            taken: list[StoredFile] = taken,
+            sound: Set[StoredFile] = sound,
         ) -> KeepDecision | None:
             # Within its writer's turn: nobody records a hold or an undo meanwhile, and gc waits. A turn on
             # an object store ends after a time, so that a few go in each.
             now = _now(acts, expiry)
-            few = [] if now.is_undone else _removable(lake, now, trash_ms, kept)[:BATCH_SEGMENTS]
+            files = () if now.is_undone else _removable(lake, now, trash_ms, kept)
+            few = [file for file in files if file in sound][:BATCH_SEGMENTS]
             if not few:
                 return None
             _remove(lake.messages(), few)
             taken += few
             return KeepDecision(ActKind.REMOVED, files=tuple(few), expiry=expiry.recorded.sha256)
 
-        for _ in range(0, len(_removable(lake, expiry, trash_ms, kept)), BATCH_SEGMENTS):
+        for _ in range(0, len(sound), BATCH_SEGMENTS):
             record_act(lake, decide)
         going += taken
     return tuple(going)
@@ -160,7 +179,7 @@ def remove_expired(
 def _batches(expiry: RecordedExpiry) -> Iterator[Sequence[SegmentIdentity]]:
     """Yield the segments of an act by store, those of a batch near each other."""
     ordered = sorted(
-        expiry.recorded.act.decision.segments,
+        expiry.recorded.act.decision.taken,
         key=lambda it: (it.store_id, it.lineage, it.log, it.base_offset),
     )
     for _, group in groupby(ordered, key=lambda it: it.store_id):
@@ -195,93 +214,173 @@ def _is_of(act: RecordedAct, expiry: RecordedExpiry) -> bool:
 def _next_expiry_step(
     lake: Lake, expiry: RecordedExpiry, batch: Sequence[SegmentIdentity], *, is_current: bool
 ) -> CommitStep | None:
-    """Receipts first; data files only when all of the batch say that they expired.
+    """Receipts first; data files only when all of the batch say that they expired, or what did of them.
 
     :param is_current: more segments may leave by it.
     """
     store_id, act = batch[0].store_id, expiry.recorded
     segments, messages = lake.segments(), lake.messages()
-    files, rows = _located(messages, expiry.recorded.act.decision.files), _rows(segments, batch)
+    rows, thinned = _rows(segments, batch), _thinned(messages, expiry)
+    files = _located(messages, expiry.recorded.act.decision.files)
+    removed = files - _located(messages, expiry.files)
+    live = live_data_files(messages, store_id, _span(batch))
     # What was archived again since lies in another file, and stays.
     of_act = [row for row in rows if files.issuperset(proven_files(messages, row))]
-    removed = _located(messages, expiry.recorded.act.decision.files) - _located(messages, expiry.files)
-    going = [row for row in of_act if row.is_whole]
-    if not is_current:
-        going = [row for row in going if removed.issuperset(proven_files(messages, row))]
-    if going:
-        changed = [replace(row, state=EXPIRED, act=_act_text(act), streams=_gone(row, act)) for row in going]
+    as_archived = {file.location for file in live if not file.has_deletes}
+    changed = [
+        after
+        for row in of_act
+        if row.has_rows and (is_current or removed.issuperset(proven_files(messages, row)))
+        for after in (_as_it_goes(row, act, thinned.get(row.identity)),)
+        # Where one of both files isn't there any more, it is decided again.
+        if after.state == EXPIRED
+        or (data_file_of(messages, row) in as_archived and _is_there(messages, after))
+    ]
+    if changed:
         return _receipts_step(segments, store_id, changed, act)
     gone = {data_file_of(messages, row) for row in of_act if row.state == EXPIRED}
-    gone -= {file.location for row in rows if row.state != EXPIRED for file in proven_files(messages, row)}
-    entries = [
-        file.entry for file in live_data_files(messages, store_id, _span(batch)) if file.location in gone
-    ]
-    if not entries:
-        return None
-
-    def prepare() -> Transaction:
-        transaction = begin(messages)
-        with transaction.update_snapshot().overwrite() as overwrite:
-            for entry in entries:
-                overwrite.delete_data_file(entry)
-        return transaction
-
-    return CommitStep(messages, (act.sha256, "data", *(it.file_path for it in entries)), prepare)
+    replaced = {thinned[it.identity].file.location: it for it in rows if _is_thinned_by(it, thinned)}
+    gone |= replaced.keys()
+    gone -= {file.location for row in rows if row.has_rows for file in proven_files(messages, row)}
+    leaving = [file.entry for file in live if file.location in gone]
+    taking = [replaced[it.file_path] for it in leaving if it.file_path in replaced]
+    return _data_step(messages, act, leaving, taking, live)
 
 
 def _next_undo_step(
     lake: Lake, expiry: RecordedExpiry, undo: RecordedAct, batch: Sequence[SegmentIdentity]
 ) -> CommitStep | None:
     """Data files first; receipts only when the table has all of them."""
-    store_id, of_batch = batch[0].store_id, set(batch)
+    store_id, act, text = batch[0].store_id, expiry.recorded, _act_text(undo)
     segments, messages = lake.segments(), lake.messages()
-    by_act, files = _act_text(expiry.recorded), _located(messages, expiry.files)
-    of_span = receipts_in(segments, store_id, base_offsets=_span(batch), with_ended=True)
-    rows = [
-        row
-        for row in of_span
-        if row.identity in of_batch
-        and row.state == EXPIRED
-        and row.act == by_act
-        and files.issuperset(proven_files(messages, row))
-    ]
-    if not rows:
-        return None
+    by_act, files, thinned = _act_text(act), _located(messages, expiry.files), _thinned(messages, expiry)
     live = live_data_files(messages, store_id, _span(batch))
-    lacking = [row for row in rows if data_file_of(messages, row) not in {it.location for it in live}]
+    there = {file.location for file in live}
+    rows = _rows(segments, batch)
+    back = {
+        row.identity: replace(row, state=_state_of(streams), act=text, streams=streams)
+        for row in rows
+        if row.state == EXPIRED and row.act == by_act and files.issuperset(proven_files(messages, row))
+        for streams in (back_from(row.streams, act.sha256[:SHOWN_CHARACTERS]),)
+    }
+    partly = {row.identity: data_file_of(messages, row) for row in rows if _is_thinned_by(row, thinned)}
+    for row in _rows(segments, batch, superseded=True) if partly else ():
+        # The last receipt of the file that comes back; not where another engine has moved the rows.
+        file = thinned[row.identity].file if row.identity in partly else None
+        is_of_file = file in files and row.has_rows and proven_files(messages, row) == (file,)
+        if is_of_file and not there.isdisjoint((partly[row.identity], data_file_of(messages, row))):
+            back |= {row.identity: replace(row, act=text)} if _is_there(messages, row) else {}
+    lacking = [row for row in back.values() if data_file_of(messages, row) not in there]
     # A run that was killed has archived these segments again, without receipts.
+    of_span = receipts_in(segments, store_id, base_offsets=_span(batch), with_ended=True)
     named = {file.location for row in of_span for file in proven_files(messages, row)}
-    slots = {slot_prefix(row.identity) for row in rows}
-    again = [
-        file.entry
+    slots = {slot_prefix(identity) for identity in back}
+    again = {
+        file.location
         for file in live
         if file.location not in named and split_data_file_name(file_name(file.location))[0] in slots
-    ]
-    if not lacking and not again:
-        back = [replace(row, state=None, act=_act_text(undo), streams=_gone(row, None)) for row in rows]
-        return _receipts_step(segments, store_id, back, undo)
+    } - {data_file_of(messages, row) for row in back.values()}
+    if back and not lacking and not again:
+        return _receipts_step(segments, store_id, list(back.values()), undo)
+    replaced = again | {partly[row.identity] for row in lacking if row.identity in partly}
+    leaving = [file.entry for file in live if file.location in replaced]
+    return _data_step(messages, undo, leaving, lacking, live)
+
+
+def _as_it_goes(row: Receipt, act: RecordedAct, thinning: Thinning | None) -> Receipt:
+    """Return the receipt of a segment once it went by an act, or some of its streams did."""
+    act_id, text = act.sha256[:SHOWN_CHARACTERS], _act_text(act)
+    if thinning is None:
+        return replace(row, state=EXPIRED, act=text, streams=gone_by(row.streams, act_id))
+    return replace(
+        row,
+        state=PARTIAL,
+        act=text,
+        streams=gone_by(row.streams, act_id, thinning.streams),
+        data_file=thinning.kept.location,
+        data_file_bytes=thinning.kept.size_bytes,
+        data_file_sha256=thinning.kept.sha256,
+        row_count=thinning.row_count,
+        message_count=thinning.message_count,
+    )
+
+
+def _state_of(streams: str | None) -> str | None:
+    """Return the state of a receipt with rows: streams that went by an earlier act are gone still."""
+    is_partial = any(it["gone"] is not None for it in json.loads(streams or "[]"))
+    return PARTIAL if is_partial else None
+
+
+def _thinned(messages: Table, expiry: RecordedExpiry) -> dict[SegmentIdentity, Thinning]:
+    """Return the segments that an act takes in part, its files by the locations that they have now."""
+    return {
+        it.segment: replace(
+            it,
+            file=replace(it.file, location=location_of(messages, it.file.location)),
+        )
+        for it in expiry.recorded.act.decision.thinned
+    }
+
+
+def _is_thinned_by(row: Receipt, thinned: Mapping[SegmentIdentity, Thinning]) -> bool:
+    """Return whether a receipt is as an act left it that took its segment in part."""
+    thinning = thinned.get(row.identity)
+    return thinning is not None and row.state == PARTIAL and row.proven_files == (thinning.kept,)
+
+
+def _is_there(messages: Table, row: Receipt) -> bool:
+    """Return whether a receipt's data file is where it says, by its size.
+
+    :raises LakeUnavailableError: that can't be told.
+    """
+    location = data_file_of(messages, row)
+    with lake_errors(location, "look for a data file"):
+        try:
+            return len(messages.io.new_input(location)) == row.data_file_bytes
+        except FileNotFoundError:
+            return False
+
+
+def _data_step(
+    messages: Table,
+    act: RecordedAct,
+    leaving: Sequence[DataFile],
+    taking: Sequence[Receipt],
+    live: Sequence[LiveFile],
+) -> CommitStep | None:
+    """Return the commit by which data files leave the table of rows, and those of receipts come.
+
+    :param live: what the table has now.
+    """
+    there = {file.location for file in live}
+    taking = [row for row in taking if data_file_of(messages, row) not in there]
+    if not (leaving or taking):
+        return None
 
     def prepare() -> Transaction:
         transaction = begin(messages)
         snapshot = transaction.update_snapshot()
-        with snapshot.overwrite() if again else snapshot.merge_append() as change:
-            for entry in again:
+        with snapshot.overwrite() if leaving else snapshot.merge_append() as change:
+            for entry in leaving:
                 change.delete_data_file(entry)
-            for row in lacking:
+            for row in taking:
                 location = data_file_of(messages, row)
                 facts = _facts_of(messages, location, row.broker)
                 change.append_data_file(
-                    iceberg_data_file(messages, location, row.data_file_bytes, store_id, facts)
+                    iceberg_data_file(messages, location, row.data_file_bytes, row.store_id, facts)
                 )
         return transaction
 
-    return CommitStep(messages, (undo.sha256, "data", *(row.data_file for row in lacking)), prepare)
+    names = (*(it.file_path for it in leaving), *(row.data_file for row in taking))
+    return CommitStep(messages, (act.sha256, "data", *names), prepare)
 
 
-def _rows(segments: Table, batch: Sequence[SegmentIdentity]) -> list[Receipt]:
-    """Return the receipts that count of a batch's segments."""
+def _rows(segments: Table, batch: Sequence[SegmentIdentity], *, superseded: bool = False) -> list[Receipt]:
+    """Return the receipts that count of a batch's segments; or all, the newest last."""
     of_batch = set(batch)
-    rows = receipts_in(segments, batch[0].store_id, base_offsets=_span(batch), with_ended=True)
+    rows = receipts_in(
+        segments, batch[0].store_id, base_offsets=_span(batch), superseded=superseded, with_ended=True
+    )
     return [row for row in rows if row.identity in of_batch]
 
 
@@ -299,18 +398,6 @@ def _span(batch: Sequence[SegmentIdentity]) -> tuple[int, int]:
 def _act_text(act: RecordedAct) -> str:
     fields = {"id": act.sha256[:SHOWN_CHARACTERS], "kind": act.act.decision.kind.value, "sha256": act.sha256}
     return json.dumps(fields)
-
-
-def _gone(row: Receipt, act: RecordedAct | None) -> str | None:
-    """Return the streams of a receipt as they are once they went by an act; None: as they are here.
-
-    A receipt of a single stream has no list of them.
-    """
-    if row.streams is None:
-        return None
-    gone = None if act is None else act.sha256[:SHOWN_CHARACTERS]
-    streams: list[Mapping[str, Any]] = json.loads(row.streams)
-    return json.dumps([{**stream, "gone": gone} for stream in streams], separators=(",", ":"))
 
 
 def _facts_of(messages: Table, location: str, broker: str) -> bytes:
@@ -371,13 +458,18 @@ def _removable(lake: Lake, expiry: RecordedExpiry, trash_ms: int, kept: Set[str]
     held, messages, segments = read_held_stores(lake), lake.messages(), lake.segments()
     by_act = _act_text(expiry.recorded)
     needed: set[str] = set()
+    thinned = _thinned(messages, expiry)
     for batch in _batches(expiry):
+        rows = receipts_in(segments, batch[0].store_id, base_offsets=_span(batch), with_ended=True)
         needed |= {
             file.location
-            for row in receipts_in(segments, batch[0].store_id, base_offsets=_span(batch), with_ended=True)
-            if row.state != EXPIRED or row.act != by_act or row.store_id in kept
+            for row in rows
+            if row.has_rows or row.act != by_act or row.store_id in kept
             for file in proven_files(messages, row)
         }
+        # Of a segment that nobody knows any more, nothing goes either.
+        known = {row.identity for row in rows if row.store_id not in kept}
+        needed |= {thinned[it].file.location for it in batch if it in thinned and it not in known}
         needed |= {file.location for file in live_data_files(messages, batch[0].store_id, _span(batch))}
     # What a removal took that was killed goes on record, whatever is held since.
     return [
@@ -386,6 +478,16 @@ def _removable(lake: Lake, expiry: RecordedExpiry, trash_ms: int, kept: Set[str]
         if (location := location_of(messages, file.location)) not in needed
         and (not held.holds_file(file.location) or not messages.io.new_input(location).exists())
     ]
+
+
+def _last_sound(lake: Lake, expiry: RecordedExpiry, files: Collection[StoredFile]) -> set[StoredFile]:
+    """Return those files that have rows which stay, and which no file that was read back now has instead."""
+    replaced = {it.segment: it.file for it in expiry.recorded.act.decision.thinned if it.file in files}
+    unsound: set[StoredFile] = set()
+    for batch in _batches(expiry) if replaced else ():
+        rows = [row for row in _rows(lake.segments(), batch) if row.has_rows and row.identity in replaced]
+        unsound |= {replaced[identity] for identity in broken_receipts(lake, rows, Depth.FILES)}
+    return unsound
 
 
 def _remove(messages: Table, files: Sequence[StoredFile]) -> None:

@@ -40,7 +40,7 @@ from storage_engine.lake.soundness.receipts import current, list_stores, receipt
 from storage_engine.lake.soundness.soundness_reader import moved_receipts
 from storage_engine.lake.storage.errors import lake_errors
 from storage_engine.model.proof.heads import ChainHead
-from storage_engine.model.proof.receipt import whole
+from storage_engine.model.proof.receipt import with_rows
 
 DAY_MS = 24 * 3_600_000
 
@@ -203,7 +203,7 @@ def _fault(lake: Lake, known_heads: Mapping[str, Sequence[ChainHead]]) -> str:
         for store in list_stores(lake):
             rows = receipts_in(segments, store.store_id, superseded=True)
             check_chain(rows)
-            if moved := moved_receipts(lake, whole(current(rows))):
+            if moved := moved_receipts(lake, with_rows(current(rows))):
                 return (
                     f"{count_text(len(moved), 'receipt')} of store {store.store_id}, of the segment at "
                     f"offset {moved[0].base_offset} among others, can't be held against the table of rows: "

@@ -38,7 +38,7 @@ from storage_engine.lake.catalog.place import is_catalog_there, own_directory, s
 from storage_engine.lake.catalog.placed_table import PlacedTable, live_files
 from storage_engine.lake.catalog.pointers import make_catalog_tables, read_pointers, repoint
 from storage_engine.lake.catalog.tables import DELETIONS, SEGMENTS
-from storage_engine.lake.file.jobs import file_name, split_data_file_name
+from storage_engine.lake.file.jobs import file_name, slot_prefix, split_data_file_name
 from storage_engine.lake.file.staging import PARTIAL_SUFFIX
 from storage_engine.lake.move.file_copy import copy_file
 from storage_engine.lake.move.making import check_empty, make_sqlite_file, refuse_around
@@ -54,10 +54,10 @@ from storage_engine.lake.move.moving import (
 )
 from storage_engine.lake.soundness.chain import check_chain
 from storage_engine.lake.soundness.file_checks import file_fault, proven_hashes
-from storage_engine.lake.soundness.receipts import by_store
+from storage_engine.lake.soundness.receipts import by_store, current
 from storage_engine.lake.storage.small_files import delete_small_file, list_files
 from storage_engine.model.proof.heads import ChainHead
-from storage_engine.model.proof.receipt import Receipt
+from storage_engine.model.proof.receipt import PARTIAL, Receipt
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +135,13 @@ class _Work:
         self._acts = _acts_place(source[SEGMENTS])
         self._copied_count = self._copied_bytes = 0
         self._wanted = {name: self._names(table) for name, table in source.items()}
+        wanted = self._wanted[lake.rows_table]
+        live = {split_data_file_name(file_name(inside)) for inside in wanted}
+        for of_store in by_store(list(rows)).values():
+            for row in current(of_store):
+                # Between the two commits of an expiry in part the table has the file before it.
+                if row.state == PARTIAL and (slot_prefix(row.identity), row.sha256[:16]) in live:
+                    wanted[row.data_file] = row.data_file_bytes
         self._had = {name: self._names(table) for name, table in (there or {}).items()}
 
     def is_done(self) -> bool:

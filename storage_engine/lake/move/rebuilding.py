@@ -63,7 +63,7 @@ from storage_engine.lake.soundness.receipts import current, receipts_of_files
 from storage_engine.lake.storage.errors import metadata_errors
 from storage_engine.lake.storage.small_files import list_files
 from storage_engine.model.proof.heads import ChainHead
-from storage_engine.model.proof.receipt import Receipt, ended
+from storage_engine.model.proof.receipt import Receipt
 
 _TOGETHER = 16
 """So many segments are committed at a time: what a kill costs is proving these once more."""
@@ -370,7 +370,8 @@ def _bring_in(lake: Lake, work: _Rebuild) -> tuple[list[str], list[str]]:
     known = {(row.store_id, row.sha256[:16]) for row in every_receipt}
     expired = {
         (row.store_id, slot_prefix(row.identity), row.sha256[:16]): row
-        for row in ended(current(every_receipt))
+        for row in current(every_receipt)
+        if not row.has_rows
     }
     # Of two contents under one offset, that which had a receipt once is likelier to be what a broker had.
     found = sorted(

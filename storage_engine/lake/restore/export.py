@@ -181,8 +181,7 @@ def _expired_of(
     span = Span(from_ms=selection.from_ms, to_ms=selection.to_ms)
     by_store: dict[str, list[Receipt]] = {}
     for row in ended(rows):
-        topics = row.streams and {stream["name"] for stream in json.loads(row.streams)}
-        if selection.topic is None or not topics or selection.topic in topics:
+        if selection.topic is None or not row.streams or selection.topic in row.gone_streams:
             by_store.setdefault(row.store_id, []).append(row)
     return tuple(one for of_store in by_store.values() for one in expired_ranges(of_store, span, expiries))
 

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.table import Table
 
@@ -19,9 +20,11 @@ from storage_engine.lake.catalog.tables import TREE_COLUMNS
 from storage_engine.lake.durable_io import open_data_file
 from storage_engine.lake.file.data_file import (
     WindowMemory,
+    check_disjoint,
     check_tiled,
     encode_rows,
     open_rows,
+    push_rows,
     segment_bytes,
 )
 from storage_engine.lake.file.filters import segment_rows
@@ -29,7 +32,7 @@ from storage_engine.lake.file.live_files import live_data_files
 from storage_engine.lake.file.segment_tree import SegmentTree
 from storage_engine.lake.soundness.message_batches import message_batches
 from storage_engine.lake.storage.errors import lake_errors, parquet_errors
-from storage_engine.model.proof.receipt import Receipt, ended, whole
+from storage_engine.model.proof.receipt import Receipt, with_rows
 
 
 def untouched_files(table: Table, rows: Sequence[Receipt]) -> frozenset[str]:
@@ -47,15 +50,15 @@ def untouched_files(table: Table, rows: Sequence[Receipt]) -> frozenset[str]:
 
 
 def expired_files(table: Table, rows: Iterable[Receipt]) -> frozenset[str]:
-    """Return the locations of data files that no whole segment lies in, and one that expired does.
+    """Return the locations of data files in which a segment that expired lies, and none with rows.
 
     Between the two commits of an expiry the table has them still.
 
     :param rows: receipts that count, whatever their state.
     """
     every_row = list(rows)
-    gone, kept = ({data_file_of(table, row) for row in part} for part in (ended(every_row), whole(every_row)))
-    return frozenset(gone - kept)
+    kept = {data_file_of(table, row) for row in with_rows(every_row)}
+    return frozenset({data_file_of(table, row) for row in every_row if not row.has_rows} - kept)
 
 
 def read_segment(
@@ -101,7 +104,7 @@ def tree_fault(receipt: Receipt, leaves: SegmentTree | None) -> str:
     if leaves is None:
         return ""
     try:
-        tree = leaves.tree(receipt.base_offset, receipt.size_bytes, receipt.sha256)
+        tree = leaves.tree(receipt.base_offset, receipt.size_bytes, receipt.sha256, receipt.gone_streams)
     except ProofError as error:
         return str(error)
     if tree.root != receipt.root:
@@ -109,6 +112,35 @@ def tree_fault(receipt: Receipt, leaves: SegmentTree | None) -> str:
     if tree.streams != receipt.streams:
         return f"expected the streams {receipt.streams}, found {tree.streams}"
     return ""
+
+
+def partial_fault(table: Table, receipt: Receipt, *, from_table: bool) -> str:
+    """Return how the rows that stay of a segment differ from what was proven; "" where they don't.
+
+    They, and the recorded hashes of the streams that are gone, reach the root of the whole segment, which is
+    over the SHA-256 of its file.
+
+    :param table: that of rows, as loaded.
+    :param from_table: read what the table has of them; else their own data file, which the table may not
+        have yet. Rows of streams that are gone are passed over there.
+    :raises ProofError: the rows aren't of the segment.
+    :raises LakeUnavailableError: the lake can't be read.
+    """
+    leaves = tree_to_compare(receipt, receipt.data_file)
+    if leaves is None:
+        return "expected a root, found none"
+    location, codec = data_file_of(table, receipt), find_broker(receipt.broker).codec
+    if from_table:
+        for _ in _from_rows(table, receipt, leaves):
+            pass
+        return tree_fault(receipt, leaves)
+    with (
+        parquet_errors(location),
+        open_data_file(table.io, location) as stored,
+        open_rows(stored) as parquet,
+    ):
+        push_rows(parquet, codec, origin_of(receipt), receipt.size_bytes, location, leaves)
+    return tree_fault(receipt, leaves)
 
 
 def origin_of(receipt: Receipt) -> int:
@@ -155,7 +187,7 @@ def _from_data_file(
 
 
 def _from_rows(table: Table, receipt: Receipt, tree: SegmentTree | None) -> Iterator[tuple[int, memoryview]]:
-    codec, origin = find_broker(receipt.broker).codec, origin_of(receipt)
+    codec, origin, gone = find_broker(receipt.broker).codec, origin_of(receipt), list(receipt.gone_streams)
     where = segment_rows(receipt.store_id, receipt.lineage, receipt.log, receipt.base_offset)
     out = np.zeros(receipt.size_bytes, dtype=np.uint8).data
     offsets, sizes = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
@@ -165,8 +197,12 @@ def _from_rows(table: Table, receipt: Receipt, tree: SegmentTree | None) -> Iter
         schema = pa.schema([field for field in columns if field.name in there])
         scan = table.scan(row_filter=where, selected_fields=tuple(schema.names))
         for batch in scan.to_arrow_batch_reader():
+            rows = pa.Table.from_batches([batch])
+            if gone:
+                topics: Any = rows[codec.columns.streams[0]]
+                rows = rows.filter(pc.invert(pc.is_in(topics, value_set=pa.array(gone, topics.type))))
             # PyIceberg widens strings and binaries; the codec knows its own types.
-            rows = pa.Table.from_batches([batch]).select(schema.names).cast(schema)
+            rows = rows.select(schema.names).cast(schema)
             encode_rows(codec, rows, out, origin, table.location())
             if tree is not None:
                 tree.add(rows)
@@ -179,8 +215,11 @@ def _from_rows(table: Table, receipt: Receipt, tree: SegmentTree | None) -> Iter
             f"{table.location()}: expected {receipt.row_count} rows of {receipt.log}/"
             f"{receipt.base_offset:020d}, found {len(starts)}. Another engine changed them."
         )
-    ends = starts + np.concatenate(sizes)
-    order = check_tiled(starts, ends, origin, origin + receipt.size_bytes, table.location())
+    ends, end = starts + np.concatenate(sizes), origin + receipt.size_bytes
+    if receipt.is_whole:
+        order = check_tiled(starts, ends, origin, end, table.location())
+    else:
+        order = check_disjoint(starts, ends - starts, origin, end, table.location())
     if tree is not None:
         tree.push(order, starts, ends - starts, out, origin)
     yield origin, out

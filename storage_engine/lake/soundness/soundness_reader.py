@@ -24,9 +24,15 @@ from storage_engine.lake.catalog.catalog import Lake
 from storage_engine.lake.catalog.names import data_file_of, proven_files
 from storage_engine.lake.catalog.tables import IDENTITY_COLUMNS
 from storage_engine.lake.durable_io import open_data_file, sha256_of_file
+from storage_engine.lake.file.jobs import data_file_name, file_name
 from storage_engine.lake.file.live_files import LiveFile, live_data_files
 from storage_engine.lake.soundness.chain import row_fault
-from storage_engine.lake.soundness.segment_reader import read_segment, tree_fault, tree_to_compare
+from storage_engine.lake.soundness.segment_reader import (
+    partial_fault,
+    read_segment,
+    tree_fault,
+    tree_to_compare,
+)
 from storage_engine.lake.soundness.soundness import (
     NO_SUCH_FILE,
     Depth,
@@ -99,10 +105,23 @@ class Reader:
         return self._file(SeenFile(stored, self._live.get(stored.location, ())), depth)
 
     def _listed(self, receipt: Receipt) -> tuple[tuple[LiveFile, ...], tuple[SeenFile, ...]]:
-        """Return the table's entries of a receipt's own data file, and the files that it rests on."""
+        """Return the table's entries of a receipt's own data file, and the files that it rests on.
+
+        Where an expiry of some streams is between its two commits, the table has the file before it: what
+        the receipt rests on is then about to take the place of that.
+        """
         files = proven_files(self._table, receipt)
         own = self._live.get(data_file_of(self._table, receipt), ())
-        return own, tuple(SeenFile(file, self._live.get(file.location, ())) for file in files)
+        listed = [SeenFile(file, self._live.get(file.location, ())) for file in files]
+        if receipt.has_rows and not receipt.is_whole and not any(it.listed for it in listed):
+            listed = [replace(it, listed=self._replaced(receipt)) for it in listed]
+        return own, tuple(listed)
+
+    def _replaced(self, receipt: Receipt) -> tuple[LiveFile, ...]:
+        """Return the table's entries of a data file of the same segment, which has the name of its bytes."""
+        name = data_file_name(receipt.identity).removesuffix(".parquet")
+        entries = (it for location, it in self._live.items() if file_name(location).startswith(name))
+        return next((it for it in entries if not any(entry.delete_files for entry in it)), ())
 
     def _file(self, file: SeenFile, depth: Depth) -> SeenFile:
         location = file.stored.location
@@ -135,6 +154,10 @@ class Reader:
         digest = hashlib.sha256()
         leaves = tree_to_compare(receipt, receipt.data_file)
         try:
+            if not receipt.is_whole:
+                fault = partial_fault(self._table, receipt, from_table=is_displaced(receipt, seen.files))
+                # The root that its rows reach is over this SHA-256.
+                return replace(seen, undecoded=fault, rows_sha256=None if fault else receipt.sha256)
             for position, data in read_segment(self._table, receipt, tree=leaves):
                 digest.update(data)
                 if chunk is not None:

@@ -19,7 +19,12 @@ from storage_engine.lake.file.filters import segment_rows
 from storage_engine.lake.file.live_files import live_data_files
 from storage_engine.lake.file.scan import read_files
 from storage_engine.lake.soundness.receipts import receipts_in
-from storage_engine.lake.soundness.segment_reader import read_segment, tree_fault, tree_to_compare
+from storage_engine.lake.soundness.segment_reader import (
+    partial_fault,
+    read_segment,
+    tree_fault,
+    tree_to_compare,
+)
 from storage_engine.lake.soundness.soundness_reader import Reader, moved_receipts
 from storage_engine.lake.storage.errors import lake_errors, metadata_errors
 from storage_engine.model.proof.receipt import Receipt, StoredFile, files_text, proof_version_of
@@ -66,18 +71,12 @@ def _prove_all(table: Table, rows: Sequence[Receipt], advance: Callable[[int], N
 
 
 def _prove(table: Table, receipt: Receipt, stored: Callable[[str], StoredFile]) -> Receipt | None:
-    digest = hashlib.sha256()
-    leaves = tree_to_compare(receipt, table.location())
     try:
         files = tuple(stored(location) for location in _files_with_rows(table, receipt))
-        # Whatever file the rows lie in: read by the table, they are what every engine sees.
-        for _, chunk in read_segment(table, receipt, tree=leaves):
-            digest.update(chunk)
+        if not _reaches_receipt(table, receipt):
+            return None
     except Exception:
         # PyArrow and PyIceberg raise anything at all over what another engine left; nothing is proven then.
-        return None
-    # A rewrite gets no new root: it keeps what the old one is made of, or it proves nothing.
-    if digest.hexdigest() != receipt.sha256 or tree_fault(receipt, leaves):
         return None
     location = data_file_of(table, receipt)
     own = (StoredFile(location, receipt.data_file_bytes, receipt.data_file_sha256),)
@@ -91,6 +90,21 @@ def _prove(table: Table, receipt: Receipt, stored: Callable[[str], StoredFile]) 
     )
 
 
+def _reaches_receipt(table: Table, receipt: Receipt) -> bool:
+    """Return whether a segment's rows, wherever they lie, come to what its receipt says.
+
+    A rewrite gets no new root: it keeps what the old one is made of, or it proves nothing.
+    """
+    if not receipt.is_whole:
+        return not partial_fault(table, receipt, from_table=True)
+    digest = hashlib.sha256()
+    leaves = tree_to_compare(receipt, table.location())
+    # Whatever file the rows lie in: read by the table, they are what every engine sees.
+    for _, chunk in read_segment(table, receipt, tree=leaves):
+        digest.update(chunk)
+    return digest.hexdigest() == receipt.sha256 and not tree_fault(receipt, leaves)
+
+
 def _commit(lake: Lake, store_id: str, proven: dict[str, Receipt]) -> list[Receipt]:
     """:param proven: by ``row_hash`` of the receipt that each supersedes."""
     if not proven:
@@ -100,14 +114,15 @@ def _commit(lake: Lake, store_id: str, proven: dict[str, Receipt]) -> list[Recei
 
     def missing(segments: Table) -> list[Receipt]:
         # One that was superseded meanwhile is not the last one any more, and neither is what we committed.
-        last = {row.row_hash for row in receipts_in(segments, store_id, base_offsets=span)}
+        rows = receipts_in(segments, store_id, base_offsets=span, with_ended=True)
+        last = {row.row_hash for row in rows}
         messages = lake.messages()
         reader = Reader(messages, live_data_files(messages, store_id, span))
         return [row for old_hash, row in proven.items() if old_hash in last and not reader.is_displaced(row)]
 
     append_receipts(lake, store_id, missing)
     made = {(row.identity, row.proven_at_ms) for row in proven.values()}
-    rows = receipts_in(lake.segments(), store_id, base_offsets=span)
+    rows = receipts_in(lake.segments(), store_id, base_offsets=span, with_ended=True)
     return [row for row in rows if (row.identity, row.proven_at_ms) in made]
 
 

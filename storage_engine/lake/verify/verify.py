@@ -224,8 +224,8 @@ class _Turn:
             old = standing_fault(self._history, receipt)
             if old and receipt.identity not in broken and receipt.identity not in self._looks:
                 broken[receipt.identity] = f"{old.fault} (found {time_text(old.at_ms)}, not looked at since)"
-        proving, proves_nothing = in_either(state.receipts, broken, whole(elsewhere))
-        everywhere = (*proving, *state.ended, *ended(elsewhere))
+        proving, proves_nothing = in_either(whole(state.receipts), broken, whole(elsewhere))
+        everywhere = (*proving, *ended(state.receipts), *state.ended, *ended(elsewhere))
         gone, here = tuple(released), tuple(self._here.values())
         lay_over = partial(log_ranges, here, everywhere, released=gone, broken=proves_nothing)
         witnesses = self._witnesses[state.store_id]
@@ -266,7 +266,8 @@ class _Turn:
         """The broker's file that a receipt is about: the newest lineage's, if it is on disk."""
         slot = (receipt.log, receipt.base_offset)
         present = self._witnesses[receipt.store_id].present.get(receipt.log, "")
-        if self._newest[slot] != receipt.lineage or not may_be_one(receipt.log_id or "", present):
+        is_newest = self._newest[slot] == receipt.lineage
+        if not (receipt.is_whole and is_newest and may_be_one(receipt.log_id or "", present)):
             return None
         span = self._here.get(slot)
         return None if span is None or span.shielded or span.lineage > receipt.lineage else span

@@ -25,7 +25,7 @@ from storage_engine.lake.soundness.soundness_reader import Reader
 from storage_engine.lake.storage.file_memory import forget_files
 from storage_engine.lake.verify.verify_segment import unsound
 from storage_engine.model.proof.heads import ChainHead
-from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, ended, whole
+from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, ended, with_rows
 from storage_engine.model.report.validation import Status
 from storage_engine.model.report.verification import Check, Finding
 
@@ -37,8 +37,8 @@ _COMMIT_SECONDS = 10.0
 class StoreMetadata:
     """What the metadata says of one store.
 
-    :param receipts: of segments that the lake has whole.
-    :param ended: of those that expired, or of which it has a part: nothing is looked at but their chain.
+    :param receipts: of segments that the lake has whole, or some streams of.
+    :param ended: of those that expired: nothing is looked at but their chain.
     :param expiries: by which policy and since when, by the act's SHA-256.
     :param looks: at each receipt, as far as metadata and sizes tell.
     :param broken: receipts that prove nothing as they are, and why.
@@ -105,7 +105,7 @@ def _state(
     remembered: Sequence[Check],
     known: Collection[ChainHead],
 ) -> StoreMetadata:
-    findings, rows = [], whole(every_row)
+    findings, rows = [], with_rows(every_row)
     chained = True
     every = receipt_history(lake, store_id)
     try:
@@ -122,7 +122,7 @@ def _state(
     return StoreMetadata(
         store_id=store_id,
         receipts=rows,
-        ended=ended(every_row),
+        ended=tuple(row for row in every_row if not row.has_rows),
         expiries=read_expiries(lake, (row.act_sha256 for row in ended(every_row))),
         looks=looks,
         broken={identity: str(look.losses[0]) for identity, look in looks.items() if look.losses},

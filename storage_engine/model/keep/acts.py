@@ -37,6 +37,26 @@ DECIDING = frozenset({ActKind.KEEP, ActKind.HOLD, ActKind.LIFT})
 
 
 @dataclass(frozen=True, slots=True)
+class Thinning:
+    """Some streams of a segment leave, and another data file with the rows of the others takes the place of
+    its own. Files have the names that receipts give them.
+
+    :param streams: names of those that go.
+    :param file: from which they go.
+    :param kept: with the rows that stay.
+    :param row_count: of these.
+    :param message_count: messages among these.
+    """
+
+    segment: SegmentIdentity
+    streams: tuple[str, ...]
+    file: StoredFile
+    kept: StoredFile
+    row_count: int
+    message_count: int
+
+
+@dataclass(frozen=True, slots=True)
 class KeepDecision:
     """
     :param rules: of a ``keep``: all rules from then on.
@@ -45,9 +65,10 @@ class KeepDecision:
     :param lifts: of a ``lift``: SHA-256 of the act whose hold ends.
     :param policy: of an ``expire``: SHA-256 of the act with which the policy began that it goes by.
     :param segments: of an ``expire``: what leaves the lake.
-    :param files: of an ``expire``: their data files, by the names that receipts give them; of a ``removed``:
-        those that are gone for good.
+    :param files: of an ``expire``: the data files that it takes, by the names that receipts give them; of a
+        ``removed``: those that are gone for good.
     :param expiry: of an ``undo`` and a ``removed``: SHA-256 of the ``expire`` that it is of.
+    :param thinned: of an ``expire``: the segments that leave in part; ``files`` has the files of these, too.
     """
 
     kind: ActKind
@@ -59,12 +80,18 @@ class KeepDecision:
     segments: tuple[SegmentIdentity, ...] = ()
     files: tuple[StoredFile, ...] = ()
     expiry: str = ""
+    thinned: tuple[Thinning, ...] = ()
+
+    @property
+    def taken(self) -> tuple[SegmentIdentity, ...]:
+        """Return the segments that leave, whole or in part."""
+        return (*self.segments, *(it.segment for it in self.thinned))
 
     def __post_init__(self) -> None:
         has_fields = {
             ActKind.HOLD: self.scope is not None,
             ActKind.LIFT: bool(self.lifts),
-            ActKind.EXPIRE: bool(self.policy and self.segments),
+            ActKind.EXPIRE: bool(self.policy and self.taken),
             ActKind.UNDO: bool(self.expiry and not self.files),
             ActKind.REMOVED: bool(self.expiry and self.files),
         }
@@ -72,7 +99,7 @@ class KeepDecision:
             raise BadInputError(f"decision: expected the fields of a {self.kind}, found others")
 
 
-_LATER_FIELDS = ("policy", "segments", "files", "expiry")
+_LATER_FIELDS = ("policy", "segments", "files", "expiry", "thinned")
 
 
 @dataclass(frozen=True, slots=True)

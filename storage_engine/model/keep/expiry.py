@@ -1,6 +1,7 @@
 """Which segments leave a lake now. Pure; what is not known keeps a segment, and each that stays has a reason.
 
-A segment leaves whole, once all of its streams are past and its store no longer has it.
+A segment leaves whole, once all of its streams are past and its store no longer has it. One of which some
+streams are past and others not is thinned, once enough of its bytes go, or these have waited for long.
 """
 
 from __future__ import annotations
@@ -8,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import groupby
+from itertools import groupby, pairwise
 
 from storage_engine.core.wording import time_text
 from storage_engine.model.keep.acts import SHOWN_CHARACTERS
-from storage_engine.model.keep.keep_policy import KeepPolicy, goes_at_ms
+from storage_engine.model.keep.keep_policy import DAY_MS, GRACE_MS, KeepPolicy, goes_at_ms
 from storage_engine.model.keep.rules import Stream
 from storage_engine.model.proof.receipt import SegmentIdentity, StoredFile
 
@@ -22,6 +23,8 @@ class ExpiryReason(StrEnum):
 
     PAST = "past"
     """It leaves: all of its streams are past, and its store no longer has it."""
+    THINNED = "thinned"
+    """Some of its streams leave, and its data file is written again with the rows of the others."""
     NO_RULE = "no-rule"
     NOT_PAST = "not-past"
     HELD = "held"
@@ -35,11 +38,30 @@ class ExpiryReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class RewriteRule:
+    """When a segment is thinned: writing a data file again costs more than taking one away.
+
+    :param at_percent: once so many of its bytes would go.
+    :param within_days: or once one of its streams has been past for so long.
+    """
+
+    at_percent: float = 30
+    within_days: float = 90
+
+
+REWRITE_RULE = RewriteRule()
+
+
+@dataclass(frozen=True, slots=True)
 class SegmentStream:
-    """:param newest_ms: from when its age counts; None: not known."""
+    """
+    :param newest_ms: from when its age counts; None: not known.
+    :param size_bytes: as the broker stored them.
+    """
 
     stream: Stream
     newest_ms: int | None
+    size_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +69,7 @@ class ExpirySegment:
     """What a lake has of a segment, by the receipt that counts.
 
     :param file: its data file, by the name that the receipt gives it.
-    :param streams: None: the receipt doesn't say, nor does anybody else.
+    :param streams: that are in the lake still; None: the receipt doesn't say, nor does anybody else.
     :param is_alone: the data file has its rows as they were archived, and no other segment's.
     """
 
@@ -81,15 +103,25 @@ class StoreContent:
 
 @dataclass(frozen=True, slots=True)
 class ExpiryVerdict:
-    """:param detail: the reason as a sentence."""
+    """
+    :param detail: the reason as a sentence.
+    :param gone: names of the streams that go where it is thinned.
+    :param gone_bytes: of these, as the broker stored them.
+    """
 
     segment: ExpirySegment
     reason: ExpiryReason
     detail: str
+    gone: tuple[str, ...] = ()
+    gone_bytes: int = 0
 
     @property
     def leaves(self) -> bool:
         return self.reason is ExpiryReason.PAST
+
+    @property
+    def is_thinned(self) -> bool:
+        return self.reason is ExpiryReason.THINNED
 
 
 _NO_CONTENT = StoreContent("no journal was asked")
@@ -101,10 +133,11 @@ def judge_segments(
     policies: Sequence[KeepPolicy],
     now_ms: int,
     fault: tuple[ExpiryReason, str] | None = None,
+    rewrite: RewriteRule = REWRITE_RULE,
 ) -> tuple[ExpiryVerdict, ...]:
-    """Return which segments leave a lake now, and why each other one stays.
+    """Return which segments leave a lake now, whole or in part, and why each other one stays.
 
-    :param segments: every one that counts in the lake and is whole.
+    :param segments: every one that counts in the lake and has rows there.
     :param stores: what each store has; one that isn't among them keeps its segments.
     :param policies: every one that the lake had, the one in force last; and with its holds those of the
         store's other lakes.
@@ -112,40 +145,77 @@ def judge_segments(
     :param fault: why nothing at all leaves the lake.
     """
     overlapping = _overlapping(segments)
-    return tuple(
-        ExpiryVerdict(
-            segment,
-            *(
-                _keeping(segment, policies, now_ms)
-                or fault
-                or _doubt(segment, overlapping)
-                or _presence(segment, stores.get(segment.identity.store_id, _NO_CONTENT))
-                or (ExpiryReason.PAST, "all of its streams are past, and its store no longer has it")
-            ),
+
+    def judge(segment: ExpirySegment) -> ExpiryVerdict:
+        verdict = _by_policies(segment, policies, now_ms, rewrite)
+        if not (verdict.leaves or verdict.is_thinned):
+            return verdict
+        content = stores.get(segment.identity.store_id, _NO_CONTENT)
+        why = (
+            fault
+            or _lifted(segment, policies, now_ms)
+            or _doubt(segment, overlapping)
+            or _presence(segment, content)
         )
-        for segment in segments
-    )
+        return verdict if why is None else ExpiryVerdict(segment, *why)
+
+    return tuple(map(judge, segments))
 
 
-def _keeping(
-    segment: ExpirySegment, policies: Sequence[KeepPolicy], now_ms: int
-) -> tuple[ExpiryReason, str] | None:
-    """Return why the policies keep a segment; None: they don't."""
+def _by_policies(
+    segment: ExpirySegment, policies: Sequence[KeepPolicy], now_ms: int, rewrite: RewriteRule
+) -> ExpiryVerdict:
+    """Return what becomes of a segment by the policies alone."""
     streams = segment.streams
     if not streams:
-        return ExpiryReason.STREAMS_UNKNOWN, "neither its receipt nor a journal says which topics it has"
+        detail = "neither its receipt nor a journal says which topics it has"
+        return ExpiryVerdict(segment, ExpiryReason.STREAMS_UNKNOWN, detail)
     if held := [hold for it in streams for policy in policies[-1:] for hold in policy.holds_of(it.stream)]:
-        return ExpiryReason.HELD, f"the hold {held[0].hold_id[:SHOWN_CHARACTERS]} covers it: {held[0].reason}"
+        detail = f"the hold {held[0].hold_id[:SHOWN_CHARACTERS]} covers it: {held[0].reason}"
+        return ExpiryVerdict(segment, ExpiryReason.HELD, detail)
     # What has no topic goes with the last of the others.
-    for it in [it for it in streams if it.stream.topic] or streams:
+    named = [it for it in streams if it.stream.topic] or list(streams)
+    past: list[tuple[int, SegmentStream]] = []
+    kept: list[tuple[ExpiryReason, str]] = []
+    for it in named:
         what = f"topic {it.stream.topic}" if it.stream.topic else "what has no topic"
         if it.newest_ms is None:
-            return ExpiryReason.STREAMS_UNKNOWN, f"nobody knows how old {what} is in it"
+            detail = f"nobody knows how old {what} is in it"
+            return ExpiryVerdict(segment, ExpiryReason.STREAMS_UNKNOWN, detail)
         goes_ms = goes_at_ms(policies, it.stream, it.newest_ms)
         if goes_ms is None:
-            return ExpiryReason.NO_RULE, f"{what} is kept for ever"
-        if goes_ms > now_ms:
-            return ExpiryReason.NOT_PAST, f"{what} is past at {time_text(goes_ms)}"
+            kept.append((ExpiryReason.NO_RULE, f"{what} is kept for ever"))
+        elif goes_ms > now_ms:
+            kept.append((ExpiryReason.NOT_PAST, f"{what} is past at {time_text(goes_ms)}"))
+        else:
+            past.append((goes_ms, it))
+    if not kept:
+        detail = "all of its streams are past, and its store no longer has it"
+        return ExpiryVerdict(segment, ExpiryReason.PAST, detail)
+    gone_bytes, size_bytes = sum(it.size_bytes for _, it in past), sum(it.size_bytes for it in streams)
+    percent = 100 * gone_bytes / max(1, size_bytes)
+    has_waited = any(now_ms - goes_ms >= rewrite.within_days * DAY_MS for goes_ms, _ in past)
+    if not past or not (percent >= rewrite.at_percent or has_waited):
+        return ExpiryVerdict(segment, *kept[0])
+    gone = tuple(sorted(it.stream.topic for _, it in past))
+    topics = f"topic {gone[0]}" + (f" and {len(gone) - 1} more are" if len(gone) > 1 else " is")
+    detail = f"{topics} past, {percent:.0f} % of its bytes; {kept[0][1]}"
+    return ExpiryVerdict(segment, ExpiryReason.THINNED, detail, gone, gone_bytes)
+
+
+def _lifted(
+    segment: ExpirySegment, policies: Sequence[KeepPolicy], now_ms: int
+) -> tuple[ExpiryReason, str] | None:
+    """Return why a hold that was lifted within a day keeps a segment; None: none does.
+
+    It kept the streams beside those that it was of, too, so that these wait as long.
+    """
+    for policy, following in pairwise(policies):
+        goes_ms = following.since_ms + GRACE_MS
+        streams = segment.streams if goes_ms > now_ms else None
+        for hold in (hold for it in streams or () for hold in policy.holds_of(it.stream)):
+            held = f"the hold {hold.hold_id[:SHOWN_CHARACTERS]} covered it within the last day"
+            return ExpiryReason.NOT_PAST, f"{held}; it may go from {time_text(goes_ms)} on"
     return None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -26,6 +26,9 @@ def proof_version_of(root: str | None) -> int:
 
 EXPIRED = "expired"
 """State of a receipt whose segment's rows a keep rule took out of the lake. Persisted: never renamed."""
+
+PARTIAL = "partial"
+"""The same where some of its streams went. Persisted: never renamed."""
 
 NO_EXPIRIES: Mapping[str, str] = MappingProxyType({})
 
@@ -148,6 +151,17 @@ class Receipt:
         return self.state is None
 
     @property
+    def has_rows(self) -> bool:
+        """Return whether the lake has rows of the segment, all or some."""
+        return self.state != EXPIRED
+
+    @property
+    def gone_streams(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return the streams that went, by name, as ``streams`` has them."""
+        streams = json.loads(self.streams or "[]")
+        return {stream["name"]: stream for stream in streams if stream["gone"] is not None}
+
+    @property
     def act_sha256(self) -> str:
         """Return the SHA-256 of the act by which the row was written; "" where it names none."""
         return act_sha256(self.act)
@@ -225,9 +239,40 @@ def end_text(state: str | None, act: str | None, expiries: Mapping[str, str] = N
     return f"{what} {expiries.get(named) or 'by act ' + (named[:_SHOWN_CHARACTERS] or 'unknown')}"
 
 
+def gone_by(streams: str | None, act_id: str, names: Collection[str] | None = None) -> str | None:
+    """Return a receipt's streams once some of them went by an act; those that went before stay so.
+
+    A receipt of a single stream has no list of them.
+
+    :param names: None: all of them go.
+    """
+    return _with_gone(
+        streams, lambda it: it["gone"] is None and (names is None or it["name"] in names), act_id
+    )
+
+
+def back_from(streams: str | None, act_id: str) -> str | None:
+    """Return a receipt's streams once those are back that went by an act."""
+    return _with_gone(streams, lambda it: it["gone"] == act_id, None)
+
+
+def _with_gone(
+    streams: str | None, is_changed: Callable[[Mapping[str, Any]], bool], gone: str | None
+) -> str | None:
+    if streams is None:
+        return None
+    changed = [{**it, "gone": gone} if is_changed(it) else it for it in json.loads(streams)]
+    return json.dumps(changed, separators=(",", ":"))
+
+
 def whole(rows: Iterable[Receipt]) -> tuple[Receipt, ...]:
     """Return the receipts that prove their segments' bytes."""
     return tuple(row for row in rows if row.is_whole)
+
+
+def with_rows(rows: Iterable[Receipt]) -> tuple[Receipt, ...]:
+    """Return the receipts of segments of which the lake has all rows or some."""
+    return tuple(row for row in rows if row.has_rows)
 
 
 def ended(rows: Iterable[Receipt]) -> tuple[Receipt, ...]:

@@ -23,7 +23,7 @@ from storage_engine.model.keep.forecast import ArchivedStream, KeepForecast, for
 from storage_engine.model.keep.keep_policy import DAY_MS, age_begins_ms
 from storage_engine.model.keep.rules import Stream
 from storage_engine.model.proof.heads import LakeHead
-from storage_engine.model.proof.receipt import Receipt, whole
+from storage_engine.model.proof.receipt import Receipt, with_rows
 from storage_engine.retention.store.known_heads import journalled_heads
 
 
@@ -69,7 +69,7 @@ def read_streams(lake: Lake, journal_url: str | None) -> tuple[tuple[ArchivedStr
         history = receipt_history(lake, store.store_id)
         found = list(_streams(history, names.get(store.store_id, ()), counted))
         streams += found
-        uncounted_bytes += sum(row.size_bytes for row in whole(current(history)))
+        uncounted_bytes += sum(map(_kept_bytes, with_rows(current(history))))
         uncounted_bytes -= sum(stream.size_bytes for stream in found)
     return tuple(streams), max(0, uncounted_bytes)
 
@@ -95,7 +95,7 @@ def _streams(
     history: Sequence[Receipt], names: tuple[str, ...], counted: Mapping[Slot, Sequence[SlotTopic]]
 ) -> Iterator[ArchivedStream]:
     first_proven = first_proven_ms(history)
-    rows = whole(current(history))
+    rows = with_rows(current(history))
     # The journal counts the newest lineage of a segment.
     newest = {(row.log, row.base_offset): row for row in sorted(rows, key=lambda row: row.lineage)}
     for slot, row in newest.items():
@@ -113,9 +113,14 @@ def _streams(
             yield ArchivedStream(
                 Stream(row.store_id, names, row.log, topic, broker.is_system_topic(topic)),
                 size_bytes,
-                row.data_file_bytes * size_bytes // max(1, row.size_bytes),
+                row.data_file_bytes * size_bytes // max(1, _kept_bytes(row)),
                 newest_ms,
             )
+
+
+def _kept_bytes(row: Receipt) -> int:
+    """Return how many bytes of a segment a lake has still."""
+    return row.size_bytes - sum(int(stream["bytes"]) for stream in row.gone_streams.values())
 
 
 def _topics_of(row: Receipt, counted: Sequence[SlotTopic]) -> Iterator[tuple[str, int, int | None]]:

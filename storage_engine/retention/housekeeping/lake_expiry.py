@@ -1,17 +1,20 @@
 """What leaves a lake by its rules: decided by its receipts and its stores' journal, and then done.
 
-A journal's last plan says what a store still has. No data file is read.
+A journal's last plan says what a store still has. A data file is read only where its segment is thinned.
 """
 
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from storage_engine.brokers import find_broker
 from storage_engine.core.clock import clock_ms, jumped_forward_ms, read_clock
+from storage_engine.core.long_work import told
 from storage_engine.core.wording import bytes_text, count_text, duration_text
 from storage_engine.exceptions import BadInputError, StorageEngineError
 from storage_engine.journal.journal import Journal, RunState
@@ -25,20 +28,23 @@ from storage_engine.lake.catalog.names import proven_files, relative_name
 from storage_engine.lake.file.live_files import live_data_files
 from storage_engine.lake.gc.expiry import finish_acts, remove_expired
 from storage_engine.lake.gc.garbage_kind import TRASH_MS
+from storage_engine.lake.gc.thinning import discard_files, thin_segment
 from storage_engine.lake.soundness.chain import check_chain
 from storage_engine.lake.soundness.receipts import current, first_proven_ms, list_stores, receipt_history
-from storage_engine.model.keep.acts import ActKind, KeepDecision, policies_of, policy_of
+from storage_engine.model.keep.acts import ActKind, KeepDecision, Thinning, policies_of, policy_of
 from storage_engine.model.keep.expiry import (
+    REWRITE_RULE,
     ExpiryReason,
     ExpirySegment,
     ExpiryVerdict,
+    RewriteRule,
     SegmentStream,
     StoreContent,
     judge_segments,
 )
 from storage_engine.model.keep.keep_policy import age_begins_ms
 from storage_engine.model.keep.rules import Hold, Stream
-from storage_engine.model.proof.receipt import Receipt, StoredFile, whole
+from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, StoredFile, with_rows
 from storage_engine.retention.housekeeping.keeping import forecast_lake
 from storage_engine.retention.housekeeping.kept_forecasts import keep_forecast
 from storage_engine.retention.ranges.seen_log_records import kept_logs
@@ -49,9 +55,10 @@ from storage_engine.retention.store.known_heads import holds_elsewhere, known_he
 class LakeExpiry:
     """What left a lake, or would.
 
-    :param act: SHA-256 of the act by which it did; "": nothing did.
-    :param verdicts: on each segment that the lake had whole.
+    :param act: SHA-256 of the first act by which it did; "": nothing did.
+    :param verdicts: on each segment of which the lake had rows.
     :param removed: files of earlier acts that went for good.
+    :param acts: SHA-256 of all of them: segments that are thinned leave by acts of their own.
     """
 
     location: str
@@ -59,10 +66,15 @@ class LakeExpiry:
     act: str
     verdicts: tuple[ExpiryVerdict, ...]
     removed: tuple[StoredFile, ...]
+    acts: tuple[str, ...] = ()
 
     @property
     def leaving(self) -> tuple[ExpiryVerdict, ...]:
         return tuple(verdict for verdict in self.verdicts if verdict.leaves)
+
+    @property
+    def thinned(self) -> tuple[ExpiryVerdict, ...]:
+        return tuple(verdict for verdict in self.verdicts if verdict.is_thinned)
 
     @property
     def text(self) -> str:
@@ -70,6 +82,7 @@ class LakeExpiry:
         parts = []
         for verb, count, noun, size_bytes in (
             ("left", len(self.leaving), "segment", sum(it.segment.size_bytes for it in self.leaving)),
+            ("let topics go", len(self.thinned), "segment", sum(it.gone_bytes for it in self.thinned)),
             ("went for good", len(self.removed), "file", sum(it.size_bytes for it in self.removed)),
         ):
             if count:
@@ -91,7 +104,7 @@ def maintain_expiry(lake: Lake, journal_url: str | None, *, dry_run: bool = Fals
         if journal_url is not None and not dry_run:
             keep_forecast(journal_url, forecast_lake(lake, journal_url, read_acts(lake), None), clock_ms())
     except StorageEngineError as error:
-        return (f"nothing expired by the lake's rules: {error}",)
+        return (f"not all expired that the lake's rules no longer keep: {error}",)
     return (done.text,) if done.text else ()
 
 
@@ -99,20 +112,23 @@ def maintain_expiry(lake: Lake, journal_url: str | None, *, dry_run: bool = Fals
 class _Look:
     """What was read of a lake and its journal.
 
+    :param rows: the receipts of the segments.
     :param holds: of the stores' other lakes.
     :param kept: ids of stores of which these hold something, or of which not all is known.
     """
 
     segments: tuple[ExpirySegment, ...]
+    rows: Mapping[SegmentIdentity, Receipt]
     stores: Mapping[str, StoreContent]
     holds: tuple[Hold, ...]
     kept: frozenset[str]
     fault: tuple[ExpiryReason, str] | None
+    rewrite: RewriteRule
 
     def judge(self, acts: Acts, now_ms: int) -> tuple[ExpiryVerdict, ...]:
         *before, last = policies_of(acts) or (policy_of(acts),)
         policies = (*before, replace(last, holds=(*last.holds, *self.holds)))
-        return judge_segments(self.segments, self.stores, policies, now_ms, self.fault)
+        return judge_segments(self.segments, self.stores, policies, now_ms, self.fault, self.rewrite)
 
 
 def expire_lake(
@@ -121,6 +137,7 @@ def expire_lake(
     *,
     gone: Sequence[str] = (),
     trash_ms: int = TRASH_MS,
+    rewrite: RewriteRule = REWRITE_RULE,
     dry_run: bool = False,
 ) -> LakeExpiry:
     """Expire what a lake's rules no longer keep. It may be killed at any instant and run again.
@@ -128,47 +145,114 @@ def expire_lake(
     :param journal_url: of the lake's stores; None: there is none, so that nobody knows what they have.
     :param gone: names or ids of stores of which a person says that they are gone.
     :param trash_ms: how long files stay after they left, in milliseconds.
+    :param rewrite: which segments are thinned of which some topics are past.
     :raises BadInputError: the lake has no such store.
+    :raises ProofError: a segment that was thinned isn't as it was proven; it stays as it is.
     :raises StorageEngineError: as :func:`finish_acts` does; or the journal can't be read.
     """
     if not dry_run:
         finish_acts(lake)
-    look = _look(lake, journal_url, gone)
+    look_again = partial(_look, lake, journal_url, gone, rewrite)
+    look = look_again()
     if dry_run:
         verdicts = look.judge(read_acts(lake), clock_ms())
         removed = () if look.fault else remove_expired(lake, trash_ms=trash_ms, kept=look.kept, dry_run=True)
         return LakeExpiry(lake.location, dry_run, "", verdicts, removed)
     now_ms = read_trusted_clock(lake)
-    verdicts, act = look.judge(read_acts(lake), now_ms), ""
+    verdicts, acts = look.judge(read_acts(lake), now_ms), []
 
-    def decide(acts: Acts) -> KeepDecision | None:
+    def decide(recorded: Acts) -> KeepDecision | None:
         nonlocal verdicts
-        verdicts = look.judge(acts, now_ms)
+        verdicts = look.judge(recorded, now_ms)
         leaving = [verdict.segment for verdict in verdicts if verdict.leaves]
         if not leaving:
             return None
         return KeepDecision(
             ActKind.EXPIRE,
-            policy=policy_of(acts).version,
+            policy=policy_of(recorded).version,
             segments=tuple(segment.identity for segment in leaving),
             files=tuple(segment.file for segment in leaving),
         )
 
     if any(verdict.leaves for verdict in verdicts):
-        act = record_act(lake, decide)[-1].sha256
+        newest = record_act(lake, decide)[-1].sha256
+        acts += [newest] if any(verdict.leaves for verdict in verdicts) else []
         finish_acts(lake)
     removed = () if look.fault else remove_expired(lake, trash_ms=trash_ms, kept=look.kept)
-    left = any(verdict.leaves for verdict in verdicts)
-    return LakeExpiry(lake.location, dry_run, act if left else "", verdicts, removed)
+    # Last, for it may take hours, and one file that is damaged would keep all else back.
+    thinned, more = _thin(lake, look, look_again, [it for it in verdicts if it.is_thinned])
+    verdicts = tuple(it for it in verdicts if not it.is_thinned or it.segment.identity in thinned)
+    acts += more
+    return LakeExpiry(lake.location, dry_run, acts[0] if acts else "", verdicts, removed, tuple(acts))
 
 
-def _look(lake: Lake, journal_url: str | None, gone: Sequence[str]) -> _Look:
+_THINNED_TOGETHER, _THINNED_SECONDS = 64, 600
+"""So many segments leave in part by one act, or as many as are written in this time: a kill costs no more,
+and what is written counts long before gc would call it old."""
+
+
+def _thin(
+    lake: Lake, look: _Look, look_again: Callable[[], _Look], verdicts: Sequence[ExpiryVerdict]
+) -> tuple[frozenset[SegmentIdentity], list[str]]:
+    """Thin segments, an act for a few of them.
+
+    :param look_again: asks for what may have come since: a hold, another rule, a plan that has a segment.
+    :return: those that were, and the SHA-256 of each act.
+    """
+    latest = look
+    thinned: set[SegmentIdentity] = set()
+    acts: list[str] = []
+    waiting: list[Thinning] = []
+
+    def decide(recorded: Acts) -> KeepDecision | None:
+        verdicts = latest.judge(recorded, read_trusted_clock(lake))
+        going = {it.segment.identity: it.gone for it in verdicts if it.is_thinned}
+        few = tuple(
+            it
+            for it in waiting
+            if going.get(it.segment) == it.streams and latest.rows[it.segment].data_file == it.file.location
+        )
+        thinned.update(it.segment for it in few)
+        if not few:
+            return None
+        files = tuple(it.file for it in few)
+        return KeepDecision(ActKind.EXPIRE, policy=policy_of(recorded).version, files=files, thinned=few)
+
+    def record() -> None:
+        nonlocal latest
+        latest, before = look_again(), len(thinned)
+        recorded = record_act(lake, decide)
+        acts.extend([recorded[-1].sha256] if len(thinned) > before else [])
+        left_out = [it.kept.location for it in waiting if it.segment not in thinned]
+        waiting.clear()
+        discard_files(lake.messages(), left_out)
+        finish_acts(lake)
+
+    size_bytes = sum(verdict.segment.file.size_bytes for verdict in verdicts)
+    try:
+        with told("Thinning", size_bytes) as advance:
+            begun = time.monotonic()
+            for verdict in verdicts:
+                waiting.append(thin_segment(lake, look.rows[verdict.segment.identity], verdict.gone))
+                advance(verdict.segment.file.size_bytes)
+                if len(waiting) >= _THINNED_TOGETHER or time.monotonic() - begun > _THINNED_SECONDS:
+                    record()
+                    begun = time.monotonic()
+            if waiting:
+                record()
+    finally:
+        discard_files(lake.messages(), [it.kept.location for it in waiting if it.segment not in thinned])
+    return frozenset(thinned), acts
+
+
+def _look(lake: Lake, journal_url: str | None, gone: Sequence[str], rewrite: RewriteRule) -> _Look:
     journal = None if journal_url is None else Journal(journal_url)
     reader = None if journal_url is None else JournalReader(journal_url)
     names = read_store_names(lake)
     gone_ids = {_store_id(name, names) for name in gone}
     records = {} if journal is None else {record.store_id: record for record in journal.all_stores()}
     segments: list[ExpirySegment] = []
+    rows: dict[SegmentIdentity, Receipt] = {}
     stores: dict[str, StoreContent] = {}
     holds: list[Hold] = []
     kept: set[str] = set()
@@ -176,6 +260,7 @@ def _look(lake: Lake, journal_url: str | None, gone: Sequence[str]) -> _Look:
         history = receipt_history(lake, store_id)
         counted = {} if reader is None else reader.archived_topics(store_id)
         segments += _segments(lake, history, names.get(store_id, ()), counted)
+        rows |= {row.identity: row for row in current(history)}
         try:
             known = None
             if journal is not None and store_id in records:
@@ -191,7 +276,8 @@ def _look(lake: Lake, journal_url: str | None, gone: Sequence[str]) -> _Look:
             StoreContent(is_gone=True) if store_id in gone_ids else _content(journal_url, store_id)
         )
     kept.update(store_id for store_id in stores if HeldStores(tuple(holds), names).holds_of(store_id))
-    return _Look(tuple(segments), stores, tuple(holds), frozenset(kept), _fault(lake, journal, records))
+    fault = _fault(lake, journal, records)
+    return _Look(tuple(segments), rows, stores, tuple(holds), frozenset(kept), fault, rewrite)
 
 
 def _store_id(name: str, names: Mapping[str, Sequence[str]]) -> str:
@@ -250,7 +336,7 @@ def _segments(
     """Yield what a lake has of a store, by the receipts that count."""
     messages = lake.messages()
     first_proven = first_proven_ms(history)
-    rows = whole(current(history))
+    rows = with_rows(current(history))
     newest: dict[Slot, int] = {}
     for row in rows:
         newest[row.log, row.base_offset] = max(row.lineage, newest.get((row.log, row.base_offset), 0))
@@ -288,18 +374,19 @@ def _segments(
 def _streams(
     row: Receipt, names: tuple[str, ...], counted: Sequence[SlotTopic], first_proven_at_ms: int
 ) -> tuple[SegmentStream, ...] | None:
-    """Return the streams of a segment; None: nobody knows them.
+    """Return the streams of a segment that are in the lake still; None: nobody knows them.
 
     A receipt of a single stream doesn't name it: then the topic is the only one that the journal counted.
     """
     broker = find_broker(row.broker)
     if row.streams is not None:
-        topics = [(it["name"], it["last_ms"]) for it in json.loads(row.streams)]
+        listed = [it for it in json.loads(row.streams) if it["gone"] is None]
+        topics = [(it["name"], it["last_ms"], it["bytes"]) for it in listed]
     elif row.root is not None and len({it.topic for it in counted}) == 1:
-        topics = [(counted[0].topic, row.last_store_timestamp_ms)]
+        topics = [(counted[0].topic, row.last_store_timestamp_ms, row.size_bytes)]
     elif row.root is not None and broker.sets_times and not row.message_count:
         # A broker that stores all topics in one log names none where it has no message.
-        topics = [("", None)]
+        topics = [("", None, row.size_bytes)]
     else:
         return None
     return tuple(
@@ -310,6 +397,7 @@ def _streams(
                 last_ms=last_ms,
                 first_proven_at_ms=first_proven_at_ms,
             ),
+            size_bytes,
         )
-        for topic, last_ms in topics
+        for topic, last_ms, size_bytes in topics
     )

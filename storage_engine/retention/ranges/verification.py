@@ -27,7 +27,7 @@ from storage_engine.lake.verify.reproof import reprove
 from storage_engine.lake.verify.verify import verify
 from storage_engine.model.proof.deleted_range import RunDigest
 from storage_engine.model.proof.heads import ChainHead, LakeHead
-from storage_engine.model.proof.receipt import Receipt, ended, whole
+from storage_engine.model.proof.receipt import Receipt, ended, whole, with_rows
 from storage_engine.model.report.validation import Status
 from storage_engine.model.report.verification import Finding, StoreVerification, VerifyLevel
 from storage_engine.model.store.store import SegmentId, StoreSnapshot
@@ -260,8 +260,7 @@ def _renew(lake: Lake, store_id: str) -> int:
 
     Where the chain of receipts is broken none is: that is the first thing that verifying says.
     """
-    rows = receipts(lake, store_id)
-    moved = moved_receipts(lake, rows)
+    moved = moved_receipts(lake, with_rows(receipts(lake, store_id, with_ended=True)))
     if not moved:
         return 0
     with told("Renewing", sum(row.size_bytes for row in moved)) as advance, suppress(ReceiptError):

@@ -161,3 +161,57 @@ def test_what_is_not_known_keeps_and_so_does_a_hold(cli, cleaned, tmp_path, monk
     assert reasons(cli, lake, "--store-gone", "A") == {"past": 6, **OTHERS}
     wrong = cli("lake", "expire", "--lake", lake, "--store-gone", "B")
     assert (wrong.exit_code, "expected the name or the id of one store" in wrong.err) == (2, True)
+
+
+def test_topics_that_are_past_leave_their_segments_and_the_others_stay(
+    cli, cleaned, days_ago, tmp_path, monkeypatch
+):
+    store, lake = cleaned
+    assert cli("clean", store, "--lake", lake, "--manual").exit_code == 0
+    with days_ago(2):
+        for topic in ("orders", "events*"):
+            assert cli("lake", "keep", "--lake", lake, "--topic", topic, "--keep", "1 year").exit_code == 0
+    few, most = ("--rewrite-at-percent", 10), ("--rewrite-within-days", 1)
+    assert reasons(cli, lake) == {"not-past": 5, **OTHERS}, "a fifth of their bytes is past, for a day"
+    others = {"in-store": 1, "streams-unknown": 1}
+    assert reasons(cli, lake, *few) == {"thinned": 4, "not-past": 1, **others}
+    found = cli("lake", "expire", "--lake", lake, "--dry-run", "--json", *few).json["verdicts"]
+    thinned = [it for it in found if it["reason"] == "thinned"]
+    assert {tuple(it["gone"]) for it in thinned} == {("ledger_ordered",)}
+    assert all(0.1 < it["gone_bytes"] / it["segment"]["size_bytes"] < 0.3 for it in thinned)
+    assert files(lake) == (before := files(lake))
+    done = cli("lake", "expire", "--lake", lake, *few)
+    assert "By the lake's rules 4 segments let topics go, 8" in done.out
+    assert reasons(cli, lake, *few) == {"not-past": 5, **others}
+    topics = {
+        it["topic"]: it for it in cli("lake", "keep", "--lake", lake, "--json").json["lakes"][0]["topics"]
+    }
+    gone_bytes = sum(it["gone_bytes"] for it in thinned)
+    assert 0 < topics["ledger_ordered"]["size_bytes"] < gone_bytes / 3, "of one segment of five"
+    assert cli("verify", store, "--lake", lake, "--level", "store").exit_code == 0
+    restored = cli("restore", "--lake", lake, "--to", tmp_path / "restored")
+    assert "commitlog [0, 4194304) EXPIRED: in the lake in part only (partial) by policy" in restored.err
+    assert min(path.name for path in (tmp_path / "restored" / "commitlog").iterdir()) >= f"{4 << 20:020d}"
+    undo = done.out.split("--undo ")[1].split()[0]
+    assert "Brought back" in cli("lake", "expire", "--lake", lake, "--undo", undo).out
+    assert reasons(cli, lake, *most)["thinned"] == 4
+    gone = cli("lake", "expire", "--lake", lake, *most)
+    assert "4 segments let topics go" in gone.out
+    gone = cli("lake", "expire", "--lake", lake, "--trash-days", 0, "--json").json
+    assert sorted(it["location"].rpartition("/")[2] for it in gone["removed"]) == sorted(before - files(lake))
+    assert len(gone["removed"]) == 4
+    assert cli("verify", store, "--lake", lake, "--level", "bytes").exit_code == 0
+    # A hold that is recorded while a file is written again counts: what was written goes.
+    real, held = lake_expiry.thin_segment, []
+
+    def thin_beside_a_hold(opened, *of):
+        thinning = real(opened, *of)
+        held.append(record_act(opened, lambda acts: decide_hold(acts, Scope(topic="orders"), "why")))
+        return thinning
+
+    monkeypatch.setattr(lake_expiry, "thin_segment", thin_beside_a_hold)
+    before = files(lake)
+    assert reasons(cli, lake, "--store-gone", "A", *most)["thinned"] == 2
+    assert "Nothing expires." in cli("lake", "expire", "--lake", lake, "--store-gone", "A", *most).out
+    assert (len(held), files(lake)) == (2, before)
+    assert reasons(cli, lake, "--store-gone", "A", *most)["held"] == 6

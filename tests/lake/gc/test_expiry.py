@@ -54,8 +54,8 @@ from tests.services.forks import begun, in_child
 STORE = "store-1"
 
 
-def every_receipt(lake: Lake) -> tuple[Receipt, ...]:
-    return receipts(lake, STORE, with_ended=True)
+def every_receipt(lake: Lake, store_id: str = STORE) -> tuple[Receipt, ...]:
+    return receipts(lake, store_id, with_ended=True)
 
 
 def expire(lake: Lake, rows: Sequence[Receipt]) -> str:

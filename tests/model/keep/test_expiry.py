@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from storage_engine.exceptions import BadInputError
 from storage_engine.model.keep.acts import (
     ActKind,
     KeepDecision,
+    Thinning,
     decode_act,
     expired_files,
     expiries_of,
@@ -19,8 +21,10 @@ from storage_engine.model.keep.acts import (
     policy_of,
 )
 from storage_engine.model.keep.expiry import (
+    REWRITE_RULE,
     ExpiryReason,
     ExpirySegment,
+    RewriteRule,
     SegmentStream,
     StoreContent,
     judge_segments,
@@ -36,9 +40,9 @@ POLICY = KeepPolicy("v", NOW_MS - 90 * DAY_MS, (KeepRule(Scope(), "30 days"),))
 FILE = StoredFile("data/store_id=8c1d/a.parquet", 10, "f")
 
 
-def stream(topic: str, age_days: float | None) -> SegmentStream:
+def stream(topic: str, age_days: float | None, size_bytes: int = 0) -> SegmentStream:
     newest_ms = None if age_days is None else NOW_MS - round(age_days * DAY_MS)
-    return SegmentStream(Stream("8c1d", ("main",), "commitlog", topic, False), newest_ms)
+    return SegmentStream(Stream("8c1d", ("main",), "commitlog", topic, False), newest_ms, size_bytes)
 
 
 def segment(*streams: SegmentStream, base: int = 1000, lineage: int = 1, **changes: Any) -> ExpirySegment:
@@ -162,6 +166,87 @@ def test_receipts_that_share_an_offset_keep_each_other(spans: list[tuple[int, in
     assert reasons(*made) == expected
 
 
+def thinned(
+    *streams: SegmentStream, rewrite: RewriteRule = REWRITE_RULE, **facts: Any
+) -> tuple[ExpiryReason, tuple[str, ...], int]:
+    policy = replace(POLICY, since_ms=NOW_MS - 300 * DAY_MS)
+    given = {"stores": GONE, "policies": (policy,), "now_ms": NOW_MS} | facts
+    (verdict,) = judge_segments([segment(*streams)], **given, rewrite=rewrite)
+    assert (verdict.is_thinned, verdict.leaves) == (
+        verdict.reason is ExpiryReason.THINNED,
+        verdict.reason is ExpiryReason.PAST,
+    )
+    return verdict.reason, verdict.gone, verdict.gone_bytes
+
+
+STAYS = (ExpiryReason.NOT_PAST, (), 0)
+
+
+def test_a_segment_is_thinned_once_enough_of_its_bytes_go_or_a_topic_has_waited_for_long() -> None:
+    young, blank = stream("prices", 3, 60), stream("", None, 10)
+    assert thinned(stream("orders", 31, 30), young, blank) == (ExpiryReason.THINNED, ("orders",), 30)
+    assert thinned(stream("orders", 31, 29), young, blank) == STAYS
+    assert thinned(stream("orders", 119, 1), young, blank) == STAYS
+    assert thinned(stream("orders", 120, 1), young, blank) == (ExpiryReason.THINNED, ("orders",), 1)
+    both = stream("b", 31, 15), stream("a", 32, 15)
+    assert thinned(*both, young, blank) == (ExpiryReason.THINNED, ("a", "b"), 30)
+    assert thinned(*both) == (ExpiryReason.PAST, (), 0)
+    one_in_ten = RewriteRule(10, 1)
+    assert thinned(stream("orders", 30, 10), young, blank, rewrite=one_in_ten)[1] == ("orders",)
+    assert thinned(stream("orders", 30, 1), young, blank, rewrite=one_in_ten) == STAYS
+    assert thinned(stream("orders", 31, 1), young, blank, rewrite=one_in_ten)[1] == ("orders",)
+    assert thinned(young, blank, rewrite=RewriteRule(0, 0)) == STAYS
+    assert thinned(stream("", 400, 90), stream("prices", 3, 10)) == STAYS, "no topic goes with the last"
+    # A rule of yesterday writes no file again that the one before it kept.
+    since = (KeepPolicy("w", NOW_MS - 2 * DAY_MS, POLICY.rules),)
+    assert thinned(stream("orders", 400, 1), young, blank, policies=since) == STAYS
+
+
+@pytest.mark.parametrize(("reason", "changes", "facts"), UNKNOWN)
+def test_what_keeps_a_whole_segment_keeps_each_topic_of_it(
+    reason: ExpiryReason, changes: dict[str, Any], facts: dict[str, Any]
+) -> None:
+    streams = (*(changes.get("streams", (stream("orders", 40, 90),)) or ()), stream("prices", 3, 10))
+    made = segment(*streams, **{name: it for name, it in changes.items() if name != "streams"})
+    found = reasons(made, **facts)
+    assert found != [ExpiryReason.THINNED]
+    if reason is not ExpiryReason.NO_RULE and changes.get("streams", True):
+        assert found == [reason]
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 60), st.integers(0, 100)), min_size=1, max_size=5),
+    st.floats(0, 100),
+    st.floats(0, 60),
+)
+def test_only_past_topics_go_and_never_all_of_them(
+    streams: list[tuple[float, int]], at_percent: float, within_days: float
+) -> None:
+    made = [stream(f"t{number}", age, size) for number, (age, size) in enumerate(streams)]
+    reason, gone, gone_bytes = thinned(*made, rewrite=RewriteRule(at_percent, within_days))
+    past = {
+        it.stream.topic for it in made if it.newest_ms is not None and it.newest_ms <= NOW_MS - 30 * DAY_MS
+    }
+    if reason is ExpiryReason.THINNED:
+        assert set(gone) == past
+        assert 0 < len(past) < len(made)
+        assert gone_bytes == sum(it.size_bytes for it in made if it.stream.topic in past)
+    else:
+        assert (gone, gone_bytes) == ((), 0)
+        assert (reason is ExpiryReason.PAST) == (len(past) == len(made))
+
+
+def test_what_a_hold_kept_beside_its_topic_waits_a_day_once_it_is_lifted() -> None:
+    hold = Hold("h", Scope(topic="orders"), "case 7", "ann", 0)
+    policies = (replace(POLICY, holds=(hold,)), replace(POLICY, since_ms=NOW_MS - DAY_MS // 2))
+    streams = stream("orders", 40, 20), stream("prices", 40, 60), stream("news", 3, 20)
+    assert thinned(*streams, policies=policies[:1]) == (ExpiryReason.HELD, (), 0)
+    assert thinned(*streams, policies=policies) == STAYS
+    later = {"now_ms": NOW_MS + DAY_MS, "stores": {"8c1d": StoreContent(is_gone=True)}}
+    assert thinned(*streams, policies=policies, **later)[1] == ("orders", "prices")
+
+
+THINNING = Thinning(PAST.identity, ("orders",), FILE, StoredFile("data/b.parquet", 5, "b"), 3, 2)
 EXPIRE = KeepDecision(ActKind.EXPIRE, policy="p", segments=(PAST.identity,), files=(FILE,))
 
 
@@ -178,3 +263,14 @@ def test_acts_of_an_expiry_come_back_from_their_bytes_and_begin_no_policy() -> N
     assert expired_files(chain(KEEP, HOLD, EXPIRE, undo)) == frozenset()
     (gone,) = expiries_of(chain(KEEP, HOLD, EXPIRE, removed))
     assert (gone.files, gone.is_undone) == ((), False)
+
+
+def test_an_act_names_what_leaves_in_part_and_only_then() -> None:
+    decision = KeepDecision(ActKind.EXPIRE, policy="p", files=(FILE,), thinned=(THINNING,))
+    act = chain(KEEP, HOLD, decision)[-1].act
+    assert decode_act(act.encode(), "here") == act
+    assert decision.taken == (PAST.identity,)
+    assert expired_files(chain(KEEP, decision)) == {FILE.location}, "the file that stays is the table's"
+    assert b"thinned" not in chain(KEEP, EXPIRE)[-1].act.encode()
+    with pytest.raises(BadInputError, match="expected the fields of a expire"):
+        KeepDecision(ActKind.EXPIRE, policy="p", files=(FILE,))

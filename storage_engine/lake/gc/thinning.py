@@ -1,0 +1,165 @@
+"""A segment's data file, written again without the rows of some streams, and proven before it counts.
+
+One segment at a time, a row group of it in memory beside a window of its bytes. What is written is read back:
+every row that stays is compared with the old file's, and with the recorded hashes of what is gone the rows
+reach the root that the segment was proven with.
+
+Must never do: compute another root; touch the old file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import IO, Any, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyiceberg.table import Table
+
+from storage_engine.brokers import find_broker
+from storage_engine.core.durable import unlink
+from storage_engine.exceptions import ProofError
+from storage_engine.lake.catalog.catalog import Lake
+from storage_engine.lake.catalog.names import data_file_of, location_of, relative_name
+from storage_engine.lake.durable_io import local_path, new_data_file, open_data_file, sha256_of_file
+from storage_engine.lake.file.data_file import RowCounter, open_rows, push_rows
+from storage_engine.lake.file.file_options import writer_options
+from storage_engine.lake.file.jobs import new_attempt, with_attempt
+from storage_engine.lake.file.segment_tree import SegmentTree
+from storage_engine.lake.soundness.segment_reader import origin_of, tree_fault
+from storage_engine.lake.storage.errors import lake_errors, parquet_errors
+from storage_engine.lake.storage.small_files import file_system_of
+from storage_engine.model.broker.codec import Columns
+from storage_engine.model.keep.acts import Thinning
+from storage_engine.model.proof.receipt import Receipt, StoredFile, gone_by
+
+
+def thin_segment(lake: Lake, receipt: Receipt, streams: Collection[str]) -> Thinning:
+    """Write the rows of a segment that stay into another data file, and prove it. Nothing refers to it yet.
+
+    :param receipt: that counts; its rows are in its data file alone.
+    :param streams: names of those that go; others stay.
+    :raises ProofError: what was read back isn't what was there before.
+    :raises LakeUnavailableError: the lake can't be read or written.
+    """
+    table = lake.messages()
+    old, gone = data_file_of(table, receipt), frozenset(streams)
+    new = with_attempt(old, new_attempt())
+    try:
+        with _opened(table, old) as (_, parquet):
+            with lake_errors(new, "write a data file"), new_data_file(table.io, new) as sink:
+                _write(parquet, find_broker(receipt.broker).codec.columns, gone, sink)
+            return _prove(table, receipt, gone, new, parquet)
+    except BaseException:
+        discard_files(table, [new])
+        raise
+
+
+def discard_files(table: Table, locations: Iterable[str]) -> None:
+    """Remove data files that nothing refers to, and that this process has written.
+
+    :param locations: whole, or as receipts name them.
+    """
+    for location in locations:
+        location = location_of(table, location)
+        if (path := local_path(location)) is not None:
+            unlink(path)
+            continue
+        file_system, inside = file_system_of(table.io, location)
+        with lake_errors(location, "remove a file"):
+            if file_system.get_file_info(inside).is_file:
+                file_system.delete_file(inside)
+
+
+@contextmanager
+def _opened(table: Table, location: str, coded: Iterable[str] = ()) -> Iterator[tuple[Any, pq.ParquetFile]]:
+    with (
+        parquet_errors(location),
+        open_data_file(table.io, location) as stored,
+        open_rows(stored, coded) as parquet,
+    ):
+        yield stored, parquet
+
+
+def _write(old: pq.ParquetFile, columns: Columns, gone: Collection[str], sink: Any) -> None:
+    schema = old.schema_arrow
+    following = _kept_groups(old, columns, gone)
+    first = next(following)
+    with pq.ParquetWriter(
+        cast("IO[bytes]", sink), schema, **writer_options(schema, columns, first)
+    ) as writer:
+        writer.write_table(first, row_group_size=first.num_rows)
+        del first
+        for rows in following:
+            writer.write_table(rows, row_group_size=rows.num_rows)
+
+
+def _kept_groups(old: pq.ParquetFile, columns: Columns, gone: Collection[str]) -> Iterator[pa.Table]:
+    """Yield the rows that stay, a table a row group; a group of which none stays is left out."""
+    topic, names = columns.streams[0], pa.array(sorted(gone), pa.string())
+    for group in range(old.num_row_groups):
+        topics: Any = old.read_row_group(group, columns=[topic], use_threads=False)[topic]
+        stays = pc.invert(pc.is_in(topics, value_set=names))
+        count = pc.sum(stays).as_py() or 0
+        if count:
+            rows = old.read_row_group(group, use_threads=False)
+            yield rows if count == len(topics) else rows.filter(stays)
+
+
+def _prove(table: Table, receipt: Receipt, gone: Collection[str], new: str, old: pq.ParquetFile) -> Thinning:
+    """
+    :raises ProofError: the new file isn't the old one without the rows of some streams.
+    """
+    codec = find_broker(receipt.broker).codec
+    counter, leaves = RowCounter(codec.columns), SegmentTree(codec.columns, new)
+    expected = _kept_groups(old, codec.columns, gone)
+
+    def compare(group: int, rows: pa.Table) -> None:
+        kept = next(expected, None)
+        if kept is None or not _plain(rows).equals(_plain(kept), check_metadata=True):
+            raise _changed(new, old_name, f"row group {group} has others")
+        counter.add(rows)
+
+    old_name = data_file_of(table, receipt)
+    with _opened(table, new) as (stored, parquet):
+        if not parquet.schema.equals(old.schema):
+            raise _changed(new, old_name, "its columns are others")
+        push_rows(parquet, codec, origin_of(receipt), receipt.size_bytes, new, leaves, compare)
+        if next(expected, None) is not None:
+            raise _changed(new, old_name, f"it ends after {parquet.num_row_groups} row groups")
+        size_bytes, sha256 = stored.size(), sha256_of_file(stored)
+    partial = replace(receipt, streams=gone_by(receipt.streams, "", gone))
+    if fault := tree_fault(partial, leaves):
+        raise _changed(new, old_name, fault.rstrip("."))
+    stats = counter.stats()
+    return Thinning(
+        segment=receipt.identity,
+        streams=tuple(sorted(gone)),
+        file=StoredFile(relative_name(table, old_name), receipt.data_file_bytes, receipt.data_file_sha256),
+        kept=StoredFile(relative_name(table, new), size_bytes, sha256),
+        row_count=stats.row_count,
+        message_count=stats.message_count,
+    )
+
+
+def _plain(rows: pa.Table) -> pa.Table:
+    """Return rows without codes, which may differ where the values don't."""
+    return rows.cast(
+        pa.schema(
+            [
+                field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field
+                for field in rows.schema
+            ]
+        )
+    )
+
+
+def _changed(new: str, old: str, what: str) -> ProofError:
+    return ProofError(
+        f"{new}: expected the rows of {old} that stay, as they were proven, found that {what}. Nothing was "
+        "committed, and the old file stays. Run storage-engine verify --level bytes: this is a damaged file, "
+        "a damaged disk or a fault of the codec."
+    )
